@@ -1,0 +1,139 @@
+//! Error replies that Seawall gives itself, in the form and field order of a server's.
+
+use bson::{RawArrayBuf, RawDocumentBuf};
+
+/// 6 `HostUnreachable`: what a mongos says of a member that failed.
+pub const HOST_UNREACHABLE: i32 = 6;
+/// 13 `Unauthorized`.
+pub const UNAUTHORIZED: i32 = 13;
+/// 17 `ProtocolError`.
+pub const PROTOCOL_ERROR: i32 = 17;
+/// 18 `AuthenticationFailed`.
+pub const AUTHENTICATION_FAILED: i32 = 18;
+/// 22 `InvalidBSON`.
+pub const INVALID_BSON: i32 = 22;
+/// 43 `CursorNotFound`.
+pub const CURSOR_NOT_FOUND: i32 = 43;
+/// 50 `MaxTimeMSExpired`.
+pub const MAX_TIME_MS_EXPIRED: i32 = 50;
+/// 59 `CommandNotFound`.
+pub const COMMAND_NOT_FOUND: i32 = 59;
+/// 91 `ShutdownInProgress`: in a `hello` it makes drivers move on to another router.
+pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
+/// 133 `FailedToSatisfyReadPreference`.
+pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
+/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos' word for its own pool wait; drivers do not retry it.
+pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
+/// 334 `MechanismUnavailable`.
+pub const MECHANISM_UNAVAILABLE: i32 = 334;
+/// 462 `IngressRequestRateLimitExceeded`: overload, to clients that announced `backpressure`.
+pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
+
+/// Label: the write may be sent again.
+pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
+/// Label: the whole transaction may be run again.
+pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
+/// Label: overload, back off.
+pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
+/// Label: any command may be sent again, with backoff.
+pub const RETRYABLE_ERROR: &str = "RetryableError";
+
+/// Codes by which a member says that it is not, or no longer, what the client takes it for: node is
+/// recovering, and not writable primary (server discovery and monitoring specification).
+pub fn is_state_change(code: i32) -> bool {
+    matches!(code, 91 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436)
+}
+
+/// State-change codes that say that nothing was done: the command may go to another member.
+pub fn nothing_was_done(code: i32) -> bool {
+    matches!(code, 10107 | 13435)
+}
+
+/// An error reply to build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorReply {
+    /// The numeric code, by which drivers decide.
+    pub code: i32,
+    /// The text, for people.
+    pub message: String,
+    /// Labels, by which drivers retry.
+    pub labels: Vec<&'static str>,
+}
+
+impl ErrorReply {
+    /// Without labels.
+    pub fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), labels: Vec::new() }
+    }
+
+    /// With labels.
+    #[must_use]
+    pub fn with_labels(mut self, labels: &[&'static str]) -> Self {
+        self.labels = labels.to_vec();
+        self
+    }
+
+    /// The document, fields in a server's order.
+    pub fn to_document(&self) -> RawDocumentBuf {
+        let mut document = RawDocumentBuf::new();
+        if !self.labels.is_empty() {
+            let mut labels = RawArrayBuf::new();
+            self.labels.iter().for_each(|label| labels.push(*label));
+            document.append(bson::cstr!("errorLabels"), labels);
+        }
+        document.append(bson::cstr!("ok"), 0.0);
+        document.append(bson::cstr!("errmsg"), self.message.as_str());
+        document.append(bson::cstr!("code"), self.code);
+        document.append(bson::cstr!("codeName"), code_name(self.code).as_ref());
+        document
+    }
+}
+
+/// The server's name of a code; those without a name are `Location<code>`.
+fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
+    let name = match code {
+        2 => "BadValue",
+        6 => "HostUnreachable",
+        9 => "FailedToParse",
+        13 => "Unauthorized",
+        14 => "TypeMismatch",
+        15 => "Overflow",
+        17 => "ProtocolError",
+        18 => "AuthenticationFailed",
+        22 => "InvalidBSON",
+        43 => "CursorNotFound",
+        50 => "MaxTimeMSExpired",
+        59 => "CommandNotFound",
+        73 => "InvalidNamespace",
+        91 => "ShutdownInProgress",
+        133 => "FailedToSatisfyReadPreference",
+        183 => "ClientMetadataMissingField",
+        184 => "ClientMetadataAppNameTooLarge",
+        185 => "ClientMetadataDocumentTooLarge",
+        186 => "ClientMetadataCannotBeMutated",
+        202 => "NetworkInterfaceExceededTimeLimit",
+        322 => "APIVersionError",
+        323 => "APIStrictError",
+        334 => "MechanismUnavailable",
+        352 => "UnsupportedOpQueryCommand",
+        462 => "IngressRequestRateLimitExceeded",
+        _ => return format!("Location{code}").into(),
+    };
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_come_in_a_servers_order() {
+        let reply = ErrorReply::new(HOST_UNREACHABLE, "x").with_labels(&[RETRYABLE_WRITE_ERROR]);
+        let document = reply.to_document();
+        let names: Vec<_> =
+            document.iter().map(|e| e.unwrap().0.as_str().to_owned()).collect();
+        assert_eq!(names, ["errorLabels", "ok", "errmsg", "code", "codeName"]);
+        let nameless = ErrorReply::new(40571, "").to_document();
+        assert_eq!(nameless.get_str("codeName").unwrap(), "Location40571");
+    }
+}

@@ -1,0 +1,361 @@
+//! One pass over a command's top-level fields.
+
+use crate::wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
+
+use super::class::Class;
+
+/// What the first field's value names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// A collection, usually.
+    Text(&'a str),
+    /// A cursor's id (`getMore`), or the 1 of `ping: 1`.
+    Number(i64),
+    /// Anything else.
+    Other,
+}
+
+/// A command's `maxTimeMS`, with its place, so that the remainder can be written over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxTime {
+    /// Milliseconds; 0 means no limit.
+    pub milliseconds: i64,
+    /// Offset of the value from the body's first byte.
+    pub offset: usize,
+    /// The BSON type it was sent as: 1 double, 16 int32, 18 int64.
+    pub bson_type: u8,
+}
+
+/// The few fields that decide how a command is served; borrows the message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command<'a> {
+    /// The first field's name, as sent.
+    pub name: &'a [u8],
+    /// What kind of command that is.
+    pub class: Class,
+    /// The first field's value.
+    pub target: Target<'a>,
+    /// `$db`.
+    pub db: &'a str,
+    /// The whole body.
+    pub body: &'a [u8],
+    /// The session's id, if it has the usual 16 bytes.
+    pub lsid: Option<[u8; 16]>,
+    /// `txnNumber`.
+    pub txn_number: Option<i64>,
+    /// `startTransaction: true`.
+    pub starts_transaction: bool,
+    /// `autocommit: false`: part of a transaction.
+    pub in_transaction: bool,
+    /// `$readPreference`, undecoded.
+    pub read_preference: Option<&'a [u8]>,
+    /// `maxTimeMS`.
+    pub max_time: Option<MaxTime>,
+    /// `collection` (of `getMore`).
+    pub collection: Option<&'a str>,
+    /// `cursors` (of `killCursors`), undecoded.
+    pub cursors: Option<&'a [u8]>,
+    /// `pipeline`, undecoded.
+    pub pipeline: Option<&'a [u8]>,
+    /// Whether the sender brought a `$client` of its own.
+    pub has_client: bool,
+    /// Whether the sender wants one answer without acknowledgement (`writeConcern: {w: 0}`).
+    pub is_unacknowledged: bool,
+}
+
+/// A body that a server refuses before it looks the command up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InspectError {
+    /// Not BSON.
+    #[error("invalid BSON: {0}")]
+    Bson(#[from] BsonError),
+    /// A body without a field: no command.
+    #[error("empty command")]
+    EmptyCommand,
+    /// No `$db`.
+    #[error("OP_MSG requests require a $db argument")]
+    NoDatabase,
+    /// `$db` is no string.
+    #[error("$db is not a string")]
+    DatabaseNotString,
+    /// `$db` is empty or has characters a database name must not have.
+    #[error("Invalid database name")]
+    InvalidDatabase,
+    /// `$db` twice.
+    #[error("Duplicate field $db")]
+    DuplicateDatabase,
+}
+
+impl InspectError {
+    /// The server's error code and its name.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Bson(_) => 22,
+            Self::EmptyCommand | Self::NoDatabase => 40571,
+            Self::DatabaseNotString => 13111,
+            Self::InvalidDatabase => 73,
+            Self::DuplicateDatabase => 40413,
+        }
+    }
+}
+
+impl<'a> Command<'a> {
+    /// Inspects the body of an `OP_MSG`.
+    ///
+    /// # Errors
+    /// See [`InspectError`].
+    pub fn inspect(body: &'a [u8]) -> Result<Self, InspectError> {
+        let mut db = None;
+        let command = Self::walk(body, |value| match (db, value) {
+            (Some(_), _) => Err(InspectError::DuplicateDatabase),
+            (None, ElementKind::String(name)) => {
+                db = Some(database_name(name)?);
+                Ok(())
+            }
+            (None, _) => Err(InspectError::DatabaseNotString),
+        })?;
+        Ok(Self { db: db.ok_or(InspectError::NoDatabase)?, ..command })
+    }
+
+    /// Inspects a command that came in `OP_QUERY`, whose database stands in its namespace.
+    ///
+    /// # Errors
+    /// See [`InspectError`].
+    pub fn inspect_legacy(body: &'a [u8], db: &'a str) -> Result<Self, InspectError> {
+        // Some drivers wrap the command to put a read preference beside it.
+        let body = Elements::of(body)
+            .next()
+            .and_then(Result::ok)
+            .filter(|e| e.name == b"$query" || e.name == b"query")
+            .and_then(|e| e.value.as_document())
+            .unwrap_or(body);
+        let command = Self::walk(body, |_| Err(InspectError::DuplicateDatabase))?;
+        Ok(Self { db, ..command })
+    }
+
+    fn walk(
+        body: &'a [u8],
+        mut on_db: impl FnMut(ElementKind<'a>) -> Result<(), InspectError>,
+    ) -> Result<Self, InspectError> {
+        let mut elements = Elements::of(body);
+        let first = elements.next().ok_or(InspectError::EmptyCommand)??;
+        let mut command = Self::begin(body, first.name, first.value);
+        for element in elements {
+            let element = element?;
+            match element.name {
+                b"$db" => on_db(element.value)?,
+                name => command.note(name, element.value, element.value_offset),
+            }
+        }
+        Ok(command)
+    }
+
+    fn begin(body: &'a [u8], name: &'a [u8], value: ElementKind<'a>) -> Self {
+        let target = match value {
+            ElementKind::String(_) => value.as_str().map_or(Target::Other, Target::Text),
+            _ => value.as_i64().map_or(Target::Other, Target::Number),
+        };
+        Self {
+            name,
+            class: Class::of(name),
+            target,
+            db: "",
+            body,
+            lsid: None,
+            txn_number: None,
+            starts_transaction: false,
+            in_transaction: false,
+            read_preference: None,
+            max_time: None,
+            collection: None,
+            cursors: None,
+            pipeline: None,
+            has_client: false,
+            is_unacknowledged: false,
+        }
+    }
+
+    fn note(&mut self, name: &[u8], value: ElementKind<'a>, offset: usize) {
+        match name {
+            b"lsid" => self.lsid = value.as_document().and_then(session_id),
+            b"txnNumber" => self.txn_number = value.as_i64(),
+            b"startTransaction" => self.starts_transaction = value.is_truthy(),
+            b"autocommit" => self.in_transaction = value == ElementKind::Bool(false),
+            b"$readPreference" => self.read_preference = value.as_document(),
+            b"maxTimeMS" => self.max_time = max_time(value, offset),
+            b"collection" => self.collection = value.as_str(),
+            b"cursors" => self.cursors = array(value),
+            b"pipeline" => self.pipeline = array(value),
+            b"$client" => self.has_client = true,
+            b"writeConcern" => {
+                let w = value.as_document().and_then(|d| Elements::find(d, "w"));
+                self.is_unacknowledged = w.is_some_and(|w| w.value.as_i64() == Some(0));
+            }
+            _ => {}
+        }
+    }
+
+    /// The name as text, for messages and labels; names are ASCII wherever they mean something.
+    pub fn name_str(&self) -> &'a str {
+        std::str::from_utf8(self.name).unwrap_or("?")
+    }
+
+    /// Whether the command writes: by its class, or by a last stage `$out` or `$merge`.
+    pub fn writes(&self) -> bool {
+        match self.class {
+            Class::Write | Class::EndTransaction => true,
+            Class::Aggregate => self.pipeline.is_some_and(ends_in_write),
+            Class::Handshake(_)
+            | Class::Read
+            | Class::GetMore
+            | Class::KillCursors
+            | Class::Other => false,
+        }
+    }
+
+    /// Whether the command may be sent again after a server failed with it: a read outside transactions, or
+    /// a write that the server's history protects (retryable writes, by `txnNumber`).
+    pub fn may_be_repeated(&self) -> bool {
+        if self.in_transaction {
+            return false;
+        }
+        match self.class {
+            Class::Read => true,
+            Class::Aggregate => !self.writes(),
+            Class::Write => self.txn_number.is_some() && self.lsid.is_some(),
+            Class::Handshake(_)
+            | Class::EndTransaction
+            | Class::GetMore
+            | Class::KillCursors
+            | Class::Other => false,
+        }
+    }
+
+    /// Whether the body has room for `extra_bytes` more under the server's limit for a document on the wire.
+    pub fn has_room_for(&self, extra_bytes: usize) -> bool {
+        // One stored document of the largest size may sit inside; the rest of a command is small.
+        self.body.len() + extra_bytes <= MAX_BSON_OBJECT_BYTES
+    }
+}
+
+fn array(value: ElementKind<'_>) -> Option<&[u8]> {
+    match value {
+        ElementKind::Array(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+fn ends_in_write(pipeline: &[u8]) -> bool {
+    let last = Elements::of(pipeline).filter_map(Result::ok).last();
+    let stage = last.and_then(|e| e.value.as_document());
+    let name = stage.and_then(|s| Elements::of(s).next()?.ok()).map(|e| e.name);
+    matches!(name, Some(b"$out" | b"$merge"))
+}
+
+fn session_id(lsid: &[u8]) -> Option<[u8; 16]> {
+    match Elements::find(lsid, "id")?.value {
+        ElementKind::Binary(_, bytes) => bytes.try_into().ok(),
+        _ => None,
+    }
+}
+
+fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
+    let bson_type = match value {
+        ElementKind::Double(_) => 1,
+        ElementKind::Int32(_) => 16,
+        ElementKind::Int64(_) => 18,
+        _ => return None,
+    };
+    Some(MaxTime { milliseconds: value.as_i64()?, offset, bson_type })
+}
+
+/// A database name as servers on Linux accept it.
+fn database_name(name: &[u8]) -> Result<&str, InspectError> {
+    /// Longest name of a database, in bytes.
+    const MAX_BYTES: usize = 63;
+    let text = std::str::from_utf8(name).map_err(|_| InspectError::InvalidDatabase)?;
+    let is_bad = |c: char| matches!(c, '/' | '\\' | '.' | ' ' | '"' | '$' | '\0');
+    let is_special = text == "$external";
+    if text.is_empty() || text.len() > MAX_BYTES || (text.contains(is_bad) && !is_special) {
+        return Err(InspectError::InvalidDatabase);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Binary, doc, spec::BinarySubtype};
+
+    use super::*;
+
+    #[test]
+    fn the_fields_that_decide_are_found() {
+        let id = Binary { subtype: BinarySubtype::Uuid, bytes: (0..16).collect() };
+        let body = doc! {
+            "find": "orders", "filter": {"$db": "decoy"}, "lsid": {"id": id}, "txnNumber": 4i64,
+            "startTransaction": true, "autocommit": false, "$readPreference": {"mode": "secondary"},
+            "maxTimeMS": 250, "$client": {}, "$db": "shop",
+        };
+        let bytes = body.to_vec().unwrap();
+        let command = Command::inspect(&bytes).unwrap();
+        assert_eq!(command.name, b"find");
+        assert_eq!(command.target, Target::Text("orders"));
+        assert_eq!(command.db, "shop");
+        assert_eq!(command.lsid.unwrap().to_vec(), (0..16).collect::<Vec<u8>>());
+        assert_eq!(command.txn_number, Some(4));
+        assert!(command.starts_transaction && command.in_transaction && command.has_client);
+        let max_time = command.max_time.unwrap();
+        assert_eq!((max_time.milliseconds, max_time.bson_type), (250, 16));
+        assert_eq!(&bytes[max_time.offset..][..4], &250i32.to_le_bytes());
+        assert!(command.read_preference.is_some());
+    }
+
+    #[test]
+    fn bodies_that_a_server_refuses_are_refused_with_its_codes() {
+        let cases = [
+            (doc! {}, 40571),
+            (doc! {"ping": 1}, 40571),
+            (doc! {"ping": 1, "$db": 1}, 13111),
+            (doc! {"ping": 1, "$db": ""}, 73),
+            (doc! {"ping": 1, "$db": "a b"}, 73),
+            (doc! {"ping": 1, "$db": "a".repeat(64)}, 73),
+        ];
+        for (body, code) in cases {
+            let bytes = body.to_vec().unwrap();
+            assert_eq!(Command::inspect(&bytes).unwrap_err().code(), code, "{body}");
+        }
+        let mut twice = doc! {"ping": 1, "$db": "a", "$dc": "b"}.to_vec().unwrap();
+        let at = twice.windows(3).position(|w| w == b"$dc").unwrap();
+        twice[at + 2] = b'b';
+        assert_eq!(Command::inspect(&twice).unwrap_err().code(), 40413);
+    }
+
+    #[test]
+    fn only_safe_commands_may_be_repeated() {
+        let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![0; 16] }};
+        let cases = [
+            (doc! {"find": "c", "$db": "d"}, true),
+            (doc! {"find": "c", "autocommit": false, "$db": "d"}, false),
+            (doc! {"aggregate": "c", "pipeline": [{"$match": {}}], "$db": "d"}, true),
+            (doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}], "$db": "d"}, false),
+            (doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}], "$db": "d"}, false),
+            (doc! {"insert": "c", "$db": "d"}, false),
+            (doc! {"insert": "c", "lsid": lsid, "txnNumber": 1i64, "$db": "d"}, true),
+            (doc! {"getMore": 5i64, "collection": "c", "$db": "d"}, false),
+            (doc! {"unheardOf": 1, "$db": "d"}, false),
+        ];
+        for (body, expected) in cases {
+            let bytes = body.to_vec().unwrap();
+            assert_eq!(Command::inspect(&bytes).unwrap().may_be_repeated(), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_wrapped_legacy_command_is_unwrapped() {
+        let bytes = doc! {"$query": {"isMaster": 1}, "$readPreference": {}}.to_vec().unwrap();
+        let command = Command::inspect_legacy(&bytes, "admin").unwrap();
+        assert_eq!((command.name, command.db), (&b"isMaster"[..], "admin"));
+        let bytes = doc! {"isMaster": 1, "$db": "admin"}.to_vec().unwrap();
+        assert!(Command::inspect_legacy(&bytes, "admin").is_err(), "as mongod: no $db in OP_QUERY");
+    }
+}

@@ -1,0 +1,28 @@
+//! What a message asks for and what a reply says, from one borrowed pass over the bytes.
+//!
+//! Knows the names of commands and the few fields that decide how an operation is served. Decodes no values
+//! beyond those, and does not know servers or clients. The cold parts (error replies of our own, rewriting a
+//! state-change error) may decode.
+
+mod class;
+mod error_reply;
+mod inspect;
+mod read_preference;
+mod reply;
+mod rewrite;
+
+pub use self::{
+    class::{Class, Handshake},
+    error_reply::{
+        AUTHENTICATION_FAILED, COMMAND_NOT_FOUND, CURSOR_NOT_FOUND, ErrorReply,
+        FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED, INVALID_BSON,
+        MAX_TIME_MS_EXPIRED, MECHANISM_UNAVAILABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+        PROTOCOL_ERROR, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SHUTDOWN_IN_PROGRESS,
+        SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR, UNAUTHORIZED, is_state_change,
+        nothing_was_done,
+    },
+    inspect::{Command, InspectError, MaxTime, Target},
+    read_preference::{Mode, ReadPreference, ReadPreferenceError},
+    reply::{ReplyFacts, ReplyScanner},
+    rewrite::conceal_state_change,
+};

@@ -1,0 +1,88 @@
+//! State-change errors, hidden as a mongos hides them.
+//!
+//! A member's "not primary" describes that member, not Seawall. A driver that took it for Seawall's would mark
+//! the router unknown and clear its pool. So such a code becomes 6 `HostUnreachable` in the root, in
+//! `writeErrors` and in `writeConcernError`; labels stay, `topologyVersion` goes, and the text is made neutral,
+//! since old drivers look for words in it.
+
+use bson::{Bson, Document};
+
+use super::error_reply::{HOST_UNREACHABLE, is_state_change};
+
+const NEUTRAL_TEXT: &str = "the server that ran this operation changed its state; it can be repeated";
+
+/// The reply with state-change errors concealed, or `None` if there is none in it (or it is no BSON).
+pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
+    let mut document = Document::from_reader(reply).ok()?;
+    let mut is_changed = conceal(&mut document);
+    if let Ok(error) = document.get_document_mut("writeConcernError") {
+        is_changed |= conceal(error);
+    }
+    if let Ok(errors) = document.get_array_mut("writeErrors") {
+        for error in errors.iter_mut().filter_map(Bson::as_document_mut) {
+            is_changed |= conceal(error);
+        }
+    }
+    if !is_changed {
+        return None;
+    }
+    document.remove("topologyVersion");
+    document.to_vec().ok()
+}
+
+fn conceal(error: &mut Document) -> bool {
+    if !error.get_i32("code").is_ok_and(is_state_change) {
+        return false;
+    }
+    error.insert("code", HOST_UNREACHABLE);
+    if error.contains_key("codeName") {
+        error.insert("codeName", "HostUnreachable");
+    }
+    if error.contains_key("errmsg") {
+        error.insert("errmsg", NEUTRAL_TEXT);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn rewritten(reply: &Document) -> Option<Document> {
+        let bytes = conceal_state_change(&reply.to_vec().unwrap())?;
+        Some(Document::from_reader(&bytes[..]).unwrap())
+    }
+
+    #[test]
+    fn the_code_is_concealed_at_the_root_and_the_labels_stay() {
+        let reply = doc! {
+            "errorLabels": ["RetryableWriteError"], "topologyVersion": {"counter": 6i64}, "ok": 0.0,
+            "errmsg": "not primary", "code": 10107, "codeName": "NotWritablePrimary",
+        };
+        let rewritten = rewritten(&reply).unwrap();
+        assert_eq!(rewritten.get_i32("code").unwrap(), 6);
+        assert_eq!(rewritten.get_str("codeName").unwrap(), "HostUnreachable");
+        assert!(!rewritten.contains_key("topologyVersion"));
+        assert!(rewritten.contains_key("errorLabels"));
+        let text = rewritten.get_str("errmsg").unwrap();
+        assert!(!text.contains("not primary") && !text.contains("not master"));
+        assert!(!text.contains("node is recovering"));
+    }
+
+    #[test]
+    fn nested_errors_are_concealed_and_others_left_alone() {
+        let reply = doc! {
+            "n": 1, "ok": 1.0, "writeErrors": [{"index": 0, "code": 11602, "errmsg": "x"}, {"code": 11000}],
+            "writeConcernError": {"code": 91, "errmsg": "y"},
+        };
+        let rewritten = rewritten(&reply).unwrap();
+        let errors = rewritten.get_array("writeErrors").unwrap();
+        assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 6);
+        assert_eq!(errors[1].as_document().unwrap().get_i32("code").unwrap(), 11000);
+        assert_eq!(rewritten.get_document("writeConcernError").unwrap().get_i32("code").unwrap(), 6);
+        assert_eq!(conceal_state_change(&doc! {"ok": 0.0, "code": 26}.to_vec().unwrap()), None);
+        assert_eq!(conceal_state_change(b"not bson"), None);
+    }
+}

@@ -1,0 +1,3 @@
+//! Seawall.
+pub mod command;
+pub mod wire;

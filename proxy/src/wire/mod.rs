@@ -1,0 +1,46 @@
+//! Bytes to messages and back: the MongoDB wire protocol's framing.
+//!
+//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake, and the
+//! stream that carries them. Does not know what a command means. Nothing here copies a document, and nothing
+//! allocates by a length before that length was checked against a limit.
+//!
+//! ```text
+//! message  = header(16) + body          header = messageLength requestID responseTo opCode, int32 each
+//! OP_MSG   = flagBits(4) + section+ + [CRC-32C(4)]
+//! section  = 0 document | 1 size(4) identifier\0 document*
+//! OP_QUERY = flags(4) namespace\0 skip(4) nToReturn(4) document [document]
+//! ```
+//!
+//! Source: <https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/>.
+
+mod bson;
+mod build;
+mod header;
+mod op_msg;
+mod op_query;
+mod reader;
+mod stream;
+
+pub use self::{
+    bson::{BsonError, Element, ElementKind, Elements, document_at},
+    build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
+    header::{FrameError, HEADER_BYTES, Header, OpCode},
+    op_msg::{
+        CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg, Sequence,
+        checksum,
+    },
+    op_query::OpQuery,
+    reader::{LARGE_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, ReadError, with_scratch},
+    stream::Stream,
+};
+
+/// The largest message a server takes, header included (`maxMessageSizeBytes`).
+pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
+
+/// The largest document a server stores (`maxBsonObjectSize`).
+pub const MAX_BSON_OBJECT_BYTES: usize = 16_777_216;
+
+/// The largest document a server takes on the wire: a stored document and 16 KiB for the command round it.
+pub const MAX_WIRE_DOCUMENT_BYTES: usize = MAX_BSON_OBJECT_BYTES + 16 * 1024;
+
+const _: () = assert!(MAX_WIRE_DOCUMENT_BYTES < MAX_MESSAGE_BYTES);

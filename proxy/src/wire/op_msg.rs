@@ -1,0 +1,325 @@
+//! `OP_MSG`: flags, sections, checksum.
+
+use super::{
+    bson::{BsonError, document_at},
+    header::HEADER_BYTES,
+};
+
+/// Flag: the last four bytes are a CRC-32C of all before them.
+pub const CHECKSUM_PRESENT: u32 = 1;
+/// Flag: in a request, no reply is wanted; in a reply, another follows.
+pub const MORE_TO_COME: u32 = 1 << 1;
+/// Flag: the sender takes several replies.
+pub const EXHAUST_ALLOWED: u32 = 1 << 16;
+
+/// Bits 0–15 must be understood by the receiver; those above may be ignored.
+const REQUIRED_FLAGS: u32 = 0xffff;
+const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
+
+/// Document sequences that a server takes in one message (6.0.5 closes the connection on a third).
+pub const MAX_SEQUENCES: usize = 2;
+
+/// A kind-1 section: a name and documents, back to back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence<'a> {
+    /// The field of the command that these documents stand for.
+    pub identifier: &'a [u8],
+    /// The documents, not yet looked at.
+    pub documents: &'a [u8],
+}
+
+/// A parsed message; borrows the bytes it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpMsg<'a> {
+    /// `flagBits`.
+    pub flags: u32,
+    /// The kind-0 section's document.
+    pub body: &'a [u8],
+    /// Where `body` begins, from the message's first byte.
+    pub body_offset: usize,
+    sequences: [Option<Sequence<'a>>; MAX_SEQUENCES],
+}
+
+/// What is wrong with a message, and so what a server does about it (6.0.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// No section at all.
+    #[error("OP_MSG without sections")]
+    Empty,
+    /// A required flag bit that nobody knows.
+    #[error("unknown required flag bits {0:#x}")]
+    UnknownRequiredFlags(u32),
+    /// The checksum does not fit the bytes.
+    #[error("checksum mismatch")]
+    ChecksumMismatch,
+    /// More document sequences than a server takes.
+    #[error("more than {MAX_SEQUENCES} document sequences")]
+    TooManySequences,
+    /// Two kind-0 sections.
+    #[error("Multiple body sections in message")]
+    TwoBodies,
+    /// No kind-0 section.
+    #[error("OP_MSG messages must have a body")]
+    NoBody,
+    /// A kind-2 (security token) section.
+    #[error("Unsupported Security Token provided")]
+    SecurityToken,
+    /// Any other kind.
+    #[error("Unknown section kind {0}")]
+    UnknownSection(u8),
+    /// The same sequence twice.
+    #[error("Duplicate document sequence")]
+    DuplicateSequence,
+    /// A sequence's size does not fit the message.
+    #[error("document sequence size does not fit the message")]
+    SequenceSize,
+    /// The body is no BSON document.
+    #[error("invalid BSON in the body: {0}")]
+    Body(BsonError),
+}
+
+impl MessageError {
+    /// The server's error code, or `None` where a server closes the connection without a reply.
+    pub fn code(&self) -> Option<i32> {
+        match self {
+            Self::Empty
+            | Self::UnknownRequiredFlags(_)
+            | Self::ChecksumMismatch
+            | Self::TooManySequences => None,
+            Self::TwoBodies => Some(40430),
+            Self::NoBody => Some(40587),
+            Self::SecurityToken => Some(13),
+            Self::UnknownSection(_) => Some(40432),
+            Self::DuplicateSequence => Some(40431),
+            Self::SequenceSize => Some(15),
+            Self::Body(_) => Some(22),
+        }
+    }
+
+    /// A short name for counting.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Empty => "empty_message",
+            Self::UnknownRequiredFlags(_) => "unknown_flags",
+            Self::ChecksumMismatch => "checksum",
+            Self::TooManySequences => "too_many_sequences",
+            Self::TwoBodies => "two_bodies",
+            Self::NoBody => "no_body",
+            Self::SecurityToken | Self::UnknownSection(_) => "unknown_section",
+            Self::DuplicateSequence => "duplicate_sequence",
+            Self::SequenceSize => "sequence_size",
+            Self::Body(_) => "invalid_bson",
+        }
+    }
+}
+
+impl<'a> OpMsg<'a> {
+    /// Parses a whole message, header included. Sections may come in any order.
+    ///
+    /// # Errors
+    /// See [`MessageError`]; the body's elements are not looked at here.
+    pub fn parse(message: &'a [u8]) -> Result<Self, MessageError> {
+        let after_header = message.get(HEADER_BYTES..).ok_or(MessageError::Empty)?;
+        let head = after_header.first_chunk::<4>().ok_or(MessageError::Empty)?;
+        let flags = u32::from_le_bytes(*head);
+        let unknown = flags & REQUIRED_FLAGS & !KNOWN_REQUIRED_FLAGS;
+        if unknown != 0 {
+            return Err(MessageError::UnknownRequiredFlags(unknown));
+        }
+        let mut end = message.len();
+        if flags & CHECKSUM_PRESENT != 0 {
+            end = verify_checksum(message)?;
+        }
+        let mut parsed = Self { flags, body: &[], body_offset: 0, sequences: [None; MAX_SEQUENCES] };
+        let mut position = HEADER_BYTES + 4;
+        if position >= end {
+            return Err(MessageError::Empty);
+        }
+        while position < end {
+            position = parsed.section(message, position, end)?;
+        }
+        if parsed.body_offset == 0 { Err(MessageError::NoBody) } else { Ok(parsed) }
+    }
+
+    fn section(
+        &mut self,
+        message: &'a [u8],
+        position: usize,
+        end: usize,
+    ) -> Result<usize, MessageError> {
+        let rest = message.get(position..end).ok_or(MessageError::SequenceSize)?;
+        let (&kind, rest) = rest.split_first().ok_or(MessageError::Empty)?;
+        match kind {
+            0 if self.body_offset != 0 => Err(MessageError::TwoBodies),
+            0 => {
+                self.body = document_at(rest).map_err(MessageError::Body)?;
+                self.body_offset = position + 1;
+                Ok(position + 1 + self.body.len())
+            }
+            1 => {
+                let (sequence, size) = parse_sequence(rest)?;
+                self.add(sequence)?;
+                Ok(position + 1 + size)
+            }
+            2 => Err(MessageError::SecurityToken),
+            other => Err(MessageError::UnknownSection(other)),
+        }
+    }
+
+    fn add(&mut self, sequence: Sequence<'a>) -> Result<(), MessageError> {
+        for place in &mut self.sequences {
+            match place {
+                Some(earlier) if earlier.identifier == sequence.identifier => {
+                    return Err(MessageError::DuplicateSequence);
+                }
+                Some(_) => {}
+                None => {
+                    *place = Some(sequence);
+                    return Ok(());
+                }
+            }
+        }
+        Err(MessageError::TooManySequences)
+    }
+
+    /// The document sequences, in order of the message.
+    pub fn sequences(&self) -> impl Iterator<Item = Sequence<'a>> + '_ {
+        self.sequences.iter().filter_map(|s| *s)
+    }
+
+    /// Whether the sender wants no reply (request), or sends another (reply).
+    pub fn more_to_come(&self) -> bool {
+        self.flags & MORE_TO_COME != 0
+    }
+
+    /// Whether the message ended in a checksum.
+    pub fn has_checksum(&self) -> bool {
+        self.flags & CHECKSUM_PRESENT != 0
+    }
+}
+
+fn parse_sequence(rest: &[u8]) -> Result<(Sequence<'_>, usize), MessageError> {
+    let head = rest.first_chunk::<4>().ok_or(MessageError::SequenceSize)?;
+    let size = usize::try_from(i32::from_le_bytes(*head)).map_err(|_| MessageError::SequenceSize)?;
+    let inside = rest.get(4..size).ok_or(MessageError::SequenceSize)?;
+    let nul = inside.iter().position(|&b| b == 0).ok_or(MessageError::SequenceSize)?;
+    let (identifier, documents) = inside.split_at_checked(nul).ok_or(MessageError::SequenceSize)?;
+    let documents = documents.get(1..).ok_or(MessageError::SequenceSize)?;
+    Ok((Sequence { identifier, documents }, size))
+}
+
+/// Checks the last four bytes; gives the end of what they cover.
+fn verify_checksum(message: &[u8]) -> Result<usize, MessageError> {
+    let (covered, sent) = message.split_last_chunk::<4>().ok_or(MessageError::ChecksumMismatch)?;
+    if checksum([covered]) == u32::from_le_bytes(*sent) {
+        Ok(covered.len())
+    } else {
+        Err(MessageError::ChecksumMismatch)
+    }
+}
+
+/// CRC-32C (Castagnoli) over the pieces, one after another.
+pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
+    pieces.into_iter().fold(0, crc32c::crc32c_append)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+    use crate::wire::{Header, OpCode};
+
+    fn message(flags: u32, sections: &[u8]) -> Vec<u8> {
+        let header = Header {
+            message_length: 20 + sections.len(),
+            request_id: 1,
+            response_to: 0,
+            op_code: OpCode::Msg,
+        };
+        [&header.to_bytes()[..], &flags.to_le_bytes(), sections].concat()
+    }
+
+    fn body(document: &bson::Document) -> Vec<u8> {
+        [&[0][..], &document.to_vec().unwrap()].concat()
+    }
+
+    fn sequence(identifier: &str, documents: &[u8]) -> Vec<u8> {
+        let size = i32::try_from(4 + identifier.len() + 1 + documents.len()).unwrap();
+        [&[1][..], &size.to_le_bytes(), identifier.as_bytes(), &[0], documents].concat()
+    }
+
+    #[test]
+    fn sections_are_found_in_any_order() {
+        let ping = body(&doc! {"ping": 1, "$db": "admin"});
+        for sections in [
+            [ping.clone(), sequence("a", b"xx"), sequence("b", b"")].concat(),
+            [sequence("a", b"xx"), ping.clone(), sequence("b", b"")].concat(),
+        ] {
+            let message = message(0, &sections);
+            let parsed = OpMsg::parse(&message).unwrap();
+            assert_eq!(parsed.body, &ping[1..]);
+            assert_eq!(&message[parsed.body_offset..][..parsed.body.len()], parsed.body);
+            let names: Vec<_> = parsed.sequences().map(|s| s.identifier).collect();
+            assert_eq!(names, [b"a", b"b"]);
+        }
+    }
+
+    #[test]
+    fn each_fault_is_named_and_has_the_servers_reaction() {
+        let ping = body(&doc! {"ping": 1});
+        let mut bad_length = ping.clone();
+        bad_length[1] = 0xff;
+        let mut oversize = sequence("a", b"xx");
+        oversize[1] = 99;
+        let cases: [(u32, Vec<u8>, MessageError, Option<i32>); 11] = [
+            (0, vec![], MessageError::Empty, None),
+            (4, ping.clone(), MessageError::UnknownRequiredFlags(4), None),
+            (CHECKSUM_PRESENT, ping.clone(), MessageError::ChecksumMismatch, None),
+            (
+                0,
+                [sequence("a", b""), sequence("b", b""), sequence("c", b"")].concat(),
+                MessageError::TooManySequences,
+                None,
+            ),
+            (0, [ping.clone(), ping.clone()].concat(), MessageError::TwoBodies, Some(40430)),
+            (0, sequence("a", b""), MessageError::NoBody, Some(40587)),
+            (0, [ping.clone(), vec![2]].concat(), MessageError::SecurityToken, Some(13)),
+            (0, [ping.clone(), vec![9]].concat(), MessageError::UnknownSection(9), Some(40432)),
+            (
+                0,
+                [sequence("a", b""), sequence("a", b"")].concat(),
+                MessageError::DuplicateSequence,
+                Some(40431),
+            ),
+            (0, [ping.clone(), oversize].concat(), MessageError::SequenceSize, Some(15)),
+            (0, bad_length, MessageError::Body(BsonError::BadLength), Some(22)),
+        ];
+        for (flags, sections, error, code) in cases {
+            let message = message(flags, &sections);
+            assert_eq!(OpMsg::parse(&message), Err(error));
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn optional_flags_are_ignored() {
+        let message = message(1 << 30 | EXHAUST_ALLOWED, &body(&doc! {"ping": 1}));
+        assert!(OpMsg::parse(&message).is_ok());
+    }
+
+    #[test]
+    fn a_checksum_is_verified_and_not_taken_for_a_section() {
+        let mut message = message(CHECKSUM_PRESENT, &body(&doc! {"ping": 1}));
+        let length = i32::try_from(message.len() + 4).unwrap();
+        message[..4].copy_from_slice(&length.to_le_bytes());
+        message.extend(checksum([&message[..]]).to_le_bytes());
+        assert!(OpMsg::parse(&message).unwrap().has_checksum());
+    }
+
+    #[test]
+    fn crc32c_is_castagnolis() {
+        // RFC 3720, appendix B.4: 32 bytes of zeros.
+        assert_eq!(checksum([&[0u8; 16][..], &[0u8; 16]]), 0x8a91_36aa);
+    }
+}

@@ -1,0 +1,277 @@
+//! Whole messages from a stream, with no buffer held while nothing is under way.
+//!
+//! A read goes into a scratch buffer of the thread and what arrived is copied out in its exact size; nearly
+//! every request is one read and one small allocation. A message over [`LARGE_MESSAGE_BYTES`] is read straight
+//! into a buffer of its declared length, for which room in the budget of all connections is awaited first.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::BufMut;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tokio_util::io::poll_read_buf;
+
+use super::header::{FrameError, HEADER_BYTES, Header};
+
+/// Messages over this size count against the memory budget and are read without the scratch buffer.
+pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
+
+const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// What a client may have sent ahead while its operation runs; beyond it we stop reading.
+const READ_AHEAD_BYTES: usize = SCRATCH_BYTES;
+
+/// How long the rest of a begun message may bring no byte: a sender that is this slow is gone.
+const PARTIAL_MESSAGE_IDLE: Duration = Duration::from_secs(60);
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
+}
+
+/// Lends the thread's scratch buffer. Not to be nested: `use_it` must not lend it again.
+pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| use_it(scratch))
+}
+
+/// Memory for large messages of all connections together.
+#[derive(Clone, Debug)]
+pub struct MemoryBudget {
+    kibibytes: Arc<Semaphore>,
+}
+
+impl MemoryBudget {
+    /// A budget of so many bytes, rounded down to whole KiB.
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self { kibibytes: Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS))) }
+    }
+
+    async fn reserve(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let kibibytes = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.kibibytes).acquire_many_owned(kibibytes).await;
+        permit.expect("the budget's semaphore is never closed")
+    }
+}
+
+/// One message as it came, header included.
+#[derive(Debug)]
+pub struct Message {
+    /// Its header.
+    pub header: Header,
+    /// All its bytes.
+    pub bytes: Vec<u8>,
+    /// Its share of the budget, given back with the message.
+    _share: Option<OwnedSemaphorePermit>,
+}
+
+/// Why no message could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The stream broke.
+    #[error("reading: {0}")]
+    Io(#[from] io::Error),
+    /// The framing is wrong.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The stream ended inside a message.
+    #[error("stream ended inside a message")]
+    Truncated,
+    /// The rest of a message did not come.
+    #[error("no byte of a begun message for {} s", PARTIAL_MESSAGE_IDLE.as_secs())]
+    Stalled,
+}
+
+/// Reads messages; keeps what came beyond the current one.
+#[derive(Debug, Default)]
+pub struct MessageReader {
+    buffer: Vec<u8>,
+    share: Option<OwnedSemaphorePermit>,
+    ended: bool,
+}
+
+impl MessageReader {
+    /// The next message, or `None` where the stream ended between messages.
+    ///
+    /// Cancel safe: bytes read stay with the reader.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; after one, the stream must be closed.
+    pub async fn next<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+    ) -> Result<Option<Message>, ReadError> {
+        loop {
+            let expected = match self.buffer.first_chunk::<HEADER_BYTES>() {
+                None => HEADER_BYTES,
+                Some(head) => {
+                    let header = Header::parse(head, max_message_bytes)?;
+                    if self.buffer.len() >= header.message_length {
+                        return Ok(Some(self.take(header)));
+                    }
+                    header.message_length
+                }
+            };
+            if expected > LARGE_MESSAGE_BYTES && self.share.is_none() {
+                self.share = Some(budget.reserve(expected).await);
+            }
+            let read = if self.buffer.is_empty() {
+                poll_fn(|cx| self.poll_fill(cx, stream, expected)).await?
+            } else {
+                let rest = poll_fn(|cx| self.poll_fill(cx, stream, expected));
+                timeout(PARTIAL_MESSAGE_IDLE, rest).await.map_err(|_| ReadError::Stalled)??
+            };
+            match (read, self.buffer.is_empty()) {
+                (0, true) => return Ok(None),
+                (0, false) => return Err(ReadError::Truncated),
+                _ => {}
+            }
+        }
+    }
+
+    /// Ready when the peer has hung up. To be polled while its operation runs; bytes that come meanwhile (a
+    /// request sent ahead) are kept, up to a bound.
+    pub fn poll_gone<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+    ) -> Poll<()> {
+        while self.buffer.len() < READ_AHEAD_BYTES && !self.ended {
+            match ready!(self.poll_fill(cx, stream, HEADER_BYTES)) {
+                Ok(0) | Err(_) => self.ended = true,
+                Ok(_) => {}
+            }
+        }
+        if self.ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn poll_fill<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+        expected: usize,
+    ) -> Poll<io::Result<usize>> {
+        if self.ended {
+            return Poll::Ready(Ok(0));
+        }
+        let missing = expected.saturating_sub(self.buffer.len());
+        if expected > LARGE_MESSAGE_BYTES {
+            // Never beyond this message: one byte more would grow, and so copy, the whole buffer.
+            self.buffer.reserve_exact(missing);
+            let mut rest = (&mut self.buffer).limit(missing);
+            return poll_read_buf(Pin::new(stream), cx, &mut rest);
+        }
+        with_scratch(|scratch| {
+            let mut room = ReadBuf::new(scratch);
+            ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+            self.buffer.extend_from_slice(room.filled());
+            Poll::Ready(Ok(room.filled().len()))
+        })
+    }
+
+    /// Takes the complete first message; without a message sent ahead, its buffer goes along uncopied.
+    fn take(&mut self, header: Header) -> Message {
+        let ahead = self.buffer.split_off(header.message_length);
+        let bytes = std::mem::replace(&mut self.buffer, ahead);
+        Message { header, bytes, _share: self.share.take() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::wire::{MAX_MESSAGE_BYTES, encode_request};
+
+    fn budget() -> MemoryBudget {
+        MemoryBudget::of_bytes(64 << 20)
+    }
+
+    fn request(id: i32, size: usize) -> Vec<u8> {
+        encode_request(id, &vec![7; size])
+    }
+
+    #[tokio::test]
+    async fn any_split_of_the_bytes_gives_the_same_messages() {
+        let sent = [request(1, 10), request(2, 1000), request(3, 0)];
+        let stream = sent.concat();
+        for piece in [1, 2, 15, 16, 17, 100, stream.len()] {
+            let (mut near, mut far) = tokio::io::duplex(64);
+            let bytes = stream.clone();
+            let writer = tokio::spawn(async move {
+                for chunk in bytes.chunks(piece) {
+                    far.write_all(chunk).await.unwrap();
+                }
+            });
+            let mut reader = MessageReader::default();
+            for message in &sent {
+                let read = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await;
+                assert_eq!(&read.unwrap().unwrap().bytes, message);
+            }
+            let end = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await;
+            assert!(end.unwrap().is_none());
+            assert_eq!(reader.buffer.capacity(), 0, "an idle reader holds no buffer");
+            writer.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_message_is_read_into_a_buffer_of_its_own_length() {
+        let large = request(1, 3 << 20);
+        let (mut near, mut far) = tokio::io::duplex(1 << 16);
+        let sent = [large.clone(), request(2, 1)].concat();
+        tokio::spawn(async move { far.write_all(&sent).await });
+        let mut reader = MessageReader::default();
+        let first = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().unwrap();
+        assert_eq!(first.bytes, large);
+        assert!(first.bytes.capacity() <= large.len() + SCRATCH_BYTES);
+        let second = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().unwrap();
+        assert_eq!(second.header.request_id, 2);
+    }
+
+    #[tokio::test]
+    async fn a_message_over_the_limit_is_refused_before_its_body_is_read() {
+        let (mut near, mut far) = tokio::io::duplex(1 << 16);
+        far.write_all(&request(1, 20_000)[..16]).await.unwrap();
+        let error = MessageReader::default().next(&mut near, 16_384, &budget()).await.unwrap_err();
+        assert!(matches!(error, ReadError::Frame(FrameError::LengthOutOfRange { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_whose_rest_never_comes_is_given_up() {
+        let (mut near, mut far) = tokio::io::duplex(1 << 16);
+        far.write_all(&request(1, 20_000)[..100]).await.unwrap();
+        let mut reader = MessageReader::default();
+        let error = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap_err();
+        assert!(matches!(error, ReadError::Stalled));
+        drop(far);
+        let error = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap_err();
+        assert!(matches!(error, ReadError::Truncated));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_hangs_up_is_noticed_behind_a_request_sent_ahead() {
+        let (mut near, mut far) = tokio::io::duplex(1 << 16);
+        far.write_all(&request(5, 30)).await.unwrap();
+        let mut reader = MessageReader::default();
+        let pending = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near).is_pending())).await;
+        assert!(pending);
+        drop(far);
+        poll_fn(|cx| reader.poll_gone(cx, &mut near)).await;
+        let ahead = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().unwrap();
+        assert_eq!(ahead.header.request_id, 5);
+        assert!(reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().is_none());
+    }
+}
