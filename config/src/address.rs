@@ -1,0 +1,244 @@
+//! Where Seawall is reached: `host:port`, `[address]:port`, `unix:/path`.
+//!
+//! Only the form is checked. Hosts are resolved when the socket is bound, not here.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Deserialize;
+
+/// An address that clients connect to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub enum ListenAddress {
+    /// `host:port`, the host a name or an address; port 0 lets the system choose.
+    Tcp(String),
+    /// The absolute path of a unix socket.
+    Unix(PathBuf),
+}
+
+impl FromStr for ListenAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let Some(path) = text.strip_prefix(UNIX_PREFIX) else {
+            check_host_and_port(text)?;
+            return Ok(Self::Tcp(text.to_owned()));
+        };
+        if !path.starts_with('/') || path.contains('\0') {
+            return Err(AddressError::PathNotAbsolute);
+        }
+        if path.len() > MAX_SOCKET_PATH_BYTES {
+            return Err(AddressError::PathTooLong {
+                length: path.len(),
+                max: MAX_SOCKET_PATH_BYTES,
+            });
+        }
+        Ok(Self::Unix(PathBuf::from(path)))
+    }
+}
+
+impl TryFrom<String> for ListenAddress {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => write!(f, "{UNIX_PREFIX}{}", path.display()),
+        }
+    }
+}
+
+/// Where metrics, health and the API are served, if anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub enum AdminAddress {
+    /// Nowhere: the admin part is not started.
+    Off,
+    /// `host:port`, the host a name or an address; port 0 lets the system choose.
+    Tcp(String),
+}
+
+impl AdminAddress {
+    /// Whether only this machine can reach it. Names other than `localhost` count as public: what
+    /// they resolve to may change after the start.
+    pub fn is_private(&self) -> bool {
+        match self {
+            Self::Off => true,
+            Self::Tcp(address) => is_loopback(address),
+        }
+    }
+}
+
+impl FromStr for AdminAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == OFF {
+            return Ok(Self::Off);
+        }
+        check_host_and_port(text)?;
+        Ok(Self::Tcp(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for AdminAddress {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for AdminAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str(OFF),
+            Self::Tcp(address) => f.write_str(address),
+        }
+    }
+}
+
+/// What keeps a text from being an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// No colon, so no port.
+    #[error("the port is missing")]
+    PortMissing,
+    /// After the last colon stands no number of 16 bits.
+    #[error("the port is not a number from 0 to 65535")]
+    PortInvalid,
+    /// Nothing before the port; all interfaces are `0.0.0.0` or `[::]`.
+    #[error("the host is missing; all interfaces are 0.0.0.0 or [::]")]
+    HostMissing,
+    /// Neither a host name nor an address; an IPv6 address needs brackets.
+    #[error("the host is neither a name nor an address (IPv6 in brackets)")]
+    HostInvalid,
+    /// The path of a unix socket does not begin at the root.
+    #[error("the path of a unix socket must be absolute")]
+    PathNotAbsolute,
+    /// The path does not fit into the kernel's socket address.
+    #[error("the path of a unix socket has {length} bytes, {max} is the most")]
+    PathTooLong {
+        /// The path's bytes.
+        length: usize,
+        /// The most there may be.
+        max: usize,
+    },
+}
+
+fn check_host_and_port(text: &str) -> Result<(), AddressError> {
+    let (host, port) = text.rsplit_once(':').ok_or(AddressError::PortMissing)?;
+    // `u16` alone would take a sign.
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
+        return Err(AddressError::PortInvalid);
+    }
+    if host.is_empty() {
+        return Err(AddressError::HostMissing);
+    }
+    let is_name = host
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
+    if is_name || text.parse::<SocketAddr>().is_ok() {
+        Ok(())
+    } else {
+        Err(AddressError::HostInvalid)
+    }
+}
+
+fn is_loopback(address: &str) -> bool {
+    if let Ok(address) = address.parse::<SocketAddr>() {
+        // An IPv4 address may be dressed as IPv6, `[::ffff:127.0.0.1]`.
+        let ip: IpAddr = address.ip().to_canonical();
+        return ip.is_loopback();
+    }
+    address
+        .rsplit_once(':')
+        .is_some_and(|(host, _)| host.eq_ignore_ascii_case("localhost"))
+}
+
+const UNIX_PREFIX: &str = "unix:";
+
+const OFF: &str = "off";
+
+/// `sun_path` has 108 bytes on Linux, the last of which is a zero; other systems have 104.
+const MAX_SOCKET_PATH_BYTES: usize = 103;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_addresses_and_unix_paths_are_addresses() {
+        for text in [
+            "127.0.0.1:27018",
+            "0.0.0.0:0",
+            "[::1]:27018",
+            "localhost:27018",
+            "sea-wall.example.org:65535",
+            "unix:/run/seawall.sock",
+        ] {
+            let address: ListenAddress = text.parse().unwrap();
+            assert_eq!(address.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_says_why() {
+        let long = format!("unix:/{}", "x".repeat(103));
+        for (text, error) in [
+            ("", AddressError::PortMissing),
+            ("localhost", AddressError::PortMissing),
+            ("localhost:", AddressError::PortInvalid),
+            ("localhost:+1", AddressError::PortInvalid),
+            ("localhost:65536", AddressError::PortInvalid),
+            ("localhost:mongodb", AddressError::PortInvalid),
+            (":27018", AddressError::HostMissing),
+            ("*:27018", AddressError::HostInvalid),
+            ("::1:27018", AddressError::HostInvalid),
+            ("[sea]:27018", AddressError::HostInvalid),
+            ("http://host:80", AddressError::HostInvalid),
+            ("unix:seawall.sock", AddressError::PathNotAbsolute),
+            ("unix:", AddressError::PathNotAbsolute),
+            (
+                &long,
+                AddressError::PathTooLong {
+                    length: 104,
+                    max: 103,
+                },
+            ),
+        ] {
+            assert_eq!(text.parse::<ListenAddress>().unwrap_err(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_and_off_are_private() {
+        for (text, is_private) in [
+            ("off", true),
+            ("127.0.0.1:9909", true),
+            ("127.8.9.10:9909", true),
+            ("[::1]:9909", true),
+            ("[::ffff:127.0.0.1]:9909", true),
+            ("localhost:9909", true),
+            ("LOCALHOST:9909", true),
+            ("0.0.0.0:9909", false),
+            ("[::]:9909", false),
+            ("10.0.0.1:9909", false),
+            ("localhost.example.org:9909", false),
+            ("seawall:9909", false),
+        ] {
+            let address: AdminAddress = text.parse().unwrap();
+            assert_eq!(address.is_private(), is_private, "{text}");
+            assert_eq!(address.to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The environment as a table: `SEAWALL_POOL__MAX_POOL_SIZE=200` is `pool.max_pool_size`.
+//!
+//! Two underscores stand between section and key, because keys have single ones. The values are
+//! read as their keys' kinds demand; what does not fit stays text, for the check to refuse.
+
+use toml::{Table, Value};
+
+use crate::keys::KEYS;
+use crate::overrides::insert;
+use crate::problem::{Problem, Problems};
+use crate::schema::{Key, Kind};
+
+/// What the variables say; those that look like ours and are not become problems.
+pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
+    let mut table = Table::new();
+    for (name, value) in environment {
+        if !name.starts_with(PREFIX) || NOT_KEYS.contains(&name.as_str()) {
+            continue;
+        }
+        if let Some(key) = key_of(name) {
+            insert(&mut table, key.path, typed(value, key.kind));
+        } else if !is_service_link(name) {
+            // The value may be a secret under a misspelt name.
+            problems.add(Problem::without_value(
+                &name.escape_debug().to_string(),
+                UNKNOWN,
+            ));
+        }
+    }
+    table
+}
+
+fn key_of(variable: &str) -> Option<&'static Key> {
+    KEYS.iter()
+        .find(|key| key.variable().as_deref() == Some(variable))
+}
+
+fn typed(text: &str, kind: Kind) -> Value {
+    let text_value = || Value::String(text.to_owned());
+    match kind {
+        Kind::Integer { .. } => text.parse().map_or_else(|_| text_value(), Value::Integer),
+        Kind::Boolean => text.parse().map_or_else(|_| text_value(), Value::Boolean),
+        Kind::Addresses if text.contains(',') => {
+            let addresses = text.split(',').map(|address| address.trim().into());
+            Value::Array(addresses.collect())
+        }
+        Kind::Text
+        | Kind::Secret
+        | Kind::Path
+        | Kind::ConnectionString
+        | Kind::Base64 { .. }
+        | Kind::Addresses
+        | Kind::AdminAddress
+        | Kind::Choice { .. } => text_value(),
+    }
+}
+
+/// Whether Kubernetes made this variable: for a service named `seawall` or `seawall-…` it gives
+/// every pod of the namespace `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`,
+/// `SEAWALL_PORT` and `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`, which must not keep the
+/// service's own pods from starting.
+fn is_service_link(name: &str) -> bool {
+    if name.contains("__") {
+        return false;
+    }
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || name.ends_with("_PORT")
+        || name.split_once("_PORT_").is_some_and(|(_, rest)| {
+            let digits = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            digits.len() < rest.len() && digits.starts_with('_')
+        })
+}
+
+/// What every variable of ours begins with.
+const PREFIX: &str = "SEAWALL_";
+
+/// Variables of ours that are no keys: the mongod that demo and tests start, and the log filter.
+const NOT_KEYS: [&str; 2] = ["SEAWALL_MONGOD", "SEAWALL_LOG"];
+
+const UNKNOWN: &str = "is no key; variables are SEAWALL_, the section, two underscores and the \
+                       key, as SEAWALL_POOL__MAX_POOL_SIZE, and [[auth.users]] have none";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_kubernetes_services_are_recognised() {
+        for (name, is_link) in [
+            ("SEAWALL_SERVICE_HOST", true),
+            ("SEAWALL_SERVICE_PORT", true),
+            ("SEAWALL_SERVICE_PORT_MONGODB", true),
+            ("SEAWALL_PORT", true),
+            ("SEAWALL_PORT_27018_TCP", true),
+            ("SEAWALL_PORT_27018_TCP_ADDR", true),
+            ("SEAWALL_ADMIN_PORT_9909_TCP_PROTO", true),
+            ("SEAWALL_POOL_MAX_POOL_SIZE", false),
+            ("SEAWALL_LISTEN__PORT", false),
+            ("SEAWALL_LISTEN_ADDRESS", false),
+            ("SEAWALL_PORT_NUMBER", false),
+        ] {
+            assert_eq!(is_service_link(name), is_link, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_lists_of_addresses_are_split() {
+        assert_eq!(
+            typed("a:1, b:2", Kind::Addresses).as_array().unwrap().len(),
+            2
+        );
+        assert!(typed("a:1", Kind::Addresses).is_str());
+        assert!(typed("a,b", Kind::ConnectionString).is_str());
+    }
+}

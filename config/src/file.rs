@@ -1,0 +1,155 @@
+//! The file's types: exactly what was written, nothing filled in.
+//!
+//! By the time serde reads them, the check has removed and reported every unknown key and every
+//! value that does not fit; `deny_unknown_fields` holds these types and the schema together.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::address::{AdminAddress, ListenAddress};
+use crate::secret::{Secret, SecretBytes};
+use crate::settings::{Credentials, LogFormat, LogLevel, Mode};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct File {
+    pub(crate) listen: Listen,
+    pub(crate) deployment: Deployment,
+    pub(crate) auth: Auth,
+    pub(crate) pool: Pool,
+    pub(crate) limits: Limits,
+    pub(crate) shapes: Shapes,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) runtime: Runtime,
+    pub(crate) admin: Admin,
+    pub(crate) log: Log,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Listen {
+    pub(crate) address: Option<OneOrMore<ListenAddress>>,
+    pub(crate) max_client_connections: Option<NonZeroUsize>,
+    pub(crate) backlog: Option<NonZeroU32>,
+    pub(crate) tls: Option<Tls>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMore<T> {
+    One(T),
+    More(Vec<T>),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Tls {
+    pub(crate) certificate_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Deployment {
+    pub(crate) uri: Option<Secret>,
+    pub(crate) uri_file: Option<PathBuf>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) server_selection_timeout_ms: Option<u64>,
+    pub(crate) name_applications: Option<bool>,
+    pub(crate) local_threshold_ms: Option<u64>,
+    pub(crate) heartbeat_frequency_ms: Option<u64>,
+    pub(crate) connect_timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Auth {
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) max_stale_ms: Option<u64>,
+    pub(crate) authentication_timeout_ms: Option<u64>,
+    pub(crate) users: Vec<User>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct User {
+    pub(crate) name: Option<String>,
+    pub(crate) source: Option<String>,
+    pub(crate) password: Option<Secret>,
+    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) scram_sha_1: Option<ScramKeys<20>>,
+    pub(crate) scram_sha_256: Option<ScramKeys<32>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ScramKeys<const N: usize> {
+    /// Base64, which the check has decoded once already.
+    pub(crate) salt: Option<String>,
+    pub(crate) iterations: Option<NonZeroU32>,
+    pub(crate) stored_key: Option<SecretBytes<N>>,
+    pub(crate) server_key: Option<SecretBytes<N>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Pool {
+    pub(crate) max_pool_size: Option<NonZeroUsize>,
+    pub(crate) max_server_connections: Option<NonZeroUsize>,
+    pub(crate) min_pool_size: Option<usize>,
+    pub(crate) max_connecting: Option<NonZeroUsize>,
+    pub(crate) max_idle_time_ms: Option<u64>,
+    pub(crate) max_life_time_ms: Option<u64>,
+    pub(crate) wait_queue_timeout_ms: Option<u64>,
+    pub(crate) wait_queue_size: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Limits {
+    pub(crate) pre_auth_message_bytes: Option<usize>,
+    pub(crate) message_memory_bytes: Option<usize>,
+    pub(crate) client_write_idle_timeout_ms: Option<u64>,
+    pub(crate) max_cursors: Option<NonZeroUsize>,
+    pub(crate) max_transactions: Option<NonZeroUsize>,
+    pub(crate) max_users: Option<NonZeroUsize>,
+    pub(crate) introductions: Option<NonZeroUsize>,
+    pub(crate) unauthenticated_connections: Option<NonZeroUsize>,
+    pub(crate) max_in_flight_operations: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Shapes {
+    pub(crate) enabled: Option<bool>,
+    pub(crate) max_shapes: Option<NonZeroUsize>,
+    pub(crate) max_namespaces: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Shutdown {
+    pub(crate) drain_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Runtime {
+    pub(crate) worker_threads: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Admin {
+    pub(crate) address: Option<AdminAddress>,
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Log {
+    pub(crate) level: Option<LogLevel>,
+    pub(crate) format: Option<LogFormat>,
+}

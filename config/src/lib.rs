@@ -1,0 +1,171 @@
+//! Seawall's configuration: file, environment and command line to validated [`Settings`].
+//!
+//! ```text
+//!  file ────────┐                                            every value alone, against KEYS
+//!  environment ─┼─► tables ─► check ─► merged ─► file::File ─► convert ─► Settings
+//!  command line ┘      │        │                                 │
+//!                      └────────┴── problems, all of them ────────┴────► Problems
+//! ```
+//!
+//! The command line wins over the environment, the environment over the file, the file over the
+//! [`defaults`]. All problems are found in one go, and no problem shows a secret.
+//!
+//! This crate knows nothing of the proxy: it resolves no host, opens no socket, and leaves the
+//! connection string to the driver crate, which defines what it may hold. The files it reads are
+//! the configuration itself and the secrets that it names.
+
+mod address;
+mod base64;
+mod check;
+mod convert;
+pub mod defaults;
+mod environment;
+mod file;
+mod keys;
+mod overrides;
+mod problem;
+mod schema;
+mod secret;
+mod settings;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use toml::Table;
+
+pub use address::{AddressError, AdminAddress, ListenAddress};
+pub use base64::Base64Error;
+pub use keys::KEYS;
+pub use overrides::Overrides;
+pub use problem::{Problem, Problems};
+pub use schema::{Change, Key, Kind};
+pub use secret::{Secret, SecretBytes};
+pub use settings::{
+    Admin, Auth, Credentials, Deployment, Limits, Listen, Log, LogFormat, LogLevel, Mode, Pool,
+    Runtime, ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
+};
+
+use check::Origin;
+
+/// Where the configuration comes from, gathered by the caller: nothing is read behind its back.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// The TOML file; without one, only the other sources and the defaults count.
+    pub file: Option<PathBuf>,
+    /// The process's environment; what does not begin with `SEAWALL_` is not looked at.
+    pub environment: Vec<(String, String)>,
+    /// What the command line says.
+    pub overrides: Overrides,
+}
+
+/// Reads, merges and validates all sources; the error lists every problem in them.
+pub fn load(sources: &Sources) -> Result<Settings, Problems> {
+    let mut problems = Problems::default();
+    let file = match &sources.file {
+        Some(path) => read_table(path, &mut problems),
+        None => Some(Table::new()),
+    };
+    merge_and_convert(file, sources, problems)
+}
+
+impl Settings {
+    /// The settings that a configuration file with this text gives, without environment or flags.
+    pub fn from_toml(text: &str) -> Result<Self, Problems> {
+        let mut problems = Problems::default();
+        let file = parse_table("configuration", text, &mut problems);
+        merge_and_convert(file, &Sources::default(), problems)
+    }
+
+    /// Every default, in front of the deployment that `uri` names.
+    pub fn default_for(uri: &str) -> Result<Self, Problems> {
+        load(&Sources {
+            overrides: Overrides {
+                deployment: Some(Secret::new(uri.to_owned())),
+                ..Overrides::default()
+            },
+            ..Sources::default()
+        })
+    }
+}
+
+/// Checks each source by itself, then what they make together. `file` is `None` if it could not be
+/// read: the other sources are still checked, but nothing is said to be missing.
+fn merge_and_convert(
+    file: Option<Table>,
+    sources: &Sources,
+    mut problems: Problems,
+) -> Result<Settings, Problems> {
+    let file = file.map(|table| check::table(table, Origin::File, &mut problems));
+    let environment = environment::table(&sources.environment, &mut problems);
+    let environment = check::table(environment, Origin::Environment, &mut problems);
+    let flags = check::table(
+        sources.overrides.table(),
+        Origin::CommandLine,
+        &mut problems,
+    );
+    let Some(mut merged) = file else {
+        return Err(problems);
+    };
+    overrides::lay_over(&mut merged, environment);
+    overrides::lay_over(&mut merged, flags);
+
+    let Ok(written) = merged.try_into() else {
+        // The check lets through only what the file's types accept, so this is a defect of ours;
+        // serde's own message could hold a value, which may be a secret.
+        problems.add(Problem::without_value(
+            "configuration",
+            "a value does not have its key's type, and Seawall's check of it is at fault",
+        ));
+        return Err(problems);
+    };
+    match convert::settings(written, &mut problems) {
+        Some(settings) if problems.is_empty() => Ok(settings),
+        _ => Err(problems),
+    }
+}
+
+fn read_table(path: &Path, problems: &mut Problems) -> Option<Table> {
+    match read_bounded(path, MAX_FILE_BYTES) {
+        Ok(text) => parse_table(&path.display().to_string(), &text, problems),
+        Err(error) => {
+            problems.add(Problem::without_value(
+                &path.display().to_string(),
+                &format!("must be a readable configuration file: {error}"),
+            ));
+            None
+        }
+    }
+}
+
+fn parse_table(name: &str, text: &str, problems: &mut Problems) -> Option<Table> {
+    match text.parse() {
+        Ok(table) => Some(table),
+        Err(error) => {
+            problems.add(Problem::syntax(name, text, &error));
+            None
+        }
+    }
+}
+
+/// The text of a file that may have at most `max_bytes`: a device or a log named by mistake must
+/// not fill the memory.
+fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
+    let mut text = String::new();
+    // One byte more than allowed tells a file that is too large from one that just fits.
+    let mut bounded = File::open(path)?.take(max_bytes.saturating_add(1));
+    bounded.read_to_string(&mut text)?;
+    if bounded.limit() == 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("larger than {max_bytes} bytes"),
+        ));
+    }
+    Ok(text)
+}
+
+/// The largest configuration file: thousands of `[[auth.users]]` fit.
+const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The largest secret file: a connection string with a hundred hosts fits many times.
+const MAX_SECRET_BYTES: u64 = 64 * 1024;

@@ -1,0 +1,213 @@
+//! What is wrong with a configuration, told to the person who can mend it.
+//!
+//! A problem is one line and never shows a secret: not a value of a secret key, not a value whose
+//! key is unknown (it may be a misspelt secret), not a line of the file that is no TOML.
+
+use std::fmt;
+
+use toml::Value;
+
+/// One thing that must be changed before Seawall can run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The key's path (`pool.max_pool_size`, `auth.users[0].name`), or the file, or the variable.
+    pub key: String,
+    /// What was given, as far as it may be shown; empty if nothing was.
+    pub value: String,
+    /// What would be accepted instead, as a statement: `must be an integer from 1 to 65535`.
+    pub allowed: String,
+}
+
+impl Problem {
+    /// A problem with a value that may be shown.
+    pub fn new(key: &str, value: &str, allowed: &str) -> Self {
+        Self {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            allowed: allowed.to_owned(),
+        }
+    }
+
+    /// A problem of something absent, or of a value that says nothing or must stay hidden.
+    pub fn without_value(key: &str, allowed: &str) -> Self {
+        Self::new(key, "", allowed)
+    }
+
+    /// A file that is no TOML, with the place of the first error in it.
+    pub(crate) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
+        let before = error
+            .span()
+            .and_then(|span| text.get(..span.start))
+            .unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        let reasons: Vec<&str> = error.message().lines().collect();
+        Self::without_value(
+            &format!("{name}, line {line}, column {column}"),
+            &format!("must be TOML: {}", reasons.join("; ")),
+        )
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.value.is_empty() {
+            write!(f, "{}: {}", self.key, self.allowed)
+        } else {
+            write!(f, "{} = {}: {}", self.key, self.value, self.allowed)
+        }
+    }
+}
+
+/// All problems of a configuration, one a line when printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// Adds a problem, for those who check further: the connection string, the descriptor limit.
+    pub fn add(&mut self, problem: Problem) {
+        self.0.push(problem);
+    }
+
+    /// The problems in the order in which they were found.
+    pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
+        self.0.iter()
+    }
+
+    /// How many problems there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether `key` has a problem already: what follows from it need not be told as well.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|problem| problem.key == key)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+impl From<Problem> for Problems {
+    fn from(problem: Problem) -> Self {
+        Self(vec![problem])
+    }
+}
+
+impl IntoIterator for Problems {
+    type Item = Problem;
+    type IntoIter = std::vec::IntoIter<Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a Problems {
+    type Item = &'a Problem;
+    type IntoIter = std::slice::Iter<'a, Problem>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// A value of a key that is no secret, on one line.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => shown_text(text),
+        Value::Integer(number) => number.to_string(),
+        Value::Float(number) => number.to_string(),
+        Value::Boolean(truth) => truth.to_string(),
+        Value::Datetime(_) | Value::Array(_) | Value::Table(_) => shown_type(value).to_owned(),
+    }
+}
+
+/// A text in quotes, shortened, its control characters escaped.
+pub(crate) fn shown_text(text: &str) -> String {
+    // A connection string holds a password wherever it was put by mistake, `uri_file` for one.
+    if text.contains("://") && text.contains('@') {
+        return HIDDEN.to_owned();
+    }
+    if text.chars().count() <= MAX_SHOWN_CHARACTERS {
+        return format!("{text:?}");
+    }
+    let start: String = text.chars().take(MAX_SHOWN_CHARACTERS).collect();
+    format!("{start:?}…")
+}
+
+/// What stands for a value that must not be shown: its type.
+pub(crate) fn shown_type(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "(a string)",
+        Value::Integer(_) => "(an integer)",
+        Value::Float(_) => "(a number)",
+        Value::Boolean(_) => "(a boolean)",
+        Value::Datetime(_) => "(a date)",
+        Value::Array(_) => "(a list)",
+        Value::Table(_) => "(a table)",
+    }
+}
+
+/// What stands for a secret.
+pub(crate) const HIDDEN: &str = "(hidden)";
+
+/// How much of a text is shown: a problem is one line, whatever was pasted into the file.
+const MAX_SHOWN_CHARACTERS: usize = 80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_one_line_with_key_value_and_what_is_allowed() {
+        let problem = Problem::new("pool.max_pool_size", "0", "must be more");
+        assert_eq!(problem.to_string(), "pool.max_pool_size = 0: must be more");
+        let absent = Problem::without_value("deployment.uri", "must be given");
+        assert_eq!(absent.to_string(), "deployment.uri: must be given");
+    }
+
+    #[test]
+    fn problems_are_printed_one_a_line() {
+        let mut problems = Problems::from(Problem::without_value("a", "must be b"));
+        problems.add(Problem::without_value("c", "must be d"));
+        assert_eq!(problems.to_string(), "a: must be b\nc: must be d");
+    }
+
+    #[test]
+    fn a_shown_text_is_short_and_on_one_line() {
+        assert_eq!(shown_text("two\nlines"), r#""two\nlines""#);
+        assert!(shown_text(&"x".repeat(10_000)).chars().count() < 100);
+    }
+
+    #[test]
+    fn a_connection_string_is_hidden_wherever_it_stands() {
+        assert_eq!(shown_text("mongodb://app:hunter2@host/"), HIDDEN);
+    }
+
+    #[test]
+    fn a_syntax_error_names_its_line_and_column_and_not_the_line_itself() {
+        let text = "[deployment]\nuri = \"mongodb://app:hunter2@host/\" trailing\n";
+        let error = text.parse::<toml::Table>().unwrap_err();
+        let problem = Problem::syntax("seawall.toml", text, &error);
+        assert_eq!(problem.key, "seawall.toml, line 2, column 37");
+        assert!(!problem.to_string().contains("hunter2"));
+        assert!(!problem.to_string().contains('\n'));
+    }
+}

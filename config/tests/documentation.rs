@@ -1,0 +1,151 @@
+//! `docs/configuration.md`, `examples/` and the schema say the same.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use seawall_config::{KEYS, Key, Kind, Overrides, Secret, Settings, Sources, load};
+
+#[test]
+fn documentation_has_exactly_the_keys_of_the_schema() {
+    let text = fs::read_to_string(folder().join("../docs/configuration.md")).unwrap();
+    let documented: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    let expected: Vec<String> = KEYS.iter().map(row).collect();
+    for (documented, expected) in documented.iter().zip(&expected) {
+        assert_eq!(documented, expected);
+    }
+    assert_eq!(documented.len(), expected.len());
+}
+
+#[test]
+fn defaults_in_the_schema_are_those_that_count() {
+    let mut text = String::new();
+    for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
+        if let Some(default) = key.default {
+            let is_bare = matches!(key.kind, Kind::Integer { .. } | Kind::Boolean);
+            let value = if is_bare {
+                default.to_owned()
+            } else {
+                format!("{default:?}")
+            };
+            text += &format!("{} = {value}\n", key.path);
+        }
+    }
+    text += "deployment.uri = \"mongodb://server/\"\n";
+    assert_eq!(
+        Settings::from_toml(&text).unwrap(),
+        Settings::default_for("mongodb://server/").unwrap(),
+    );
+}
+
+#[test]
+fn every_number_may_have_its_smallest_and_its_largest_value() {
+    let numbers = |pick: fn(i64, i64) -> i64| {
+        let mut text = "deployment.uri = \"mongodb://server/\"\n".to_owned();
+        for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
+            if let Kind::Integer { min, max } = key.kind {
+                text += &format!("{} = {}\n", key.path, pick(min, max));
+            }
+        }
+        Settings::from_toml(&text).unwrap()
+    };
+    let smallest = numbers(|min, _| min);
+    assert_eq!(smallest.pool.max_idle_time, None);
+    assert_eq!(smallest.pool.max_life_time, None);
+    assert_eq!(smallest.runtime.worker_threads, None);
+    assert_eq!(smallest.pool.max_pool_size.get(), 1);
+    let largest = numbers(|_, max| max);
+    assert_eq!(largest.pool.max_pool_size.get(), 1_000_000);
+}
+
+#[test]
+fn every_example_loads() {
+    let mut names: Vec<String> = fs::read_dir(folder().join("examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "full.toml",
+            "minimal.toml",
+            "replica-set.toml",
+            "sharded.toml",
+            "sidecar.toml"
+        ]
+    );
+    for name in names {
+        let settings = load(&Sources {
+            file: Some(folder().join("examples").join(&name)),
+            ..Sources::default()
+        });
+        assert!(settings.is_ok(), "{name}: {}", settings.unwrap_err());
+    }
+}
+
+#[test]
+fn minimal_and_full_examples_are_all_defaults() {
+    for name in ["minimal.toml", "full.toml"] {
+        let settings = load(&Sources {
+            file: Some(folder().join("examples").join(name)),
+            overrides: Overrides {
+                deployment: Some(Secret::new("mongodb://server/".to_owned())),
+                ..Overrides::default()
+            },
+            ..Sources::default()
+        });
+        let defaults = Settings::default_for("mongodb://server/").unwrap();
+        assert_eq!(settings.unwrap(), defaults, "{name}");
+    }
+}
+
+#[test]
+fn full_example_names_every_key_with_its_default() {
+    let text = fs::read_to_string(folder().join("examples/full.toml")).unwrap();
+    let named = keys_named(&text);
+    let paths: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
+    let named_paths: Vec<&str> = named.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(named_paths, paths);
+    for (key, (path, value)) in KEYS.iter().zip(&named) {
+        if let Some(default) = key.default {
+            assert_eq!(value.trim_matches('"'), default, "{path}");
+        }
+    }
+}
+
+/// The keys that a file names with their values, those in comments too; a comment that is prose
+/// begins with two marks.
+fn keys_named(text: &str) -> Vec<(String, String)> {
+    let mut section = String::new();
+    let mut keys = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with("##")) {
+        let line = line.strip_prefix("# ").unwrap_or(line);
+        if line.starts_with('[') {
+            let is_list = line.starts_with("[[");
+            section = line.trim_matches(['[', ']']).to_owned();
+            section = section.replace("auth.users", "auth.users[]");
+            assert_eq!(is_list, section.ends_with("[]"), "{line}");
+        } else if let Some((name, value)) = line.split_once(" = ") {
+            keys.push((format!("{section}.{name}"), value.to_owned()));
+        }
+    }
+    keys
+}
+
+fn row(key: &Key) -> String {
+    let default = key
+        .default
+        .map_or_else(|| "–".to_owned(), |default| format!("`{default}`"));
+    let unit = if key.unit.is_empty() { "–" } else { key.unit };
+    format!(
+        "| `{}` | {default} | {unit} | {} | {} | {} |",
+        key.path, key.kind, key.change, key.meaning
+    )
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
+}

@@ -1,0 +1,256 @@
+//! Loading, from the outside: precedence, problems, secrets.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use seawall_config::{
+    AdminAddress, Credentials, ListenAddress, LogFormat, LogLevel, Mode, Overrides, Problems,
+    Secret, Settings, Sources, UserCredential, load,
+};
+
+#[test]
+fn a_deployment_is_all_that_must_be_given() {
+    let settings = Settings::from_toml("[deployment]\nuri = \"mongodb://server/\"").unwrap();
+    assert_eq!(settings.deployment.uri.expose(), "mongodb://server/");
+    assert_eq!(settings.deployment.mode, Mode::Pooled);
+    assert_eq!(
+        settings.listen.addresses,
+        [ListenAddress::Tcp("127.0.0.1:27018".to_owned())]
+    );
+    assert_eq!(settings.listen.tls, None);
+    assert_eq!(settings.auth.credentials, Credentials::Auto);
+    assert_eq!(settings.pool.max_pool_size.get(), 100);
+    assert_eq!(
+        settings.pool.wait_queue_timeout,
+        Duration::from_millis(10_000)
+    );
+    assert_eq!(
+        settings.admin.address,
+        AdminAddress::Tcp("127.0.0.1:9909".to_owned())
+    );
+    assert_eq!(settings.admin.token, None);
+    assert_eq!(settings.log.level, LogLevel::Info);
+    assert_eq!(settings.log.format, LogFormat::Text);
+}
+
+#[test]
+fn command_line_wins_over_environment_over_file_over_default() {
+    let scratch = Scratch::new("precedence");
+    let file = scratch.file(
+        "seawall.toml",
+        "[deployment]\nuri = \"mongodb://file/\"\n\
+         [admin]\naddress = \"127.0.0.1:1\"\n\
+         [pool]\nmax_pool_size = 1\nmax_connecting = 1\n",
+    );
+    let mut sources = Sources {
+        file: Some(file),
+        ..Sources::default()
+    };
+    let of_file = load(&sources).unwrap();
+    assert_eq!(of_file.deployment.uri.expose(), "mongodb://file/");
+    assert_eq!(of_file.admin.address.to_string(), "127.0.0.1:1");
+    assert_eq!(of_file.pool.max_pool_size.get(), 1);
+
+    sources.environment = environment(&[
+        ("SEAWALL_DEPLOYMENT__URI", "mongodb://environment/"),
+        ("SEAWALL_ADMIN__ADDRESS", "127.0.0.1:2"),
+        ("SEAWALL_POOL__MAX_POOL_SIZE", "2"),
+        ("SEAWALL_LISTEN__ADDRESS", "127.0.0.1:3, unix:/run/s.sock"),
+        ("SEAWALL_DEPLOYMENT__NAME_APPLICATIONS", "false"),
+        ("PATH", "/bin"),
+    ]);
+    let of_environment = load(&sources).unwrap();
+    assert_eq!(
+        of_environment.deployment.uri.expose(),
+        "mongodb://environment/"
+    );
+    assert_eq!(of_environment.admin.address.to_string(), "127.0.0.1:2");
+    assert_eq!(of_environment.pool.max_pool_size.get(), 2);
+    assert_eq!(of_environment.pool.max_connecting.get(), 1);
+    assert_eq!(of_environment.listen.addresses.len(), 2);
+    assert!(!of_environment.deployment.name_applications);
+
+    sources.overrides = Overrides {
+        listen: vec!["127.0.0.1:4".to_owned()],
+        deployment: Some(Secret::new("mongodb://flag/".to_owned())),
+        admin: Some("off".to_owned()),
+    };
+    let of_flags = load(&sources).unwrap();
+    assert_eq!(of_flags.deployment.uri.expose(), "mongodb://flag/");
+    assert_eq!(of_flags.admin.address, AdminAddress::Off);
+    assert_eq!(
+        of_flags.listen.addresses,
+        [ListenAddress::Tcp("127.0.0.1:4".to_owned())]
+    );
+    assert_eq!(of_flags.pool.max_pool_size.get(), 2);
+    assert_eq!(of_flags.pool.wait_queue_size.get(), 20_000);
+}
+
+#[test]
+fn a_stronger_connection_string_replaces_a_weaker_one_in_either_form() {
+    let scratch = Scratch::new("either_form");
+    let uri = scratch.file("uri", "mongodb://secret-file/\n");
+    let with_file = scratch.file("a.toml", &format!("deployment.uri_file = {uri:?}\n"));
+    let with_uri = scratch.file("b.toml", "deployment.uri = \"mongodb://file/\"\n");
+    let uri_of = |file, variable: &str, value: &str| {
+        let settings = load(&Sources {
+            file: Some(file),
+            environment: environment(&[(variable, value)]),
+            ..Sources::default()
+        });
+        settings.unwrap().deployment.uri.expose().to_owned()
+    };
+    assert_eq!(
+        uri_of(
+            with_file,
+            "SEAWALL_DEPLOYMENT__URI",
+            "mongodb://environment/"
+        ),
+        "mongodb://environment/"
+    );
+    assert_eq!(
+        uri_of(
+            with_uri,
+            "SEAWALL_DEPLOYMENT__URI_FILE",
+            uri.to_str().unwrap()
+        ),
+        "mongodb://secret-file/"
+    );
+}
+
+#[test]
+fn secrets_are_read_from_files_without_their_last_line_break() {
+    let scratch = Scratch::new("secrets");
+    let text = format!(
+        "[deployment]\nuri_file = {:?}\n\
+         [auth]\ncredentials = \"users\"\n\
+         [[auth.users]]\nname = \"app\"\npassword_file = {:?}\n\
+         [admin]\naddress = \"0.0.0.0:9909\"\ntoken_file = {:?}\n",
+        scratch.file("uri", "mongodb+srv://cluster/\n"),
+        scratch.file("password", "two\nlines \r\n"),
+        scratch.file("token", "token"),
+    );
+    let settings = Settings::from_toml(&text).unwrap();
+    assert_eq!(settings.deployment.uri.expose(), "mongodb+srv://cluster/");
+    assert_eq!(settings.admin.token.unwrap().expose(), "token");
+    assert_eq!(settings.auth.users[0].source, "admin");
+    assert_eq!(
+        settings.auth.users[0].credential,
+        UserCredential::Password(Secret::new("two\nlines ".to_owned()))
+    );
+}
+
+#[test]
+fn configured_keys_are_decoded() {
+    let settings = Settings::from_toml(&format!(
+        "{DEPLOYMENT}[[auth.users]]\nname = \"app\"\nsource = \"shop\"\n\
+         [auth.users.scram_sha_1]\nsalt = \"AQID\"\niterations = 10000\n\
+         stored_key = \"{KEY_20}\"\nserver_key = \"{KEY_20}\"\n\
+         [auth.users.scram_sha_256]\nsalt = \"AQID\"\niterations = 15000\n\
+         stored_key = \"{KEY_32}\"\nserver_key = \"{KEY_32}\"\n",
+    ))
+    .unwrap();
+    let UserCredential::Keys(keys) = &settings.auth.users[0].credential else {
+        panic!("keys were given");
+    };
+    let sha_1 = keys.scram_sha_1.as_ref().unwrap();
+    assert_eq!(sha_1.salt, [1, 2, 3]);
+    assert_eq!(sha_1.iterations.get(), 10_000);
+    assert_eq!(sha_1.stored_key.expose(), &[0; 20]);
+    assert_eq!(
+        keys.scram_sha_256
+            .as_ref()
+            .unwrap()
+            .server_key
+            .expose()
+            .len(),
+        32
+    );
+}
+
+#[test]
+fn zero_means_no_limit_where_the_documentation_says_so() {
+    let settings = Settings::from_toml(&format!(
+        "{DEPLOYMENT}[pool]\nmax_idle_time_ms = 0\nmax_life_time_ms = 0\n\
+         [runtime]\nworker_threads = 3\n[shutdown]\ndrain_ms = 0\n",
+    ))
+    .unwrap();
+    assert_eq!(settings.pool.max_idle_time, None);
+    assert_eq!(settings.pool.max_life_time, None);
+    assert_eq!(settings.runtime.worker_threads.unwrap().get(), 3);
+    assert_eq!(settings.shutdown.drain, Duration::ZERO);
+}
+
+#[test]
+fn variables_that_are_no_keys_are_let_through_by_name_only() {
+    let sources = |name: &str| Sources {
+        environment: environment(&[(name, "x"), ("SEAWALL_DEPLOYMENT__URI", "mongodb://s/")]),
+        ..Sources::default()
+    };
+    for name in [
+        "SEAWALL_MONGOD",
+        "SEAWALL_LOG",
+        "SEAWALL_SERVICE_HOST",
+        "SEAWALL_PORT_27018_TCP",
+        "SEAWALLS",
+        "HOME",
+    ] {
+        assert!(load(&sources(name)).is_ok(), "{name}");
+    }
+    for name in [
+        "SEAWALL_",
+        "SEAWALL_POOL_MAX_POOL_SIZE",
+        "SEAWALL_pool__max_pool_size",
+        "SEAWALL_AUTH__USERS",
+        "SEAWALL_LOGS",
+    ] {
+        let problems = load(&sources(name)).unwrap_err();
+        assert_eq!(keys(&problems), [name]);
+    }
+}
+
+fn environment(variables: &[(&str, &str)]) -> Vec<(String, String)> {
+    variables
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn keys(problems: &Problems) -> Vec<&str> {
+    problems
+        .iter()
+        .map(|problem| problem.key.as_str())
+        .collect()
+}
+
+/// A folder of one test, gone when the test is over.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let folder = format!("seawall-config-{}-{name}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        fs::create_dir_all(&folder).expect("the temporary folder is ours");
+        Self(folder)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).expect("the temporary folder is ours");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system's own cleaning.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+const DEPLOYMENT: &str = "[deployment]\nuri = \"mongodb://server/\"\n";
+
+const KEY_20: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+const KEY_32: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";

@@ -1,0 +1,493 @@
+//! Every kind of problem, all at once, and never a secret in one.
+
+use std::fs;
+use std::path::PathBuf;
+
+use seawall_config::{KEYS, Kind, Overrides, Problems, Secret, Settings, Sources, load};
+
+#[test]
+fn each_mistake_is_one_line_with_key_value_and_what_is_allowed() {
+    for (mistake, line) in MISTAKES {
+        let text = format!("deployment.uri = \"mongodb://server/\"\n{mistake}\n");
+        let problems = Settings::from_toml(&text).unwrap_err();
+        assert_eq!(&problems.to_string(), line);
+    }
+}
+
+#[test]
+fn sections_of_later_versions_are_unknown() {
+    for text in [
+        "[history]",
+        "[pulse]",
+        "[slow_log]",
+        "[fault]",
+        "listen.proxy_protocol = \"off\"",
+        "listen.tls.client_ca_file = \"ca.pem\"",
+    ] {
+        let problems = Settings::from_toml(&format!("{DEPLOYMENT}{text}\n")).unwrap_err();
+        let is_unknown = |line: &str| line.contains("is no key") || line.contains("is no section");
+        assert!(problems.to_string().lines().any(is_unknown), "{problems}");
+    }
+}
+
+#[test]
+fn exactly_one_connection_string_is_required() {
+    assert_eq!(
+        lines(""),
+        [
+            "deployment.uri: must be given, here, as deployment.uri_file, \
+          or as SEAWALL_DEPLOYMENT__URI"
+        ]
+    );
+    assert_eq!(
+        lines("deployment.uri = \"mongodb://server/\"\ndeployment.uri_file = \"/run/uri\""),
+        ["deployment.uri_file = \"/run/uri\": must not be given beside deployment.uri"]
+    );
+    for uri in [
+        "server:27017",
+        "mongodb:/server",
+        "mongodb://",
+        "MongoDB://s",
+    ] {
+        assert_eq!(
+            lines(&format!("deployment.uri = {uri:?}")),
+            ["deployment.uri = (hidden): \
+              must be a string that begins with mongodb:// or mongodb+srv://"]
+        );
+    }
+}
+
+#[test]
+fn a_problem_that_was_told_brings_no_other_with_it() {
+    assert_eq!(keys("deployment.uri = 7"), ["deployment.uri"]);
+    assert_eq!(keys("deployment.uri_file = 7"), ["deployment.uri_file"]);
+    assert_eq!(keys("deployment = 7"), ["deployment"]);
+    let users = |text: &str| keys(&format!("{DEPLOYMENT}[auth]\n{text}"));
+    assert_eq!(users("credentials = \"users\"\nusers = 7"), ["auth.users"]);
+    assert_eq!(
+        users("[[auth.users]]\nname = 7\npassword = 7"),
+        ["auth.users[0].name", "auth.users[0].password"]
+    );
+    assert_eq!(
+        keys(&format!(
+            "{DEPLOYMENT}[admin]\naddress = \"a:1\"\ntoken_file = 7"
+        )),
+        ["admin.token_file"]
+    );
+    assert_eq!(
+        keys(&format!(
+            "{DEPLOYMENT}[pool]\nmin_pool_size = 200\nmax_pool_size = 0"
+        )),
+        ["pool.max_pool_size"]
+    );
+}
+
+#[test]
+fn users_must_fit_the_credentials_and_each_other() {
+    let user = |name: &str| format!("[[auth.users]]\nname = {name:?}\npassword = \"p\"\n");
+    let auth = |credentials: &str, users: &str| {
+        lines(&format!(
+            "{DEPLOYMENT}[auth]\ncredentials = {credentials:?}\n{users}"
+        ))
+    };
+    assert_eq!(
+        auth("users", ""),
+        ["auth.users: must hold at least one user when auth.credentials is \"users\""]
+    );
+    for credentials in ["self", "lookup", "none"] {
+        assert_eq!(
+            auth(credentials, &user("app")),
+            ["auth.users: must be absent unless auth.credentials is \"users\" or \"auto\""]
+        );
+    }
+    for credentials in ["users", "auto"] {
+        assert!(auth(credentials, &user("app")).is_empty());
+    }
+    let twice = format!("{}{}source = \"admin\"\n", user("app"), user("app"));
+    assert_eq!(
+        auth("users", &twice),
+        ["auth.users[1].name = \"app\": \
+          must be given once for each source, and is in auth.users[0]"]
+    );
+    let elsewhere = format!("{}{}source = \"shop\"\n", user("app"), user("app"));
+    assert!(auth("users", &elsewhere).is_empty());
+    let too_many = format!("{}{}[limits]\nmax_users = 1\n", user("a"), user("b"));
+    assert_eq!(
+        auth("users", &too_many),
+        ["auth.users = (2 users): must be at most limits.max_users, 1"]
+    );
+}
+
+#[test]
+fn a_user_has_a_name_and_exactly_one_credential() {
+    let user = |text: &str| keys(&format!("{DEPLOYMENT}[[auth.users]]\n{text}"));
+    assert_eq!(user("password = \"p\""), ["auth.users[0].name"]);
+    assert_eq!(user("name = \"a\""), ["auth.users[0]"]);
+    assert_eq!(
+        user("name = \"a\"\npassword = \"p\"\npassword_file = \"f\""),
+        ["auth.users[0]"]
+    );
+    assert_eq!(
+        user("name = \"a\"\npassword = \"p\"\n[auth.users.scram_sha_1]"),
+        ["auth.users[0]"]
+    );
+    assert_eq!(
+        user("name = \"\"\npassword = \"p\""),
+        ["auth.users[0].name"]
+    );
+    assert_eq!(
+        user("name = \"a\"\npassword = \"\""),
+        ["auth.users[0].password"]
+    );
+}
+
+#[test]
+fn configured_keys_are_complete_and_of_their_lengths() {
+    let scram = |text: &str| {
+        lines(&format!(
+            "{DEPLOYMENT}[[auth.users]]\nname = \"a\"\n[auth.users.scram_sha_256]\n{text}"
+        ))
+    };
+    assert_eq!(
+        scram("salt = \"AQID\"\niterations = 4095\nstored_key = \"AQID\"\n"),
+        [
+            "auth.users[0].scram_sha_256.iterations = 4095: \
+             must be an integer from 4096 to 10000000",
+            "auth.users[0].scram_sha_256.stored_key = (hidden): \
+             must be base64 of 32 bytes, not of 3",
+            "auth.users[0].scram_sha_256.server_key: must be given",
+        ]
+    );
+    assert_eq!(
+        scram("salt = \"hunter 2\"\n")[0],
+        "auth.users[0].scram_sha_256.salt = (hidden): must be base64 of 1 to 64 bytes: \
+         not base64: a character at index 6 that is not in the alphabet"
+    );
+}
+
+#[test]
+fn tls_needs_both_files_and_they_must_be_readable() {
+    assert_eq!(
+        lines(&format!("{DEPLOYMENT}[listen.tls]")),
+        [
+            "listen.tls.certificate_file: must be given",
+            "listen.tls.key_file: must be given",
+        ]
+    );
+    let this_file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let problems = lines(&format!(
+        "{DEPLOYMENT}[listen.tls]\ncertificate_file = {this_file:?}\nkey_file = \"/no/key.pem\""
+    ));
+    let [problem] = problems.as_slice() else {
+        panic!("{problems:?}");
+    };
+    let start = "listen.tls.key_file = \"/no/key.pem\": must be a readable file: ";
+    assert!(problem.starts_with(start), "{problem}");
+}
+
+#[test]
+fn secret_files_must_be_readable_small_and_not_empty() {
+    let folder = std::env::temp_dir().join(format!("seawall-config-files-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, contents: &[u8]| {
+        let path = folder.join(name);
+        fs::write(&path, contents).unwrap();
+        path
+    };
+    let cases = [
+        (folder.join("absent"), "must be a readable file: "),
+        (folder.clone(), "must be a readable file: "),
+        (file("binary", &[0xff]), "must be a readable file: "),
+        (
+            file("large", &[b'x'; 64 * 1024 + 1]),
+            "must be a readable file: larger than 65536 bytes",
+        ),
+        (
+            file("empty", b"\r\n"),
+            "must be a file that holds the secret, and it is empty",
+        ),
+        (
+            file("not-a-uri", b"hunter2"),
+            "must hold a string that begins with mongodb:// or mongodb+srv://",
+        ),
+    ];
+    for (path, reason) in &cases {
+        let problems = lines(&format!("deployment.uri_file = {path:?}"));
+        let [problem] = problems.as_slice() else {
+            panic!("{problems:?}");
+        };
+        let start = format!("deployment.uri_file = {path:?}: {reason}");
+        assert!(problem.starts_with(&start), "{problem}");
+    }
+    let just_fits = format!("mongodb://{}", "x".repeat(64 * 1024 - 10));
+    let path = file("just-fits", just_fits.as_bytes());
+    assert!(lines(&format!("deployment.uri_file = {path:?}")).is_empty());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn all_problems_of_all_sources_come_at_once() {
+    let folder = std::env::temp_dir().join(format!("seawall-config-all-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("seawall.toml");
+    let text = "[pol]\nmax = 1\n\
+                [pool]\nmax_pool_size = \"many\"\nmin_pol_size = 1\nmin_pool_size = 500\n\
+                [admin]\naddress = \"10.0.0.1:9909\"\n\
+                [[auth.users]]\nname = \"a\"\npasword = \"hunter2\"\n\
+                [[auth.users]]\npassword = \"p\"\n";
+    fs::write(&file, text).unwrap();
+    let problems = load(&Sources {
+        file: Some(file),
+        environment: vec![
+            ("SEAWALL_POOL__MAX_CONNECTING".to_owned(), "two".to_owned()),
+            ("SEAWALL_POOL_SIZE".to_owned(), "3".to_owned()),
+        ],
+        overrides: Overrides {
+            listen: vec!["localhost".to_owned()],
+            ..Overrides::default()
+        },
+    })
+    .unwrap_err();
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(
+        keys_of(&problems),
+        [
+            "auth.users[0].pasword",
+            "pol",
+            "pool.max_pool_size",
+            "pool.min_pol_size",
+            "SEAWALL_POOL_SIZE",
+            "pool.max_connecting",
+            "listen.address[0]",
+            "deployment.uri",
+            "auth.users[0]",
+            "auth.users[1].name",
+            "admin.token_file",
+        ]
+    );
+    assert_eq!(problems.to_string().lines().count(), problems.len());
+    assert!(!problems.to_string().contains("hunter2"));
+}
+
+#[test]
+fn a_problem_of_a_variable_or_a_flag_says_so() {
+    let problems = load(&Sources {
+        environment: vec![("SEAWALL_POOL__MAX_POOL_SIZE".to_owned(), "many".to_owned())],
+        overrides: Overrides {
+            admin: Some("on".to_owned()),
+            deployment: Some(Secret::new("app:hunter2@server".to_owned())),
+            ..Overrides::default()
+        },
+        ..Sources::default()
+    })
+    .unwrap_err()
+    .to_string();
+    assert!(problems.contains("pool.max_pool_size = \"many\" from SEAWALL_POOL__MAX_POOL_SIZE: "));
+    assert!(problems.contains("admin.address = \"on\" from the command line: "));
+    assert!(problems.contains("deployment.uri = (hidden) from the command line: "));
+    assert!(!problems.contains("hunter2"));
+}
+
+#[test]
+fn a_file_that_is_absent_or_no_toml_is_a_problem_and_hides_none_of_the_environment() {
+    let sources = |file: PathBuf| Sources {
+        file: Some(file),
+        environment: vec![("SEAWALL_X".to_owned(), String::new())],
+        ..Sources::default()
+    };
+    let problems = load(&sources(PathBuf::from("/no/seawall.toml"))).unwrap_err();
+    assert_eq!(keys_of(&problems), ["/no/seawall.toml", "SEAWALL_X"]);
+
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    let problems = load(&sources(source.clone())).unwrap_err();
+    let place = format!("{}, line 1, column 5", source.display());
+    assert_eq!(keys_of(&problems), [place.as_str(), "SEAWALL_X"]);
+}
+
+#[test]
+fn no_syntax_error_shows_the_line_it_is_in() {
+    for text in [
+        "[deployment]\nuri = hunter2",
+        "[deployment]\nuri = \"hunter2",
+        "[deployment]\nuri = \"\\hunter2\"",
+        "[deployment]\nuri \"hunter2\"",
+        "[deployment]\nuri = \"a\"\nuri = \"hunter2\"",
+        "[deployment]\nuri = \"a\" hunter2",
+        "[deployment]\nuri = 2hunter2",
+        "[deployment]\nuri = { hunter2 }",
+    ] {
+        let problems = Settings::from_toml(text).unwrap_err();
+        assert_eq!(problems.len(), 1);
+        assert!(!problems.to_string().contains("hunter2"), "{problems}");
+        assert!(
+            problems.to_string().starts_with("configuration, line "),
+            "{problems}"
+        );
+        assert_eq!(problems.to_string().lines().count(), 1);
+    }
+}
+
+#[test]
+fn no_problem_and_no_debug_output_shows_a_secret() {
+    // A value of a type that no secret has, and one that no secret may have.
+    for key in KEYS.iter().filter(|key| key.kind.is_secret()) {
+        let table = key.path.replace("auth.users[].", "");
+        let section = if table == key.path {
+            ""
+        } else {
+            "[[auth.users]]\n"
+        };
+        for value in ["1234567", "[\"hunter2\"]", "{ a = \"hunter2\" }"] {
+            let problems =
+                Settings::from_toml(&format!("{section}{table} = {value}\n")).unwrap_err();
+            assert!(!problems.to_string().contains("hunter2"), "{problems}");
+            assert!(!problems.to_string().contains("1234567"), "{problems}");
+            assert!(!format!("{problems:?}").contains("hunter2"), "{problems}");
+        }
+        if key.kind != Kind::Secret {
+            let text = format!("{section}{table} = \"hunter2!\"\n");
+            let problems = Settings::from_toml(&text).unwrap_err();
+            assert!(!problems.to_string().contains("hunter2"), "{problems}");
+        }
+    }
+    for misplaced in [
+        "deployment = \"mongodb://app:hunter2@server/\"",
+        "deployment.url = \"mongodb://app:hunter2@server/\"",
+        "deployment.uri_file = \"mongodb://app:hunter2@server/\"",
+        "listen.address = \"mongodb://app:hunter2@server/\"",
+        "auth.users = [\"hunter2\"]",
+        "auth.users = \"hunter2\"",
+    ] {
+        let problems = Settings::from_toml(misplaced).unwrap_err();
+        assert!(!problems.to_string().contains("hunter2"), "{problems}");
+    }
+    let settings = Settings::from_toml(
+        "[deployment]\nuri = \"mongodb://app:hunter2@server/\"\n\
+         [[auth.users]]\nname = \"a\"\npassword = \"hunter2\"\n",
+    );
+    let printed = format!("{:?}", settings.unwrap());
+    assert!(!printed.contains("hunter2"), "{printed}");
+}
+
+/// The problems of a file with this text, as they are printed; none if it has none.
+fn lines(text: &str) -> Vec<String> {
+    match Settings::from_toml(text) {
+        Ok(_) => Vec::new(),
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn keys(text: &str) -> Vec<String> {
+    let problems = Settings::from_toml(text).expect_err("the text has problems");
+    keys_of(&problems).into_iter().map(str::to_owned).collect()
+}
+
+fn keys_of(problems: &Problems) -> Vec<&str> {
+    problems
+        .iter()
+        .map(|problem| problem.key.as_str())
+        .collect()
+}
+
+const DEPLOYMENT: &str = "[deployment]\nuri = \"mongodb://server/\"\n";
+
+/// A line of a file, and how its problem is printed.
+const MISTAKES: &[(&str, &str)] = &[
+    (
+        "pool.max_pool_size = 0",
+        "pool.max_pool_size = 0: must be an integer from 1 to 1000000",
+    ),
+    (
+        "pool.max_pool_size = -1",
+        "pool.max_pool_size = -1: must be an integer from 1 to 1000000",
+    ),
+    (
+        "pool.max_pool_size = \"100\"",
+        "pool.max_pool_size = \"100\": must be an integer from 1 to 1000000",
+    ),
+    (
+        "pool.max_pool_size = 1.5",
+        "pool.max_pool_size = 1.5: must be an integer from 1 to 1000000",
+    ),
+    (
+        "pool.wait_queue_timeout_ms = 0",
+        "pool.wait_queue_timeout_ms = 0: must be an integer from 1 to 604800000",
+    ),
+    (
+        "pool.min_pool_size = 101",
+        "pool.min_pool_size = 101: must be at most pool.max_pool_size, 100",
+    ),
+    (
+        "deployment.heartbeat_frequency_ms = 499",
+        "deployment.heartbeat_frequency_ms = 499: must be an integer from 500 to 604800000",
+    ),
+    (
+        "deployment.mode = \"relay\"",
+        "deployment.mode = \"relay\": is not available in this version, must be \"pooled\"",
+    ),
+    (
+        "deployment.mode = \"direct\"",
+        "deployment.mode = \"direct\": must be \"pooled\"",
+    ),
+    (
+        "limits.message_memory_bytes = 67108863",
+        "limits.message_memory_bytes = 67108863: \
+         must be an integer from 67108864 to 1099511627776",
+    ),
+    (
+        "shapes.enabled = \"yes\"",
+        "shapes.enabled = \"yes\": must be true or false",
+    ),
+    (
+        "log.level = \"all\"",
+        "log.level = \"all\": must be \"error\", \"warn\", \"info\", \"debug\" or \"trace\"",
+    ),
+    (
+        "admin.address = \"on\"",
+        "admin.address = \"on\": must be \"host:port\", \"[address]:port\" or \"off\": \
+         the port is missing",
+    ),
+    (
+        "admin.address = \"0.0.0.0:9909\"",
+        "admin.token_file: must be given when admin.address is not loopback, \
+         and it is 0.0.0.0:9909",
+    ),
+    (
+        "admin.token_file = \"\"",
+        "admin.token_file = \"\": must be the path of a file",
+    ),
+    (
+        "listen.address = \":27018\"",
+        "listen.address = \":27018\": must be \"host:port\", \"[address]:port\", \
+         \"unix:/path\", or a list of them: the host is missing; \
+         all interfaces are 0.0.0.0 or [::]",
+    ),
+    (
+        "listen.address = []",
+        "listen.address = []: must be \"host:port\", \"[address]:port\", \"unix:/path\", \
+         or a list of them",
+    ),
+    (
+        "listen.address = [\"a:1\", 7]",
+        "listen.address[1] = 7: must be \"host:port\", \"[address]:port\", \"unix:/path\", \
+         or a list of them",
+    ),
+    (
+        "listen.address = [\"a:1\", \"b:2\", \"a:1\"]",
+        "listen.address[2] = \"a:1\": must be listed once",
+    ),
+    ("pool = 3", "pool = (an integer): must be a table, [pool]"),
+    (
+        "admin.adress = \"off\"",
+        "admin.adress = (a string): is no key; [admin] has address, token_file",
+    ),
+    (
+        "shutdown.\"drain\\nms\" = 1",
+        "shutdown.\"drain\\nms\" = (an integer): is no key; [shutdown] has drain_ms",
+    ),
+    (
+        "\"shutdown.drain_ms\" = 1",
+        "\"shutdown.drain_ms\" = (an integer): is no section; there are listen, deployment, \
+         auth, pool, limits, shapes, shutdown, runtime, admin, log",
+    ),
+];
