@@ -1,0 +1,105 @@
+//! Random bytes for SCRAM nonces, made in user space.
+//!
+//! A storm of logins must not become a storm of system calls: the generator is seeded once from the
+//! operating system and then never asks it again. `ThreadRng` reseeds itself and is not used.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use parking_lot::Mutex;
+use rand::rngs::{StdRng, SysError, SysRng};
+use rand::{Rng as _, SeedableRng as _};
+
+/// The operating system gave no entropy to seed a [`NonceSource`] with.
+#[derive(Debug, thiserror::Error)]
+#[error("the operating system gave no entropy")]
+pub struct SeedError(#[from] SysError);
+
+/// A cryptographically secure generator (ChaCha) that is shared by all conversations.
+///
+/// The lock is held for the few nanoseconds that a nonce takes.
+pub struct NonceSource {
+    generator: Mutex<StdRng>,
+}
+
+impl NonceSource {
+    /// Seeds the generator from the operating system: the only system call it ever makes.
+    pub fn new() -> Result<Self, SeedError> {
+        let generator = StdRng::try_from_rng(&mut SysRng)?;
+        Ok(Self {
+            generator: Mutex::new(generator),
+        })
+    }
+
+    /// 24 random bytes as 32 base64 characters: printable and free of commas, as SCRAM asks.
+    pub fn nonce(&self) -> String {
+        let mut bytes = [0; NONCE_BYTES];
+        self.fill(&mut bytes);
+        STANDARD.encode(bytes)
+    }
+
+    /// Fills `bytes` from the same generator, for salts and identifiers that nobody may guess.
+    pub fn fill(&self, bytes: &mut [u8]) {
+        self.generator.lock().fill_bytes(bytes);
+    }
+}
+
+impl fmt::Debug for NonceSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The state of the generator would give away every nonce to come.
+        f.debug_struct("NonceSource").finish_non_exhaustive()
+    }
+}
+
+/// As many as a mongod uses for its own nonces; a multiple of three needs no base64 padding.
+const NONCE_BYTES: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn nonces_are_printable_and_never_repeat() {
+        let source = NonceSource::new().unwrap();
+        let nonces: HashSet<String> = (0..1_000).map(|_| source.nonce()).collect();
+        assert_eq!(nonces.len(), 1_000);
+        for nonce in &nonces {
+            assert_eq!(nonce.len(), 32);
+            assert!(
+                nonce
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && byte != b','),
+                "{nonce}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_sources_differ() {
+        let (a, b) = (NonceSource::new().unwrap(), NonceSource::new().unwrap());
+        assert_ne!(a.nonce(), b.nonce());
+    }
+
+    #[test]
+    fn fill_reaches_every_byte() {
+        let source = NonceSource::new().unwrap();
+        let mut seen = [0_u8; 40];
+        for _ in 0..64 {
+            let mut bytes = [0; 40];
+            source.fill(&mut bytes);
+            for (all, byte) in seen.iter_mut().zip(bytes) {
+                *all |= byte;
+            }
+        }
+        assert!(seen.iter().all(|byte| *byte != 0));
+    }
+
+    #[test]
+    fn debug_hides_the_state() {
+        let source = NonceSource::new().unwrap();
+        assert_eq!(format!("{source:?}"), "NonceSource { .. }");
+    }
+}

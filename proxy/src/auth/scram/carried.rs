@@ -1,0 +1,129 @@
+//! A conversation between a client and a server that we carry and watch: the first login of a user
+//! whose keys are not known yet.
+//!
+//! The server decides; we learn. Payloads pass unchanged, and each is parsed before it passes. Once
+//! the server has accepted the proof, the user's keys are read on the same connection, and
+//! [`CarriedOutcome::prove`] tells whether keys, proof and signature belong together.
+
+use super::payload::{ClientFinal, ServerFirst, auth_message, parse_server_final};
+use super::{ClientFirst, ClientKey, Key, Mechanism, ScramError, ScramKeys};
+
+/// The client's first message is on its way to the server.
+#[derive(Debug)]
+pub struct CarriedConversation {
+    mechanism: Mechanism,
+    client_first: ClientFirst,
+}
+
+impl CarriedConversation {
+    /// A conversation that begins with this message, whose payload the caller sends on.
+    pub fn new(mechanism: Mechanism, client_first: ClientFirst) -> Self {
+        Self {
+            mechanism,
+            client_first,
+        }
+    }
+
+    /// Reads the server's answer, which must continue the client's nonce.
+    pub fn server_first(self, payload: &[u8]) -> Result<CarriedChallenge, ScramError> {
+        let server_first = ServerFirst::parse(payload, self.client_first.nonce())?;
+        let Self {
+            mechanism,
+            client_first,
+        } = self;
+        Ok(CarriedChallenge {
+            mechanism,
+            client_first,
+            server_first,
+        })
+    }
+}
+
+/// The server has answered: the client owes a proof.
+#[derive(Debug)]
+pub struct CarriedChallenge {
+    mechanism: Mechanism,
+    client_first: ClientFirst,
+    server_first: ServerFirst,
+}
+
+impl CarriedChallenge {
+    /// Reads the client's proof, which must belong to this conversation. Whether it is good is not
+    /// known before the keys are.
+    pub fn client_final(self, payload: &[u8]) -> Result<CarriedProof, ScramError> {
+        let client_final = ClientFinal::parse(
+            payload,
+            self.mechanism,
+            self.client_first.gs2_header(),
+            &self.server_first.combined_nonce,
+        )?;
+        let auth_message = auth_message(
+            self.client_first.bare_text(),
+            &self.server_first.text,
+            client_final.without_proof,
+        );
+        Ok(CarriedProof {
+            auth_message,
+            proof: client_final.proof,
+            salt: self.server_first.salt,
+            iterations: self.server_first.iterations,
+        })
+    }
+}
+
+/// The client's proof is on its way to the server, which owes its verdict.
+#[derive(Debug)]
+pub struct CarriedProof {
+    auth_message: String,
+    proof: Key,
+    salt: Vec<u8>,
+    iterations: u32,
+}
+
+impl CarriedProof {
+    /// Reads the signature with which the server accepts the proof.
+    pub fn server_final(self, payload: &[u8]) -> Result<CarriedOutcome, ScramError> {
+        let signature = parse_server_final(payload, self.proof.mechanism())?;
+        Ok(CarriedOutcome {
+            proof: self,
+            signature,
+        })
+    }
+}
+
+/// The server has accepted the client. What it says is not believed before
+/// [`prove`](Self::prove).
+#[derive(Debug)]
+pub struct CarriedOutcome {
+    proof: CarriedProof,
+    signature: Key,
+}
+
+impl CarriedOutcome {
+    /// Recovers the user's key from the carried proof, if `keys` are those that the conversation
+    /// was about.
+    ///
+    /// [`ScramError::KeysOutdated`] means that the password was changed between the login and the
+    /// reading of the keys; the other errors, that the keys are someone else's.
+    pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {
+        let CarriedProof {
+            auth_message,
+            proof,
+            salt,
+            iterations,
+        } = &self.proof;
+        if proof.mechanism() != keys.mechanism() {
+            return Err(ScramError::MechanismMismatch);
+        }
+        if !keys.are_for(salt, *iterations) {
+            return Err(ScramError::KeysOutdated);
+        }
+        let client_key = keys
+            .recover(proof, auth_message)
+            .ok_or(ScramError::KeysDisagree)?;
+        if self.signature != keys.server_signature(auth_message) {
+            return Err(ScramError::ServerSignatureMismatch);
+        }
+        Ok(client_key)
+    }
+}

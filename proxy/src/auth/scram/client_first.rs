@@ -1,0 +1,288 @@
+//! The message that opens a conversation: who wants in, and the client's nonce.
+
+use super::payload::{Attributes, is_nonce, text};
+use super::{ScramError, ScramMessage};
+
+/// A client's first message, parsed: the channel binding is none, the user name is decoded and the
+/// nonce is long enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientFirst {
+    gs2_header: String,
+    bare: String,
+    user: String,
+    nonce: String,
+}
+
+impl ClientFirst {
+    /// Reads what a client sends with `saslStart`.
+    ///
+    /// Accepts the headers `n,,` and `y,,`, an authorization identity that is the same user, and
+    /// extensions after the nonce. Refuses channel binding (`p=`), mandatory extensions (`m=`),
+    /// another authorization identity, escapes other than `=2C` and `=3D`, and nonces shorter than
+    /// servers accept.
+    pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
+        let message = ScramMessage::ClientFirst;
+        let text = text(message, payload)?;
+        let malformed = ScramError::Malformed {
+            message,
+            expected: "a GS2 header",
+        };
+        let (flag, rest) = text.split_once(',').ok_or(malformed.clone())?;
+        if flag.starts_with("p=") {
+            return Err(ScramError::ChannelBindingRequested);
+        }
+        if flag != "n" && flag != "y" {
+            return Err(malformed);
+        }
+        let (authorization_identity, bare) = rest.split_once(',').ok_or(malformed)?;
+        let mut attributes = Attributes::new(message, bare);
+        let escaped_user = attributes.expect("n=")?;
+        let user = parse_user_name(escaped_user)?;
+        check_authorization_identity(authorization_identity, &user)?;
+        let nonce = attributes.expect("r=")?;
+        if !is_nonce(nonce) {
+            return Err(ScramError::Malformed {
+                message,
+                expected: "a printable nonce",
+            });
+        }
+        if nonce.len() < MIN_NONCE_LENGTH {
+            let length = nonce.len();
+            return Err(ScramError::NonceTooShort {
+                length,
+                min: MIN_NONCE_LENGTH,
+            });
+        }
+        Ok(Self {
+            gs2_header: format!("{flag},{authorization_identity},"),
+            bare: bare.to_owned(),
+            user,
+            nonce: nonce.to_owned(),
+        })
+    }
+
+    /// The user's name without escapes. It is never SASLprepped: servers compare it byte by byte.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// The client's half of the combined nonce.
+    pub fn nonce(&self) -> &str {
+        &self.nonce
+    }
+
+    /// The payload without its GS2 header, byte for byte as the client sent it.
+    pub fn bare(&self) -> &[u8] {
+        self.bare.as_bytes()
+    }
+
+    pub(super) fn bare_text(&self) -> &str {
+        &self.bare
+    }
+
+    /// What `c=` of the client's last message must say, base64 aside.
+    pub(super) fn gs2_header(&self) -> &str {
+        &self.gs2_header
+    }
+}
+
+/// A user name as it stands in a payload, where `,` and `=` have meanings of their own.
+pub(super) fn escape_user_name(user: &str) -> String {
+    user.replace('=', "=3D").replace(',', "=2C")
+}
+
+fn parse_user_name(escaped: &str) -> Result<String, ScramError> {
+    if escaped.is_empty() || escaped.contains('\0') {
+        let message = ScramMessage::ClientFirst;
+        return Err(ScramError::Malformed {
+            message,
+            expected: "a user name",
+        });
+    }
+    unescape_user_name(escaped).ok_or(ScramError::UserNameEscape)
+}
+
+/// `None` if a `=` opens anything but one of the two escapes.
+fn unescape_user_name(escaped: &str) -> Option<String> {
+    let mut parts = escaped.split('=');
+    let mut user = String::with_capacity(escaped.len());
+    user.extend(parts.next());
+    for part in parts {
+        let (character, rest) = match part.strip_prefix("2C") {
+            Some(rest) => (',', rest),
+            None => ('=', part.strip_prefix("3D")?),
+        };
+        user.push(character);
+        user.push_str(rest);
+    }
+    Some(user)
+}
+
+/// Servers compare the identity without decoding it, RFC 5802 wants it escaped: either way it has
+/// to name the same user.
+fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
+    if identity.is_empty() {
+        return Ok(());
+    }
+    let Some(identity) = identity.strip_prefix("a=") else {
+        let message = ScramMessage::ClientFirst;
+        return Err(ScramError::Malformed {
+            message,
+            expected: "a=",
+        });
+    };
+    if identity == user || unescape_user_name(identity).is_some_and(|name| name == user) {
+        return Ok(());
+    }
+    Err(ScramError::ForeignAuthorizationIdentity)
+}
+
+/// The shortest nonce that servers accept from a client, in characters.
+const MIN_NONCE_LENGTH: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(payload: &str) -> Result<ClientFirst, ScramError> {
+        ClientFirst::parse(payload.as_bytes())
+    }
+
+    fn malformed(expected: &'static str) -> ScramError {
+        ScramError::Malformed {
+            message: ScramMessage::ClientFirst,
+            expected,
+        }
+    }
+
+    #[test]
+    fn a_plain_message_is_read() {
+        let client_first = parse("n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL").unwrap();
+        assert_eq!(client_first.user(), "user");
+        assert_eq!(client_first.nonce(), "fyko+d2lbbFgONRv9qkxdawL");
+        assert_eq!(client_first.bare(), b"n=user,r=fyko+d2lbbFgONRv9qkxdawL");
+        assert_eq!(client_first.gs2_header(), "n,,");
+    }
+
+    #[test]
+    fn what_servers_accept_is_accepted() {
+        let cases = [
+            ("y,,n=user,r=abcd", "y,,", "user", "abcd"),
+            ("n,a=user,n=user,r=abcd", "n,a=user,", "user", "abcd"),
+            ("n,a=a=b,n=a=3Db,r=abcd", "n,a=a=b,", "a=b", "abcd"),
+            ("n,a=a=3Db,n=a=3Db,r=abcd", "n,a=a=3Db,", "a=b", "abcd"),
+            ("n,,n=user,r=abcd,x=1", "n,,", "user", "abcd"),
+            ("n,,n=user,r=abcd,,", "n,,", "user", "abcd"),
+            ("n,,n=user,r=ab=cd==", "n,,", "user", "ab=cd=="),
+            ("n,,n==3D=2C=3D,r=abcd", "n,,", "=,=", "abcd"),
+            ("n,,n=a=2C=3D3D,r=abcd", "n,,", "a,=3D", "abcd"),
+            ("n,,n=Ⅸ ü.$x,r=abcd", "n,,", "Ⅸ ü.$x", "abcd"),
+        ];
+        for (payload, gs2_header, user, nonce) in cases {
+            let client_first = parse(payload).unwrap();
+            assert_eq!(client_first.gs2_header(), gs2_header, "{payload}");
+            assert_eq!(client_first.user(), user, "{payload}");
+            assert_eq!(client_first.nonce(), nonce, "{payload}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused() {
+        let message = ScramMessage::ClientFirst;
+        let cases = [
+            ("", malformed("a GS2 header")),
+            ("n", malformed("a GS2 header")),
+            ("n,", malformed("a GS2 header")),
+            ("x,,n=user,r=abcd", malformed("a GS2 header")),
+            (",,n=user,r=abcd", malformed("a GS2 header")),
+            ("n=user,r=abcd", malformed("a GS2 header")),
+            ("n,user,n=user,r=abcd", malformed("a=")),
+            ("n,,", malformed("n=")),
+            ("n,,r=abcd,n=user", malformed("n=")),
+            ("n,,n=user", malformed("r=")),
+            ("n,,n=user,x=1,r=abcd", malformed("r=")),
+            ("n,,n=,r=abcd", malformed("a user name")),
+            ("n,,n=us\0er,r=abcd", malformed("a user name")),
+            ("n,,n=user,r=", malformed("a printable nonce")),
+            ("n,,n=user,r=ab cd", malformed("a printable nonce")),
+            ("n,,n=user,r=äbcd", malformed("a printable nonce")),
+            (
+                "n,,n=user,r=abc",
+                ScramError::NonceTooShort { length: 3, min: 4 },
+            ),
+            (
+                "p=tls-unique,,n=user,r=abcd",
+                ScramError::ChannelBindingRequested,
+            ),
+            (
+                "n,,m=x,n=user,r=abcd",
+                ScramError::MandatoryExtension { message },
+            ),
+            (
+                "n,,n=user,m=x,r=abcd",
+                ScramError::MandatoryExtension { message },
+            ),
+            (
+                "n,a=other,n=user,r=abcd",
+                ScramError::ForeignAuthorizationIdentity,
+            ),
+            (
+                "n,a=,n=user,r=abcd",
+                ScramError::ForeignAuthorizationIdentity,
+            ),
+            ("n,,n=a=b,r=abcd", ScramError::UserNameEscape),
+            ("n,,n=a=2c,r=abcd", ScramError::UserNameEscape),
+            ("n,,n=a=3d,r=abcd", ScramError::UserNameEscape),
+            ("n,,n=a=,r=abcd", ScramError::UserNameEscape),
+            ("n,,n=a=2,r=abcd", ScramError::UserNameEscape),
+            ("n,,n=a==2C,r=abcd", ScramError::UserNameEscape),
+        ];
+        for (payload, error) in cases {
+            assert_eq!(parse(payload).unwrap_err(), error, "{payload}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_refused() {
+        assert_eq!(
+            ClientFirst::parse(b"n,,n=\xff,r=abcd").unwrap_err(),
+            malformed("UTF-8")
+        );
+    }
+
+    #[test]
+    fn an_endless_payload_is_refused() {
+        let payload = format!("n,,n=user,r={}", "a".repeat(20_000));
+        let message = ScramMessage::ClientFirst;
+        let error = ScramError::PayloadTooLong {
+            message,
+            length: payload.len(),
+            max: 16_384,
+        };
+        assert_eq!(parse(&payload).unwrap_err(), error);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+            drop(ClientFirst::parse(&payload));
+        }
+
+        #[test]
+        fn near_misses_never_panic(
+            payload in "[nypma],?(a=)?[a=,]{0,3},?[nmr]?=?[=23CDx,]{0,12},?r?=?.{0,8}",
+        ) {
+            drop(ClientFirst::parse(payload.as_bytes()));
+        }
+
+        #[test]
+        fn escaped_user_names_come_back(user in "[^\0]{1,20}", nonce in "[!-+\\--~]{4,30}") {
+            let payload = format!("n,,n={},r={nonce}", escape_user_name(&user));
+            let client_first = parse(&payload).unwrap();
+            prop_assert_eq!(client_first.user(), user);
+            prop_assert_eq!(client_first.nonce(), nonce);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! SCRAM (RFC 5802, RFC 7677) as MongoDB speaks it, without a password on the proxy's side.
+//!
+//! ```text
+//!  client-first   n,,n=<user>,r=<client nonce>
+//!  server-first   r=<client nonce><server nonce>,s=<base64 salt>,i=<iterations>
+//!  client-final   c=biws,r=<combined nonce>,p=<base64 ClientProof>
+//!  server-final   v=<base64 ServerSignature>
+//!
+//!  ClientKey   = HMAC(SaltedPassword, "Client Key")     StoredKey = H(ClientKey)
+//!  ServerKey   = HMAC(SaltedPassword, "Server Key")
+//!  AuthMessage = client-first without its GS2 header , server-first , client-final without p=
+//!  ClientProof = ClientKey XOR HMAC(StoredKey, AuthMessage)
+//!  ServerSignature = HMAC(ServerKey, AuthMessage)
+//! ```
+//!
+//! Three conversations, each a chain of types: a step consumes one and gives the next, so a step
+//! can neither be left out nor be repeated, and an error ends the conversation.
+//!
+//! ```text
+//!  towards a client      ServerConversation ─ verify ─► Verified
+//!  towards a server      ClientConversation ─ respond ─► ClientProofSent ─ finish ─►
+//!  carried in between    CarriedConversation ─ server_first ─► CarriedChallenge
+//!                          ─ client_final ─► CarriedProof ─ server_final ─► CarriedOutcome
+//!                          ─ prove ─► ClientKey
+//! ```
+//!
+//! Only the payloads are known here; the commands round them (`saslStart`, `saslContinue`,
+//! `speculativeAuthenticate`, the empty exchange at the end) belong to the callers. Channel binding
+//! is not supported, as in MongoDB.
+
+mod carried;
+mod client;
+mod client_first;
+mod error;
+mod keys;
+mod payload;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use carried::{CarriedChallenge, CarriedConversation, CarriedOutcome, CarriedProof};
+pub use client::{ClientConversation, ClientProofSent};
+pub use client_first::ClientFirst;
+pub use error::{Fault, ScramError, ScramMessage};
+pub use keys::{
+    ClientKey, DerivedKeys, Key, MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, ScramKeys,
+    derive_from_password,
+};
+pub use payload::MAX_PAYLOAD_BYTES;
+pub use server::{ServerConversation, Verified};
