@@ -1,3 +1,8 @@
 //! Seawall.
+pub mod auth;
 pub mod command;
+pub mod connection;
+pub mod history;
+pub mod observe;
+pub mod shape;
 pub mod wire;

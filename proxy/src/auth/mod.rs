@@ -23,11 +23,13 @@
 //! constant time; a [`ClientKey`] comes out of a conversation only if its hash equals the stored
 //! key; nothing from the network can cause a panic.
 
+mod identity;
 mod nonce;
 mod restrictions;
 mod scram;
 mod users_info;
 
+pub use identity::{Identity, IdentityId, Login, Standing};
 pub use nonce::{NonceSource, SeedError};
 pub use restrictions::{Restrictions, RestrictionsError};
 pub use scram::{

@@ -1,0 +1,154 @@
+//! Whose connection it is: the user that a client proved to be, and as whom we log in at servers.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+};
+
+use parking_lot::RwLock;
+
+use super::{ClientKey, Mechanism, ScramKeys};
+
+/// Tells one identity from every other of this process; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IdentityId(u64);
+
+/// Whether an identity may still be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may.
+    Good,
+    /// The user was dropped (and perhaps made again, as another): its clients get 13.
+    Gone,
+    /// A server refused its keys: its clients must log in again.
+    Refused,
+}
+
+/// How a connection of ours logs in as the identity.
+#[derive(Clone)]
+pub enum Login {
+    /// Not at all: a deployment without authentication.
+    Anonymous,
+    /// With keys, no password.
+    Keys {
+        /// Learned from a client's proof.
+        client_key: ClientKey,
+        /// As a server stores them.
+        keys: ScramKeys,
+    },
+    /// Keys are known to be outdated and no client has proved newer ones yet.
+    Unknown,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Anonymous => "Anonymous",
+            Self::Keys { .. } => "Keys",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
+impl Login {
+    /// The mechanism it uses.
+    pub fn mechanism(&self) -> Option<Mechanism> {
+        match self {
+            Self::Keys { keys, .. } => Some(keys.mechanism()),
+            Self::Anonymous | Self::Unknown => None,
+        }
+    }
+}
+
+/// A user as one deployment knows it: name, source, and the id that a user made again does not inherit.
+pub struct Identity {
+    id: IdentityId,
+    name: String,
+    source: String,
+    user_id: Option<[u8; 16]>,
+    standing: AtomicU8,
+    login: RwLock<Login>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({:?}, {}.{})", self.id, self.source, self.name)
+    }
+}
+
+impl Identity {
+    /// A new identity of a user; the same user has one at a time.
+    pub fn new(name: &str, source: &str, user_id: Option<[u8; 16]>, login: Login) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: IdentityId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            name: name.to_owned(),
+            source: source.to_owned(),
+            user_id,
+            standing: AtomicU8::new(0),
+            login: RwLock::new(login),
+        }
+    }
+
+    /// The identity of everybody, where the deployment asks nobody.
+    pub fn anonymous() -> Self {
+        Self::new("", "", None, Login::Anonymous)
+    }
+
+    /// Its id.
+    pub fn id(&self) -> IdentityId {
+        self.id
+    }
+
+    /// The user's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The database it is defined in.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The server's id of the user.
+    pub fn user_id(&self) -> Option<[u8; 16]> {
+        self.user_id
+    }
+
+    /// Whether it is nobody in particular.
+    pub fn is_anonymous(&self) -> bool {
+        matches!(*self.login.read(), Login::Anonymous)
+    }
+
+    /// Whether it may still be used.
+    pub fn standing(&self) -> Standing {
+        match self.standing.load(Ordering::Acquire) {
+            0 => Standing::Good,
+            1 => Standing::Gone,
+            _ => Standing::Refused,
+        }
+    }
+
+    /// Ends its use. There is no way back: a later login makes a new identity.
+    pub fn end(&self, standing: Standing) {
+        let value = match standing {
+            Standing::Good => return,
+            Standing::Gone => 1,
+            Standing::Refused => 2,
+        };
+        self.standing.fetch_max(value, Ordering::AcqRel);
+        *self.login.write() = Login::Unknown;
+    }
+
+    /// How our connections log in as it, as of now.
+    pub fn login(&self) -> Login {
+        self.login.read().clone()
+    }
+
+    /// Learns a way to log in.
+    pub fn learn(&self, login: Login) {
+        if self.standing() == Standing::Good {
+            *self.login.write() = login;
+        }
+    }
+}

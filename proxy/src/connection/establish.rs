@@ -1,0 +1,315 @@
+//! Making a connection ready: connect, TLS, `hello`, authenticate.
+
+use std::{io, sync::Arc, time::Duration};
+
+use bson::{Binary, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc, spec::BinarySubtype};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::{Instant, timeout},
+};
+use tokio_rustls::{
+    TlsConnector, TlsStream,
+    rustls::{ClientConfig, pki_types::ServerName},
+};
+
+use super::{Connection, ControlError, ServerAddress, reply_is_ok};
+use crate::{
+    auth::{ClientConversation, Identity, Login, NonceSource, ScramError},
+    observe::ServerMetrics,
+    wire::Stream,
+};
+
+/// How far establishing came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// TCP or unix socket.
+    Connect,
+    /// TLS handshake.
+    Tls,
+    /// `hello`.
+    Hello,
+    /// SCRAM.
+    Authenticate,
+}
+
+/// Why a connection could not be established.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    /// No connection to the address, or TLS refused.
+    #[error("{step:?} to {address}: {source}")]
+    Io {
+        /// Where it stopped.
+        step: Step,
+        /// The server.
+        address: ServerAddress,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("{address} did not answer within {limit:?}")]
+    TimedOut {
+        /// The server.
+        address: ServerAddress,
+        /// The limit for all steps together.
+        limit: Duration,
+    },
+    /// The exchange failed.
+    #[error("{step:?} at {address}: {source}")]
+    Exchange {
+        /// Where it stopped.
+        step: Step,
+        /// The server.
+        address: ServerAddress,
+        /// The cause.
+        source: ControlError,
+    },
+    /// The server answered with an error.
+    #[error("{step:?} refused by {address}: {message} ({code})")]
+    Refused {
+        /// Where it stopped.
+        step: Step,
+        /// The server.
+        address: ServerAddress,
+        /// The server's code.
+        code: i32,
+        /// Its text.
+        message: String,
+    },
+    /// The conversation went wrong on either side.
+    #[error("authenticating at {address}: {source}")]
+    Scram {
+        /// The server.
+        address: ServerAddress,
+        /// The cause.
+        source: ScramError,
+    },
+    /// No keys are known with which to log in.
+    #[error("no keys to log in with")]
+    NoLogin,
+}
+
+impl EstablishError {
+    /// Whether the server does not take the keys (any more): a new login of a client is needed.
+    pub fn refuses_keys(&self) -> bool {
+        match self {
+            Self::Refused { step: Step::Authenticate, code, .. } => *code == 18,
+            Self::Scram { source, .. } => *source == ScramError::KeysOutdated,
+            Self::NoLogin => true,
+            Self::Refused { .. }
+            | Self::Io { .. }
+            | Self::TimedOut { .. }
+            | Self::Exchange { .. } => false,
+        }
+    }
+
+    /// Whether it is the server, or the way to it, that failed.
+    pub fn blames_server(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
+            Self::Refused { step, .. } => *step == Step::Hello,
+            Self::Scram { .. } | Self::NoLogin => false,
+        }
+    }
+}
+
+/// Makes connections, all in the same manner.
+#[derive(Clone)]
+pub struct Connector {
+    tls: Option<Arc<ClientConfig>>,
+    limit: Duration,
+    nonces: Arc<NonceSource>,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("tls", &self.tls.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// `limit` holds for all steps of a connection together.
+    pub fn new(tls: Option<Arc<ClientConfig>>, limit: Duration, nonces: Arc<NonceSource>) -> Self {
+        Self { tls, limit, nonces }
+    }
+
+    /// A connection on which nobody has authenticated: for questions that need no user, and introductions.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn connect(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
+        let greeted = async { self.greet(address, hello()).await.map(|(c, _)| c) };
+        self.within_limit(address, greeted).await
+    }
+
+    /// A connection authenticated as `identity`.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn establish(
+        &self,
+        address: &ServerAddress,
+        identity: &Identity,
+        metrics: &ServerMetrics,
+    ) -> Result<Connection, EstablishError> {
+        let login = identity.login();
+        let Some(mechanism) = login.mechanism() else {
+            return match login {
+                Login::Anonymous => self.connect(address).await,
+                Login::Keys { .. } | Login::Unknown => Err(EstablishError::NoLogin),
+            };
+        };
+        let authenticated = self.authenticated(address, identity, &login);
+        let result = self.within_limit(address, authenticated).await;
+        let reached_authentication = match &result {
+            Ok(_) | Err(EstablishError::Scram { .. }) => true,
+            Err(EstablishError::Refused { step, .. } | EstablishError::Exchange { step, .. }) => {
+                *step == Step::Authenticate
+            }
+            Err(_) => false,
+        };
+        if reached_authentication {
+            metrics.authenticated(mechanism.name(), result.is_ok());
+        }
+        result
+    }
+
+    async fn within_limit<T>(
+        &self,
+        address: &ServerAddress,
+        steps: impl Future<Output = Result<T, EstablishError>>,
+    ) -> Result<T, EstablishError> {
+        timeout(self.limit, steps).await.unwrap_or_else(|_| {
+            Err(EstablishError::TimedOut { address: address.clone(), limit: self.limit })
+        })
+    }
+
+    async fn authenticated(
+        &self,
+        address: &ServerAddress,
+        identity: &Identity,
+        login: &Login,
+    ) -> Result<Connection, EstablishError> {
+        let Login::Keys { client_key, keys } = login else { return Err(EstablishError::NoLogin) };
+        let (conversation, client_first) =
+            ClientConversation::start(keys.mechanism(), identity.name(), &self.nonces.nonce());
+        let mut start = sasl_start(keys.mechanism().name(), &client_first);
+        start.append(cstr!("db"), identity.source());
+        let mut hello = hello();
+        hello.append(cstr!("speculativeAuthenticate"), start);
+        let (mut connection, greeting) = self.greet(address, hello).await?;
+        let step = Step::Authenticate;
+        let first = match greeting.get_document("speculativeAuthenticate") {
+            Ok(reply) => reply.to_owned(),
+            // Left out by servers that do not know it, and where it went wrong: then the error is wanted.
+            Err(_) => {
+                let mut start = sasl_start(keys.mechanism().name(), &client_first);
+                start.append(cstr!("$db"), identity.source());
+                ask(&mut connection, address, step, &start).await?
+            }
+        };
+        let scram = |source| EstablishError::Scram { address: address.clone(), source };
+        let (proof_sent, client_final) =
+            conversation.respond(&payload(&first), client_key, keys).map_err(scram)?;
+        let mut next = sasl_continue(&first, &client_final);
+        next.append(cstr!("$db"), identity.source());
+        let last = ask(&mut connection, address, step, &next).await?;
+        proof_sent.finish(&payload(&last)).map_err(scram)?;
+        Ok(connection)
+    }
+
+    async fn greet(
+        &self,
+        address: &ServerAddress,
+        mut hello: RawDocumentBuf,
+    ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
+        let stream = self.open(address).await?;
+        let mut connection = Connection::new(stream, Instant::now());
+        hello.append(cstr!("$db"), "admin");
+        let greeting = ask(&mut connection, address, Step::Hello, &hello).await?;
+        connection.server_connection_id = match greeting.get("connectionId").ok().flatten() {
+            Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
+            Some(RawBsonRef::Int64(id)) => Some(id),
+            _ => None,
+        };
+        connection.max_wire_version = greeting.get_i32("maxWireVersion").unwrap_or(0);
+        Ok((connection, greeting))
+    }
+
+    async fn open(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
+        let failed = |step| {
+            let address = address.clone();
+            move |source| EstablishError::Io { step, address, source }
+        };
+        let (host, port) = match address {
+            ServerAddress::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(failed(Step::Connect))?;
+                return Ok(Stream::Unix(stream));
+            }
+            ServerAddress::Tcp { host, port } => (host.as_str(), *port),
+        };
+        let stream = TcpStream::connect((host, port)).await.map_err(failed(Step::Connect))?;
+        stream.set_nodelay(true).map_err(failed(Step::Connect))?;
+        let Some(tls) = &self.tls else { return Ok(Stream::Tcp(stream)) };
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|e| failed(Step::Tls)(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
+        let connector = TlsConnector::from(Arc::clone(tls));
+        let stream = connector.connect(name, stream).await.map_err(failed(Step::Tls))?;
+        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+    }
+}
+
+async fn ask(
+    connection: &mut Connection,
+    address: &ServerAddress,
+    step: Step,
+    command: &RawDocument,
+) -> Result<RawDocumentBuf, EstablishError> {
+    let reply = connection.run(command).await.map_err(|source| EstablishError::Exchange {
+        step,
+        address: address.clone(),
+        source,
+    })?;
+    match reply_is_ok(&reply) {
+        Ok(()) => Ok(reply),
+        Err((code, message)) => {
+            Err(EstablishError::Refused { step, address: address.clone(), code, message })
+        }
+    }
+}
+
+/// Our own greeting; operations carry their client's metadata beside it.
+fn hello() -> RawDocumentBuf {
+    rawdoc! {
+        "hello": 1,
+        "client": {
+            "application": { "name": "seawall" },
+            "driver": { "name": "seawall", "version": env!("CARGO_PKG_VERSION") },
+            "os": { "type": std::env::consts::OS },
+        },
+    }
+}
+
+fn sasl_start(mechanism: &str, client_first: &[u8]) -> RawDocumentBuf {
+    rawdoc! {
+        "saslStart": 1,
+        "mechanism": mechanism,
+        "payload": binary(client_first),
+        "options": { "skipEmptyExchange": true },
+    }
+}
+
+fn sasl_continue(previous: &RawDocument, client_final: &[u8]) -> RawDocumentBuf {
+    rawdoc! {
+        "saslContinue": 1,
+        "conversationId": previous.get_i32("conversationId").unwrap_or(1),
+        "payload": binary(client_final),
+    }
+}
+
+fn binary(bytes: &[u8]) -> Binary {
+    Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() }
+}
+
+fn payload(reply: &RawDocument) -> Vec<u8> {
+    reply.get_binary("payload").map(|b| b.bytes.to_vec()).unwrap_or_default()
+}

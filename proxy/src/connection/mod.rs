@@ -1,0 +1,83 @@
+//! One connection to a server: made ready, used for one exchange at a time, or for a control command.
+//!
+//! Knows how to establish (connect, TLS, `hello`, authenticate) and what makes a connection unfit. Does not
+//! know pools: who keeps it, and for how long, is decided above.
+
+mod address;
+mod control;
+mod establish;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::time::Instant;
+
+use crate::wire::Stream;
+
+pub use self::{
+    address::{AddressError, ServerAddress},
+    control::{ControlError, reply_is_ok},
+    establish::{Connector, EstablishError, Step},
+};
+
+/// Tells a connection from every other of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(u64);
+
+/// Which state of its server's pool a connection belongs to; a clear begins the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// The one after this.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// A connection to a server, ready for use.
+#[derive(Debug)]
+pub struct Connection {
+    id: ConnectionId,
+    /// The bytes' way. Whoever writes to it must read the whole reply, or close the connection.
+    pub stream: Stream,
+    /// The server's own number for it, by which its operations can be found.
+    pub server_connection_id: Option<i64>,
+    /// The highest wire version the server speaks.
+    pub max_wire_version: i32,
+    /// The generation that it was made in.
+    pub generation: Generation,
+    /// When it was made.
+    pub created_at: Instant,
+    /// When it was last given back.
+    pub last_used_at: Instant,
+    next_request_id: i32,
+}
+
+impl Connection {
+    /// Over a stream that has been greeted.
+    pub fn new(stream: Stream, now: Instant) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: ConnectionId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            stream,
+            server_connection_id: None,
+            max_wire_version: 0,
+            generation: Generation::default(),
+            created_at: now,
+            last_used_at: now,
+            next_request_id: 1,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn request_id(&mut self) -> i32 {
+        let id = self.next_request_id;
+        self.next_request_id = self.next_request_id.wrapping_add(1);
+        id
+    }
+}

@@ -1,0 +1,196 @@
+//! The names of all metrics, in one place.
+
+/// A metric's name. Names are a contract with dashboards: add freely, rename none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MetricName {
+    /// Clients connected now.
+    ClientConnections,
+    /// Clients ever accepted.
+    ClientConnectionsTotal,
+    /// Clients turned away, by `reason`.
+    ClientConnectionsRefusedTotal,
+    /// Logins of clients, by `mechanism` and `result`.
+    ClientAuthenticationsTotal,
+    /// Time from `saslStart` to the end of a login.
+    ClientAuthenticationSeconds,
+    /// Connections to a server, by `state`.
+    ServerConnections,
+    /// Connections ever established to a server.
+    ServerConnectionsCreatedTotal,
+    /// Connections to a server ended, by `reason`.
+    ServerConnectionsClosedTotal,
+    /// Our logins at a server, by `mechanism` and `result`.
+    ServerAuthenticationsTotal,
+    /// Operations by command, namespace and `outcome`.
+    OperationsTotal,
+    /// Last request byte read to last reply byte written.
+    OperationDurationSeconds,
+    /// The same by phase.
+    OperationPhaseSeconds,
+    /// Bytes of requests.
+    OperationRequestBytesTotal,
+    /// Bytes of replies.
+    OperationReplyBytesTotal,
+    /// Documents returned, written or counted.
+    OperationDocumentsTotal,
+    /// Operations of a shape.
+    ShapeOperationsTotal,
+    /// Durations of a shape.
+    ShapeDurationSeconds,
+    /// What a shape's id stands for.
+    ShapeInfo,
+    /// Operations that wait for a connection to a server.
+    WaitQueueLength,
+    /// Time to get a connection to a server.
+    CheckoutSeconds,
+    /// Operations refused, by `reason`.
+    OperationsShedTotal,
+    /// Clients that left in mid-operation, by `stage`.
+    ClientsGoneTotal,
+    /// What was not understood, or left out of statistics, by `reason`.
+    UnobservedTotal,
+}
+
+/// What kind of metric a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only rises.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+impl MetricName {
+    /// Every metric.
+    pub const ALL: [Self; 23] = [
+        Self::ClientConnections,
+        Self::ClientConnectionsTotal,
+        Self::ClientConnectionsRefusedTotal,
+        Self::ClientAuthenticationsTotal,
+        Self::ClientAuthenticationSeconds,
+        Self::ServerConnections,
+        Self::ServerConnectionsCreatedTotal,
+        Self::ServerConnectionsClosedTotal,
+        Self::ServerAuthenticationsTotal,
+        Self::OperationsTotal,
+        Self::OperationDurationSeconds,
+        Self::OperationPhaseSeconds,
+        Self::OperationRequestBytesTotal,
+        Self::OperationReplyBytesTotal,
+        Self::OperationDocumentsTotal,
+        Self::ShapeOperationsTotal,
+        Self::ShapeDurationSeconds,
+        Self::ShapeInfo,
+        Self::WaitQueueLength,
+        Self::CheckoutSeconds,
+        Self::OperationsShedTotal,
+        Self::ClientsGoneTotal,
+        Self::UnobservedTotal,
+    ];
+
+    /// The name as exported.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientConnections => "seawall_client_connections",
+            Self::ClientConnectionsTotal => "seawall_client_connections_total",
+            Self::ClientConnectionsRefusedTotal => "seawall_client_connections_refused_total",
+            Self::ClientAuthenticationsTotal => "seawall_client_authentications_total",
+            Self::ClientAuthenticationSeconds => "seawall_client_authentication_seconds",
+            Self::ServerConnections => "seawall_server_connections",
+            Self::ServerConnectionsCreatedTotal => "seawall_server_connections_created_total",
+            Self::ServerConnectionsClosedTotal => "seawall_server_connections_closed_total",
+            Self::ServerAuthenticationsTotal => "seawall_server_authentications_total",
+            Self::OperationsTotal => "seawall_operations_total",
+            Self::OperationDurationSeconds => "seawall_operation_duration_seconds",
+            Self::OperationPhaseSeconds => "seawall_operation_phase_seconds",
+            Self::OperationRequestBytesTotal => "seawall_operation_request_bytes_total",
+            Self::OperationReplyBytesTotal => "seawall_operation_reply_bytes_total",
+            Self::OperationDocumentsTotal => "seawall_operation_documents_total",
+            Self::ShapeOperationsTotal => "seawall_shape_operations_total",
+            Self::ShapeDurationSeconds => "seawall_shape_duration_seconds",
+            Self::ShapeInfo => "seawall_shape_info",
+            Self::WaitQueueLength => "seawall_wait_queue_length",
+            Self::CheckoutSeconds => "seawall_checkout_seconds",
+            Self::OperationsShedTotal => "seawall_operations_shed_total",
+            Self::ClientsGoneTotal => "seawall_clients_gone_total",
+            Self::UnobservedTotal => "seawall_unobserved_total",
+        }
+    }
+
+    /// Counter, gauge or histogram.
+    pub fn kind(self) -> MetricKind {
+        match self {
+            Self::ClientConnections
+            | Self::ServerConnections
+            | Self::WaitQueueLength
+            | Self::ShapeInfo => MetricKind::Gauge,
+            Self::ClientAuthenticationSeconds
+            | Self::OperationDurationSeconds
+            | Self::OperationPhaseSeconds
+            | Self::ShapeDurationSeconds
+            | Self::CheckoutSeconds => MetricKind::Histogram,
+            Self::ClientConnectionsTotal
+            | Self::ClientConnectionsRefusedTotal
+            | Self::ClientAuthenticationsTotal
+            | Self::ServerConnectionsCreatedTotal
+            | Self::ServerConnectionsClosedTotal
+            | Self::ServerAuthenticationsTotal
+            | Self::OperationsTotal
+            | Self::OperationRequestBytesTotal
+            | Self::OperationReplyBytesTotal
+            | Self::OperationDocumentsTotal
+            | Self::ShapeOperationsTotal
+            | Self::OperationsShedTotal
+            | Self::ClientsGoneTotal
+            | Self::UnobservedTotal => MetricKind::Counter,
+        }
+    }
+
+    /// The help text.
+    pub fn help(self) -> &'static str {
+        match self {
+            Self::ClientConnections => "Clients connected now.",
+            Self::ClientConnectionsTotal => "Client connections accepted.",
+            Self::ClientConnectionsRefusedTotal => "Client connections turned away.",
+            Self::ClientAuthenticationsTotal => "Logins of clients.",
+            Self::ClientAuthenticationSeconds => "Time of a client's login, its own part included.",
+            Self::ServerConnections => "Connections to a server by state.",
+            Self::ServerConnectionsCreatedTotal => "Connections established to a server.",
+            Self::ServerConnectionsClosedTotal => "Connections to a server that ended.",
+            Self::ServerAuthenticationsTotal => "Logins of Seawall at a server.",
+            Self::OperationsTotal => "Operations by command, namespace and outcome.",
+            Self::OperationDurationSeconds => {
+                "Time from the last request byte read to the last reply byte written."
+            }
+            Self::OperationPhaseSeconds => "The parts of an operation's time.",
+            Self::OperationRequestBytesTotal => "Bytes of requests.",
+            Self::OperationReplyBytesTotal => "Bytes of replies.",
+            Self::OperationDocumentsTotal => "Documents returned, written or counted.",
+            Self::ShapeOperationsTotal => "Operations of a shape.",
+            Self::ShapeDurationSeconds => "Durations of a shape's operations.",
+            Self::ShapeInfo => "What a shape's id stands for; always 1.",
+            Self::WaitQueueLength => "Operations waiting for a connection to a server.",
+            Self::CheckoutSeconds => "Time to get a connection to a server.",
+            Self::OperationsShedTotal => "Operations refused by Seawall.",
+            Self::ClientsGoneTotal => "Clients that left while an operation of theirs was under way.",
+            Self::UnobservedTotal => "What was not understood, or left out of statistics.",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        for name in MetricName::ALL {
+            let text = name.as_str();
+            assert!(text.starts_with("seawall_"), "{text}");
+            assert_eq!(text.ends_with("_total"), name.kind() == MetricKind::Counter, "{text}");
+            assert_eq!(text.ends_with("_seconds"), name.kind() == MetricKind::Histogram, "{text}");
+        }
+    }
+}

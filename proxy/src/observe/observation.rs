@@ -1,0 +1,198 @@
+//! One operation under observation: a guard, counted however it ends.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    Observer,
+    tables::{Place, Record, ShapeIndex},
+};
+
+/// Number of phases.
+pub const PHASES: usize = 6;
+
+/// Where an operation's time goes; in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waiting to be admitted.
+    Permit,
+    /// Selecting a server and getting a connection to it.
+    Checkout,
+    /// From then to the last request byte written.
+    Forward,
+    /// To the reply's first byte.
+    Server,
+    /// To the reply's last byte.
+    Receive,
+    /// Writing to the client what was then left.
+    Send,
+}
+
+impl Phase {
+    /// All phases, in order.
+    pub const ALL: [Self; PHASES] =
+        [Self::Permit, Self::Checkout, Self::Forward, Self::Server, Self::Receive, Self::Send];
+
+    /// The name in metrics and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Permit => "permit",
+            Self::Checkout => "checkout",
+            Self::Forward => "forward",
+            Self::Server => "server",
+            Self::Receive => "receive",
+            Self::Send => "send",
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Self::Permit => 0,
+            Self::Checkout => 1,
+            Self::Forward => 2,
+            Self::Server => 3,
+            Self::Receive => 4,
+            Self::Send => 5,
+        }
+    }
+}
+
+/// Number of outcomes.
+pub const OUTCOMES: usize = 7;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The server answered `ok: 1`, and no write in it failed.
+    Ok,
+    /// The server answered `ok: 1` with write errors or a write concern error.
+    WriteError,
+    /// The server answered `ok: 0`.
+    Error,
+    /// Seawall refused it, or gave up getting a connection.
+    Refused,
+    /// A server, or the connection to it, failed and the operation with it.
+    ServerFailed,
+    /// The client left before the end.
+    ClientGone,
+    /// Seawall answered it itself.
+    Local,
+}
+
+impl Outcome {
+    /// All outcomes.
+    pub const ALL: [Self; OUTCOMES] = [
+        Self::Ok,
+        Self::WriteError,
+        Self::Error,
+        Self::Refused,
+        Self::ServerFailed,
+        Self::ClientGone,
+        Self::Local,
+    ];
+
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::WriteError => "write_error",
+            Self::Error => "error",
+            Self::Refused => "refused",
+            Self::ServerFailed => "server_failed",
+            Self::ClientGone => "client_gone",
+            Self::Local => "local",
+        }
+    }
+
+    /// Whether the client did not get what it asked for.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Self::Ok | Self::Local)
+    }
+
+    pub(super) fn index(self) -> usize {
+        Self::ALL.iter().position(|o| *o == self).unwrap_or_default()
+    }
+}
+
+/// Counts one operation when dropped: a cancelled one too, as its client's leaving.
+#[derive(Debug)]
+#[must_use]
+pub struct Observation<'a> {
+    observer: &'a Observer,
+    record: Record,
+    phase: Phase,
+    since: Instant,
+    began: Instant,
+}
+
+impl<'a> Observation<'a> {
+    pub(super) fn begin(
+        observer: &'a Observer,
+        place: Place,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Self {
+        let record = Record {
+            place,
+            origin: None,
+            outcome: Outcome::ClientGone,
+            phases: [Duration::ZERO; PHASES],
+            request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
+            reply_bytes: 0,
+            documents: 0,
+        };
+        Self { observer, record, phase: Phase::Permit, since: now, began: now }
+    }
+
+    /// Ends the current phase and begins `phase`. The phases' sum is the total by construction.
+    pub fn enter(&mut self, phase: Phase, now: Instant) {
+        if let Some(time) = self.record.phases.get_mut(self.phase.index()) {
+            *time += now.saturating_duration_since(self.since);
+        }
+        self.phase = phase;
+        self.since = now;
+    }
+
+    /// When the last byte of the request was read.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// The phase it is in.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Attributes a `getMore` to the shape that opened its cursor.
+    pub fn attribute_to(&mut self, origin: ShapeIndex) {
+        self.record.origin = Some(origin);
+    }
+
+    /// The row that cursors opened by this operation are attributed to.
+    pub fn shape(&self) -> Option<ShapeIndex> {
+        self.record.origin.or(self.record.place.shape)
+    }
+
+    /// Adds to what was sent to the client.
+    pub fn add_reply(&mut self, bytes: usize, documents: u64) {
+        self.record.reply_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.record.documents += documents;
+    }
+
+    /// Ends the observation.
+    pub fn finish(mut self, outcome: Outcome, now: Instant) {
+        self.record.outcome = outcome;
+        self.enter(self.phase, now);
+    }
+}
+
+impl Drop for Observation<'_> {
+    fn drop(&mut self) {
+        if self.record.outcome == Outcome::ClientGone {
+            self.enter(self.phase, Instant::now());
+            self.observer.client_gone(self.phase);
+        }
+        self.observer.record(&self.record);
+    }
+}

@@ -1,0 +1,118 @@
+//! Figures of one server, counted by the pool and by the connections' making.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use metrics::{Counter, Gauge, Histogram, Label};
+
+use super::{exporter::Exporter, metric_name::MetricName};
+
+/// Why a connection to a server ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Unused for too long.
+    Idle,
+    /// Too old.
+    Expired,
+    /// Of an earlier generation of its pool.
+    Stale,
+    /// Given up for another user's.
+    GaveWay,
+    /// Broken, or not clean after an operation.
+    Broken,
+    /// The server no longer knows the connection's user.
+    Unauthorized,
+    /// The pool or Seawall ended.
+    PoolClosed,
+}
+
+impl CloseReason {
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Expired => "expired",
+            Self::Stale => "stale",
+            Self::GaveWay => "gave_way",
+            Self::Broken => "broken",
+            Self::Unauthorized => "unauthorized",
+            Self::PoolClosed => "pool_closed",
+        }
+    }
+}
+
+/// Kept handles on one server's metrics.
+pub struct ServerMetrics {
+    exporter: Arc<Exporter>,
+    server: String,
+    created: Counter,
+    checkout: Histogram,
+    pending: Gauge,
+    available: Gauge,
+    in_use: Gauge,
+    wait_queue: Gauge,
+}
+
+impl fmt::Debug for ServerMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerMetrics").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+impl ServerMetrics {
+    pub(super) fn new(exporter: Arc<Exporter>, server: &str) -> Self {
+        let labels = || vec![Label::new("server", server.to_owned())];
+        let state = |state: &'static str| {
+            let mut labels = labels();
+            labels.push(Label::new("state", state));
+            exporter.gauge(MetricName::ServerConnections, labels)
+        };
+        Self {
+            server: server.to_owned(),
+            created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
+            checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
+            pending: state("pending"),
+            available: state("available"),
+            in_use: state("in_use"),
+            wait_queue: exporter.gauge(MetricName::WaitQueueLength, labels()),
+            exporter,
+        }
+    }
+
+    /// A connection is established.
+    pub fn connection_created(&self) {
+        self.created.increment(1);
+    }
+
+    /// A connection ended.
+    pub fn connection_closed(&self, reason: CloseReason) {
+        self.counter(MetricName::ServerConnectionsClosedTotal, &[("reason", reason.as_str())]);
+    }
+
+    /// A login of ours at the server; `mechanism` by its SCRAM name.
+    pub fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
+        let result = if is_ok { "ok" } else { "failed" };
+        let labels = [("mechanism", mechanism), ("result", result)];
+        self.counter(MetricName::ServerAuthenticationsTotal, &labels);
+    }
+
+    /// The time a checkout took.
+    pub fn checked_out(&self, time: Duration) {
+        self.checkout.record(time.as_secs_f64());
+    }
+
+    /// The pool's state, read when metrics are scraped.
+    pub fn show(&self, pending: usize, available: usize, in_use: usize, wait_queue: usize) {
+        let float = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+        self.pending.set(float(pending));
+        self.available.set(float(available));
+        self.in_use.set(float(in_use));
+        self.wait_queue.set(float(wait_queue));
+    }
+
+    /// For events too rare to keep a handle on.
+    fn counter(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
+        let mut all = vec![Label::new("server", self.server.clone())];
+        all.extend(labels.iter().map(|(key, value)| Label::new(*key, *value)));
+        self.exporter.counter(name, all).increment(1);
+    }
+}
