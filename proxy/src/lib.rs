@@ -4,5 +4,6 @@ pub mod command;
 pub mod connection;
 pub mod history;
 pub mod observe;
+pub mod pool;
 pub mod shape;
 pub mod wire;

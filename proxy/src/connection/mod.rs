@@ -81,3 +81,13 @@ impl Connection {
         id
     }
 }
+
+impl ConnectionId {
+    /// The share (0.8 to 1) of the longest life that this connection gets: spread over connections, so that
+    /// those made together do not end together.
+    pub fn life_share(self) -> f64 {
+        // Fibonacci hashing spreads consecutive numbers evenly.
+        let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        1.0 - 0.2 * f64::from(u16::try_from(spread).unwrap_or(u16::MAX)) / f64::from(u16::MAX)
+    }
+}

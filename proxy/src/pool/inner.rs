@@ -1,0 +1,410 @@
+//! The state of one server's connections, and every decision about them. No I/O, no clock.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    CheckOutError, Limits, Snapshot, UserSnapshot,
+    user::{User, Waiter},
+};
+use crate::{
+    auth::{Identity, IdentityId, Standing},
+    connection::{Connection, Generation},
+    observe::CloseReason,
+};
+
+/// How long another user's waiter lets a busy user keep its connections when the server's bound is reached.
+/// Giving way costs a connect and a login at the server, so not for every operation.
+const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
+
+/// A waiter's number, in order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Paused,
+    Ready,
+    Closed,
+}
+
+/// How a checkout begins.
+pub(super) enum Start {
+    Ready(Connection),
+    Wait(Ticket, oneshot::Receiver<Result<Connection, CheckOutError>>),
+    Refused(CheckOutError),
+}
+
+type Answer = oneshot::Sender<Result<Connection, CheckOutError>>;
+
+/// What is to be done outside the lock.
+#[derive(Default)]
+pub(super) struct Todo {
+    pub(super) hand_over: Vec<(Arc<Identity>, Answer, Connection)>,
+    pub(super) fail: Vec<(Answer, CheckOutError)>,
+    /// Connections are closed by being dropped, outside the lock.
+    pub(super) close: Vec<(Connection, CloseReason)>,
+    pub(super) establish: Vec<(Arc<Identity>, Generation)>,
+}
+
+pub(super) struct Inner {
+    limits: Limits,
+    state: State,
+    generation: Generation,
+    users: HashMap<IdentityId, User>,
+    /// Connections of all users, in whatever state.
+    total: usize,
+    /// Waiters of all users in order of arrival; those that left are skipped when they come to the front.
+    arrivals: VecDeque<(IdentityId, Ticket)>,
+    waiting: usize,
+    next_ticket: u64,
+}
+
+impl Inner {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            state: State::Paused,
+            generation: Generation::default(),
+            users: HashMap::new(),
+            total: 0,
+            arrivals: VecDeque::new(),
+            waiting: 0,
+            next_ticket: 0,
+        }
+    }
+
+    pub(super) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    pub(super) fn check_out(&mut self, identity: &Arc<Identity>, now: Instant) -> (Start, Todo) {
+        let mut todo = Todo::default();
+        match self.state {
+            State::Paused => return (Start::Refused(CheckOutError::Paused), todo),
+            State::Closed => return (Start::Refused(CheckOutError::Closed), todo),
+            State::Ready => {}
+        }
+        let user = self.users.entry(identity.id()).or_insert_with(|| User::new(identity));
+        while let Some(connection) = user.available.pop() {
+            match self.limits.perished(&connection, self.generation, now) {
+                Some(reason) => {
+                    self.total -= 1;
+                    todo.close.push((connection, reason));
+                }
+                None => {
+                    user.in_use += 1;
+                    return (Start::Ready(connection), todo);
+                }
+            }
+        }
+        if self.waiting >= self.limits.wait_queue_size {
+            return (Start::Refused(CheckOutError::QueueFull), todo);
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let (answer, receiver) = oneshot::channel();
+        user.waiters.push_back(Waiter { ticket, since: now, answer });
+        self.waiting += 1;
+        self.arrivals.push_back((identity.id(), ticket));
+        self.grow(identity.id(), &mut todo);
+        (Start::Wait(ticket, receiver), todo)
+    }
+
+    pub(super) fn check_in(
+        &mut self,
+        id: IdentityId,
+        mut connection: Connection,
+        perished: Option<CloseReason>,
+        now: Instant,
+    ) -> Todo {
+        let mut todo = Todo::default();
+        let oldest = self.oldest_waiter();
+        let gives_way = oldest.is_some_and(|(other, since)| self.gives_way(id, other, since, now));
+        let Some(user) = self.users.get_mut(&id) else {
+            // Only a connection that was counted can be checked in, and its user stays while it is in use.
+            debug_assert!(false, "checked in to an unknown user");
+            return todo;
+        };
+        user.in_use -= 1;
+        let is_closed = self.state == State::Closed;
+        let reason = perished
+            .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
+            .or_else(|| (user.identity.standing() == Standing::Gone).then_some(CloseReason::Unauthorized))
+            .or_else(|| self.limits.perished(&connection, self.generation, now))
+            .or_else(|| gives_way.then_some(CloseReason::GaveWay));
+        if let Some(reason) = reason {
+            self.total -= 1;
+            todo.close.push((connection, reason));
+            self.use_room(id, &mut todo);
+            return todo;
+        }
+        connection.last_used_at = now;
+        match user.waiters.pop_front() {
+            Some(waiter) => {
+                user.in_use += 1;
+                self.waiting -= 1;
+                todo.hand_over.push((Arc::clone(&user.identity), waiter.answer, connection));
+            }
+            None => user.available.push(connection),
+        }
+        todo
+    }
+
+    /// Whether `id`'s connection makes room for the oldest waiter, of another user, that the server's bound
+    /// alone holds up.
+    fn gives_way(&self, id: IdentityId, other: IdentityId, since: Instant, now: Instant) -> bool {
+        if other == id || self.total < self.limits.max_server_connections {
+            return false;
+        }
+        let is_held_up = self.users.get(&other).is_some_and(|u| u.wants_more(&self.limits));
+        let is_needed_here = self.users.get(&id).is_some_and(|u| !u.waiters.is_empty());
+        is_held_up && (!is_needed_here || now.saturating_duration_since(since) >= GIVE_WAY_AFTER)
+    }
+
+    fn oldest_waiter(&mut self) -> Option<(IdentityId, Instant)> {
+        while let Some((id, ticket)) = self.arrivals.front() {
+            let first = self.users.get(id).and_then(|user| user.waiters.front());
+            match first {
+                Some(waiter) if waiter.ticket == *ticket => return Some((*id, waiter.since)),
+                _ => self.arrivals.pop_front(),
+            };
+        }
+        None
+    }
+
+    /// Room came free: the oldest waiter's user first, then `id`'s own.
+    fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
+        if let Some((oldest, _)) = self.oldest_waiter() {
+            self.grow(oldest, todo);
+        }
+        self.grow(id, todo);
+    }
+
+    /// Establishes what a user wants, as far as the bounds allow.
+    fn grow(&mut self, id: IdentityId, todo: &mut Todo) {
+        if self.state != State::Ready {
+            return;
+        }
+        while self.users.get(&id).is_some_and(|user| user.wants_more(&self.limits)) {
+            if self.total >= self.limits.max_server_connections && !self.make_room(id, todo) {
+                return;
+            }
+            let Some(user) = self.users.get_mut(&id) else { return };
+            user.pending += 1;
+            self.total += 1;
+            todo.establish.push((Arc::clone(&user.identity), self.generation));
+        }
+    }
+
+    /// Closes the connection of another user that has been unused longest.
+    fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
+        let others = self.users.values_mut().filter(|user| user.identity.id() != id);
+        let idle = others.filter(|user| !user.available.is_empty());
+        let longest = idle.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
+        let Some(user) = longest else { return false };
+        todo.close.push((user.available.remove(0), CloseReason::GaveWay));
+        self.total -= 1;
+        true
+    }
+
+    pub(super) fn established(
+        &mut self,
+        identity: &Arc<Identity>,
+        connection: Connection,
+        now: Instant,
+    ) -> Todo {
+        if let Some(user) = self.users.get_mut(&identity.id()) {
+            user.pending -= 1;
+            user.in_use += 1;
+        }
+        self.check_in(identity.id(), connection, None, now)
+    }
+
+    pub(super) fn not_established(
+        &mut self,
+        identity: &Arc<Identity>,
+        error: &CheckOutError,
+        _now: Instant,
+    ) -> Todo {
+        let mut todo = Todo::default();
+        self.total -= 1;
+        if let Some(user) = self.users.get_mut(&identity.id()) {
+            user.pending -= 1;
+            let is_for_all = matches!(
+                error, CheckOutError::Establish { error, .. } if error.refuses_keys()
+            );
+            let told = if is_for_all { user.waiters.len() } else { user.waiters.len().min(1) };
+            self.waiting -= told;
+            todo.fail.extend(user.waiters.drain(..told).map(|w| (w.answer, error.clone())));
+        }
+        self.use_room(identity.id(), &mut todo);
+        todo
+    }
+
+    pub(super) fn adopt(
+        &mut self,
+        identity: &Arc<Identity>,
+        mut connection: Connection,
+        now: Instant,
+    ) -> Todo {
+        let mut todo = Todo::default();
+        let user = self.users.entry(identity.id()).or_insert_with(|| User::new(identity));
+        let has_room = user.total() < self.limits.max_pool_size;
+        let server_has_room = self.total < self.limits.max_server_connections
+            || self.make_room(identity.id(), &mut todo);
+        if self.state != State::Ready || !has_room || !server_has_room {
+            todo.close.push((connection, CloseReason::GaveWay));
+            return todo;
+        }
+        connection.generation = self.generation;
+        self.total += 1;
+        if let Some(user) = self.users.get_mut(&identity.id()) {
+            user.in_use += 1;
+        }
+        let mut more = self.check_in(identity.id(), connection, None, now);
+        more.close.append(&mut todo.close);
+        more
+    }
+
+    pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket) {
+        if let Some(user) = self.users.get_mut(&id) {
+            let before = user.waiters.len();
+            user.waiters.retain(|waiter| waiter.ticket != ticket);
+            self.waiting -= before - user.waiters.len();
+        }
+        if self.waiting == 0 {
+            self.arrivals.clear();
+        }
+    }
+
+    /// `None` if `generation` is not the current one.
+    pub(super) fn clear(&mut self, generation: Generation) -> Option<Todo> {
+        if generation != self.generation || self.state == State::Closed {
+            return None;
+        }
+        self.generation = generation.next();
+        self.state = State::Paused;
+        Some(self.empty(CloseReason::Stale, &CheckOutError::Paused))
+    }
+
+    pub(super) fn ready(&mut self) {
+        if self.state == State::Paused {
+            self.state = State::Ready;
+        }
+    }
+
+    pub(super) fn close(&mut self) -> Todo {
+        self.state = State::Closed;
+        self.empty(CloseReason::PoolClosed, &CheckOutError::Closed)
+    }
+
+    fn empty(&mut self, reason: CloseReason, error: &CheckOutError) -> Todo {
+        let mut todo = Todo::default();
+        for user in self.users.values_mut() {
+            self.total -= user.available.len();
+            todo.close.extend(user.available.drain(..).map(|c| (c, reason)));
+            todo.fail.extend(user.waiters.drain(..).map(|w| (w.answer, error.clone())));
+        }
+        self.waiting = 0;
+        self.arrivals.clear();
+        todo
+    }
+
+    pub(super) fn forget(&mut self, id: IdentityId) -> Todo {
+        let mut todo = Todo::default();
+        if let Some(user) = self.users.get_mut(&id) {
+            self.total -= user.available.len();
+            let closed = user.available.drain(..);
+            todo.close.extend(closed.map(|c| (c, CloseReason::Unauthorized)));
+        }
+        self.use_room(id, &mut todo);
+        todo
+    }
+
+    pub(super) fn maintain(&mut self, now: Instant) -> Todo {
+        let mut todo = Todo::default();
+        for user in self.users.values_mut() {
+            let before = user.available.len();
+            let perished = |c: &Connection| self.limits.perished(c, self.generation, now);
+            let (keep, close): (Vec<_>, Vec<_>) =
+                user.available.drain(..).map(|c| (perished(&c), c)).partition(|(r, _)| r.is_none());
+            user.available.extend(keep.into_iter().map(|(_, connection)| connection));
+            todo.close.extend(close.into_iter().filter_map(|(reason, c)| Some((c, reason?))));
+            self.total -= before - user.available.len();
+        }
+        self.users.retain(|_, user| !user.is_unused());
+        let ids: Vec<_> = self.users.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.use_room(id, &mut todo));
+        todo
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        let users: Vec<_> = self.users.values().map(UserSnapshot::of).collect();
+        Snapshot {
+            state: match self.state {
+                State::Paused => "paused",
+                State::Ready => "ready",
+                State::Closed => "closed",
+            },
+            pending: users.iter().map(|u| u.pending).sum(),
+            available: users.iter().map(|u| u.available).sum(),
+            in_use: users.iter().map(|u| u.in_use).sum(),
+            wait_queue: self.waiting,
+            users,
+        }
+    }
+
+    /// What must hold between calls.
+    #[cfg(test)]
+    pub(super) fn check_invariants(&self) {
+        let total: usize = self.users.values().map(User::total).sum();
+        assert_eq!(total, self.total, "the total is the sum over users");
+        assert!(total <= self.limits.max_server_connections, "the server's bound holds");
+        let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
+        assert_eq!(waiting, self.waiting, "the queue's length is the sum over users");
+        for user in self.users.values() {
+            assert!(user.total() <= self.limits.max_pool_size, "a user's bound holds");
+            assert!(user.pending <= self.limits.max_connecting, "max_connecting holds");
+            assert!(user.waiters.is_empty() || user.available.is_empty(), "nobody waits in vain");
+        }
+    }
+}
+
+impl Limits {
+    /// Why a connection must not be handed out any more, if so.
+    fn perished(
+        &self,
+        connection: &Connection,
+        generation: Generation,
+        now: Instant,
+    ) -> Option<CloseReason> {
+        if connection.generation != generation {
+            return Some(CloseReason::Stale);
+        }
+        let age = now.saturating_duration_since(connection.created_at);
+        if self.max_life_time.is_some_and(|limit| age >= limit.mul_f64(connection.id().life_share())) {
+            return Some(CloseReason::Expired);
+        }
+        let idle = now.saturating_duration_since(connection.last_used_at);
+        self.max_idle_time.is_some_and(|limit| idle >= limit).then_some(CloseReason::Idle)
+    }
+}
+
+impl UserSnapshot {
+    fn of(user: &User) -> Self {
+        Self {
+            name: user.identity.name().to_owned(),
+            source: user.identity.source().to_owned(),
+            pending: user.pending,
+            available: user.available.len(),
+            in_use: user.in_use,
+            wait_queue: user.waiters.len(),
+        }
+    }
+}

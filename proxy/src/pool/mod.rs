@@ -1,0 +1,318 @@
+//! One server's connections, a pool for each user, under one bound.
+//!
+//! The words and rules are those of the connection monitoring and pooling specification (CMAP): pending,
+//! available, in use, perished; paused, ready, closed; generations. `Inner` is plain data behind a mutex: it
+//! takes `now`, says what to do and does no I/O; this module does it. A checkout never crosses users.
+//!
+//! Source: <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
+
+mod checkout;
+mod inner;
+#[cfg(test)]
+mod tests;
+mod user;
+
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    auth::{Identity, IdentityId},
+    connection::{Connection, Connector, EstablishError, Generation, ServerAddress},
+    observe::{CloseReason, ServerMetrics},
+};
+
+pub use self::checkout::Checkout;
+use self::inner::{Inner, Start, Ticket, Todo};
+
+/// A pool's limits; the same for every server.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections of one user to one server.
+    pub max_pool_size: usize,
+    /// Connections of one user to one server that are kept open without use.
+    pub min_pool_size: usize,
+    /// Connections to one server, of all users together.
+    pub max_server_connections: usize,
+    /// Connections of one user to one server being established at a time.
+    pub max_connecting: usize,
+    /// How long a connection may go unused.
+    pub max_idle_time: Option<Duration>,
+    /// How long a connection may live; each ends up to a fifth earlier, so that they do not end together.
+    pub max_life_time: Option<Duration>,
+    /// How long an operation waits for a connection.
+    pub wait_queue_timeout: Duration,
+    /// Operations that may wait for one server.
+    pub wait_queue_size: usize,
+}
+
+/// Why no connection was checked out.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CheckOutError {
+    /// The pool waits for its server to be found well again.
+    #[error("the server's pool is paused")]
+    Paused,
+    /// The pool is closed: the server left the deployment, or Seawall ends.
+    #[error("the server's pool is closed")]
+    Closed,
+    /// Too many wait already.
+    #[error("the wait queue is full")]
+    QueueFull,
+    /// No connection came free in time.
+    #[error("no connection came free in time")]
+    TimedOut,
+    /// No connection could be established.
+    #[error("{error}")]
+    Establish {
+        /// What went wrong.
+        error: Arc<EstablishError>,
+        /// The generation in which it did.
+        generation: Generation,
+    },
+}
+
+/// What a pool holds, for people.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// `paused`, `ready` or `closed`.
+    pub state: &'static str,
+    /// Being established.
+    pub pending: usize,
+    /// Ready for use.
+    pub available: usize,
+    /// In use.
+    pub in_use: usize,
+    /// Operations that wait.
+    pub wait_queue: usize,
+    /// The same by user: name, source, pending, available, in use, waiting.
+    pub users: Vec<UserSnapshot>,
+}
+
+/// What a pool holds of one user.
+#[derive(Clone, Debug)]
+pub struct UserSnapshot {
+    /// The user's name; empty where the deployment asks nobody.
+    pub name: String,
+    /// The database it is defined in.
+    pub source: String,
+    /// Being established.
+    pub pending: usize,
+    /// Ready for use.
+    pub available: usize,
+    /// In use.
+    pub in_use: usize,
+    /// Operations that wait.
+    pub wait_queue: usize,
+}
+
+/// All connections to one server.
+pub struct ServerPool {
+    address: ServerAddress,
+    inner: Mutex<Inner>,
+    connector: Connector,
+    metrics: ServerMetrics,
+    wait_queue_timeout: Duration,
+    /// Where connections are made and live: the data plane's runtime.
+    runtime: Handle,
+    /// For the tasks that establish; they must not keep a removed server's pool alive.
+    me: Weak<Self>,
+}
+
+impl fmt::Debug for ServerPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerPool").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// A place in the wait queue; left on drop, and a connection that came meanwhile is given back.
+struct Waiting<'a> {
+    pool: &'a ServerPool,
+    identity: &'a Arc<Identity>,
+    ticket: Ticket,
+    answer: oneshot::Receiver<Result<Connection, CheckOutError>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.pool.inner.lock().leave(self.identity.id(), self.ticket);
+        self.answer.close();
+        if let Ok(Ok(connection)) = self.answer.try_recv() {
+            self.pool.check_in(self.identity, connection, None);
+        }
+    }
+}
+
+impl ServerPool {
+    /// A pool in state paused; `runtime` is where its connections will live.
+    pub fn new(
+        address: ServerAddress,
+        limits: Limits,
+        connector: Connector,
+        metrics: ServerMetrics,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            address,
+            wait_queue_timeout: limits.wait_queue_timeout,
+            inner: Mutex::new(Inner::new(limits)),
+            connector,
+            metrics,
+            runtime,
+            me: me.clone(),
+        })
+    }
+
+    /// The server.
+    pub fn address(&self) -> &ServerAddress {
+        &self.address
+    }
+
+    /// Figures of the server.
+    pub fn metrics(&self) -> &ServerMetrics {
+        &self.metrics
+    }
+
+    /// Checks out a connection authenticated as `identity`, by `deadline` or the pool's own limit, whichever
+    /// comes first. Waiters are served in order of arrival.
+    ///
+    /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
+    ///
+    /// # Errors
+    /// See [`CheckOutError`].
+    pub async fn check_out(
+        self: &Arc<Self>,
+        identity: &Arc<Identity>,
+        deadline: Instant,
+    ) -> Result<Checkout, CheckOutError> {
+        let now = Instant::now();
+        let (start, todo) = self.inner.lock().check_out(identity, now);
+        self.perform(todo);
+        let connection = match start {
+            Start::Ready(connection) => connection,
+            Start::Refused(error) => return Err(error),
+            Start::Wait(ticket, answer) => {
+                let mut waiting = Waiting { pool: self, identity, ticket, answer };
+                let deadline = deadline.min(now + self.wait_queue_timeout);
+                let answer = timeout_at(deadline, &mut waiting.answer).await;
+                let answer = answer.map_err(|_| CheckOutError::TimedOut)?;
+                answer.map_err(|_| CheckOutError::Closed)??
+            }
+        };
+        self.metrics.checked_out(now.elapsed());
+        Ok(Checkout::new(Arc::clone(self), Arc::clone(identity), connection))
+    }
+
+    /// Takes in a connection that was authenticated outside, if there is room for it.
+    pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
+        self.metrics.connection_created();
+        let todo = self.inner.lock().adopt(identity, connection, Instant::now());
+        self.perform(todo);
+    }
+
+    /// The generation of connections made now.
+    pub fn generation(&self) -> Generation {
+        self.inner.lock().generation()
+    }
+
+    /// Clears the pool after a failure seen in `generation`: connections of it are stale, waiters are told to
+    /// select again, and nothing is established until [`ServerPool::ready`]. A failure of an earlier
+    /// generation says nothing new.
+    pub fn clear(&self, generation: Generation) -> bool {
+        let todo = self.inner.lock().clear(generation);
+        let is_cleared = todo.is_some();
+        self.perform(todo.unwrap_or_default());
+        is_cleared
+    }
+
+    /// The server has been found well.
+    pub fn ready(&self) {
+        self.inner.lock().ready();
+    }
+
+    /// Ends the pool: what is available is closed, what is in use will be when it is given back.
+    pub fn close(&self) {
+        let todo = self.inner.lock().close();
+        self.perform(todo);
+    }
+
+    /// Closes what is available to a user that is no more.
+    pub fn forget(&self, identity: IdentityId) {
+        let todo = self.inner.lock().forget(identity);
+        self.perform(todo);
+    }
+
+    /// Closes what is too old or unused for too long, and fills up to the minimum. Called once a second.
+    pub fn maintain(&self) {
+        let todo = self.inner.lock().maintain(Instant::now());
+        self.perform(todo);
+    }
+
+    /// What it holds now; also brings the gauges up to date.
+    pub fn snapshot(&self) -> Snapshot {
+        let snapshot = self.inner.lock().snapshot();
+        let Snapshot { pending, available, in_use, wait_queue, .. } = snapshot;
+        self.metrics.show(pending, available, in_use, wait_queue);
+        snapshot
+    }
+
+    fn check_in(
+        &self,
+        identity: &Arc<Identity>,
+        connection: Connection,
+        perished: Option<CloseReason>,
+    ) {
+        let now = Instant::now();
+        let todo = self.inner.lock().check_in(identity.id(), connection, perished, now);
+        self.perform(todo);
+    }
+
+    /// Does what `Inner` decided, outside its lock.
+    fn perform(&self, todo: Todo) {
+        for (_, reason) in todo.close {
+            self.metrics.connection_closed(reason);
+        }
+        for (waiter, error) in todo.fail {
+            // A waiter that has left meanwhile needs no answer.
+            drop(waiter.send(Err(error)));
+        }
+        for (identity, waiter, connection) in todo.hand_over {
+            if let Err(Ok(connection)) = waiter.send(Ok(connection)) {
+                self.check_in(&identity, connection, None);
+            }
+        }
+        for (identity, generation) in todo.establish {
+            self.establish(identity, generation);
+        }
+    }
+
+    fn establish(&self, identity: Arc<Identity>, generation: Generation) {
+        let me = self.me.clone();
+        let (connector, address) = (self.connector.clone(), self.address.clone());
+        self.runtime.spawn(async move {
+            let Some(pool) = me.upgrade() else { return };
+            let result = connector.establish(&address, &identity, &pool.metrics).await;
+            let todo = match result {
+                Ok(mut connection) => {
+                    pool.metrics.connection_created();
+                    connection.generation = generation;
+                    pool.inner.lock().established(&identity, connection, Instant::now())
+                }
+                Err(error) => {
+                    tracing::debug!(server = %address, %error, "connection not established");
+                    let error = CheckOutError::Establish { error: Arc::new(error), generation };
+                    pool.inner.lock().not_established(&identity, &error, Instant::now())
+                }
+            };
+            pool.perform(todo);
+        });
+    }
+}

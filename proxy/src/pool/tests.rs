@@ -1,0 +1,357 @@
+//! The rules of `Inner` as facts, on a clock that only the test moves.
+
+use std::{sync::Arc, time::Duration};
+
+use proptest::prelude::*;
+use tokio::{net::UnixStream, time::Instant};
+
+use super::{
+    CheckOutError, Limits,
+    inner::{Inner, Start, Todo},
+};
+use crate::{
+    auth::Identity,
+    connection::{Connection, Generation},
+    observe::CloseReason,
+    wire::Stream,
+};
+
+fn limits() -> Limits {
+    Limits {
+        max_pool_size: 3,
+        min_pool_size: 0,
+        max_server_connections: 4,
+        max_connecting: 2,
+        max_idle_time: Some(Duration::from_secs(60)),
+        max_life_time: Some(Duration::from_secs(600)),
+        wait_queue_timeout: Duration::from_secs(10),
+        wait_queue_size: 8,
+    }
+}
+
+fn inner(limits: Limits) -> Inner {
+    let mut inner = Inner::new(limits);
+    inner.ready();
+    inner
+}
+
+fn identity(name: &str) -> Arc<Identity> {
+    Arc::new(Identity::new(name, "admin", None, crate::auth::Login::Anonymous))
+}
+
+fn connection(now: Instant, generation: Generation) -> Connection {
+    let (near, _far) = UnixStream::pair().unwrap();
+    let mut connection = Connection::new(Stream::Unix(near), now);
+    connection.generation = generation;
+    connection
+}
+
+fn reasons(todo: &Todo) -> Vec<CloseReason> {
+    todo.close.iter().map(|(_, reason)| *reason).collect()
+}
+
+/// Checks out until a connection is had, establishing as told.
+fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
+    let (start, todo) = inner.check_out(user, now);
+    match start {
+        Start::Ready(connection) => connection,
+        Start::Refused(error) => panic!("refused: {error}"),
+        Start::Wait(_, _) => {
+            assert_eq!(todo.establish.len(), 1);
+            let generation = inner.generation();
+            let mut todo = inner.established(user, connection(now, generation), now);
+            todo.hand_over.pop().expect("the waiter gets the connection").2
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_given_back_is_handed_out_first() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let (a, b) = (obtain(&mut inner, &user, now), obtain(&mut inner, &user, now));
+    let (a_id, b_id) = (a.id(), b.id());
+    inner.check_in(user.id(), a, None, now);
+    inner.check_in(user.id(), b, None, now);
+    assert_eq!(obtain(&mut inner, &user, now).id(), b_id);
+    assert_eq!(obtain(&mut inner, &user, now).id(), a_id);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_served_in_order_of_arrival() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let mut queue = Vec::new();
+    for _ in 0..3 {
+        let (start, todo) = inner.check_out(&user, now);
+        assert!(todo.establish.is_empty(), "the user's bound is reached");
+        let Start::Wait(ticket, receiver) = start else { panic!("has to wait") };
+        queue.push((ticket, receiver));
+    }
+    inner.leave(user.id(), queue[1].0);
+    let mut served = Vec::new();
+    for connection in held {
+        for (_, answer, connection) in inner.check_in(user.id(), connection, None, now).hand_over {
+            answer.send(Ok(connection)).unwrap();
+            let next = (0..3).find(|n| !served.contains(n) && queue[*n].1.try_recv().is_ok());
+            served.extend(next);
+        }
+    }
+    assert_eq!(served, [0, 2], "the one that left is passed over");
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_than_max_connecting_are_established_at_a_time() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let established: usize =
+        (0..3).map(|_| inner.check_out(&user, now).1.establish.len()).sum();
+    assert_eq!(established, 2);
+    let generation = inner.generation();
+    let todo = inner.established(&user, connection(now, generation), now);
+    assert_eq!(todo.hand_over.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
+    let (user, now) = (identity("u"), Instant::now());
+    let later = |seconds| now + Duration::from_secs(seconds);
+    let mut inner = inner(limits());
+    let c = obtain(&mut inner, &user, now);
+    inner.check_in(user.id(), c, None, now);
+    assert_eq!(reasons(&inner.maintain(later(59))), []);
+    assert_eq!(reasons(&inner.maintain(later(60))), [CloseReason::Idle]);
+    let c = obtain(&mut inner, &user, now);
+    assert_eq!(
+        reasons(&inner.check_in(user.id(), c, None, later(600))), [CloseReason::Expired]
+    );
+    let c = obtain(&mut inner, &user, now);
+    assert!(inner.clear(inner.generation()).is_some());
+    inner.ready();
+    assert_eq!(reasons(&inner.check_in(user.id(), c, None, now)), [CloseReason::Stale]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dirty_connection_is_closed_and_its_room_used() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, now) else { panic!("waits") };
+    let first = held.into_iter().next().unwrap();
+    let todo = inner.check_in(user.id(), first, Some(CloseReason::Broken), now);
+    assert_eq!(reasons(&todo), [CloseReason::Broken]);
+    assert_eq!(todo.establish.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let (_start, _) = inner.check_out(&user, now);
+    let first = inner.generation();
+    let todo = inner.clear(first).unwrap();
+    assert!(matches!(todo.fail[..], [(_, CheckOutError::Paused)]));
+    assert!(inner.clear(first).is_none());
+    let (start, _) = inner.check_out(&user, now);
+    assert!(matches!(start, Start::Refused(CheckOutError::Paused)));
+    // What was pending when the pool was cleared is stale when it comes.
+    let todo = inner.established(&user, connection(now, first), now);
+    assert_eq!(reasons(&todo), [CloseReason::Stale]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
+    let now = Instant::now();
+    let mut inner = inner(limits());
+    let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
+    for user in &users[..4] {
+        let c = obtain(&mut inner, user, now);
+        inner.check_in(user.id(), c, None, now);
+    }
+    let (_start, todo) = inner.check_out(&users[4], now);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    assert_eq!(todo.establish.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
+    let now = Instant::now();
+    let mut inner = inner(Limits { max_pool_size: 4, ..limits() });
+    let (busy, other) = (identity("busy"), identity("other"));
+    let mut held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
+    let (_other_waits, todo) = inner.check_out(&other, now);
+    assert!(todo.establish.is_empty());
+    let waits: Vec<_> = (0..3).map(|_| inner.check_out(&busy, now).0).collect();
+    let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, now);
+    assert_eq!(todo.hand_over.len(), 1, "its own waiter comes first");
+    let later = now + Duration::from_millis(100);
+    let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, later);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    assert_eq!(todo.establish[0].0.id(), other.id());
+    inner.check_invariants();
+    drop(waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() {
+    use crate::connection::EstablishError;
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let waits: Vec<_> = (0..3).map(|_| inner.check_out(&user, now).0).collect();
+    let generation = inner.generation();
+    let address = "h:1".parse().unwrap();
+    let timed_out = EstablishError::TimedOut { address, limit: Duration::from_secs(1) };
+    let error = |error| CheckOutError::Establish { error: Arc::new(error), generation };
+    let todo = inner.not_established(&user, &error(timed_out), now);
+    assert_eq!((todo.fail.len(), todo.establish.len()), (1, 1));
+    let todo = inner.not_established(&user, &error(EstablishError::NoLogin), now);
+    assert_eq!(todo.fail.len(), 2);
+    inner.check_invariants();
+    drop(waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let waits: Vec<_> = (0..8).map(|_| inner.check_out(&user, now).0).collect();
+    let (start, _) = inner.check_out(&user, now);
+    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    drop(waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_is_kept_filled() {
+    let (user, now) = (identity("u"), Instant::now());
+    let mut inner = inner(Limits { min_pool_size: 2, ..limits() });
+    let c = obtain(&mut inner, &user, now);
+    inner.check_in(user.id(), c, None, now);
+    assert_eq!(inner.maintain(now).establish.len(), 1);
+    inner.check_invariants();
+}
+
+/// One step of the random walk below.
+#[derive(Clone, Debug)]
+enum Step {
+    CheckOut(usize),
+    CheckIn(usize, bool),
+    Establish(bool),
+    Leave(usize),
+    Clear,
+    Maintain,
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0usize..3).prop_map(Step::CheckOut),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, clean)| Step::CheckIn(n, clean)),
+        5 => any::<bool>().prop_map(Step::Establish),
+        2 => any::<usize>().prop_map(Step::Leave),
+        1 => Just(Step::Clear),
+        1 => Just(Step::Maintain),
+        1 => (0u64..90).prop_map(Step::Wait),
+    ]
+}
+
+/// The world round `Inner` in a random walk: who holds what, and what is being established.
+struct Walk {
+    inner: Inner,
+    users: Vec<Arc<Identity>>,
+    now: Instant,
+    held: Vec<(Arc<Identity>, Connection)>,
+    pending: Vec<(Arc<Identity>, Generation)>,
+    waits: Vec<(
+        Arc<Identity>,
+        super::inner::Ticket,
+        tokio::sync::oneshot::Receiver<Result<Connection, CheckOutError>>,
+    )>,
+}
+
+impl Walk {
+    fn perform(&mut self, todo: Todo) {
+        self.pending.extend(todo.establish);
+        for (_, answer, connection) in todo.hand_over {
+            answer.send(Ok(connection)).expect("waiters that left were taken from the queue");
+        }
+        todo.fail.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
+        let mut i = 0;
+        while i < self.waits.len() {
+            match self.waits[i].2.try_recv() {
+                Ok(answer) => {
+                    let (user, _, _) = self.waits.swap_remove(i);
+                    self.held.extend(answer.ok().map(|connection| (user, connection)));
+                }
+                Err(_) => i += 1,
+            }
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        let now = self.now;
+        let todo = match step {
+            Step::CheckOut(user) => {
+                let user = Arc::clone(&self.users[user]);
+                let (start, todo) = self.inner.check_out(&user, now);
+                match start {
+                    Start::Ready(connection) => self.held.push((user, connection)),
+                    Start::Wait(ticket, receiver) => self.waits.push((user, ticket, receiver)),
+                    Start::Refused(_) => {}
+                }
+                todo
+            }
+            Step::CheckIn(n, clean) if !self.held.is_empty() => {
+                let (user, connection) = self.held.swap_remove(n % self.held.len());
+                let perished = (!clean).then_some(CloseReason::Broken);
+                self.inner.check_in(user.id(), connection, perished, now)
+            }
+            Step::Establish(works) if !self.pending.is_empty() => {
+                let (user, generation) = self.pending.remove(0);
+                if works {
+                    self.inner.established(&user, connection(now, generation), now)
+                } else {
+                    self.inner.not_established(&user, &CheckOutError::TimedOut, now)
+                }
+            }
+            Step::Leave(n) if !self.waits.is_empty() => {
+                let (user, ticket, _) = self.waits.swap_remove(n % self.waits.len());
+                self.inner.leave(user.id(), ticket);
+                Todo::default()
+            }
+            Step::Clear => {
+                let todo = self.inner.clear(self.inner.generation()).unwrap();
+                self.inner.ready();
+                todo
+            }
+            Step::Maintain => self.inner.maintain(now),
+            Step::Wait(seconds) => {
+                self.now += Duration::from_secs(seconds);
+                Todo::default()
+            }
+            _ => Todo::default(),
+        };
+        self.perform(todo);
+        self.inner.check_invariants();
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_invariants_hold_whatever_happens(steps in prop::collection::vec(step(), 1..150)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _guard = runtime.enter();
+        let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
+        let mut walk = Walk {
+            inner: inner(limits()), users, now: Instant::now(),
+            held: vec![], pending: vec![], waits: vec![],
+        };
+        steps.into_iter().for_each(|step| walk.take(step));
+        // When everybody gives back and nobody waits any more, nothing is left over.
+        while let Some((user, connection)) = walk.held.pop() {
+            let todo = walk.inner.check_in(user.id(), connection, None, walk.now);
+            walk.perform(todo);
+        }
+        prop_assert_eq!(walk.inner.snapshot().in_use, 0);
+    }
+}
