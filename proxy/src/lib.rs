@@ -6,4 +6,5 @@ pub mod history;
 pub mod observe;
 pub mod pool;
 pub mod shape;
+pub mod topology;
 pub mod wire;

@@ -41,7 +41,10 @@ pub const RETRYABLE_ERROR: &str = "RetryableError";
 /// Codes by which a member says that it is not, or no longer, what the client takes it for: node is
 /// recovering, and not writable primary (server discovery and monitoring specification).
 pub fn is_state_change(code: i32) -> bool {
-    matches!(code, 91 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436)
+    matches!(
+        code,
+        91 | 189 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436
+    )
 }
 
 /// State-change codes that say that nothing was done: the command may go to another member.
@@ -63,7 +66,11 @@ pub struct ErrorReply {
 impl ErrorReply {
     /// Without labels.
     pub fn new(code: i32, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), labels: Vec::new() }
+        Self {
+            code,
+            message: message.into(),
+            labels: Vec::new(),
+        }
     }
 
     /// With labels.
@@ -130,8 +137,10 @@ mod tests {
     fn fields_come_in_a_servers_order() {
         let reply = ErrorReply::new(HOST_UNREACHABLE, "x").with_labels(&[RETRYABLE_WRITE_ERROR]);
         let document = reply.to_document();
-        let names: Vec<_> =
-            document.iter().map(|e| e.unwrap().0.as_str().to_owned()).collect();
+        let names: Vec<_> = document
+            .iter()
+            .map(|e| e.unwrap().0.as_str().to_owned())
+            .collect();
         assert_eq!(names, ["errorLabels", "ok", "errmsg", "code", "codeName"]);
         let nameless = ErrorReply::new(40571, "").to_document();
         assert_eq!(nameless.get_str("codeName").unwrap(), "Location40571");

@@ -114,7 +114,10 @@ impl<'a> Command<'a> {
             }
             (None, _) => Err(InspectError::DatabaseNotString),
         })?;
-        Ok(Self { db: db.ok_or(InspectError::NoDatabase)?, ..command })
+        Ok(Self {
+            db: db.ok_or(InspectError::NoDatabase)?,
+            ..command
+        })
     }
 
     /// Inspects a command that came in `OP_QUERY`, whose database stands in its namespace.
@@ -248,7 +251,9 @@ fn array(value: ElementKind<'_>) -> Option<&[u8]> {
 fn ends_in_write(pipeline: &[u8]) -> bool {
     let last = Elements::of(pipeline).filter_map(Result::ok).last();
     let stage = last.and_then(|e| e.value.as_document());
-    let name = stage.and_then(|s| Elements::of(s).next()?.ok()).map(|e| e.name);
+    let name = stage
+        .and_then(|s| Elements::of(s).next()?.ok())
+        .map(|e| e.name);
     matches!(name, Some(b"$out" | b"$merge"))
 }
 
@@ -266,7 +271,11 @@ fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
         ElementKind::Int64(_) => 18,
         _ => return None,
     };
-    Some(MaxTime { milliseconds: value.as_i64()?, offset, bson_type })
+    Some(MaxTime {
+        milliseconds: value.as_i64()?,
+        offset,
+        bson_type,
+    })
 }
 
 /// A database name as servers on Linux accept it.
@@ -290,7 +299,10 @@ mod tests {
 
     #[test]
     fn the_fields_that_decide_are_found() {
-        let id = Binary { subtype: BinarySubtype::Uuid, bytes: (0..16).collect() };
+        let id = Binary {
+            subtype: BinarySubtype::Uuid,
+            bytes: (0..16).collect(),
+        };
         let body = doc! {
             "find": "orders", "filter": {"$db": "decoy"}, "lsid": {"id": id}, "txnNumber": 4i64,
             "startTransaction": true, "autocommit": false, "$readPreference": {"mode": "secondary"},
@@ -336,26 +348,47 @@ mod tests {
         let cases = [
             (doc! {"find": "c", "$db": "d"}, true),
             (doc! {"find": "c", "autocommit": false, "$db": "d"}, false),
-            (doc! {"aggregate": "c", "pipeline": [{"$match": {}}], "$db": "d"}, true),
-            (doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}], "$db": "d"}, false),
-            (doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}], "$db": "d"}, false),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$match": {}}], "$db": "d"},
+                true,
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}], "$db": "d"},
+                false,
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}], "$db": "d"},
+                false,
+            ),
             (doc! {"insert": "c", "$db": "d"}, false),
-            (doc! {"insert": "c", "lsid": lsid, "txnNumber": 1i64, "$db": "d"}, true),
+            (
+                doc! {"insert": "c", "lsid": lsid, "txnNumber": 1i64, "$db": "d"},
+                true,
+            ),
             (doc! {"getMore": 5i64, "collection": "c", "$db": "d"}, false),
             (doc! {"unheardOf": 1, "$db": "d"}, false),
         ];
         for (body, expected) in cases {
             let bytes = body.to_vec().unwrap();
-            assert_eq!(Command::inspect(&bytes).unwrap().may_be_repeated(), expected, "{body}");
+            assert_eq!(
+                Command::inspect(&bytes).unwrap().may_be_repeated(),
+                expected,
+                "{body}"
+            );
         }
     }
 
     #[test]
     fn a_wrapped_legacy_command_is_unwrapped() {
-        let bytes = doc! {"$query": {"isMaster": 1}, "$readPreference": {}}.to_vec().unwrap();
+        let bytes = doc! {"$query": {"isMaster": 1}, "$readPreference": {}}
+            .to_vec()
+            .unwrap();
         let command = Command::inspect_legacy(&bytes, "admin").unwrap();
         assert_eq!((command.name, command.db), (&b"isMaster"[..], "admin"));
         let bytes = doc! {"isMaster": 1, "$db": "admin"}.to_vec().unwrap();
-        assert!(Command::inspect_legacy(&bytes, "admin").is_err(), "as mongod: no $db in OP_QUERY");
+        assert!(
+            Command::inspect_legacy(&bytes, "admin").is_err(),
+            "as mongod: no $db in OP_QUERY"
+        );
     }
 }

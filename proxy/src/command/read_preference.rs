@@ -36,7 +36,9 @@ pub struct ReadPreference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadPreferenceError {
     /// Unknown or missing mode.
-    #[error("Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported")]
+    #[error(
+        "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
+    )]
     Mode,
     /// Tag sets that are no array of documents of strings.
     #[error("$readPreference tags must be an array of documents of strings")]
@@ -54,7 +56,11 @@ const MIN_STALENESS_SECONDS: i64 = 90;
 
 impl ReadPreference {
     /// What applies where none is sent.
-    pub const PRIMARY: Self = Self { mode: Mode::Primary, tag_sets: Vec::new(), max_staleness: None };
+    pub const PRIMARY: Self = Self {
+        mode: Mode::Primary,
+        tag_sets: Vec::new(),
+        max_staleness: None,
+    };
 
     /// Decodes a `$readPreference` document; unknown fields (`hedge`) are passed over.
     ///
@@ -72,8 +78,8 @@ impl ReadPreference {
             }
         }
         parsed.mode = mode.ok_or(ReadPreferenceError::Mode)?;
-        let is_conditional = parsed.max_staleness.is_some()
-            || parsed.tag_sets.iter().any(|tags| !tags.is_empty());
+        let is_conditional =
+            parsed.max_staleness.is_some() || parsed.tag_sets.iter().any(|tags| !tags.is_empty());
         if parsed.mode == Mode::Primary && is_conditional {
             return Err(ReadPreferenceError::PrimaryWithCondition);
         }
@@ -108,17 +114,24 @@ fn parse_mode(value: ElementKind<'_>) -> Result<Mode, ReadPreferenceError> {
 fn parse_tag_sets(
     value: ElementKind<'_>,
 ) -> Result<Vec<Vec<(String, String)>>, ReadPreferenceError> {
-    let ElementKind::Array(array) = value else { return Err(ReadPreferenceError::Tags) };
+    let ElementKind::Array(array) = value else {
+        return Err(ReadPreferenceError::Tags);
+    };
     let set = |document: &[u8]| {
         let tag = |element: crate::wire::Element<'_>| {
             let name = String::from_utf8(element.name.to_vec()).ok()?;
             Some((name, element.value.as_str()?.to_owned()))
         };
         let tags = Elements::of(document).map(|e| e.ok().and_then(tag));
-        tags.collect::<Option<Vec<_>>>().ok_or(ReadPreferenceError::Tags)
+        tags.collect::<Option<Vec<_>>>()
+            .ok_or(ReadPreferenceError::Tags)
     };
     Elements::of(array)
-        .map(|e| e.ok().and_then(|e| e.value.as_document()).ok_or(ReadPreferenceError::Tags))
+        .map(|e| {
+            e.ok()
+                .and_then(|e| e.value.as_document())
+                .ok_or(ReadPreferenceError::Tags)
+        })
         .map(|document| set(document?))
         .collect()
 }
@@ -155,7 +168,10 @@ mod tests {
         assert_eq!(parsed.tag_sets[0][1], ("use".into(), "report".into()));
         assert!(parsed.tag_sets[1].is_empty());
         assert_eq!(parsed.max_staleness, Some(Duration::from_secs(120)));
-        assert_eq!(parse(doc! {"mode": "primary", "tags": [{}]}).unwrap().mode, Mode::Primary);
+        assert_eq!(
+            parse(doc! {"mode": "primary", "tags": [{}]}).unwrap().mode,
+            Mode::Primary
+        );
     }
 
     #[test]
@@ -166,10 +182,22 @@ mod tests {
             (doc! {"mode": "Primary"}, E::Mode),
             (doc! {"mode": "nearest", "tags": {}}, E::Tags),
             (doc! {"mode": "nearest", "tags": [{"a": 1}]}, E::Tags),
-            (doc! {"mode": "nearest", "maxStalenessSeconds": 89}, E::MaxStaleness),
-            (doc! {"mode": "nearest", "maxStalenessSeconds": "x"}, E::MaxStaleness),
-            (doc! {"mode": "primary", "maxStalenessSeconds": 90}, E::PrimaryWithCondition),
-            (doc! {"mode": "primary", "tags": [{"a": "b"}]}, E::PrimaryWithCondition),
+            (
+                doc! {"mode": "nearest", "maxStalenessSeconds": 89},
+                E::MaxStaleness,
+            ),
+            (
+                doc! {"mode": "nearest", "maxStalenessSeconds": "x"},
+                E::MaxStaleness,
+            ),
+            (
+                doc! {"mode": "primary", "maxStalenessSeconds": 90},
+                E::PrimaryWithCondition,
+            ),
+            (
+                doc! {"mode": "primary", "tags": [{"a": "b"}]},
+                E::PrimaryWithCondition,
+            ),
         ];
         for (document, error) in cases {
             assert_eq!(parse(document.clone()), Err(error), "{document}");

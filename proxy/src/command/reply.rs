@@ -64,7 +64,11 @@ enum Head {
     Incomplete,
     Opaque,
     End,
-    Element { length: usize, skip: usize, enter: Option<(Scope, usize)> },
+    Element {
+        length: usize,
+        skip: usize,
+        enter: Option<(Scope, usize)>,
+    },
 }
 
 impl Default for ReplyScanner {
@@ -126,7 +130,9 @@ impl ReplyScanner {
 
     /// A head that a chunk's end cut: completed byte by byte.
     fn feed_carried<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
-        let Some((&byte, rest)) = chunk.split_first() else { return chunk };
+        let Some((&byte, rest)) = chunk.split_first() else {
+            return chunk;
+        };
         let Some(place) = self.carry.get_mut(self.carried) else {
             self.facts.is_opaque = true;
             return rest;
@@ -156,7 +162,11 @@ impl ReplyScanner {
                 self.depth = self.depth.saturating_sub(1);
                 Some(1)
             }
-            Head::Element { length, skip, enter } => {
+            Head::Element {
+                length,
+                skip,
+                enter,
+            } => {
                 let inside = enter.map_or(0, |(_, bytes)| bytes);
                 self.consume(length + skip + inside);
                 self.skip = skip;
@@ -172,7 +182,10 @@ impl ReplyScanner {
         if !self.begun {
             return;
         }
-        let left = self.depth.checked_sub(1).and_then(|top| self.open.get_mut(top));
+        let left = self
+            .depth
+            .checked_sub(1)
+            .and_then(|top| self.open.get_mut(top));
         match left.and_then(|(_, left)| left.checked_sub(bytes).map(|rest| *left = rest)) {
             Some(()) => {}
             None => self.facts.is_opaque = true,
@@ -194,17 +207,23 @@ impl ReplyScanner {
         if !self.begun {
             return match read_length(bytes) {
                 None => Head::Incomplete,
-                Some(length) if length >= 5 => {
-                    Head::Element { length: 4, skip: 0, enter: Some((Scope::Top, length - 4)) }
-                }
+                Some(length) if length >= 5 => Head::Element {
+                    length: 4,
+                    skip: 0,
+                    enter: Some((Scope::Top, length - 4)),
+                },
                 Some(_) => Head::Opaque,
             };
         }
-        let Some((&kind, rest)) = bytes.split_first() else { return Head::Incomplete };
+        let Some((&kind, rest)) = bytes.split_first() else {
+            return Head::Incomplete;
+        };
         if kind == 0 {
             return Head::End;
         }
-        let Some(name_length) = rest.iter().position(|&b| b == 0) else { return Head::Incomplete };
+        let Some(name_length) = rest.iter().position(|&b| b == 0) else {
+            return Head::Incomplete;
+        };
         let (name, value) = rest.split_at_checked(name_length).unwrap_or((rest, &[]));
         let value = value.get(1..).unwrap_or_default();
         self.read_value(kind, name, value, name_length + 2)
@@ -223,13 +242,21 @@ impl ReplyScanner {
             // Regular expressions and the like do not stand at these levels of a server's reply.
             _ => return Head::Opaque,
         };
-        let Some(skip) = skip else { return Head::Incomplete };
+        let Some(skip) = skip else {
+            return Head::Incomplete;
+        };
         self.count_batch_entry();
-        Head::Element { length, skip, enter: None }
+        Head::Element {
+            length,
+            skip,
+            enter: None,
+        }
     }
 
     fn read_document(&mut self, name: &[u8], value: &[u8], length: usize) -> Head {
-        let Some(size) = read_length(value) else { return Head::Incomplete };
+        let Some(size) = read_length(value) else {
+            return Head::Incomplete;
+        };
         if size < 5 {
             return Head::Opaque;
         }
@@ -249,21 +276,33 @@ impl ReplyScanner {
         };
         self.count_batch_entry();
         match enter {
-            Some(scope) => {
-                Head::Element { length: length + 4, skip: 0, enter: Some((scope, size - 4)) }
-            }
-            None => Head::Element { length, skip: size, enter: None },
+            Some(scope) => Head::Element {
+                length: length + 4,
+                skip: 0,
+                enter: Some((scope, size - 4)),
+            },
+            None => Head::Element {
+                length,
+                skip: size,
+                enter: None,
+            },
         }
     }
 
     fn read_scalar(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
         let number = match kind {
             0x08 => value.first().map(|&b| (i64::from(b), 1)),
-            0x10 => value.first_chunk().map(|b| (i64::from(i32::from_le_bytes(*b)), 4)),
+            0x10 => value
+                .first_chunk()
+                .map(|b| (i64::from(i32::from_le_bytes(*b)), 4)),
             0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
-            _ => value.first_chunk().map(|b| (i64::from(f64::from_le_bytes(*b) != 0.0), 8)),
+            _ => value
+                .first_chunk()
+                .map(|b| (i64::from(f64::from_le_bytes(*b) != 0.0), 8)),
         };
-        let Some((number, size)) = number else { return Head::Incomplete };
+        let Some((number, size)) = number else {
+            return Head::Incomplete;
+        };
         match (self.scope(), name) {
             (Scope::Top, b"ok") => self.facts.ok = Some(number != 0),
             (Scope::Top, b"n") if kind != 0x01 => self.facts.n = Some(number),
@@ -274,7 +313,11 @@ impl ReplyScanner {
             _ => {}
         }
         self.count_batch_entry();
-        Head::Element { length: length + size, skip: 0, enter: None }
+        Head::Element {
+            length: length + size,
+            skip: 0,
+            enter: None,
+        }
     }
 
     fn note_code(&mut self, code: i32) {
@@ -317,31 +360,45 @@ mod tests {
     }
 
     fn replies() -> Vec<(Document, ReplyFacts)> {
-        let rows: Vec<Bson> = (0..12).map(|i| doc! {"_id": i, "cursor": {"id": 9i64}}.into()).collect();
+        let rows: Vec<Bson> = (0..12)
+            .map(|i| doc! {"_id": i, "cursor": {"id": 9i64}}.into())
+            .collect();
         vec![
             (
                 doc! {"cursor": {"firstBatch": rows, "id": 77i64, "ns": "d.c"}, "ok": 1.0},
                 ReplyFacts {
-                    ok: Some(true), cursor_id: Some(77), batch_documents: 12, ..ReplyFacts::default()
+                    ok: Some(true),
+                    cursor_id: Some(77),
+                    batch_documents: 12,
+                    ..ReplyFacts::default()
                 },
             ),
             (
                 doc! {"errorLabels": ["x"], "ok": 0.0, "errmsg": "n", "code": 10107, "codeName": "c"},
                 ReplyFacts {
-                    ok: Some(false), code: Some(10107), state_change: Some(10107), ..ReplyFacts::default()
+                    ok: Some(false),
+                    code: Some(10107),
+                    state_change: Some(10107),
+                    ..ReplyFacts::default()
                 },
             ),
             (
                 doc! {"n": 3, "writeErrors": [{"index": 1, "code": 11000}, {"code": 91}], "ok": 1},
                 ReplyFacts {
-                    ok: Some(true), n: Some(3), write_errors: 2, state_change: Some(91),
+                    ok: Some(true),
+                    n: Some(3),
+                    write_errors: 2,
+                    state_change: Some(91),
                     ..ReplyFacts::default()
                 },
             ),
             (
                 doc! {"n": 1i64, "writeConcernError": {"code": 64, "errInfo": {"code": 91}}, "ok": true},
                 ReplyFacts {
-                    ok: Some(true), n: Some(1), write_concern_error: true, ..ReplyFacts::default()
+                    ok: Some(true),
+                    n: Some(1),
+                    write_concern_error: true,
+                    ..ReplyFacts::default()
                 },
             ),
         ]
@@ -370,9 +427,17 @@ mod tests {
             }
         }
         assert!(scan(&[1, 0, 0, 0, 0], 5).is_opaque);
-        assert!(scan(&doc! {"r": bson::Regex {
-            pattern: bson::raw::CString::try_from("a").unwrap(),
-            options: bson::raw::CString::try_from("").unwrap(),
-        }}.to_vec().unwrap(), 100).is_opaque);
+        assert!(
+            scan(
+                &doc! {"r": bson::Regex {
+                    pattern: bson::raw::CString::try_from("a").unwrap(),
+                    options: bson::raw::CString::try_from("").unwrap(),
+                }}
+                .to_vec()
+                .unwrap(),
+                100
+            )
+            .is_opaque
+        );
     }
 }

@@ -9,7 +9,8 @@ use bson::{Bson, Document};
 
 use super::error_reply::{HOST_UNREACHABLE, is_state_change};
 
-const NEUTRAL_TEXT: &str = "the server that ran this operation changed its state; it can be repeated";
+const NEUTRAL_TEXT: &str =
+    "the server that ran this operation changed its state; it can be repeated";
 
 /// The reply with state-change errors concealed, or `None` if there is none in it (or it is no BSON).
 pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
@@ -80,9 +81,22 @@ mod tests {
         let rewritten = rewritten(&reply).unwrap();
         let errors = rewritten.get_array("writeErrors").unwrap();
         assert_eq!(errors[0].as_document().unwrap().get_i32("code").unwrap(), 6);
-        assert_eq!(errors[1].as_document().unwrap().get_i32("code").unwrap(), 11000);
-        assert_eq!(rewritten.get_document("writeConcernError").unwrap().get_i32("code").unwrap(), 6);
-        assert_eq!(conceal_state_change(&doc! {"ok": 0.0, "code": 26}.to_vec().unwrap()), None);
+        assert_eq!(
+            errors[1].as_document().unwrap().get_i32("code").unwrap(),
+            11000
+        );
+        assert_eq!(
+            rewritten
+                .get_document("writeConcernError")
+                .unwrap()
+                .get_i32("code")
+                .unwrap(),
+            6
+        );
+        assert_eq!(
+            conceal_state_change(&doc! {"ok": 0.0, "code": 26}.to_vec().unwrap()),
+            None
+        );
         assert_eq!(conceal_state_change(b"not bson"), None);
     }
 }

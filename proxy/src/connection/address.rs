@@ -54,7 +54,10 @@ impl FromStr for ServerAddress {
         if host.is_empty() {
             return Err(wrong());
         }
-        Ok(Self::Tcp { host: host.to_ascii_lowercase(), port })
+        Ok(Self::Tcp {
+            host: host.to_ascii_lowercase(),
+            port,
+        })
     }
 }
 
@@ -64,10 +67,18 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_round_trip() {
-        for text in ["db1:27018", "[::1]:27017", "/tmp/mongodb-27017.sock", "10.0.0.1:1"] {
+        for text in [
+            "db1:27018",
+            "[::1]:27017",
+            "/tmp/mongodb-27017.sock",
+            "10.0.0.1:1",
+        ] {
             assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), text);
         }
-        assert_eq!("DB1".parse::<ServerAddress>().unwrap().to_string(), "db1:27017");
+        assert_eq!(
+            "DB1".parse::<ServerAddress>().unwrap().to_string(),
+            "db1:27017"
+        );
         for text in ["", ":1", "a:b", "[::1", "a:70000"] {
             assert!(text.parse::<ServerAddress>().is_err(), "{text}");
         }

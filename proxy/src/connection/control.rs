@@ -56,7 +56,10 @@ impl Connection {
         front.copy_from_slice(&head);
         self.stream.read_exact(rest).await?;
         if header.op_code != OpCode::Msg || header.response_to != request_id {
-            return Err(ControlError::ForeignReply { request_id, response_to: header.response_to });
+            return Err(ControlError::ForeignReply {
+                request_id,
+                response_to: header.response_to,
+            });
         }
         let reply = OpMsg::parse(&message)?;
         RawDocumentBuf::from_bytes(reply.body.to_vec()).map_err(|_| ControlError::Bson)

@@ -92,7 +92,11 @@ impl EstablishError {
     /// Whether the server does not take the keys (any more): a new login of a client is needed.
     pub fn refuses_keys(&self) -> bool {
         match self {
-            Self::Refused { step: Step::Authenticate, code, .. } => *code == 18,
+            Self::Refused {
+                step: Step::Authenticate,
+                code,
+                ..
+            } => *code == 18,
             Self::Scram { source, .. } => *source == ScramError::KeysOutdated,
             Self::NoLogin => true,
             Self::Refused { .. }
@@ -122,7 +126,9 @@ pub struct Connector {
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector").field("tls", &self.tls.is_some()).finish_non_exhaustive()
+        f.debug_struct("Connector")
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
     }
 }
 
@@ -179,7 +185,10 @@ impl Connector {
         steps: impl Future<Output = Result<T, EstablishError>>,
     ) -> Result<T, EstablishError> {
         timeout(self.limit, steps).await.unwrap_or_else(|_| {
-            Err(EstablishError::TimedOut { address: address.clone(), limit: self.limit })
+            Err(EstablishError::TimedOut {
+                address: address.clone(),
+                limit: self.limit,
+            })
         })
     }
 
@@ -189,7 +198,9 @@ impl Connector {
         identity: &Identity,
         login: &Login,
     ) -> Result<Connection, EstablishError> {
-        let Login::Keys { client_key, keys } = login else { return Err(EstablishError::NoLogin) };
+        let Login::Keys { client_key, keys } = login else {
+            return Err(EstablishError::NoLogin);
+        };
         let (conversation, client_first) =
             ClientConversation::start(keys.mechanism(), identity.name(), &self.nonces.nonce());
         let mut start = sasl_start(keys.mechanism().name(), &client_first);
@@ -207,9 +218,13 @@ impl Connector {
                 ask(&mut connection, address, step, &start).await?
             }
         };
-        let scram = |source| EstablishError::Scram { address: address.clone(), source };
-        let (proof_sent, client_final) =
-            conversation.respond(&payload(&first), client_key, keys).map_err(scram)?;
+        let scram = |source| EstablishError::Scram {
+            address: address.clone(),
+            source,
+        };
+        let (proof_sent, client_final) = conversation
+            .respond(&payload(&first), client_key, keys)
+            .map_err(scram)?;
         let mut next = sasl_continue(&first, &client_final);
         next.append(cstr!("$db"), identity.source());
         let last = ask(&mut connection, address, step, &next).await?;
@@ -238,22 +253,35 @@ impl Connector {
     async fn open(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
         let failed = |step| {
             let address = address.clone();
-            move |source| EstablishError::Io { step, address, source }
+            move |source| EstablishError::Io {
+                step,
+                address,
+                source,
+            }
         };
         let (host, port) = match address {
             ServerAddress::Unix(path) => {
-                let stream = UnixStream::connect(path).await.map_err(failed(Step::Connect))?;
+                let stream = UnixStream::connect(path)
+                    .await
+                    .map_err(failed(Step::Connect))?;
                 return Ok(Stream::Unix(stream));
             }
             ServerAddress::Tcp { host, port } => (host.as_str(), *port),
         };
-        let stream = TcpStream::connect((host, port)).await.map_err(failed(Step::Connect))?;
+        let stream = TcpStream::connect((host, port))
+            .await
+            .map_err(failed(Step::Connect))?;
         stream.set_nodelay(true).map_err(failed(Step::Connect))?;
-        let Some(tls) = &self.tls else { return Ok(Stream::Tcp(stream)) };
+        let Some(tls) = &self.tls else {
+            return Ok(Stream::Tcp(stream));
+        };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| failed(Step::Tls)(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
         let connector = TlsConnector::from(Arc::clone(tls));
-        let stream = connector.connect(name, stream).await.map_err(failed(Step::Tls))?;
+        let stream = connector
+            .connect(name, stream)
+            .await
+            .map_err(failed(Step::Tls))?;
         Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
     }
 }
@@ -264,16 +292,22 @@ async fn ask(
     step: Step,
     command: &RawDocument,
 ) -> Result<RawDocumentBuf, EstablishError> {
-    let reply = connection.run(command).await.map_err(|source| EstablishError::Exchange {
-        step,
-        address: address.clone(),
-        source,
-    })?;
+    let reply = connection
+        .run(command)
+        .await
+        .map_err(|source| EstablishError::Exchange {
+            step,
+            address: address.clone(),
+            source,
+        })?;
     match reply_is_ok(&reply) {
         Ok(()) => Ok(reply),
-        Err((code, message)) => {
-            Err(EstablishError::Refused { step, address: address.clone(), code, message })
-        }
+        Err((code, message)) => Err(EstablishError::Refused {
+            step,
+            address: address.clone(),
+            code,
+            message,
+        }),
     }
 }
 
@@ -307,9 +341,15 @@ fn sasl_continue(previous: &RawDocument, client_final: &[u8]) -> RawDocumentBuf 
 }
 
 fn binary(bytes: &[u8]) -> Binary {
-    Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() }
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    }
 }
 
 fn payload(reply: &RawDocument) -> Vec<u8> {
-    reply.get_binary("payload").map(|b| b.bytes.to_vec()).unwrap_or_default()
+    reply
+        .get_binary("payload")
+        .map(|b| b.bytes.to_vec())
+        .unwrap_or_default()
 }

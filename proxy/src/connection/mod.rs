@@ -6,6 +6,7 @@
 mod address;
 mod control;
 mod establish;
+mod tls;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,7 @@ pub use self::{
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok},
     establish::{Connector, EstablishError, Step},
+    tls::{TlsError, client_config, read_certificates},
 };
 
 /// Tells a connection from every other of this process.

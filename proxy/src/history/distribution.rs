@@ -29,7 +29,11 @@ pub struct Distribution {
 
 impl Default for Distribution {
     fn default() -> Self {
-        Self { counts: Box::new([0; BUCKETS]), sums_ns: [0; OCTAVES], max_ns: 0 }
+        Self {
+            counts: Box::new([0; BUCKETS]),
+            sums_ns: [0; OCTAVES],
+            max_ns: 0,
+        }
     }
 }
 
@@ -63,7 +67,11 @@ impl Distribution {
 
     /// Their sum.
     pub fn sum(&self) -> Duration {
-        Duration::from_nanos(self.sums_ns.iter().fold(0, |sum, octave| sum.saturating_add(*octave)))
+        Duration::from_nanos(
+            self.sums_ns
+                .iter()
+                .fold(0, |sum, octave| sum.saturating_add(*octave)),
+        )
     }
 
     /// The longest.
@@ -73,7 +81,10 @@ impl Distribution {
 
     /// The duration that a share `q` (0 to 1) of those recorded does not exceed (nearest rank), to within 4.4 %:
     /// the geometric middle of its bucket. Zero if nothing was recorded.
-    #[expect(clippy::as_conversions, reason = "ranks within 2^53; a rounded rank is the definition")]
+    #[expect(
+        clippy::as_conversions,
+        reason = "ranks within 2^53; a rounded rank is the definition"
+    )]
     pub fn quantile(&self, q: f64) -> Duration {
         let count = self.count();
         if count == 0 {
@@ -92,14 +103,19 @@ impl Distribution {
 
     /// Count and sum of each octave, in order of duration.
     pub fn octaves(&self) -> impl Iterator<Item = (u64, Duration)> + '_ {
-        let counts = self.counts.chunks_exact(BUCKETS_PER_OCTAVE).map(|octave| octave.iter().sum());
+        let counts = self
+            .counts
+            .chunks_exact(BUCKETS_PER_OCTAVE)
+            .map(|octave| octave.iter().sum());
         counts.zip(self.sums_ns.iter().map(|ns| Duration::from_nanos(*ns)))
     }
 }
 
 /// The upper bound of an octave in seconds, inclusive.
 pub fn octave_bound_seconds(octave: usize) -> f64 {
-    let exponent = i32::try_from(octave).unwrap_or(i32::MAX).saturating_add(FIRST_OCTAVE + 1);
+    let exponent = i32::try_from(octave)
+        .unwrap_or(i32::MAX)
+        .saturating_add(FIRST_OCTAVE + 1);
     2f64.powi(exponent)
 }
 
@@ -149,7 +165,9 @@ mod tests {
 
     fn of(values: &[u64]) -> Distribution {
         let mut distribution = Distribution::default();
-        values.iter().for_each(|ns| distribution.record(Duration::from_nanos(*ns)));
+        values
+            .iter()
+            .for_each(|ns| distribution.record(Duration::from_nanos(*ns)));
         distribution
     }
 
@@ -167,9 +185,14 @@ mod tests {
     fn octaves_have_exact_counts_and_sums() {
         let distribution = of(&[500, 1_000_000_000, 1_000_000_001]);
         let octaves: Vec<_> = distribution.octaves().collect();
-        let one_second = (0..OCTAVES).find(|o| octave_bound_seconds(*o) >= 1.0).unwrap();
+        let one_second = (0..OCTAVES)
+            .find(|o| octave_bound_seconds(*o) >= 1.0)
+            .unwrap();
         assert_eq!(octaves[one_second], (1, Duration::from_secs(1)));
-        assert_eq!(octaves[one_second + 1], (1, Duration::from_nanos(1_000_000_001)));
+        assert_eq!(
+            octaves[one_second + 1],
+            (1, Duration::from_nanos(1_000_000_001))
+        );
         assert_eq!(octaves[0], (1, Duration::from_nanos(500)));
     }
 

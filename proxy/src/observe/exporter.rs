@@ -1,7 +1,9 @@
 //! Handles on metrics: registered once, kept, and rendered as Prometheus text.
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics_exporter_prometheus::{
+    BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 
 use super::metric_name::{MetricKind, MetricName};
 use crate::history::{Distribution, OCTAVES, octave_bound_seconds};
@@ -23,9 +25,12 @@ pub(super) struct Exporter {
 impl Exporter {
     /// A recorder that knows every metric's help text.
     pub(super) fn new() -> Result<Self, BuildError> {
-        let bounds: Vec<f64> =
-            (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE).map(octave_bound_seconds).collect();
-        let recorder = PrometheusBuilder::new().set_buckets(&bounds)?.build_recorder();
+        let bounds: Vec<f64> = (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE)
+            .map(octave_bound_seconds)
+            .collect();
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&bounds)?
+            .build_recorder();
         for name in MetricName::ALL {
             let (key, help) = (KeyName::from_const_str(name.as_str()), name.help().into());
             match name.kind() {
@@ -40,7 +45,8 @@ impl Exporter {
 
     pub(super) fn counter(&self, name: MetricName, labels: Vec<Label>) -> Counter {
         debug_assert_eq!(name.kind(), MetricKind::Counter);
-        self.recorder.register_counter(&key(name, labels), &METADATA)
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
     }
 
     pub(super) fn gauge(&self, name: MetricName, labels: Vec<Label>) -> Gauge {
@@ -50,7 +56,8 @@ impl Exporter {
 
     pub(super) fn histogram(&self, name: MetricName, labels: Vec<Label>) -> Histogram {
         debug_assert_eq!(name.kind(), MetricKind::Histogram);
-        self.recorder.register_histogram(&key(name, labels), &METADATA)
+        self.recorder
+            .register_histogram(&key(name, labels), &METADATA)
     }
 
     /// Moves samples into buckets; without it they would gather until the next scrape.
@@ -70,7 +77,9 @@ fn key(name: MetricName, labels: Vec<Label>) -> Key {
 /// Adds a distribution to an exported histogram: counts and sums of its octaves, which are its buckets, exactly.
 pub(super) fn add_to_histogram(histogram: &Histogram, distribution: &Distribution) {
     for (count, sum) in distribution.octaves().filter(|(count, _)| *count > 0) {
-        let Ok(samples) = u32::try_from(count) else { continue };
+        let Ok(samples) = u32::try_from(count) else {
+            continue;
+        };
         // The mean of an octave's values lies in the octave, so the sum comes out right too.
         let mean = sum.as_secs_f64() / f64::from(samples);
         histogram.record_many(mean, usize::try_from(samples).unwrap_or(0));

@@ -174,7 +174,9 @@ impl MetricName {
             Self::WaitQueueLength => "Operations waiting for a connection to a server.",
             Self::CheckoutSeconds => "Time to get a connection to a server.",
             Self::OperationsShedTotal => "Operations refused by Seawall.",
-            Self::ClientsGoneTotal => "Clients that left while an operation of theirs was under way.",
+            Self::ClientsGoneTotal => {
+                "Clients that left while an operation of theirs was under way."
+            }
             Self::UnobservedTotal => "What was not understood, or left out of statistics.",
         }
     }
@@ -189,8 +191,16 @@ mod tests {
         for name in MetricName::ALL {
             let text = name.as_str();
             assert!(text.starts_with("seawall_"), "{text}");
-            assert_eq!(text.ends_with("_total"), name.kind() == MetricKind::Counter, "{text}");
-            assert_eq!(text.ends_with("_seconds"), name.kind() == MetricKind::Histogram, "{text}");
+            assert_eq!(
+                text.ends_with("_total"),
+                name.kind() == MetricKind::Counter,
+                "{text}"
+            );
+            assert_eq!(
+                text.ends_with("_seconds"),
+                name.kind() == MetricKind::Histogram,
+                "{text}"
+            );
         }
     }
 }

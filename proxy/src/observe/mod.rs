@@ -93,7 +93,9 @@ pub struct ConnectedClient {
 
 impl Drop for ConnectedClient {
     fn drop(&mut self) {
-        self.observer.client_connections.fetch_sub(1, Ordering::Relaxed);
+        self.observer
+            .client_connections
+            .fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -119,11 +121,22 @@ impl Observer {
 
     /// Begins to observe an operation that a server will answer. `now` is when its last byte was read.
     pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
-        Observation::begin(self, self.place(input, self.counts_shapes), request_bytes, now)
+        Observation::begin(
+            self,
+            self.place(input, self.counts_shapes),
+            request_bytes,
+            now,
+        )
     }
 
     /// Counts a command that Seawall answered itself.
-    pub fn local(&self, input: &Input<'_>, request_bytes: usize, reply_bytes: usize, began: Instant) {
+    pub fn local(
+        &self,
+        input: &Input<'_>,
+        request_bytes: usize,
+        reply_bytes: usize,
+        began: Instant,
+    ) {
         let place = self.place(input, false);
         let mut observation = Observation::begin(self, place, request_bytes, began);
         observation.add_reply(reply_bytes, 0);
@@ -159,14 +172,20 @@ impl Observer {
             static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
         }
         let mine = MINE.get() % self.shards.len();
-        self.shards.get(mine).expect("the remainder is under the length")
+        self.shards
+            .get(mine)
+            .expect("the remainder is under the length")
     }
 
     /// A client was accepted.
     pub fn client_connected(self: &Arc<Self>) -> ConnectedClient {
         self.client_connections.fetch_add(1, Ordering::Relaxed);
-        self.exporter.counter(MetricName::ClientConnectionsTotal, vec![]).increment(1);
-        ConnectedClient { observer: Arc::clone(self) }
+        self.exporter
+            .counter(MetricName::ClientConnectionsTotal, vec![])
+            .increment(1);
+        ConnectedClient {
+            observer: Arc::clone(self),
+        }
     }
 
     /// Clients connected now.
@@ -176,7 +195,10 @@ impl Observer {
 
     /// A client was turned away before it was served.
     pub fn client_refused(&self, reason: &'static str) {
-        self.count(MetricName::ClientConnectionsRefusedTotal, &[("reason", reason)]);
+        self.count(
+            MetricName::ClientConnectionsRefusedTotal,
+            &[("reason", reason)],
+        );
     }
 
     /// A client's login ended; `time` is from its `saslStart`.
@@ -188,8 +210,13 @@ impl Observer {
     ) {
         let labels = [("mechanism", mechanism), ("result", result)];
         self.count(MetricName::ClientAuthenticationsTotal, &labels);
-        let labels = labels.iter().map(|(key, value)| Label::new(*key, *value)).collect();
-        let histogram = self.exporter.histogram(MetricName::ClientAuthenticationSeconds, labels);
+        let labels = labels
+            .iter()
+            .map(|(key, value)| Label::new(*key, *value))
+            .collect();
+        let histogram = self
+            .exporter
+            .histogram(MetricName::ClientAuthenticationSeconds, labels);
         histogram.record(time.as_secs_f64());
     }
 
@@ -208,7 +235,10 @@ impl Observer {
     }
 
     fn count(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
-        let labels = labels.iter().map(|(key, value)| Label::new(*key, *value)).collect();
+        let labels = labels
+            .iter()
+            .map(|(key, value)| Label::new(*key, *value))
+            .collect();
         self.exporter.counter(name, labels).increment(1);
     }
 
@@ -230,7 +260,9 @@ impl Observer {
         collected.sums.merge(fresh);
         drop(collected);
         let clients = u32::try_from(self.client_connections()).unwrap_or(u32::MAX);
-        self.exporter.gauge(MetricName::ClientConnections, vec![]).set(f64::from(clients));
+        self.exporter
+            .gauge(MetricName::ClientConnections, vec![])
+            .set(f64::from(clients));
         self.exporter.run_upkeep();
     }
 
@@ -243,7 +275,9 @@ impl Observer {
         }
         for (phase, distribution) in Phase::ALL.iter().zip(&fresh.phases) {
             let labels = vec![Label::new("phase", phase.as_str())];
-            let histogram = self.exporter.histogram(MetricName::OperationPhaseSeconds, labels);
+            let histogram = self
+                .exporter
+                .histogram(MetricName::OperationPhaseSeconds, labels);
             add_to_histogram(&histogram, distribution);
         }
     }
@@ -260,7 +294,9 @@ impl Observer {
             if count > 0 {
                 let mut labels = labels();
                 labels.push(Label::new("outcome", outcome.as_str()));
-                self.exporter.counter(MetricName::OperationsTotal, labels).increment(count);
+                self.exporter
+                    .counter(MetricName::OperationsTotal, labels)
+                    .increment(count);
             }
         }
         let counters = [
@@ -271,7 +307,9 @@ impl Observer {
         for (name, count) in counters {
             self.exporter.counter(name, labels()).increment(count);
         }
-        let durations = self.exporter.histogram(MetricName::OperationDurationSeconds, labels());
+        let durations = self
+            .exporter
+            .histogram(MetricName::OperationDurationSeconds, labels());
         add_to_histogram(&durations, &sums.durations);
     }
 
@@ -289,15 +327,21 @@ impl Observer {
                 false => OTHER.to_owned(),
             };
             let label = || vec![Label::new("shape", name.clone())];
-            let counter = self.exporter.counter(MetricName::ShapeOperationsTotal, label());
+            let counter = self
+                .exporter
+                .counter(MetricName::ShapeOperationsTotal, label());
             counter.increment(sums.count);
-            let histogram = self.exporter.histogram(MetricName::ShapeDurationSeconds, label());
+            let histogram = self
+                .exporter
+                .histogram(MetricName::ShapeDurationSeconds, label());
             add_to_histogram(&histogram, &sums.durations);
         }
     }
 
     fn export_shape_info(&self, shape: &Shape) {
-        let end = shape.text.floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
+        let end = shape
+            .text
+            .floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
         let labels = vec![
             Label::new("shape", shape.id.to_string()),
             Label::new("command", shape.namespace.command),
@@ -321,7 +365,8 @@ impl Observer {
         let namespaces = self.registry.lock().namespaces().to_vec();
         let sums = collected.sums.namespaces.iter();
         let rows = namespaces.into_iter().zip(sums);
-        rows.filter_map(|(n, sums)| Some((n, sums.as_deref()?.clone()))).collect()
+        rows.filter_map(|(n, sums)| Some((n, sums.as_deref()?.clone())))
+            .collect()
     }
 
     /// The sums by shape so far, with the time each was first seen.

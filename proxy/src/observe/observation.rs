@@ -31,8 +31,14 @@ pub enum Phase {
 
 impl Phase {
     /// All phases, in order.
-    pub const ALL: [Self; PHASES] =
-        [Self::Permit, Self::Checkout, Self::Forward, Self::Server, Self::Receive, Self::Send];
+    pub const ALL: [Self; PHASES] = [
+        Self::Permit,
+        Self::Checkout,
+        Self::Forward,
+        Self::Server,
+        Self::Receive,
+        Self::Send,
+    ];
 
     /// The name in metrics and in the API.
     pub fn as_str(self) -> &'static str {
@@ -111,7 +117,10 @@ impl Outcome {
     }
 
     pub(super) fn index(self) -> usize {
-        Self::ALL.iter().position(|o| *o == self).unwrap_or_default()
+        Self::ALL
+            .iter()
+            .position(|o| *o == self)
+            .unwrap_or_default()
     }
 }
 
@@ -142,7 +151,13 @@ impl<'a> Observation<'a> {
             reply_bytes: 0,
             documents: 0,
         };
-        Self { observer, record, phase: Phase::Permit, since: now, began: now }
+        Self {
+            observer,
+            record,
+            phase: Phase::Permit,
+            since: now,
+            began: now,
+        }
     }
 
     /// Ends the current phase and begins `phase`. The phases' sum is the total by construction.

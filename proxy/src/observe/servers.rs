@@ -54,7 +54,9 @@ pub struct ServerMetrics {
 
 impl fmt::Debug for ServerMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerMetrics").field("server", &self.server).finish_non_exhaustive()
+        f.debug_struct("ServerMetrics")
+            .field("server", &self.server)
+            .finish_non_exhaustive()
     }
 }
 
@@ -85,7 +87,10 @@ impl ServerMetrics {
 
     /// A connection ended.
     pub fn connection_closed(&self, reason: CloseReason) {
-        self.counter(MetricName::ServerConnectionsClosedTotal, &[("reason", reason.as_str())]);
+        self.counter(
+            MetricName::ServerConnectionsClosedTotal,
+            &[("reason", reason.as_str())],
+        );
     }
 
     /// A login of ours at the server; `mechanism` by its SCRAM name.

@@ -160,7 +160,9 @@ fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &mut T {
     if rows.len() <= index {
         rows.resize_with(index + 1, || None);
     }
-    let place = rows.get_mut(index).expect("the rows were just made long enough");
+    let place = rows
+        .get_mut(index)
+        .expect("the rows were just made long enough");
     place.get_or_insert_default()
 }
 
@@ -251,7 +253,10 @@ impl Registry {
     ) -> Place {
         let index = self.namespace(description);
         let shape = counts_shapes.then(|| self.shape(id, index, &description.shape, now));
-        Place { namespace: NamespaceIndex(index), shape }
+        Place {
+            namespace: NamespaceIndex(index),
+            shape,
+        }
     }
 
     fn namespace(&mut self, description: &Description) -> usize {
@@ -266,8 +271,11 @@ impl Registry {
         if self.namespaces.len() < self.max_namespaces {
             return self.add_namespace(wanted);
         }
-        let other =
-            Namespace { command: description.op, db: OTHER.into(), collection: OTHER.into() };
+        let other = Namespace {
+            command: description.op,
+            db: OTHER.into(),
+            collection: OTHER.into(),
+        };
         match self.namespace_rows.get(&other) {
             Some(index) => *index,
             None => self.add_namespace(other),
@@ -304,8 +312,19 @@ impl Registry {
         now: SystemTime,
     ) -> ShapeIndex {
         let index = self.shapes.len();
-        let namespace = self.namespaces.get(namespace).expect("the row was just looked up").clone();
-        self.shapes.push((Shape { id, namespace, text: text.into() }, now));
+        let namespace = self
+            .namespaces
+            .get(namespace)
+            .expect("the row was just looked up")
+            .clone();
+        self.shapes.push((
+            Shape {
+                id,
+                namespace,
+                text: text.into(),
+            },
+            now,
+        ));
         self.shape_rows.insert(id, index);
         ShapeIndex(index)
     }

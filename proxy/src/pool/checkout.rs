@@ -3,11 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::ServerPool;
-use crate::{
-    auth::Identity,
-    connection::Connection,
-    observe::CloseReason,
-};
+use crate::{auth::Identity, connection::Connection, observe::CloseReason};
 
 /// A checked-out connection. Dirty from the first byte written until the last reply has been read, and a
 /// dirty one is closed on drop: so being cancelled anywhere is safe.
@@ -22,13 +18,24 @@ pub struct Checkout {
 
 impl fmt::Debug for Checkout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checkout").field("connection", &self.connection).finish_non_exhaustive()
+        f.debug_struct("Checkout")
+            .field("connection", &self.connection)
+            .finish_non_exhaustive()
     }
 }
 
 impl Checkout {
-    pub(super) fn new(pool: Arc<ServerPool>, identity: Arc<Identity>, connection: Connection) -> Self {
-        Self { pool, identity, connection: Some(connection), perished: None }
+    pub(super) fn new(
+        pool: Arc<ServerPool>,
+        identity: Arc<Identity>,
+        connection: Connection,
+    ) -> Self {
+        Self {
+            pool,
+            identity,
+            connection: Some(connection),
+            perished: None,
+        }
     }
 
     /// The connection, for an exchange: dirty from now on.
@@ -39,7 +46,10 @@ impl Checkout {
 
     /// The connection in the middle of an exchange that [`Checkout::begin`] opened.
     pub fn connection(&mut self) -> &mut Connection {
-        debug_assert!(self.perished.is_some(), "an exchange is begun before its bytes are touched");
+        debug_assert!(
+            self.perished.is_some(),
+            "an exchange is begun before its bytes are touched"
+        );
         self.connection.as_mut().expect("taken only in drop")
     }
 
@@ -67,7 +77,8 @@ impl Checkout {
 impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            self.pool.check_in(&self.identity, connection, self.perished);
+            self.pool
+                .check_in(&self.identity, connection, self.perished);
         }
     }
 }

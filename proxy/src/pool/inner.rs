@@ -62,6 +62,8 @@ pub(super) struct Inner {
     /// Waiters of all users in order of arrival; those that left are skipped when they come to the front.
     arrivals: VecDeque<(IdentityId, Ticket)>,
     waiting: usize,
+    /// Connections in use, of all users.
+    in_use: usize,
     next_ticket: u64,
 }
 
@@ -75,6 +77,7 @@ impl Inner {
             total: 0,
             arrivals: VecDeque::new(),
             waiting: 0,
+            in_use: 0,
             next_ticket: 0,
         }
     }
@@ -90,7 +93,10 @@ impl Inner {
             State::Closed => return (Start::Refused(CheckOutError::Closed), todo),
             State::Ready => {}
         }
-        let user = self.users.entry(identity.id()).or_insert_with(|| User::new(identity));
+        let user = self
+            .users
+            .entry(identity.id())
+            .or_insert_with(|| User::new(identity));
         while let Some(connection) = user.available.pop() {
             match self.limits.perished(&connection, self.generation, now) {
                 Some(reason) => {
@@ -99,6 +105,7 @@ impl Inner {
                 }
                 None => {
                     user.in_use += 1;
+                    self.in_use += 1;
                     return (Start::Ready(connection), todo);
                 }
             }
@@ -109,7 +116,11 @@ impl Inner {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let (answer, receiver) = oneshot::channel();
-        user.waiters.push_back(Waiter { ticket, since: now, answer });
+        user.waiters.push_back(Waiter {
+            ticket,
+            since: now,
+            answer,
+        });
         self.waiting += 1;
         self.arrivals.push_back((identity.id(), ticket));
         self.grow(identity.id(), &mut todo);
@@ -132,10 +143,13 @@ impl Inner {
             return todo;
         };
         user.in_use -= 1;
+        self.in_use -= 1;
         let is_closed = self.state == State::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
-            .or_else(|| (user.identity.standing() == Standing::Gone).then_some(CloseReason::Unauthorized))
+            .or_else(|| {
+                (user.identity.standing() == Standing::Gone).then_some(CloseReason::Unauthorized)
+            })
             .or_else(|| self.limits.perished(&connection, self.generation, now))
             .or_else(|| gives_way.then_some(CloseReason::GaveWay));
         if let Some(reason) = reason {
@@ -148,8 +162,10 @@ impl Inner {
         match user.waiters.pop_front() {
             Some(waiter) => {
                 user.in_use += 1;
+                self.in_use += 1;
                 self.waiting -= 1;
-                todo.hand_over.push((Arc::clone(&user.identity), waiter.answer, connection));
+                todo.hand_over
+                    .push((Arc::clone(&user.identity), waiter.answer, connection));
             }
             None => user.available.push(connection),
         }
@@ -162,7 +178,10 @@ impl Inner {
         if other == id || self.total < self.limits.max_server_connections {
             return false;
         }
-        let is_held_up = self.users.get(&other).is_some_and(|u| u.wants_more(&self.limits));
+        let is_held_up = self
+            .users
+            .get(&other)
+            .is_some_and(|u| u.wants_more(&self.limits));
         let is_needed_here = self.users.get(&id).is_some_and(|u| !u.waiters.is_empty());
         is_held_up && (!is_needed_here || now.saturating_duration_since(since) >= GIVE_WAY_AFTER)
     }
@@ -191,24 +210,35 @@ impl Inner {
         if self.state != State::Ready {
             return;
         }
-        while self.users.get(&id).is_some_and(|user| user.wants_more(&self.limits)) {
+        while self
+            .users
+            .get(&id)
+            .is_some_and(|user| user.wants_more(&self.limits))
+        {
             if self.total >= self.limits.max_server_connections && !self.make_room(id, todo) {
                 return;
             }
-            let Some(user) = self.users.get_mut(&id) else { return };
+            let Some(user) = self.users.get_mut(&id) else {
+                return;
+            };
             user.pending += 1;
             self.total += 1;
-            todo.establish.push((Arc::clone(&user.identity), self.generation));
+            todo.establish
+                .push((Arc::clone(&user.identity), self.generation));
         }
     }
 
     /// Closes the connection of another user that has been unused longest.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
-        let others = self.users.values_mut().filter(|user| user.identity.id() != id);
+        let others = self
+            .users
+            .values_mut()
+            .filter(|user| user.identity.id() != id);
         let idle = others.filter(|user| !user.available.is_empty());
         let longest = idle.min_by_key(|user| user.available.first().map(|c| c.last_used_at));
         let Some(user) = longest else { return false };
-        todo.close.push((user.available.remove(0), CloseReason::GaveWay));
+        todo.close
+            .push((user.available.remove(0), CloseReason::GaveWay));
         self.total -= 1;
         true
     }
@@ -222,6 +252,7 @@ impl Inner {
         if let Some(user) = self.users.get_mut(&identity.id()) {
             user.pending -= 1;
             user.in_use += 1;
+            self.in_use += 1;
         }
         self.check_in(identity.id(), connection, None, now)
     }
@@ -239,9 +270,17 @@ impl Inner {
             let is_for_all = matches!(
                 error, CheckOutError::Establish { error, .. } if error.refuses_keys()
             );
-            let told = if is_for_all { user.waiters.len() } else { user.waiters.len().min(1) };
+            let told = if is_for_all {
+                user.waiters.len()
+            } else {
+                user.waiters.len().min(1)
+            };
             self.waiting -= told;
-            todo.fail.extend(user.waiters.drain(..told).map(|w| (w.answer, error.clone())));
+            todo.fail.extend(
+                user.waiters
+                    .drain(..told)
+                    .map(|w| (w.answer, error.clone())),
+            );
         }
         self.use_room(identity.id(), &mut todo);
         todo
@@ -254,7 +293,10 @@ impl Inner {
         now: Instant,
     ) -> Todo {
         let mut todo = Todo::default();
-        let user = self.users.entry(identity.id()).or_insert_with(|| User::new(identity));
+        let user = self
+            .users
+            .entry(identity.id())
+            .or_insert_with(|| User::new(identity));
         let has_room = user.total() < self.limits.max_pool_size;
         let server_has_room = self.total < self.limits.max_server_connections
             || self.make_room(identity.id(), &mut todo);
@@ -266,6 +308,7 @@ impl Inner {
         self.total += 1;
         if let Some(user) = self.users.get_mut(&identity.id()) {
             user.in_use += 1;
+            self.in_use += 1;
         }
         let mut more = self.check_in(identity.id(), connection, None, now);
         more.close.append(&mut todo.close);
@@ -283,9 +326,9 @@ impl Inner {
         }
     }
 
-    /// `None` if `generation` is not the current one.
+    /// `None` if `generation` is not the current one, or the pool is paused already: nothing new.
     pub(super) fn clear(&mut self, generation: Generation) -> Option<Todo> {
-        if generation != self.generation || self.state == State::Closed {
+        if generation != self.generation || self.state != State::Ready {
             return None;
         }
         self.generation = generation.next();
@@ -308,8 +351,10 @@ impl Inner {
         let mut todo = Todo::default();
         for user in self.users.values_mut() {
             self.total -= user.available.len();
-            todo.close.extend(user.available.drain(..).map(|c| (c, reason)));
-            todo.fail.extend(user.waiters.drain(..).map(|w| (w.answer, error.clone())));
+            todo.close
+                .extend(user.available.drain(..).map(|c| (c, reason)));
+            todo.fail
+                .extend(user.waiters.drain(..).map(|w| (w.answer, error.clone())));
         }
         self.waiting = 0;
         self.arrivals.clear();
@@ -321,7 +366,8 @@ impl Inner {
         if let Some(user) = self.users.get_mut(&id) {
             self.total -= user.available.len();
             let closed = user.available.drain(..);
-            todo.close.extend(closed.map(|c| (c, CloseReason::Unauthorized)));
+            todo.close
+                .extend(closed.map(|c| (c, CloseReason::Unauthorized)));
         }
         self.use_room(id, &mut todo);
         todo
@@ -332,16 +378,28 @@ impl Inner {
         for user in self.users.values_mut() {
             let before = user.available.len();
             let perished = |c: &Connection| self.limits.perished(c, self.generation, now);
-            let (keep, close): (Vec<_>, Vec<_>) =
-                user.available.drain(..).map(|c| (perished(&c), c)).partition(|(r, _)| r.is_none());
-            user.available.extend(keep.into_iter().map(|(_, connection)| connection));
-            todo.close.extend(close.into_iter().filter_map(|(reason, c)| Some((c, reason?))));
+            let (keep, close): (Vec<_>, Vec<_>) = user
+                .available
+                .drain(..)
+                .map(|c| (perished(&c), c))
+                .partition(|(r, _)| r.is_none());
+            user.available
+                .extend(keep.into_iter().map(|(_, connection)| connection));
+            todo.close.extend(
+                close
+                    .into_iter()
+                    .filter_map(|(reason, c)| Some((c, reason?))),
+            );
             self.total -= before - user.available.len();
         }
         self.users.retain(|_, user| !user.is_unused());
         let ids: Vec<_> = self.users.keys().copied().collect();
         ids.into_iter().for_each(|id| self.use_room(id, &mut todo));
         todo
+    }
+
+    pub(super) fn load(&self) -> usize {
+        self.waiting + self.in_use
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
@@ -354,7 +412,7 @@ impl Inner {
             },
             pending: users.iter().map(|u| u.pending).sum(),
             available: users.iter().map(|u| u.available).sum(),
-            in_use: users.iter().map(|u| u.in_use).sum(),
+            in_use: self.in_use,
             wait_queue: self.waiting,
             users,
         }
@@ -365,13 +423,30 @@ impl Inner {
     pub(super) fn check_invariants(&self) {
         let total: usize = self.users.values().map(User::total).sum();
         assert_eq!(total, self.total, "the total is the sum over users");
-        assert!(total <= self.limits.max_server_connections, "the server's bound holds");
+        assert!(
+            total <= self.limits.max_server_connections,
+            "the server's bound holds"
+        );
         let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
-        assert_eq!(waiting, self.waiting, "the queue's length is the sum over users");
+        let in_use: usize = self.users.values().map(|u| u.in_use).sum();
+        assert_eq!(in_use, self.in_use, "what is in use is the sum over users");
+        assert_eq!(
+            waiting, self.waiting,
+            "the queue's length is the sum over users"
+        );
         for user in self.users.values() {
-            assert!(user.total() <= self.limits.max_pool_size, "a user's bound holds");
-            assert!(user.pending <= self.limits.max_connecting, "max_connecting holds");
-            assert!(user.waiters.is_empty() || user.available.is_empty(), "nobody waits in vain");
+            assert!(
+                user.total() <= self.limits.max_pool_size,
+                "a user's bound holds"
+            );
+            assert!(
+                user.pending <= self.limits.max_connecting,
+                "max_connecting holds"
+            );
+            assert!(
+                user.waiters.is_empty() || user.available.is_empty(),
+                "nobody waits in vain"
+            );
         }
     }
 }
@@ -388,11 +463,16 @@ impl Limits {
             return Some(CloseReason::Stale);
         }
         let age = now.saturating_duration_since(connection.created_at);
-        if self.max_life_time.is_some_and(|limit| age >= limit.mul_f64(connection.id().life_share())) {
+        if self
+            .max_life_time
+            .is_some_and(|limit| age >= limit.mul_f64(connection.id().life_share()))
+        {
             return Some(CloseReason::Expired);
         }
         let idle = now.saturating_duration_since(connection.last_used_at);
-        self.max_idle_time.is_some_and(|limit| idle >= limit).then_some(CloseReason::Idle)
+        self.max_idle_time
+            .is_some_and(|limit| idle >= limit)
+            .then_some(CloseReason::Idle)
     }
 }
 

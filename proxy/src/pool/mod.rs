@@ -129,7 +129,9 @@ pub struct ServerPool {
 
 impl fmt::Debug for ServerPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerPool").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("ServerPool")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,7 +145,10 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.pool.inner.lock().leave(self.identity.id(), self.ticket);
+        self.pool
+            .inner
+            .lock()
+            .leave(self.identity.id(), self.ticket);
         self.answer.close();
         if let Ok(Ok(connection)) = self.answer.try_recv() {
             self.pool.check_in(self.identity, connection, None);
@@ -200,7 +205,12 @@ impl ServerPool {
             Start::Ready(connection) => connection,
             Start::Refused(error) => return Err(error),
             Start::Wait(ticket, answer) => {
-                let mut waiting = Waiting { pool: self, identity, ticket, answer };
+                let mut waiting = Waiting {
+                    pool: self,
+                    identity,
+                    ticket,
+                    answer,
+                };
                 let deadline = deadline.min(now + self.wait_queue_timeout);
                 let answer = timeout_at(deadline, &mut waiting.answer).await;
                 let answer = answer.map_err(|_| CheckOutError::TimedOut)?;
@@ -208,13 +218,20 @@ impl ServerPool {
             }
         };
         self.metrics.checked_out(now.elapsed());
-        Ok(Checkout::new(Arc::clone(self), Arc::clone(identity), connection))
+        Ok(Checkout::new(
+            Arc::clone(self),
+            Arc::clone(identity),
+            connection,
+        ))
     }
 
     /// Takes in a connection that was authenticated outside, if there is room for it.
     pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
         self.metrics.connection_created();
-        let todo = self.inner.lock().adopt(identity, connection, Instant::now());
+        let todo = self
+            .inner
+            .lock()
+            .adopt(identity, connection, Instant::now());
         self.perform(todo);
     }
 
@@ -256,10 +273,21 @@ impl ServerPool {
         self.perform(todo);
     }
 
+    /// Connections in use and operations waiting: how busy it is, to choose between servers.
+    pub fn load(&self) -> usize {
+        self.inner.lock().load()
+    }
+
     /// What it holds now; also brings the gauges up to date.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = self.inner.lock().snapshot();
-        let Snapshot { pending, available, in_use, wait_queue, .. } = snapshot;
+        let Snapshot {
+            pending,
+            available,
+            in_use,
+            wait_queue,
+            ..
+        } = snapshot;
         self.metrics.show(pending, available, in_use, wait_queue);
         snapshot
     }
@@ -271,7 +299,10 @@ impl ServerPool {
         perished: Option<CloseReason>,
     ) {
         let now = Instant::now();
-        let todo = self.inner.lock().check_in(identity.id(), connection, perished, now);
+        let todo = self
+            .inner
+            .lock()
+            .check_in(identity.id(), connection, perished, now);
         self.perform(todo);
     }
 
@@ -299,17 +330,26 @@ impl ServerPool {
         let (connector, address) = (self.connector.clone(), self.address.clone());
         self.runtime.spawn(async move {
             let Some(pool) = me.upgrade() else { return };
-            let result = connector.establish(&address, &identity, &pool.metrics).await;
+            let result = connector
+                .establish(&address, &identity, &pool.metrics)
+                .await;
             let todo = match result {
                 Ok(mut connection) => {
                     pool.metrics.connection_created();
                     connection.generation = generation;
-                    pool.inner.lock().established(&identity, connection, Instant::now())
+                    pool.inner
+                        .lock()
+                        .established(&identity, connection, Instant::now())
                 }
                 Err(error) => {
                     tracing::debug!(server = %address, %error, "connection not established");
-                    let error = CheckOutError::Establish { error: Arc::new(error), generation };
-                    pool.inner.lock().not_established(&identity, &error, Instant::now())
+                    let error = CheckOutError::Establish {
+                        error: Arc::new(error),
+                        generation,
+                    };
+                    pool.inner
+                        .lock()
+                        .not_established(&identity, &error, Instant::now())
                 }
             };
             pool.perform(todo);

@@ -36,7 +36,12 @@ fn inner(limits: Limits) -> Inner {
 }
 
 fn identity(name: &str) -> Arc<Identity> {
-    Arc::new(Identity::new(name, "admin", None, crate::auth::Login::Anonymous))
+    Arc::new(Identity::new(
+        name,
+        "admin",
+        None,
+        crate::auth::Login::Anonymous,
+    ))
 }
 
 fn connection(now: Instant, generation: Generation) -> Connection {
@@ -60,7 +65,10 @@ fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
             assert_eq!(todo.establish.len(), 1);
             let generation = inner.generation();
             let mut todo = inner.established(user, connection(now, generation), now);
-            todo.hand_over.pop().expect("the waiter gets the connection").2
+            todo.hand_over
+                .pop()
+                .expect("the waiter gets the connection")
+                .2
         }
     }
 }
@@ -68,7 +76,10 @@ fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
 #[tokio::test(start_paused = true)]
 async fn the_last_given_back_is_handed_out_first() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let (a, b) = (obtain(&mut inner, &user, now), obtain(&mut inner, &user, now));
+    let (a, b) = (
+        obtain(&mut inner, &user, now),
+        obtain(&mut inner, &user, now),
+    );
     let (a_id, b_id) = (a.id(), b.id());
     inner.check_in(user.id(), a, None, now);
     inner.check_in(user.id(), b, None, now);
@@ -85,7 +96,9 @@ async fn waiters_are_served_in_order_of_arrival() {
     for _ in 0..3 {
         let (start, todo) = inner.check_out(&user, now);
         assert!(todo.establish.is_empty(), "the user's bound is reached");
-        let Start::Wait(ticket, receiver) = start else { panic!("has to wait") };
+        let Start::Wait(ticket, receiver) = start else {
+            panic!("has to wait")
+        };
         queue.push((ticket, receiver));
     }
     inner.leave(user.id(), queue[1].0);
@@ -104,8 +117,9 @@ async fn waiters_are_served_in_order_of_arrival() {
 #[tokio::test(start_paused = true)]
 async fn no_more_than_max_connecting_are_established_at_a_time() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let established: usize =
-        (0..3).map(|_| inner.check_out(&user, now).1.establish.len()).sum();
+    let established: usize = (0..3)
+        .map(|_| inner.check_out(&user, now).1.establish.len())
+        .sum();
     assert_eq!(established, 2);
     let generation = inner.generation();
     let todo = inner.established(&user, connection(now, generation), now);
@@ -124,12 +138,16 @@ async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
     assert_eq!(reasons(&inner.maintain(later(60))), [CloseReason::Idle]);
     let c = obtain(&mut inner, &user, now);
     assert_eq!(
-        reasons(&inner.check_in(user.id(), c, None, later(600))), [CloseReason::Expired]
+        reasons(&inner.check_in(user.id(), c, None, later(600))),
+        [CloseReason::Expired]
     );
     let c = obtain(&mut inner, &user, now);
     assert!(inner.clear(inner.generation()).is_some());
     inner.ready();
-    assert_eq!(reasons(&inner.check_in(user.id(), c, None, now)), [CloseReason::Stale]);
+    assert_eq!(
+        reasons(&inner.check_in(user.id(), c, None, now)),
+        [CloseReason::Stale]
+    );
     inner.check_invariants();
 }
 
@@ -137,7 +155,9 @@ async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
 async fn a_dirty_connection_is_closed_and_its_room_used() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, now) else { panic!("waits") };
+    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, now) else {
+        panic!("waits")
+    };
     let first = held.into_iter().next().unwrap();
     let todo = inner.check_in(user.id(), first, Some(CloseReason::Broken), now);
     assert_eq!(reasons(&todo), [CloseReason::Broken]);
@@ -179,7 +199,10 @@ async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
 #[tokio::test(start_paused = true)]
 async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
     let now = Instant::now();
-    let mut inner = inner(Limits { max_pool_size: 4, ..limits() });
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        ..limits()
+    });
     let (busy, other) = (identity("busy"), identity("other"));
     let mut held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
     let (_other_waits, todo) = inner.check_out(&other, now);
@@ -202,8 +225,14 @@ async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() 
     let waits: Vec<_> = (0..3).map(|_| inner.check_out(&user, now).0).collect();
     let generation = inner.generation();
     let address = "h:1".parse().unwrap();
-    let timed_out = EstablishError::TimedOut { address, limit: Duration::from_secs(1) };
-    let error = |error| CheckOutError::Establish { error: Arc::new(error), generation };
+    let timed_out = EstablishError::TimedOut {
+        address,
+        limit: Duration::from_secs(1),
+    };
+    let error = |error| CheckOutError::Establish {
+        error: Arc::new(error),
+        generation,
+    };
     let todo = inner.not_established(&user, &error(timed_out), now);
     assert_eq!((todo.fail.len(), todo.establish.len()), (1, 1));
     let todo = inner.not_established(&user, &error(EstablishError::NoLogin), now);
@@ -224,7 +253,10 @@ async fn a_full_queue_refuses() {
 #[tokio::test(start_paused = true)]
 async fn the_minimum_is_kept_filled() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits { min_pool_size: 2, ..limits() });
+    let mut inner = inner(Limits {
+        min_pool_size: 2,
+        ..limits()
+    });
     let c = obtain(&mut inner, &user, now);
     inner.check_in(user.id(), c, None, now);
     assert_eq!(inner.maintain(now).establish.len(), 1);
@@ -273,15 +305,20 @@ impl Walk {
     fn perform(&mut self, todo: Todo) {
         self.pending.extend(todo.establish);
         for (_, answer, connection) in todo.hand_over {
-            answer.send(Ok(connection)).expect("waiters that left were taken from the queue");
+            answer
+                .send(Ok(connection))
+                .expect("waiters that left were taken from the queue");
         }
-        todo.fail.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
+        todo.fail
+            .into_iter()
+            .for_each(|(answer, error)| drop(answer.send(Err(error))));
         let mut i = 0;
         while i < self.waits.len() {
             match self.waits[i].2.try_recv() {
                 Ok(answer) => {
                     let (user, _, _) = self.waits.swap_remove(i);
-                    self.held.extend(answer.ok().map(|connection| (user, connection)));
+                    self.held
+                        .extend(answer.ok().map(|connection| (user, connection)));
                 }
                 Err(_) => i += 1,
             }
@@ -309,9 +346,11 @@ impl Walk {
             Step::Establish(works) if !self.pending.is_empty() => {
                 let (user, generation) = self.pending.remove(0);
                 if works {
-                    self.inner.established(&user, connection(now, generation), now)
+                    self.inner
+                        .established(&user, connection(now, generation), now)
                 } else {
-                    self.inner.not_established(&user, &CheckOutError::TimedOut, now)
+                    self.inner
+                        .not_established(&user, &CheckOutError::TimedOut, now)
                 }
             }
             Step::Leave(n) if !self.waits.is_empty() => {

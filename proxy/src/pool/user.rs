@@ -41,7 +41,10 @@ impl User {
 
     /// Whether one more connection should be established, if the server's bound lets it.
     pub(super) fn wants_more(&self, limits: &Limits) -> bool {
-        let wanted = self.waiters.len().max(limits.min_pool_size.saturating_sub(self.total()));
+        let wanted = self
+            .waiters
+            .len()
+            .max(limits.min_pool_size.saturating_sub(self.total()));
         self.pending < limits.max_connecting
             && self.pending < wanted
             && self.total() < limits.max_pool_size

@@ -94,7 +94,10 @@ impl<'a> ElementKind<'a> {
     }
 }
 
-#[expect(clippy::as_conversions, reason = "guarded: a whole number within 2^53 converts exactly")]
+#[expect(
+    clippy::as_conversions,
+    reason = "guarded: a whole number within 2^53 converts exactly"
+)]
 fn double_to_i64(value: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
@@ -128,7 +131,10 @@ pub struct Elements<'a> {
 impl<'a> Elements<'a> {
     /// Over a whole document, as [`document_at`] gives it.
     pub fn of(document: &'a [u8]) -> Self {
-        Self { document, position: 4 }
+        Self {
+            document,
+            position: 4,
+        }
     }
 
     /// The first element named `name`, if the document is sound up to there.
@@ -142,16 +148,27 @@ impl<'a> Elements<'a> {
         if self.position >= end {
             return Ok(None);
         }
-        let rest = self.document.get(self.position..end).ok_or(BsonError::BadLength)?;
+        let rest = self
+            .document
+            .get(self.position..end)
+            .ok_or(BsonError::BadLength)?;
         let (&kind, rest) = rest.split_first().ok_or(BsonError::BadLength)?;
-        let name_length =
-            rest.iter().position(|&b| b == 0).ok_or(BsonError::UnterminatedName)?;
-        let (name, rest) = rest.split_at_checked(name_length).ok_or(BsonError::BadLength)?;
+        let name_length = rest
+            .iter()
+            .position(|&b| b == 0)
+            .ok_or(BsonError::UnterminatedName)?;
+        let (name, rest) = rest
+            .split_at_checked(name_length)
+            .ok_or(BsonError::BadLength)?;
         let rest = rest.get(1..).ok_or(BsonError::BadLength)?;
         let value_offset = self.position + 2 + name_length;
         let (value, length) = read_value(kind, rest)?;
         self.position = value_offset + length;
-        Ok(Some(Element { name, value_offset, value }))
+        Ok(Some(Element {
+            name,
+            value_offset,
+            value,
+        }))
     }
 }
 
@@ -179,7 +196,11 @@ fn read_value(kind: u8, bytes: &[u8]) -> Result<(ElementKind<'_>, usize), BsonEr
             if nul != 0 {
                 return Err(BsonError::BadLength);
             }
-            let value = if kind == 0x02 { ElementKind::String(text) } else { ElementKind::Other(kind) };
+            let value = if kind == 0x02 {
+                ElementKind::String(text)
+            } else {
+                ElementKind::Other(kind)
+            };
             (value, 4 + length)
         }
         0x03 => document_at(bytes).map(|d| (ElementKind::Document(d), d.len()))?,
@@ -201,7 +222,10 @@ fn read_value(kind: u8, bytes: &[u8]) -> Result<(ElementKind<'_>, usize), BsonEr
         0x0b => (ElementKind::Other(kind), regex_length(bytes)?),
         0x0c => {
             let length = read_length(bytes)?;
-            (ElementKind::Other(kind), fixed(length.saturating_add(4 + 12))?.len())
+            (
+                ElementKind::Other(kind),
+                fixed(length.saturating_add(4 + 12))?.len(),
+            )
         }
         0x0f => (ElementKind::Other(kind), document_like_length(bytes)?),
         0x10 => (ElementKind::Int32(i32::from_le_bytes(chunk(bytes)?)), 4),
@@ -213,13 +237,19 @@ fn read_value(kind: u8, bytes: &[u8]) -> Result<(ElementKind<'_>, usize), BsonEr
 }
 
 fn chunk<const N: usize>(bytes: &[u8]) -> Result<[u8; N], BsonError> {
-    bytes.first_chunk::<N>().copied().ok_or(BsonError::BadLength)
+    bytes
+        .first_chunk::<N>()
+        .copied()
+        .ok_or(BsonError::BadLength)
 }
 
 fn regex_length(bytes: &[u8]) -> Result<usize, BsonError> {
     let nul = |from: usize| {
         let rest = bytes.get(from..).ok_or(BsonError::BadLength)?;
-        rest.iter().position(|&b| b == 0).map(|n| from + n + 1).ok_or(BsonError::BadLength)
+        rest.iter()
+            .position(|&b| b == 0)
+            .map(|n| from + n + 1)
+            .ok_or(BsonError::BadLength)
     };
     nul(nul(0)?)
 }
@@ -229,7 +259,10 @@ fn document_like_length(bytes: &[u8]) -> Result<usize, BsonError> {
     if length < 14 {
         return Err(BsonError::BadLength);
     }
-    bytes.get(..length).map(<[u8]>::len).ok_or(BsonError::BadLength)
+    bytes
+        .get(..length)
+        .map(<[u8]>::len)
+        .ok_or(BsonError::BadLength)
 }
 
 #[cfg(test)]
@@ -259,7 +292,10 @@ mod tests {
         let elements: Vec<_> = Elements::of(&bytes).map(Result::unwrap).collect();
         assert_eq!(elements.len(), 19);
         assert_eq!(elements.last().unwrap().value, ElementKind::String(b"end"));
-        assert_eq!(Elements::find(&bytes, "int64").unwrap().value.as_i64(), Some(8));
+        assert_eq!(
+            Elements::find(&bytes, "int64").unwrap().value.as_i64(),
+            Some(8)
+        );
     }
 
     #[test]

@@ -21,7 +21,12 @@ pub fn encode_op_msg_like(
     let flags = request_flags & CHECKSUM_PRESENT;
     let checksum_bytes = if flags == 0 { 0 } else { 4 };
     let message_length = HEADER_BYTES + 4 + 1 + body.len() + checksum_bytes;
-    let header = Header { message_length, request_id, response_to, op_code: OpCode::Msg };
+    let header = Header {
+        message_length,
+        request_id,
+        response_to,
+        op_code: OpCode::Msg,
+    };
     let mut message = Vec::with_capacity(message_length);
     message.extend_from_slice(&header.to_bytes());
     message.extend_from_slice(&flags.to_le_bytes());
@@ -44,7 +49,12 @@ pub fn encode_op_reply(request_id: i32, response_to: i32, document: &[u8]) -> Ve
     /// `AwaitCapable`, which servers always set.
     const RESPONSE_FLAGS: i32 = 8;
     let message_length = HEADER_BYTES + 20 + document.len();
-    let header = Header { message_length, request_id, response_to, op_code: OpCode::Reply };
+    let header = Header {
+        message_length,
+        request_id,
+        response_to,
+        op_code: OpCode::Reply,
+    };
     let mut message = Vec::with_capacity(message_length);
     message.extend_from_slice(&header.to_bytes());
     message.extend_from_slice(&RESPONSE_FLAGS.to_le_bytes());

@@ -79,12 +79,34 @@ impl Header {
     /// # Errors
     /// [`FrameError::LengthOutOfRange`] if the declared length is under 16 or over the maximum.
     pub fn parse(bytes: &[u8; HEADER_BYTES], max_message_bytes: usize) -> Result<Self, FrameError> {
-        let [l0, l1, l2, l3, q0, q1, q2, q3, r0, r1, r2, r3, o0, o1, o2, o3] = *bytes;
+        let [
+            l0,
+            l1,
+            l2,
+            l3,
+            q0,
+            q1,
+            q2,
+            q3,
+            r0,
+            r1,
+            r2,
+            r3,
+            o0,
+            o1,
+            o2,
+            o3,
+        ] = *bytes;
         let length = i32::from_le_bytes([l0, l1, l2, l3]);
         let allowed: RangeInclusive<usize> = HEADER_BYTES..=max_message_bytes;
-        let message_length = usize::try_from(length).ok().filter(|n| allowed.contains(n)).ok_or(
-            FrameError::LengthOutOfRange { length, min: HEADER_BYTES, max: max_message_bytes },
-        )?;
+        let message_length = usize::try_from(length)
+            .ok()
+            .filter(|n| allowed.contains(n))
+            .ok_or(FrameError::LengthOutOfRange {
+                length,
+                min: HEADER_BYTES,
+                max: max_message_bytes,
+            })?;
         Ok(Self {
             message_length,
             request_id: i32::from_le_bytes([q0, q1, q2, q3]),
@@ -97,7 +119,12 @@ impl Header {
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let length = i32::try_from(self.message_length).unwrap_or(i32::MAX);
         let mut bytes = [0; HEADER_BYTES];
-        let fields = [length, self.request_id, self.response_to, self.op_code.as_i32()];
+        let fields = [
+            length,
+            self.request_id,
+            self.response_to,
+            self.op_code.as_i32(),
+        ];
         for (place, field) in bytes.chunks_exact_mut(4).zip(fields) {
             place.copy_from_slice(&field.to_le_bytes());
         }
@@ -120,10 +147,20 @@ mod tests {
     fn lengths_outside_the_limits_are_refused() {
         for length in [15, 0, -1, i32::MIN, 48_000_001, i32::MAX] {
             let error = Header::parse(&with_length(length), 48_000_000).unwrap_err();
-            assert_eq!(error, FrameError::LengthOutOfRange { length, min: 16, max: 48_000_000 });
+            assert_eq!(
+                error,
+                FrameError::LengthOutOfRange {
+                    length,
+                    min: 16,
+                    max: 48_000_000
+                }
+            );
         }
         for length in [16, 48_000_000] {
-            assert!(Header::parse(&with_length(length), 48_000_000).is_ok(), "{length}");
+            assert!(
+                Header::parse(&with_length(length), 48_000_000).is_ok(),
+                "{length}"
+            );
         }
         assert!(Header::parse(&with_length(16_385), 16_384).is_err());
     }

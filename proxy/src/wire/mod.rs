@@ -26,8 +26,8 @@ pub use self::{
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
     op_msg::{
-        CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg, Sequence,
-        checksum,
+        CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg,
+        Sequence, checksum,
     },
     op_query::OpQuery,
     reader::{LARGE_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, ReadError, with_scratch},

@@ -130,7 +130,12 @@ impl<'a> OpMsg<'a> {
         if flags & CHECKSUM_PRESENT != 0 {
             end = verify_checksum(message)?;
         }
-        let mut parsed = Self { flags, body: &[], body_offset: 0, sequences: [None; MAX_SEQUENCES] };
+        let mut parsed = Self {
+            flags,
+            body: &[],
+            body_offset: 0,
+            sequences: [None; MAX_SEQUENCES],
+        };
         let mut position = HEADER_BYTES + 4;
         if position >= end {
             return Err(MessageError::Empty);
@@ -138,7 +143,11 @@ impl<'a> OpMsg<'a> {
         while position < end {
             position = parsed.section(message, position, end)?;
         }
-        if parsed.body_offset == 0 { Err(MessageError::NoBody) } else { Ok(parsed) }
+        if parsed.body_offset == 0 {
+            Err(MessageError::NoBody)
+        } else {
+            Ok(parsed)
+        }
     }
 
     fn section(
@@ -147,7 +156,9 @@ impl<'a> OpMsg<'a> {
         position: usize,
         end: usize,
     ) -> Result<usize, MessageError> {
-        let rest = message.get(position..end).ok_or(MessageError::SequenceSize)?;
+        let rest = message
+            .get(position..end)
+            .ok_or(MessageError::SequenceSize)?;
         let (&kind, rest) = rest.split_first().ok_or(MessageError::Empty)?;
         match kind {
             0 if self.body_offset != 0 => Err(MessageError::TwoBodies),
@@ -200,17 +211,31 @@ impl<'a> OpMsg<'a> {
 
 fn parse_sequence(rest: &[u8]) -> Result<(Sequence<'_>, usize), MessageError> {
     let head = rest.first_chunk::<4>().ok_or(MessageError::SequenceSize)?;
-    let size = usize::try_from(i32::from_le_bytes(*head)).map_err(|_| MessageError::SequenceSize)?;
+    let size =
+        usize::try_from(i32::from_le_bytes(*head)).map_err(|_| MessageError::SequenceSize)?;
     let inside = rest.get(4..size).ok_or(MessageError::SequenceSize)?;
-    let nul = inside.iter().position(|&b| b == 0).ok_or(MessageError::SequenceSize)?;
-    let (identifier, documents) = inside.split_at_checked(nul).ok_or(MessageError::SequenceSize)?;
+    let nul = inside
+        .iter()
+        .position(|&b| b == 0)
+        .ok_or(MessageError::SequenceSize)?;
+    let (identifier, documents) = inside
+        .split_at_checked(nul)
+        .ok_or(MessageError::SequenceSize)?;
     let documents = documents.get(1..).ok_or(MessageError::SequenceSize)?;
-    Ok((Sequence { identifier, documents }, size))
+    Ok((
+        Sequence {
+            identifier,
+            documents,
+        },
+        size,
+    ))
 }
 
 /// Checks the last four bytes; gives the end of what they cover.
 fn verify_checksum(message: &[u8]) -> Result<usize, MessageError> {
-    let (covered, sent) = message.split_last_chunk::<4>().ok_or(MessageError::ChecksumMismatch)?;
+    let (covered, sent) = message
+        .split_last_chunk::<4>()
+        .ok_or(MessageError::ChecksumMismatch)?;
     if checksum([covered]) == u32::from_le_bytes(*sent) {
         Ok(covered.len())
     } else {
@@ -246,7 +271,14 @@ mod tests {
 
     fn sequence(identifier: &str, documents: &[u8]) -> Vec<u8> {
         let size = i32::try_from(4 + identifier.len() + 1 + documents.len()).unwrap();
-        [&[1][..], &size.to_le_bytes(), identifier.as_bytes(), &[0], documents].concat()
+        [
+            &[1][..],
+            &size.to_le_bytes(),
+            identifier.as_bytes(),
+            &[0],
+            documents,
+        ]
+        .concat()
     }
 
     #[test]
@@ -259,7 +291,10 @@ mod tests {
             let message = message(0, &sections);
             let parsed = OpMsg::parse(&message).unwrap();
             assert_eq!(parsed.body, &ping[1..]);
-            assert_eq!(&message[parsed.body_offset..][..parsed.body.len()], parsed.body);
+            assert_eq!(
+                &message[parsed.body_offset..][..parsed.body.len()],
+                parsed.body
+            );
             let names: Vec<_> = parsed.sequences().map(|s| s.identifier).collect();
             assert_eq!(names, [b"a", b"b"]);
         }
@@ -275,25 +310,55 @@ mod tests {
         let cases: [(u32, Vec<u8>, MessageError, Option<i32>); 11] = [
             (0, vec![], MessageError::Empty, None),
             (4, ping.clone(), MessageError::UnknownRequiredFlags(4), None),
-            (CHECKSUM_PRESENT, ping.clone(), MessageError::ChecksumMismatch, None),
+            (
+                CHECKSUM_PRESENT,
+                ping.clone(),
+                MessageError::ChecksumMismatch,
+                None,
+            ),
             (
                 0,
                 [sequence("a", b""), sequence("b", b""), sequence("c", b"")].concat(),
                 MessageError::TooManySequences,
                 None,
             ),
-            (0, [ping.clone(), ping.clone()].concat(), MessageError::TwoBodies, Some(40430)),
+            (
+                0,
+                [ping.clone(), ping.clone()].concat(),
+                MessageError::TwoBodies,
+                Some(40430),
+            ),
             (0, sequence("a", b""), MessageError::NoBody, Some(40587)),
-            (0, [ping.clone(), vec![2]].concat(), MessageError::SecurityToken, Some(13)),
-            (0, [ping.clone(), vec![9]].concat(), MessageError::UnknownSection(9), Some(40432)),
+            (
+                0,
+                [ping.clone(), vec![2]].concat(),
+                MessageError::SecurityToken,
+                Some(13),
+            ),
+            (
+                0,
+                [ping.clone(), vec![9]].concat(),
+                MessageError::UnknownSection(9),
+                Some(40432),
+            ),
             (
                 0,
                 [sequence("a", b""), sequence("a", b"")].concat(),
                 MessageError::DuplicateSequence,
                 Some(40431),
             ),
-            (0, [ping.clone(), oversize].concat(), MessageError::SequenceSize, Some(15)),
-            (0, bad_length, MessageError::Body(BsonError::BadLength), Some(22)),
+            (
+                0,
+                [ping.clone(), oversize].concat(),
+                MessageError::SequenceSize,
+                Some(15),
+            ),
+            (
+                0,
+                bad_length,
+                MessageError::Body(BsonError::BadLength),
+                Some(22),
+            ),
         ];
         for (flags, sections, error, code) in cases {
             let message = message(flags, &sections);

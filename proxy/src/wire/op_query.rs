@@ -1,9 +1,6 @@
 //! `OP_QUERY`: the legacy form in which most drivers still send their first `hello`.
 
-use super::{
-    bson::document_at,
-    header::HEADER_BYTES,
-};
+use super::{bson::document_at, header::HEADER_BYTES};
 
 /// A parsed `OP_QUERY`; borrows the bytes it was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +37,14 @@ mod tests {
     #[test]
     fn a_command_query_gives_its_database_and_document() {
         let query = doc! {"isMaster": 1}.to_vec().unwrap();
-        let message =
-            [&[0u8; 20][..], b"admin.$cmd\0", &[0; 4], &(-1i32).to_le_bytes(), &query].concat();
+        let message = [
+            &[0u8; 20][..],
+            b"admin.$cmd\0",
+            &[0; 4],
+            &(-1i32).to_le_bytes(),
+            &query,
+        ]
+        .concat();
         let parsed = OpQuery::parse(&message).unwrap();
         assert_eq!(parsed.command_database(), Some(&b"admin"[..]));
         assert_eq!(parsed.query, query);

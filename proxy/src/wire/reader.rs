@@ -53,12 +53,16 @@ pub struct MemoryBudget {
 impl MemoryBudget {
     /// A budget of so many bytes, rounded down to whole KiB.
     pub fn of_bytes(bytes: usize) -> Self {
-        Self { kibibytes: Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS))) }
+        Self {
+            kibibytes: Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS))),
+        }
     }
 
     async fn reserve(&self, bytes: usize) -> OwnedSemaphorePermit {
         let kibibytes = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let permit = Arc::clone(&self.kibibytes).acquire_many_owned(kibibytes).await;
+        let permit = Arc::clone(&self.kibibytes)
+            .acquire_many_owned(kibibytes)
+            .await;
         permit.expect("the budget's semaphore is never closed")
     }
 }
@@ -130,7 +134,9 @@ impl MessageReader {
                 poll_fn(|cx| self.poll_fill(cx, stream, expected)).await?
             } else {
                 let rest = poll_fn(|cx| self.poll_fill(cx, stream, expected));
-                timeout(PARTIAL_MESSAGE_IDLE, rest).await.map_err(|_| ReadError::Stalled)??
+                timeout(PARTIAL_MESSAGE_IDLE, rest)
+                    .await
+                    .map_err(|_| ReadError::Stalled)??
             };
             match (read, self.buffer.is_empty()) {
                 (0, true) => return Ok(None),
@@ -153,7 +159,11 @@ impl MessageReader {
                 Ok(_) => {}
             }
         }
-        if self.ended { Poll::Ready(()) } else { Poll::Pending }
+        if self.ended {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     fn poll_fill<S: AsyncRead + Unpin>(
@@ -184,7 +194,11 @@ impl MessageReader {
     fn take(&mut self, header: Header) -> Message {
         let ahead = self.buffer.split_off(header.message_length);
         let bytes = std::mem::replace(&mut self.buffer, ahead);
-        Message { header, bytes, _share: self.share.take() }
+        Message {
+            header,
+            bytes,
+            _share: self.share.take(),
+        }
     }
 }
 
@@ -222,7 +236,11 @@ mod tests {
             }
             let end = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await;
             assert!(end.unwrap().is_none());
-            assert_eq!(reader.buffer.capacity(), 0, "an idle reader holds no buffer");
+            assert_eq!(
+                reader.buffer.capacity(),
+                0,
+                "an idle reader holds no buffer"
+            );
             writer.await.unwrap();
         }
     }
@@ -234,10 +252,18 @@ mod tests {
         let sent = [large.clone(), request(2, 1)].concat();
         tokio::spawn(async move { far.write_all(&sent).await });
         let mut reader = MessageReader::default();
-        let first = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().unwrap();
+        let first = reader
+            .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(first.bytes, large);
         assert!(first.bytes.capacity() <= large.len() + SCRATCH_BYTES);
-        let second = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().unwrap();
+        let second = reader
+            .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(second.header.request_id, 2);
     }
 
@@ -245,8 +271,14 @@ mod tests {
     async fn a_message_over_the_limit_is_refused_before_its_body_is_read() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(1, 20_000)[..16]).await.unwrap();
-        let error = MessageReader::default().next(&mut near, 16_384, &budget()).await.unwrap_err();
-        assert!(matches!(error, ReadError::Frame(FrameError::LengthOutOfRange { .. })));
+        let error = MessageReader::default()
+            .next(&mut near, 16_384, &budget())
+            .await
+            .unwrap_err();
+        assert!(matches!(
+            error,
+            ReadError::Frame(FrameError::LengthOutOfRange { .. })
+        ));
     }
 
     #[tokio::test(start_paused = true)]
@@ -254,10 +286,16 @@ mod tests {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(1, 20_000)[..100]).await.unwrap();
         let mut reader = MessageReader::default();
-        let error = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap_err();
+        let error = reader
+            .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+            .await
+            .unwrap_err();
         assert!(matches!(error, ReadError::Stalled));
         drop(far);
-        let error = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap_err();
+        let error = reader
+            .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+            .await
+            .unwrap_err();
         assert!(matches!(error, ReadError::Truncated));
     }
 
@@ -270,8 +308,18 @@ mod tests {
         assert!(pending);
         drop(far);
         poll_fn(|cx| reader.poll_gone(cx, &mut near)).await;
-        let ahead = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().unwrap();
+        let ahead = reader
+            .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(ahead.header.request_id, 5);
-        assert!(reader.next(&mut near, MAX_MESSAGE_BYTES, &budget()).await.unwrap().is_none());
+        assert!(
+            reader
+                .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }

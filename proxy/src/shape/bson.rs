@@ -1,0 +1,348 @@
+//! A reader of BSON that skips: it walks the fields of one document and steps over every value by its length.
+//!
+//! Nothing is copied and nothing is checked beyond what the next step needs. Bytes that lie (a length past the end, an
+//! unknown type, a name without its NUL) end the walk of that document as if it had no more fields; the server is the
+//! one who judges them.
+
+use std::iter::Take;
+
+/// One field of a document, or one element of an array (whose name is its index and says nothing).
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Field<'a> {
+    pub(super) name: &'a [u8],
+    pub(super) value: Value<'a>,
+}
+
+/// A value, as far as the rules tell values apart.
+///
+/// All payloads are eight bytes wide or a slice: a value is then copied in whole words, which is what makes walking
+/// fast. Narrower ones would be copied in pieces and stall the reads that follow.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Value<'a> {
+    Document(Document<'a>),
+    Array(Array<'a>),
+    String(&'a [u8]),
+    Regex(Regex<'a>),
+    /// Null and the deprecated undefined, which the rules do not tell apart.
+    Null,
+    True,
+    False,
+    /// An int32 or an int64, which the rules do not tell apart.
+    Integer(i64),
+    Double(f64),
+    /// Decimal128 in the wire's byte order.
+    Decimal(&'a [u8; 16]),
+    /// Every type whose content no rule looks at.
+    Other,
+}
+
+/// What the rules ask of a number.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) enum Number {
+    Zero,
+    One,
+    MinusOne,
+    Positive,
+    Negative,
+    NotANumber,
+}
+
+impl Value<'_> {
+    /// The value's place among the numbers, if it is one.
+    pub(super) fn number(&self) -> Option<Number> {
+        match *self {
+            Self::Integer(number) => Some(Number::of_integer(number)),
+            Self::Double(number) => Some(Number::of_double(number)),
+            Self::Decimal(bytes) => Some(Number::of_decimal(u128::from_le_bytes(*bytes))),
+            _ => None,
+        }
+    }
+
+    /// False for false, null, undefined and zero, true for all else, as the server reads a flag.
+    pub(super) fn truth(&self) -> bool {
+        match *self {
+            Self::Null | Self::False => false,
+            Self::True => true,
+            _ => self.number() != Some(Number::Zero),
+        }
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A boolean.
+    pub(super) fn boolean(value: bool) -> Self {
+        if value { Self::True } else { Self::False }
+    }
+
+    /// Splits a value of the given type off the front of `bytes`.
+    #[inline]
+    fn split(kind: u8, bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let skip = |length: usize| Some((Self::Other, bytes.get(length..)?));
+        match kind {
+            0x02 => split_string(bytes).map(|(string, rest)| (Self::String(string), rest)),
+            0x03 => Document::split(bytes).map(|(document, rest)| (Self::Document(document), rest)),
+            0x04 => Document::split(bytes)
+                .map(|(Document { fields }, rest)| (Self::Array(Array { elements: fields }), rest)),
+            0x07 => skip(12),
+            0x08 => bytes
+                .split_first()
+                .map(|(&flag, rest)| (Self::boolean(flag != 0), rest)),
+            0x10 => bytes
+                .split_first_chunk()
+                .map(|(integer, rest)| (Self::Integer(i32::from_le_bytes(*integer).into()), rest)),
+            0x12 => bytes
+                .split_first_chunk()
+                .map(|(integer, rest)| (Self::Integer(i64::from_le_bytes(*integer)), rest)),
+            0x01 => bytes
+                .split_first_chunk()
+                .map(|(double, rest)| (Self::Double(f64::from_le_bytes(*double)), rest)),
+            0x13 => bytes
+                .split_first_chunk()
+                .map(|(decimal, rest)| (Self::Decimal(decimal), rest)),
+            0x05 => skip(length_at(bytes)?.checked_add(5)?),
+            0x06 | 0x0A => Some((Self::Null, bytes)),
+            0x09 | 0x11 => skip(8),
+            0x0B => {
+                let (_, options) = split_cstring(bytes)?;
+                let (_, rest) = split_cstring(options)?;
+                Some((Self::Regex(Regex { bytes }), rest))
+            }
+            0x0C => split_string(bytes).and_then(|(_, rest)| Some((Self::Other, rest.get(12..)?))),
+            0x0D | 0x0E => split_string(bytes).map(|(_, rest)| (Self::Other, rest)),
+            0x0F => length_at(bytes)
+                .filter(|&length| length >= 4)
+                .and_then(skip),
+            0x7F | 0xFF => Some((Self::Other, bytes)),
+            _ => None,
+        }
+    }
+}
+
+/// A document whose length has been found to fit.
+#[derive(Copy, Clone, Default, Debug)]
+pub(super) struct Document<'a> {
+    /// The fields alone, without the length before and the NUL after.
+    fields: &'a [u8],
+}
+
+impl<'a> Document<'a> {
+    /// The document at the front of `bytes`; empty if there is none.
+    pub(super) fn at(bytes: &'a [u8]) -> Self {
+        Self::split(bytes)
+            .map(|(document, _)| document)
+            .unwrap_or_default()
+    }
+
+    /// The document at the front of `bytes`, and what follows it.
+    pub(super) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let (document, rest) = bytes.split_at_checked(length_at(bytes)?)?;
+        let fields = document.get(4..document.len().checked_sub(1)?)?;
+        Some((Self { fields }, rest))
+    }
+
+    /// The fields that a reader looks at.
+    pub(super) fn fields(self) -> Take<Fields<'a>> {
+        self.all_fields().take(MAX_FIELDS)
+    }
+
+    /// Every field.
+    pub(super) fn all_fields(self) -> Fields<'a> {
+        Fields { rest: self.fields }
+    }
+
+    /// The first field.
+    pub(super) fn first(self) -> Option<Field<'a>> {
+        self.all_fields().next()
+    }
+
+    /// The value of the field of that name, among those that a reader looks at.
+    pub(super) fn value_of(self, name: &[u8]) -> Option<Value<'a>> {
+        self.fields()
+            .find(|field| field.name == name)
+            .map(|field| field.value)
+    }
+
+    /// Whether the document, as a field's value in a filter, holds operators: its first name begins with `$`, and it is
+    /// not the reference to another document (`$ref` with `$id`) that old drivers write.
+    pub(super) fn is_operators(self) -> bool {
+        let (mut names_ref, mut names_id) = (false, false);
+        let mut is_empty = true;
+        for Field { name, .. } in self.fields() {
+            if is_empty && name.first() != Some(&b'$') {
+                return false;
+            }
+            is_empty = false;
+            names_ref |= name == b"$ref";
+            names_id |= name == b"$id";
+        }
+        !is_empty && !(names_ref && names_id)
+    }
+}
+
+/// An array: a document whose names are ignored.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Array<'a> {
+    elements: &'a [u8],
+}
+
+impl<'a> Array<'a> {
+    /// Every element, in order.
+    pub(super) fn elements(self) -> Fields<'a> {
+        Fields {
+            rest: self.elements,
+        }
+    }
+
+    /// The first element.
+    pub(super) fn first(self) -> Option<Value<'a>> {
+        self.elements().next().map(|element| element.value)
+    }
+}
+
+/// The fields of one document, in order, up to its end or to the first that makes no sense.
+#[derive(Clone, Debug)]
+pub(super) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Field<'a>> {
+        let (&kind, rest) = self.rest.split_first()?;
+        self.rest = &[];
+        let (name, rest) = split_cstring(rest)?;
+        let (value, rest) = Value::split(kind, rest)?;
+        self.rest = rest;
+        Some(Field { name, value })
+    }
+}
+
+/// A regular expression value: two C strings, the pattern and the options, and whatever follows them.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Regex<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Regex<'a> {
+    /// The pattern, and the option letters in the order that the client sent.
+    pub(super) fn pattern_and_options(self) -> (&'a [u8], &'a [u8]) {
+        let (pattern, rest) = split_cstring(self.bytes).unwrap_or_default();
+        let (options, _) = split_cstring(rest).unwrap_or_default();
+        (pattern, options)
+    }
+}
+
+impl Number {
+    fn of_integer(number: i64) -> Self {
+        match number {
+            0 => Self::Zero,
+            1 => Self::One,
+            -1 => Self::MinusOne,
+            2.. => Self::Positive,
+            _ => Self::Negative,
+        }
+    }
+
+    fn of_double(number: f64) -> Self {
+        if number.is_nan() {
+            Self::NotANumber
+        } else if number == 0.0 {
+            Self::Zero
+        } else if number.abs() == 1.0 {
+            Self::unit(number < 0.0)
+        } else {
+            Self::signed(number < 0.0)
+        }
+    }
+
+    /// Decimal128, binary integer encoding (IEEE 754-2008): sign, 14 bits of exponent, 113 bits of coefficient.
+    fn of_decimal(bits: u128) -> Self {
+        const NAN: u128 = 0b11111;
+        const INFINITY: u128 = 0b11110;
+        const EXPONENT_BIAS: u128 = 6176;
+        const MAX_COEFFICIENT: u128 = 10u128.pow(34) - 1;
+        let negative = bits >> 127 == 1;
+        match (bits >> 122) & 0b11111 {
+            NAN => return Self::NotANumber,
+            INFINITY => return Self::signed(negative),
+            // The long form of the coefficient only encodes numbers past its maximum, which count as zero.
+            0b11000.. => return Self::Zero,
+            _ => {}
+        }
+        let coefficient = bits & ((1 << 113) - 1);
+        if coefficient == 0 || coefficient > MAX_COEFFICIENT {
+            return Self::Zero;
+        }
+        // One is 1E0, 10E-1, 100E-2 and so on: the coefficient is ten to the power of minus the exponent.
+        let exponent = (bits >> 113) & 0x3FFF;
+        let is_unit = EXPONENT_BIAS
+            .checked_sub(exponent)
+            .and_then(|digits| u32::try_from(digits).ok())
+            .and_then(|digits| 10u128.checked_pow(digits))
+            == Some(coefficient);
+        if is_unit {
+            Self::unit(negative)
+        } else {
+            Self::signed(negative)
+        }
+    }
+
+    fn unit(negative: bool) -> Self {
+        if negative { Self::MinusOne } else { Self::One }
+    }
+
+    fn signed(negative: bool) -> Self {
+        if negative {
+            Self::Negative
+        } else {
+            Self::Positive
+        }
+    }
+}
+
+/// The documents of a kind-1 section, back to back.
+#[derive(Clone, Debug)]
+pub(super) struct Documents<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Documents<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for Documents<'a> {
+    type Item = Document<'a>;
+
+    fn next(&mut self) -> Option<Document<'a>> {
+        let (document, rest) = Document::split(self.rest)?;
+        self.rest = rest;
+        Some(document)
+    }
+}
+
+/// A length field; negative ones are lies.
+#[inline]
+fn length_at(bytes: &[u8]) -> Option<usize> {
+    usize::try_from(i32::from_le_bytes(*bytes.first_chunk()?)).ok()
+}
+
+#[inline]
+fn split_cstring(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.iter().position(|&byte| byte == 0)?;
+    let (string, rest) = bytes.split_at_checked(end)?;
+    Some((string, rest.get(1..)?))
+}
+
+/// A string value without its length and its NUL, which the length counts.
+fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = length_at(bytes)?;
+    let (string, rest) = bytes.get(4..)?.split_at_checked(length)?;
+    Some((string.get(..length.checked_sub(1)?)?, rest))
+}
+
+/// Fields of one document that are looked at. It bounds the work that one hostile document can cause.
+pub(super) const MAX_FIELDS: usize = 256;

@@ -1,0 +1,368 @@
+//! The hash of a shape, built without any heap.
+//!
+//! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain), with its constants: two
+//! 64-bit words are multiplied to 128 bits and the halves are folded together. It is written out here instead of taken
+//! from a crate because the hash must never change: instances of different releases add up their statistics by it. All
+//! reads are little-endian and nothing depends on the word size.
+//!
+//! What is hashed is the printed form, token by token: a leaf is its bytes and whether they are quoted, an entry is a
+//! pair, a list or document is its items with their number. Every token carries its length or count, so no two
+//! different forms feed the same stream, and equal text always means equal hash.
+
+use super::form::{Bracket, Form, Store, Word};
+use super::name::Name;
+use super::walk::MAX_SET_ENTRIES;
+
+/// The hash of one printed form.
+#[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
+pub(super) struct Digest(u64);
+
+impl Digest {
+    /// The digest's 64 bits.
+    pub(super) const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Raw bytes, which no other token can be mistaken for.
+    pub(super) const fn of_bytes(bytes: &[u8]) -> Self {
+        Self(hash_bytes(bytes))
+    }
+
+    /// Unquoted text. A path is hashed by its components, so that a name's components can be hashed as they are found.
+    pub(super) const fn of_text(text: &[u8]) -> Self {
+        if let b"{}" = text {
+            return Self(close(0, 0, Bracket::Document));
+        }
+        // A list of one item prints like a bare name in brackets, so it has to hash like one.
+        if let [b'[', inside @ .., b']'] = text {
+            return match inside {
+                [] => Self(close(0, 0, Bracket::List)),
+                _ => Self::list_of_one(Self::of_text(inside)),
+            };
+        }
+        let mut path = Path::EMPTY;
+        let mut rest = text;
+        let mut length = 0;
+        while let Some((component, after)) = rest.split_at_checked(length) {
+            match after {
+                [] => {
+                    path.push(component);
+                    break;
+                }
+                [b'.', after @ ..] => {
+                    path.push(component);
+                    rest = after;
+                    length = 0;
+                }
+                _ => length += 1,
+            }
+        }
+        path.digest()
+    }
+
+    /// Two digests in order.
+    pub(super) const fn then(self, next: Self) -> Self {
+        Self(combine(self.0, next.0))
+    }
+
+    const fn list_of_one(item: Self) -> Self {
+        Self(close(item.0, 1, Bracket::List))
+    }
+
+    /// A name that holds dots, digits, brackets or anything else that asks for a closer look.
+    #[inline(never)]
+    fn of_rare_name(name: Name<'_>) -> Self {
+        let (brackets, is_quoted) = name.brackets_and_quoting();
+        let mut path = Path::EMPTY;
+        name.each_component(|component, is_last| {
+            let first = if path.components == 0 { brackets } else { 0 };
+            let last = if is_last {
+                component.len().saturating_sub(brackets)
+            } else {
+                component.len()
+            };
+            path.push(component.get(first..last).unwrap_or_default());
+        });
+        let mut digest = path.digest();
+        let mut brackets = brackets;
+        if is_quoted {
+            digest = digest.then(QUOTED);
+        } else if brackets > 0 && digest == const { Self::of_text(b"") } {
+            digest = const { Self::of_text(b"[]") };
+            brackets -= 1;
+        }
+        for _ in 0..brackets {
+            digest = Self::list_of_one(digest);
+        }
+        digest
+    }
+}
+
+impl Form for Digest {
+    type Store<X: Clone + Default> = Inline<X>;
+    type Unordered = Unordered;
+    type Ordered = Ordered;
+
+    #[inline]
+    fn word(word: Word) -> Self {
+        word.digest
+    }
+
+    fn leaf(text: &[u8]) -> Self {
+        Self::of_text(text)
+    }
+
+    #[inline]
+    fn name(name: Name<'_>) -> Self {
+        match name.as_simple() {
+            Some(component) => Self(hash_bytes(component)),
+            None => Self::of_rare_name(name),
+        }
+    }
+
+    #[inline]
+    fn entry(key: &Self, value: &Self) -> Self {
+        key.then(*value)
+    }
+
+    #[inline]
+    fn add(entries: &mut Unordered, entry: &Self) {
+        entries.sum = entries.sum.wrapping_add(entry.0);
+        entries.xor ^= entry.0;
+        entries.count = entries.count.saturating_add(1);
+    }
+
+    #[inline]
+    fn close_set(entries: Unordered, bracket: Bracket) -> Self {
+        let Unordered { sum, xor, count } = entries;
+        // A set of one prints like a sequence of one, and must hash like one.
+        let folded = if count <= 1 {
+            sum
+        } else {
+            combine(combine(sum, xor), SET)
+        };
+        Self(close(folded, count, bracket))
+    }
+
+    #[inline]
+    fn append(items: &mut Ordered, item: &Self) {
+        items.folded = if items.count == 0 {
+            item.0
+        } else {
+            combine(items.folded, item.0)
+        };
+        items.count = items.count.saturating_add(1);
+    }
+
+    #[inline]
+    fn close_sequence(items: &Ordered, bracket: Bracket) -> Self {
+        Self(close(items.folded, items.count, bracket))
+    }
+}
+
+/// A commutative fold: entries count, their order does not. The caller has dropped equal ones.
+#[derive(Default, Debug)]
+pub(super) struct Unordered {
+    sum: u64,
+    xor: u64,
+    count: u64,
+}
+
+/// An ordered fold.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Ordered {
+    folded: u64,
+    count: u64,
+}
+
+/// Up to 64 items on the stack, in blocks that are only made (and cleared) when the first item of theirs comes: most sets
+/// have few.
+#[derive(Clone, Debug)]
+pub(super) struct Inline<X> {
+    count: usize,
+    blocks: [Option<[X; BLOCK_ITEMS]>; BLOCKS],
+}
+
+impl<X> Default for Inline<X> {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            count: 0,
+            blocks: [const { None }; BLOCKS],
+        }
+    }
+}
+
+impl<X: Default> Store<X> for Inline<X> {
+    #[inline]
+    fn push(&mut self, item: X) {
+        let Some(block) = self.blocks.get_mut(self.count / BLOCK_ITEMS) else {
+            return;
+        };
+        let block = block.get_or_insert_with(|| std::array::from_fn(|_| X::default()));
+        if let Some(slot) = block.get_mut(self.count % BLOCK_ITEMS) {
+            *slot = item;
+            self.count += 1;
+        }
+    }
+
+    #[inline]
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    fn iter<'s>(&'s self) -> impl Iterator<Item = &'s X>
+    where
+        X: 's,
+    {
+        self.blocks
+            .iter()
+            .map_while(Option::as_ref)
+            .flatten()
+            .take(self.count)
+    }
+
+    #[inline]
+    fn iter_mut<'s>(&'s mut self) -> impl Iterator<Item = &'s mut X>
+    where
+        X: 's,
+    {
+        self.blocks
+            .iter_mut()
+            .map_while(Option::as_mut)
+            .flatten()
+            .take(self.count)
+    }
+}
+
+/// The components of a path, folded as they come.
+struct Path {
+    folded: u64,
+    components: u64,
+}
+
+impl Path {
+    const EMPTY: Self = Self {
+        folded: 0,
+        components: 0,
+    };
+
+    const fn push(&mut self, component: &[u8]) {
+        let component = hash_bytes(component);
+        self.folded = if self.components == 0 {
+            component
+        } else {
+            combine(self.folded, component)
+        };
+        self.components += 1;
+    }
+
+    /// One component alone is its own hash, which is what makes a plain name cheap.
+    const fn digest(&self) -> Digest {
+        if self.components == 1 {
+            Digest(self.folded)
+        } else {
+            Digest(combine(self.folded, self.components))
+        }
+    }
+}
+
+#[inline]
+const fn close(folded: u64, count: u64, bracket: Bracket) -> u64 {
+    let tag = match bracket {
+        Bracket::Document => DOCUMENT,
+        Bracket::List => LIST,
+    };
+    combine(folded, tag ^ count)
+}
+
+#[inline]
+const fn combine(left: u64, right: u64) -> u64 {
+    let (low, high) = multiply(left ^ SECRET_0, right ^ SECRET_1);
+    fold(low ^ SECRET_0, high ^ SECRET_1)
+}
+
+#[inline]
+const fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut seed = SECRET_2;
+    let mut rest = bytes;
+    while rest.len() > 16 {
+        let Some((block, after)) = rest.split_first_chunk::<16>() else {
+            break;
+        };
+        let (left, right) = ends(block);
+        seed = fold(left ^ SECRET_1, right ^ seed);
+        rest = after;
+    }
+    let (left, right) = ends(rest);
+    let (low, high) = multiply(left ^ SECRET_1, right ^ seed);
+    fold(low ^ SECRET_0 ^ length(bytes), high ^ SECRET_1)
+}
+
+/// Up to 16 bytes as two words, which overlap when there are fewer. With the length they tell all such inputs apart.
+#[inline]
+const fn ends(bytes: &[u8]) -> (u64, u64) {
+    match bytes {
+        [] => (0, 0),
+        [a] => (u64_from(&[*a, 0, 0, 0]), 0),
+        [a, b] => (u64_from(&[*a, *b, 0, 0]), 0),
+        [a, b, c] => (u64_from(&[*a, *b, *c, 0]), 0),
+        _ => match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            _ => match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+                (Some(first), Some(last)) => (u64_from(first), u64_from(last)),
+                _ => (0, 0),
+            },
+        },
+    }
+}
+
+#[inline]
+const fn u64_from(bytes: &[u8; 4]) -> u64 {
+    let [a, b, c, d] = *bytes;
+    u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0])
+}
+
+#[inline]
+const fn fold(left: u64, right: u64) -> u64 {
+    let (low, high) = multiply(left, right);
+    low ^ high
+}
+
+#[inline]
+#[expect(
+    clippy::as_conversions,
+    reason = "const code cannot call From; taking halves is meant"
+)]
+const fn multiply(left: u64, right: u64) -> (u64, u64) {
+    let product = (left as u128) * (right as u128);
+    (product as u64, (product >> 64) as u64)
+}
+
+#[inline]
+#[expect(
+    clippy::as_conversions,
+    reason = "const code cannot call From; a usize has at most 64 bits"
+)]
+const fn length(bytes: &[u8]) -> u64 {
+    bytes.len() as u64
+}
+
+const SECRET_0: u64 = 0x2d35_8dcc_aa6c_78a5;
+const SECRET_1: u64 = 0x8bb8_4b93_962e_acc9;
+const SECRET_2: u64 = 0x4b33_a62e_d433_d4a3;
+
+/// Tags: they keep the kinds of tokens apart. Their low bits are free for a count.
+const DOCUMENT: u64 = 0x4d5a_2da5_1de1_0000;
+const LIST: u64 = 0xa0b7_2c36_94e5_0000;
+const SET: u64 = 0x71d3_08b5_c2fa_0000;
+const QUOTED: Digest = Digest(0xe390_5ba1_7f64_0000);
+
+const BLOCK_ITEMS: usize = 8;
+const BLOCKS: usize = MAX_SET_ENTRIES / BLOCK_ITEMS;
+
+const _: () = assert!(
+    BLOCK_ITEMS * BLOCKS == MAX_SET_ENTRIES,
+    "a set fits its blocks"
+);

@@ -1,0 +1,109 @@
+//! Aggregation expressions, and projections, which are half made of them.
+
+use super::bson::{Array, Document, Value};
+use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
+use super::name::Name;
+use super::walk::{MAX_DEPTH, Walk, meta, operator_or_path, plain_value};
+
+impl<F: Form> Walk<F> {
+    /// An expression at `depth`.
+    pub(super) fn expression(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
+        if depth > MAX_DEPTH {
+            return Node::cut();
+        }
+        match *value {
+            Value::String(string) => expression_string(string),
+            Value::Document(document) => self.expression_document(document, depth),
+            Value::Array(array) => self.expression_array(array, depth),
+            _ => Node::value(),
+        }
+    }
+
+    fn expression_document(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
+        match document.first().map(|first| first.name) {
+            Some(b"$literal" | b"$const") => Node::value(),
+            Some([b'$', ..]) => {
+                self.set_of(document, operator_or_path, |walk, field| match field.name {
+                    b"$function" | b"$accumulator" => Node::value(),
+                    b"$meta" => Node::same(meta(&field.value)),
+                    _ => walk.expression(&field.value, depth + 1),
+                })
+            }
+            _ => self.set_of(document, path, |walk, field| {
+                match (field.name, &field.value) {
+                    (b"sortBy", &Value::Document(keys)) => walk.keys(keys),
+                    _ => walk.expression(&field.value, depth + 1),
+                }
+            }),
+        }
+    }
+
+    /// The arguments of an operator. A list of constants has no length here: what prints like its neighbour is dropped.
+    fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
+        if array.first().is_none() {
+            return plain_value(&Value::Array(array));
+        }
+        let mut items = Ordered::new();
+        let mut elements = Self::elements(array);
+        while let Some(element) = self.look(&mut elements) {
+            let item = self.expression(&element.value, depth + 1);
+            items.unlike_item(&item);
+        }
+        items.close(Bracket::List)
+    }
+
+    /// A projection at `depth`.
+    pub(super) fn projection(&mut self, projection: Document<'_>, depth: u32) -> Node<F> {
+        if depth > MAX_DEPTH {
+            return Node::cut();
+        }
+        self.set_of(projection, path, |walk, field| {
+            walk.projected(&field.value, depth + 1)
+        })
+    }
+
+    fn projected(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
+        let is_flag = matches!(value, Value::True | Value::False) || value.number().is_some();
+        if is_flag {
+            return Node::word(if value.truth() {
+                word!("1")
+            } else {
+                word!("0")
+            });
+        }
+        let &Value::Document(document) = value else {
+            return self.expression(value, depth);
+        };
+        let Some(first) = document.first() else {
+            return self.expression(value, depth);
+        };
+        if depth > MAX_DEPTH {
+            return Node::cut();
+        }
+        let argument = match first.name {
+            b"$elemMatch" => self.filter_or_value(&first.value, depth + 1),
+            b"$slice" => match first.value {
+                Value::Array(_) => self.expression(&first.value, depth + 1),
+                _ => Node::value(),
+            },
+            [b'$', ..] => return self.expression_document(document, depth),
+            _ => return self.projection(document, depth),
+        };
+        let mut operators = Ordered::new();
+        operators.entry(&F::leaf(first.name), &argument);
+        operators.close(Bracket::Document)
+    }
+}
+
+/// A string: a field's path or a variable if it begins with `$`, else a constant.
+fn expression_string<F: Form>(string: &[u8]) -> Node<F> {
+    match string {
+        [b'$', b'$', _, ..] => Node::name(Name::expression_path(string, 2)),
+        [b'$', _, ..] => Node::name(Name::expression_path(string, 1)),
+        _ => Node::value(),
+    }
+}
+
+fn path<F: Form>(name: &[u8]) -> F {
+    F::name(Name::path(name))
+}

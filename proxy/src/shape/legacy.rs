@@ -1,0 +1,189 @@
+//! Messages of the old opcodes, told as the commands that replaced them.
+
+use super::bson::{Document, Field, Value};
+use super::clause::{DELETE_STATEMENT, FIND, Slots, UPDATE_STATEMENT};
+use super::command::{Shaped, empty, explained, split_namespace};
+use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
+use super::walk::Walk;
+
+/// A message of an opcode from before OP_MSG, its fields named as in the protocol.
+#[derive(Copy, Clone, Debug)]
+pub enum Legacy<'a> {
+    /// OP_QUERY: a find, or a command if the collection is `$cmd`.
+    Query(Query<'a>),
+    /// OP_INSERT.
+    Insert {
+        /// `fullCollectionName`.
+        namespace: &'a [u8],
+    },
+    /// OP_UPDATE: one statement.
+    Update {
+        /// `fullCollectionName`.
+        namespace: &'a [u8],
+        /// Bit 0 is `upsert`, bit 1 is `multi`.
+        flags: u32,
+        /// The filter.
+        selector: &'a [u8],
+        /// The replacement or the modifiers.
+        update: &'a [u8],
+    },
+    /// OP_DELETE: one statement.
+    Delete {
+        /// `fullCollectionName`.
+        namespace: &'a [u8],
+        /// Bit 0 says to delete at most one document.
+        flags: u32,
+        /// The filter.
+        selector: &'a [u8],
+    },
+    /// OP_GET_MORE.
+    GetMore {
+        /// `fullCollectionName`.
+        namespace: &'a [u8],
+    },
+    /// OP_KILL_CURSORS, which names no namespace.
+    KillCursors,
+}
+
+/// The parts of an OP_QUERY.
+#[derive(Copy, Clone, Debug)]
+pub struct Query<'a> {
+    /// Bit 1 is `tailable`; the others do not matter here.
+    pub flags: u32,
+    /// `fullCollectionName`: the database, a dot, the collection.
+    pub namespace: &'a [u8],
+    /// Documents to skip.
+    pub number_to_skip: i32,
+    /// A limit if negative or one, otherwise only the size of a batch.
+    pub number_to_return: i32,
+    /// The filter, bare or wrapped in `$query`.
+    pub query: &'a [u8],
+    /// `returnFieldsSelector`: the projection; empty if there is none.
+    pub return_fields_selector: &'a [u8],
+}
+
+impl<F: Form> Walk<F> {
+    /// The command that a message of an old opcode stands for.
+    pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> Shaped<'a, F> {
+        let shaped = match *message {
+            Legacy::Query(query) => self.legacy_query(&query),
+            Legacy::Insert { namespace } => on("insert", namespace, empty()),
+            Legacy::Update {
+                namespace,
+                flags,
+                selector,
+                update,
+            } => {
+                let mut slots = Slots::new();
+                let mut put = |name, value| slots.put(&UPDATE_STATEMENT, &Field { name, value });
+                put(b"q", Value::Document(Document::at(selector)));
+                put(b"u", Value::Document(Document::at(update)));
+                put(b"upsert", Value::boolean(flags & 1 != 0));
+                put(b"multi", Value::boolean(flags & 2 != 0));
+                let form = self.clauses(&UPDATE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
+                on("update", namespace, batch_of_one(word!("updates"), &form))
+            }
+            Legacy::Delete {
+                namespace,
+                flags,
+                selector,
+            } => {
+                let mut slots = Slots::new();
+                let mut put = |name, value| slots.put(&DELETE_STATEMENT, &Field { name, value });
+                put(b"q", Value::Document(Document::at(selector)));
+                put(b"limit", Value::Integer(i64::from(flags & 1)));
+                let form = self.clauses(&DELETE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
+                on("delete", namespace, batch_of_one(word!("deletes"), &form))
+            }
+            Legacy::GetMore { namespace } => on("getMore", namespace, empty()),
+            Legacy::KillCursors => on("killCursors", b"", empty()),
+        };
+        self.bounded(shaped)
+    }
+
+    fn legacy_query<'a>(&mut self, message: &Query<'a>) -> Shaped<'a, F> {
+        let (db, collection) = split_namespace(message.namespace);
+        let query = Document::at(message.query);
+        if collection.as_bytes() == b"$cmd" {
+            return self.command(unwrapped_command(query), &[], db);
+        }
+        let mut slots = Slots::new();
+        let mut put = |name, value| slots.put(&FIND, &Field { name, value });
+        let mut is_explained = false;
+        if wrapped_filter(query).is_some() {
+            let mut fields = query.fields();
+            while let Some(Field { name, value }) = self.look(&mut fields) {
+                match name {
+                    b"$query" | b"query" => put(b"filter", value),
+                    b"$orderby" | b"orderby" => put(b"sort", value),
+                    b"$hint" => put(b"hint", value),
+                    b"$min" => put(b"min", value),
+                    b"$max" => put(b"max", value),
+                    b"$explain" => is_explained = value.truth(),
+                    _ => {}
+                }
+            }
+        } else {
+            put(b"filter", Value::Document(query));
+        }
+        put(
+            b"projection",
+            Value::Document(Document::at(message.return_fields_selector)),
+        );
+        if message.number_to_return < 0 || message.number_to_return == 1 {
+            put(b"limit", Value::Integer(message.number_to_return.into()));
+        }
+        put(b"skip", Value::Integer(message.number_to_skip.into()));
+        put(b"tailable", Value::boolean(message.flags & 2 != 0));
+        let shape = self.clauses(&FIND, &slots, &[], 0);
+        let find = Shaped {
+            op: "find",
+            db,
+            collection,
+            shape,
+        };
+        if is_explained { explained(find) } else { find }
+    }
+}
+
+/// The filter that a query begins with, if it is wrapped to make room for modifiers.
+fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
+    let first = query.first()?;
+    match (first.name, first.value) {
+        (b"$query" | b"query", Value::Document(filter)) => Some(filter),
+        _ => None,
+    }
+}
+
+/// A command without the `$query` that old drivers put round it to add a read preference.
+fn unwrapped_command(command: Document<'_>) -> Document<'_> {
+    let begins_with_modifier = command
+        .first()
+        .is_some_and(|first| first.name.first() == Some(&b'$'));
+    match command.value_of(b"$query") {
+        Some(Value::Document(inner)) if begins_with_modifier => inner,
+        _ => wrapped_filter(command).unwrap_or(command),
+    }
+}
+
+fn on<'a, F>(op: &'static str, namespace: &'a [u8], shape: Node<F>) -> Shaped<'a, F> {
+    let (db, collection) = split_namespace(namespace);
+    Shaped {
+        op,
+        db,
+        collection,
+        shape,
+    }
+}
+
+/// The shape of a bulk command of one statement.
+fn batch_of_one<F: Form>(key: Word, statement: &Node<F>) -> Node<F> {
+    let mut batch = Ordered::new();
+    batch.item(statement);
+    let mut shape = Ordered::new();
+    shape.entry(&F::word(key), &batch.close(Bracket::List));
+    shape.close(Bracket::Document)
+}
+
+/// A statement stands in an array in the command.
+const STATEMENT_DEPTH: u32 = 2;

@@ -1,0 +1,267 @@
+//! Names: paths, operators, collections. What in them is data becomes `*`; what would not read back is quoted.
+//!
+//! A name is normalised one component at a time into a small buffer, and handed on component by component; a name as
+//! a whole is never copied here.
+
+/// A name on its way into a shape.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Name<'a> {
+    bytes: &'a [u8],
+    /// How many `$` stand before the path of an expression. They are printed but are no part of the path.
+    sigils: usize,
+    rule: Rule,
+}
+
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Rule {
+    /// Components that look like data become `*`.
+    Normalised,
+    /// Printed as it is.
+    Verbatim,
+}
+
+impl<'a> Name<'a> {
+    /// A path, a field's name, a variable's name.
+    #[inline]
+    pub(super) fn path(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            sigils: 0,
+            rule: Rule::Normalised,
+        }
+    }
+
+    /// A path in an expression, with the one or two `$` before it.
+    pub(super) fn expression_path(bytes: &'a [u8], sigils: usize) -> Self {
+        Self {
+            bytes,
+            sigils,
+            rule: Rule::Normalised,
+        }
+    }
+
+    /// The name of a namespace or an index, or a word of a collation.
+    pub(super) fn verbatim(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            sigils: 0,
+            rule: Rule::Verbatim,
+        }
+    }
+
+    /// The name as one component that stays as it is, if a first look can tell; most names are of this kind.
+    #[inline]
+    pub(super) fn as_simple(&self) -> Option<&'a [u8]> {
+        let is_short = (1..=MAX_COMPONENT_BYTES).contains(&self.bytes.len());
+        let classes = || {
+            self.bytes
+                .iter()
+                .fold(0, |classes, &byte| classes | class_of(byte))
+        };
+        (is_short && classes() == 0).then_some(self.bytes)
+    }
+
+    /// Calls `each` with every component as it prints, and whether it is the last. Returns whether the name has to be
+    /// quoted.
+    pub(super) fn each_component(&self, mut each: impl FnMut(&[u8], bool)) -> bool {
+        let mut is_quoted = self.bytes.is_empty();
+        let mut sigils = self.sigils;
+        let mut components = self.bytes.split(|&byte| byte == b'.').peekable();
+        while let Some(component) = components.next() {
+            let mut buffer = Buffer::EMPTY;
+            let (printed, is_odd) = match self.rule {
+                Rule::Verbatim => (component, !is_bare(component)),
+                Rule::Normalised => buffer.normalise(component, sigils),
+            };
+            is_quoted |= is_odd;
+            each(printed, components.peek().is_none());
+            sigils = 0;
+        }
+        is_quoted
+    }
+
+    /// How many pairs of brackets enclose the printed name, and whether it is quoted, in which case they do not matter.
+    pub(super) fn brackets_and_quoting(&self) -> (usize, bool) {
+        let (mut opening, mut closing, mut components) = (0, 0, 0_usize);
+        let is_quoted = self.each_component(|component, _| {
+            if components == 0 {
+                opening = component.iter().take_while(|&&byte| byte == b'[').count();
+            }
+            closing = component
+                .iter()
+                .rev()
+                .take_while(|&&byte| byte == b']')
+                .count();
+            components += 1;
+        });
+        (if is_quoted { 0 } else { opening.min(closing) }, is_quoted)
+    }
+}
+
+/// Whether an operator or stage may be named: the server's own names all look like this.
+pub(super) fn is_operator_name(name: &[u8]) -> bool {
+    name.len() <= MAX_COMPONENT_BYTES
+        && name
+            .iter()
+            .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$')
+}
+
+/// Whether all bytes may stand in a name without quotes.
+fn is_bare(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| class_of(byte) != ODD)
+}
+
+/// Room for one component in which something has become `*`.
+struct Buffer([u8; MAX_COMPONENT_BYTES + MAX_SIGILS]);
+
+impl Buffer {
+    const EMPTY: Self = Self([0; MAX_COMPONENT_BYTES + MAX_SIGILS]);
+
+    /// The component as it prints, and whether it cannot stand without quotes. A `*` that stands for data can.
+    fn normalise<'n>(&'n mut self, component: &'n [u8], sigils: usize) -> (&'n [u8], bool) {
+        let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
+        let dynamic = dynamic_bytes(name);
+        if dynamic == 0 {
+            return (component, !is_bare(component));
+        }
+        let kept = sigils.iter().map(|&byte| (byte, false));
+        // A name too long to have a bit for each byte is dynamic as a whole.
+        let name = name.get(..MAX_COMPONENT_BYTES).unwrap_or(name);
+        let kept_or_not = name
+            .iter()
+            .enumerate()
+            .map(|(i, &byte)| (byte, dynamic >> i & 1 == 1));
+        let mut slots = self.0.iter_mut();
+        let (mut length, mut is_odd, mut follows_dynamic) = (0, false, false);
+        for (byte, is_dynamic) in kept.chain(kept_or_not) {
+            // Neighbouring dynamic parts share one mark.
+            if is_dynamic && follows_dynamic {
+                continue;
+            }
+            follows_dynamic = is_dynamic;
+            is_odd |= !is_dynamic && class_of(byte) == ODD;
+            if let Some(slot) = slots.next() {
+                *slot = if is_dynamic { b'*' } else { byte };
+                length += 1;
+            }
+        }
+        (self.0.get(..length).unwrap_or_default(), is_odd)
+    }
+}
+
+/// Which bytes of a component are data, one bit a byte, the first byte lowest.
+fn dynamic_bytes(name: &[u8]) -> u64 {
+    if name.len() > MAX_COMPONENT_BYTES {
+        return u64::MAX;
+    }
+    if name.first().is_none_or(|&first| first == b'$') {
+        return 0;
+    }
+    let digits = name.iter().filter(|byte| byte.is_ascii_digit()).count();
+    if digits == name.len() {
+        return u64::MAX;
+    }
+    // Every dynamic part has a digit, and needs four of them or sixteen hexadecimal ones.
+    if digits == 0 || (digits < MIN_DIGITS && name.len() < MIN_HEX_DIGITS) {
+        return 0;
+    }
+    let hex = runs(
+        name,
+        0,
+        |byte| byte.is_ascii_hexdigit(),
+        b"-",
+        |run| {
+            let hex_digits = run.iter().filter(|byte| byte.is_ascii_hexdigit()).count();
+            hex_digits >= MIN_HEX_DIGITS && run.iter().any(u8::is_ascii_digit)
+        },
+    );
+    runs(
+        name,
+        hex,
+        |byte| byte.is_ascii_digit(),
+        b"-_:",
+        |run| run.iter().filter(|byte| byte.is_ascii_digit()).count() >= MIN_DIGITS,
+    )
+}
+
+/// Adds to `taken` every run that qualifies. A run is as long as it can be of bytes that are not taken and are digits or
+/// one of `joints`, and is then trimmed to begin and end with a digit.
+fn runs(
+    name: &[u8],
+    taken: u64,
+    is_digit: fn(&u8) -> bool,
+    joints: &[u8],
+    qualifies: fn(&[u8]) -> bool,
+) -> u64 {
+    let mut result = taken;
+    let mut start = 0;
+    while start < name.len() {
+        let rest = name.get(start..).unwrap_or_default();
+        let belongs = |(i, byte): (usize, &u8)| {
+            taken >> (start + i) & 1 == 0 && (is_digit(byte) || joints.contains(byte))
+        };
+        let length = rest
+            .iter()
+            .enumerate()
+            .take_while(|&indexed| belongs(indexed))
+            .count();
+        let run = rest.get(..length).unwrap_or_default();
+        if let Some(first) = run.iter().position(is_digit)
+            && let Some(last) = run.iter().rposition(is_digit)
+            && run.get(first..=last).is_some_and(qualifies)
+        {
+            for index in first..=last {
+                result |= 1 << (start + index);
+            }
+        }
+        // The byte after a run does not belong to it.
+        start += length + 1;
+    }
+    result
+}
+
+#[inline]
+fn class_of(byte: u8) -> u8 {
+    CLASSES.get(usize::from(byte)).copied().unwrap_or(ODD)
+}
+
+/// Cannot stand in a name without quotes.
+const ODD: u8 = 1;
+/// Can, but asks for a closer look: digits, dots and brackets.
+const SPECIAL: u8 = 2;
+
+#[expect(
+    clippy::as_conversions,
+    reason = "const code cannot call try_from; the index is below 256"
+)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "const code cannot call get_mut; the index is below 256"
+)]
+const CLASSES: [u8; 256] = {
+    let mut classes = [ODD; 256];
+    let mut byte = 0;
+    while byte < classes.len() {
+        match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | b'-' => classes[byte] = 0,
+            b'0'..=b'9' | b'.' | b'[' | b']' => classes[byte] = SPECIAL,
+            _ => {}
+        }
+        byte += 1;
+    }
+    classes
+};
+
+/// Longest component that is printed. Longer ones are data more often than names, and a bit mask has to hold one bit a
+/// byte.
+const MAX_COMPONENT_BYTES: usize = 64;
+const MAX_SIGILS: usize = 2;
+/// Shortest run of digits that is taken for data: a year.
+const MIN_DIGITS: usize = 4;
+/// Shortest run of hexadecimal digits that is taken for data: half a uuid.
+const MIN_HEX_DIGITS: usize = 16;
+
+const _: () = assert!(
+    MAX_COMPONENT_BYTES <= 64,
+    "dynamic_bytes has one bit a byte"
+);

@@ -1,0 +1,360 @@
+//! Pipelines: sequences of stages, each with rules for its argument.
+
+use super::bson::{Array, Document, Field, Value};
+use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
+use super::name::Name;
+use super::walk::{MAX_DEPTH, MAX_ELEMENTS, Walk, operator_or_path, plain_value};
+
+/// What a stage's argument is.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Stage {
+    Match,
+    Sort,
+    Project,
+    Facet,
+    /// A bare number or name, all of it data.
+    Value,
+    Unset,
+    Search,
+    /// Only the names in the argument are kept.
+    Opaque,
+    /// A document whose keys have rules of their own.
+    Keyed(Keyed),
+    Expression,
+}
+
+/// Stages that have rules for their keys.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Keyed {
+    Lookup,
+    GraphLookup,
+    UnionWith,
+    Out,
+    Merge,
+    Unwind,
+    GeoNear,
+    Densify,
+    Fill,
+    SetWindowFields,
+    VectorSearch,
+}
+
+/// What stands under one key of such a stage.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Argument {
+    Namespace,
+    Names,
+    Pipeline,
+    Filter,
+    Keys,
+    Value,
+    Expression,
+    WhenMatched,
+    WhenNotMatched,
+}
+
+impl<F: Form> Walk<F> {
+    /// A pipeline at `depth`.
+    pub(super) fn pipeline(&mut self, pipeline: Array<'_>, depth: u32) -> Node<F> {
+        if depth > MAX_DEPTH {
+            return Node::cut();
+        }
+        let mut stages = Ordered::new();
+        let mut elements = pipeline.elements();
+        let mut seen = elements.by_ref().take(MAX_ELEMENTS);
+        while let Some(element) = self.look(&mut seen) {
+            let stage = self.stage(&element.value, depth + 1);
+            stages.item(&stage);
+        }
+        if elements.next().is_some() {
+            stages.item(&Node::cut());
+        }
+        stages.close(Bracket::List)
+    }
+
+    fn pipeline_or_value(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
+        match *value {
+            Value::Array(pipeline) => self.pipeline(pipeline, depth),
+            _ => Node::value(),
+        }
+    }
+
+    fn stage(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
+        let &Value::Document(stage) = value else {
+            return Node::value();
+        };
+        let mut fields = stage.all_fields();
+        let (Some(field), None) = (self.look(&mut fields), fields.next()) else {
+            return Node::value();
+        };
+        let argument = self.stage_argument(&field, depth + 1);
+        let argument = if is_left_out_of_coarse(field.name) {
+            argument.with_coarse(word!("{...}"))
+        } else {
+            argument
+        };
+        let mut document = Ordered::new();
+        document.entry(&operator_or_path(field.name), &argument);
+        document.close(Bracket::Document)
+    }
+
+    fn stage_argument(&mut self, field: &Field<'_>, depth: u32) -> Node<F> {
+        if depth > MAX_DEPTH {
+            return Node::cut();
+        }
+        let value = &field.value;
+        match (Stage::named(field.name), value) {
+            (Stage::Match, _) => self.filter_or_value(value, depth),
+            (Stage::Sort, _) => self.keys_or_value(value),
+            (Stage::Project, &Value::Document(document)) => self.projection(document, depth),
+            (Stage::Facet, &Value::Document(facets)) => self.set_of(facets, path, |walk, field| {
+                walk.pipeline_or_value(&field.value, depth + 1)
+            }),
+            (Stage::Project | Stage::Facet | Stage::Value, _) => Node::value(),
+            (Stage::Unset, _) => self.unset(value),
+            (Stage::Search, &Value::Document(document)) => self.search(document, depth),
+            (Stage::Search, _) => Node::value(),
+            (Stage::Opaque, &Value::Document(document)) => {
+                self.set_of(document, path, |_, _| Node::value())
+            }
+            (Stage::Opaque, _) => plain_value(value),
+            (Stage::Keyed(stage), &Value::Document(document)) => {
+                self.set_of(document, path, |walk, field| {
+                    walk.keyed_argument(stage.argument(field.name), &field.value, depth + 1)
+                })
+            }
+            (Stage::Keyed(stage), Value::String(_)) => self.short_form(stage, value, depth),
+            (Stage::Keyed(_) | Stage::Expression, _) => self.expression(value, depth),
+        }
+    }
+
+    /// The short form of a stage stands for a document with one key.
+    fn short_form(&mut self, stage: Keyed, value: &Value<'_>, depth: u32) -> Node<F> {
+        let (key, word) = match stage {
+            Keyed::UnionWith | Keyed::Out => (b"coll".as_slice(), word!("coll")),
+            Keyed::Merge => (b"into".as_slice(), word!("into")),
+            Keyed::Unwind => (b"path".as_slice(), word!("path")),
+            Keyed::Lookup
+            | Keyed::GraphLookup
+            | Keyed::GeoNear
+            | Keyed::Densify
+            | Keyed::Fill
+            | Keyed::SetWindowFields
+            | Keyed::VectorSearch => return self.expression(value, depth),
+        };
+        let argument = self.keyed_argument(stage.argument(key), value, depth);
+        let mut document = Ordered::new();
+        document.entry(&F::word(word), &argument);
+        document.close(Bracket::Document)
+    }
+
+    fn keyed_argument(&mut self, argument: Argument, value: &Value<'_>, depth: u32) -> Node<F> {
+        match argument {
+            Argument::Namespace => self.namespace(value),
+            Argument::Names => self.names(value),
+            Argument::Pipeline => self.pipeline_or_value(value, depth),
+            Argument::Filter => self.filter_or_value(value, depth),
+            Argument::Keys => self.keys_or_value(value),
+            Argument::Value => Node::value(),
+            Argument::Expression => self.expression(value, depth),
+            Argument::WhenMatched => self.action(
+                value,
+                &[b"replace", b"keepExisting", b"merge", b"fail"],
+                depth,
+            ),
+            Argument::WhenNotMatched => {
+                self.action(value, &[b"insert", b"discard", b"fail"], depth)
+            }
+        }
+    }
+
+    /// A collection's name, or a document of database and collection.
+    fn namespace(&mut self, value: &Value<'_>) -> Node<F> {
+        match *value {
+            Value::String(name) => Node::name(Name::verbatim(name)),
+            Value::Document(document) => self.set_of(
+                document,
+                |key| F::name(Name::verbatim(key)),
+                |_, field| match field.value {
+                    Value::String(name) => Node::name(Name::verbatim(name)),
+                    _ => Node::value(),
+                },
+            ),
+            _ => Node::value(),
+        }
+    }
+
+    fn action(&mut self, value: &Value<'_>, words: &[&[u8]], depth: u32) -> Node<F> {
+        match value {
+            &Value::String(word) if words.contains(&word) => Node::same(F::leaf(word)),
+            _ => self.pipeline_or_value(value, depth),
+        }
+    }
+
+    fn unset(&mut self, value: &Value<'_>) -> Node<F> {
+        match value {
+            Value::Array(_) => self.names(value),
+            &Value::String(name) => {
+                let mut names = Ordered::new();
+                names.item(&Node::name(Name::path(name)));
+                names.close(Bracket::List)
+            }
+            _ => plain_value(value),
+        }
+    }
+
+    /// The argument of `$search`, going down: it nests freely and names fields under few known keys.
+    fn search(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
+        if depth > MAX_DEPTH {
+            return Node::cut();
+        }
+        self.set_of(document, path, |walk, field| {
+            let holds_names = matches!(field.name, b"index" | b"path" | b"defaultPath");
+            if holds_names && is_names(&field.value) {
+                walk.names(&field.value)
+            } else {
+                walk.searched(&field.value, depth + 1)
+            }
+        })
+    }
+
+    fn searched(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
+        match *value {
+            Value::Document(document) => self.search(document, depth),
+            Value::Array(array) if matches!(array.first(), Some(Value::Document(_))) => {
+                if depth > MAX_DEPTH {
+                    return Node::cut();
+                }
+                self.list_of(array, |walk, element| {
+                    Some(walk.searched(element, depth + 1))
+                })
+            }
+            Value::Array(_) => Node::word(word!("[?]")),
+            _ => Node::value(),
+        }
+    }
+}
+
+impl Stage {
+    fn named(name: &[u8]) -> Self {
+        match name {
+            b"$match" => Self::Match,
+            b"$sort" => Self::Sort,
+            b"$project" => Self::Project,
+            b"$facet" => Self::Facet,
+            b"$limit" | b"$skip" | b"$count" => Self::Value,
+            b"$unset" => Self::Unset,
+            b"$search" | b"$searchMeta" => Self::Search,
+            b"$lookup" => Self::Keyed(Keyed::Lookup),
+            b"$graphLookup" => Self::Keyed(Keyed::GraphLookup),
+            b"$unionWith" => Self::Keyed(Keyed::UnionWith),
+            b"$out" => Self::Keyed(Keyed::Out),
+            b"$merge" => Self::Keyed(Keyed::Merge),
+            b"$unwind" => Self::Keyed(Keyed::Unwind),
+            b"$geoNear" => Self::Keyed(Keyed::GeoNear),
+            b"$densify" => Self::Keyed(Keyed::Densify),
+            b"$fill" => Self::Keyed(Keyed::Fill),
+            b"$setWindowFields" => Self::Keyed(Keyed::SetWindowFields),
+            b"$vectorSearch" => Self::Keyed(Keyed::VectorSearch),
+            name if OPAQUE_STAGES.contains(&name) => Self::Opaque,
+            _ => Self::Expression,
+        }
+    }
+}
+
+impl Keyed {
+    fn argument(self, key: &[u8]) -> Argument {
+        match (self, key) {
+            (Self::Lookup, b"from") => Argument::Namespace,
+            (Self::Lookup, b"localField" | b"foreignField" | b"as") => Argument::Names,
+            (Self::Lookup, b"pipeline") => Argument::Pipeline,
+            (Self::GraphLookup, b"from") => Argument::Namespace,
+            (
+                Self::GraphLookup,
+                b"connectFromField" | b"connectToField" | b"as" | b"depthField",
+            ) => Argument::Names,
+            (Self::GraphLookup, b"restrictSearchWithMatch") => Argument::Filter,
+            (Self::UnionWith, b"coll" | b"db") => Argument::Namespace,
+            (Self::UnionWith, b"pipeline") => Argument::Pipeline,
+            (Self::Out, b"coll" | b"db") => Argument::Namespace,
+            (Self::Out, b"timeseries") => Argument::Value,
+            (Self::Merge, b"into") => Argument::Namespace,
+            (Self::Merge, b"on") => Argument::Names,
+            (Self::Merge, b"whenMatched") => Argument::WhenMatched,
+            (Self::Merge, b"whenNotMatched") => Argument::WhenNotMatched,
+            (Self::Unwind, b"includeArrayIndex") => Argument::Names,
+            (Self::GeoNear, b"query") => Argument::Filter,
+            (Self::GeoNear, b"distanceField" | b"includeLocs" | b"key") => Argument::Names,
+            (Self::GeoNear, _) => Argument::Value,
+            (Self::Densify, b"field" | b"partitionByFields") => Argument::Names,
+            (Self::Densify, _) => Argument::Value,
+            (Self::Fill, b"partitionByFields") => Argument::Names,
+            (Self::Fill | Self::SetWindowFields, b"sortBy") => Argument::Keys,
+            (Self::VectorSearch, b"index" | b"path") => Argument::Names,
+            (Self::VectorSearch, b"filter") => Argument::Filter,
+            (Self::VectorSearch, _) => Argument::Value,
+            (
+                Self::Lookup
+                | Self::GraphLookup
+                | Self::UnionWith
+                | Self::Out
+                | Self::Merge
+                | Self::Unwind
+                | Self::Fill
+                | Self::SetWindowFields,
+                _,
+            ) => Argument::Expression,
+        }
+    }
+}
+
+/// Stages that compute fields: the coarse shape does not tell which.
+fn is_left_out_of_coarse(stage: &[u8]) -> bool {
+    matches!(
+        stage,
+        b"$project"
+            | b"$addFields"
+            | b"$set"
+            | b"$unset"
+            | b"$group"
+            | b"$replaceRoot"
+            | b"$replaceWith"
+            | b"$setWindowFields"
+            | b"$bucket"
+            | b"$bucketAuto"
+    )
+}
+
+fn is_names(value: &Value<'_>) -> bool {
+    let is_string = |element: Field<'_>| matches!(element.value, Value::String(_));
+    match value {
+        Value::String(_) => true,
+        Value::Array(array) => {
+            array.first().is_some() && array.elements().take(MAX_ELEMENTS).all(is_string)
+        }
+        _ => false,
+    }
+}
+
+fn path<F: Form>(name: &[u8]) -> F {
+    F::name(Name::path(name))
+}
+
+const OPAQUE_STAGES: [&[u8]; 16] = [
+    b"$changeStream",
+    b"$changeStreamSplitLargeEvent",
+    b"$currentOp",
+    b"$collStats",
+    b"$indexStats",
+    b"$planCacheStats",
+    b"$queryStats",
+    b"$querySettings",
+    b"$listSessions",
+    b"$listLocalSessions",
+    b"$listSampledQueries",
+    b"$listSearchIndexes",
+    b"$listClusterCatalog",
+    b"$shardedDataDistribution",
+    b"$sample",
+    b"$documents",
+];

@@ -1,0 +1,3 @@
+//! Tests of the fingerprint rules.
+
+mod vectors;

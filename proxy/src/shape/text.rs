@@ -1,0 +1,140 @@
+//! A shape as text, for people. Made once per new shape, so it allocates as it likes.
+
+use super::form::{Bracket, Form, Store, Word};
+use super::name::Name;
+
+/// One printed form.
+#[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Default, Debug)]
+pub(super) struct Text(String);
+
+impl Text {
+    /// The text, cut if it is too long to show.
+    pub(super) fn into_string(self) -> String {
+        let Self(mut text) = self;
+        if text.len() > MAX_TEXT_BYTES {
+            let mut end = MAX_TEXT_BYTES - CUT.len();
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text.truncate(end);
+            text.push_str(CUT);
+        }
+        text
+    }
+}
+
+impl Form for Text {
+    type Store<X: Clone + Default> = Vec<X>;
+    type Unordered = Vec<Self>;
+    type Ordered = Vec<Self>;
+
+    fn word(word: Word) -> Self {
+        Self(word.text.to_owned())
+    }
+
+    fn leaf(text: &[u8]) -> Self {
+        Self(String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn name(name: Name<'_>) -> Self {
+        let mut bytes = Vec::new();
+        let is_quoted = name.each_component(|component, is_last| {
+            bytes.extend_from_slice(component);
+            if !is_last {
+                bytes.push(b'.');
+            }
+        });
+        Self(if is_quoted {
+            quoted(&bytes)
+        } else {
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    }
+
+    fn entry(key: &Self, value: &Self) -> Self {
+        Self(format!("{}:{}", key.0, value.0))
+    }
+
+    fn add(entries: &mut Vec<Self>, entry: &Self) {
+        entries.push(entry.clone());
+    }
+
+    fn close_set(mut entries: Vec<Self>, bracket: Bracket) -> Self {
+        entries.sort_unstable();
+        Self::close_sequence(&entries, bracket)
+    }
+
+    fn append(items: &mut Vec<Self>, item: &Self) {
+        items.push(item.clone());
+    }
+
+    fn close_sequence(items: &Vec<Self>, bracket: Bracket) -> Self {
+        let (open, close) = match bracket {
+            Bracket::Document => ("{", "}"),
+            Bracket::List => ("[", "]"),
+        };
+        let items: Vec<&str> = items.iter().map(|item| item.0.as_str()).collect();
+        Self(format!("{open}{}{close}", items.join(",")))
+    }
+}
+
+impl<X> Store<X> for Vec<X> {
+    fn push(&mut self, item: X) {
+        self.push(item);
+    }
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn iter<'s>(&'s self) -> impl Iterator<Item = &'s X>
+    where
+        X: 's,
+    {
+        self.as_slice().iter()
+    }
+
+    fn iter_mut<'s>(&'s mut self) -> impl Iterator<Item = &'s mut X>
+    where
+        X: 's,
+    {
+        self.as_mut_slice().iter_mut()
+    }
+}
+
+/// Bytes as readable text; those that are not UTF-8 become `\xhh`.
+pub(super) fn readable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        push_invalid(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn quoted(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() + 2);
+    text.push('"');
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '"' | '\\' => text.extend(['\\', character]),
+                '\0'..='\x1f' => text.push_str(&format!("\\u{:04x}", u32::from(character))),
+                _ => text.push(character),
+            }
+        }
+        push_invalid(&mut text, chunk.invalid());
+    }
+    text.push('"');
+    text
+}
+
+fn push_invalid(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        text.push_str(&format!("\\x{byte:02x}"));
+    }
+}
+
+/// Longest text of a shape. It is a label and a log field; the hash goes on where the text stops.
+const MAX_TEXT_BYTES: usize = 4096;
+const CUT: &str = "...";

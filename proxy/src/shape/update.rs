@@ -1,0 +1,55 @@
+//! Updates: replacements, sets of modifiers, and pipelines.
+
+use super::bson::{Document, Field, Value};
+use super::filter::regex_form;
+use super::form::{Form, Node, word};
+use super::name::Name;
+use super::walk::{Walk, operator_or_path};
+
+impl<F: Form> Walk<F> {
+    /// The update of one statement at `depth`, if it is one at all.
+    pub(super) fn update(&mut self, value: &Value<'_>, depth: u32) -> Option<Node<F>> {
+        match *value {
+            Value::Array(pipeline) => pipeline
+                .first()
+                .is_some()
+                .then(|| self.pipeline(pipeline, depth)),
+            Value::Document(document) if is_replacement(document) => Some(Node::word(word!("{?}"))),
+            Value::Document(modifiers) => {
+                Some(self.set_of(modifiers, operator_or_path, |walk, modifier| {
+                    walk.modifier(modifier, depth + 1)
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    fn modifier(&mut self, modifier: &Field<'_>, depth: u32) -> Node<F> {
+        let Value::Document(changes) = modifier.value else {
+            return Node::value();
+        };
+        let path = |name: &[u8]| F::name(Name::path(name));
+        self.set_of(changes, path, |walk, change| {
+            match (modifier.name, &change.value) {
+                (b"$push" | b"$addToSet", &Value::Document(document))
+                    if document.is_operators() =>
+                {
+                    walk.names_of(document)
+                }
+                (b"$pull", &Value::Regex(regex)) => regex_form(regex),
+                (b"$pull", &Value::Document(document)) if document.is_operators() => {
+                    walk.operators(document, depth + 1)
+                }
+                (b"$pull", &Value::Document(filter)) => walk.filter(filter, depth + 1),
+                _ => Node::value(),
+            }
+        })
+        .with_coarse(word!("{...}"))
+    }
+}
+
+fn is_replacement(document: Document<'_>) -> bool {
+    document
+        .first()
+        .is_none_or(|first| first.name.first() != Some(&b'$'))
+}

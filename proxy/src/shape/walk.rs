@@ -1,0 +1,284 @@
+//! The walk over one command: its budget, and the rules that several parts of a command share.
+//!
+//! Depth counts from the command, which is 0; a value in a document or array is one deeper than what holds it. Every
+//! function that can come to itself again takes the depth of what it is given and stops at [`MAX_DEPTH`].
+
+use std::marker::PhantomData;
+
+use super::bson::{Array, Document, Field, Fields, Number, Value};
+use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, word};
+use super::name::{Name, is_operator_name};
+
+/// One walk, building forms of type `F`.
+pub(super) struct Walk<F> {
+    looks_left: u32,
+    is_spent: bool,
+    form: PhantomData<F>,
+}
+
+impl<F: Form> Walk<F> {
+    pub(super) fn new() -> Self {
+        Self {
+            looks_left: MAX_LOOKS,
+            is_spent: false,
+            form: PhantomData,
+        }
+    }
+
+    /// Whether the walk had to stop before it had seen all that the rules want to be seen.
+    pub(super) fn is_spent(&self) -> bool {
+        self.is_spent
+    }
+
+    /// The next field or element, paid for.
+    #[inline]
+    pub(super) fn look<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
+        let item = items.next()?;
+        match self.looks_left.checked_sub(1) {
+            Some(left) => self.looks_left = left,
+            None => self.is_spent = true,
+        }
+        (!self.is_spent).then_some(item)
+    }
+
+    /// The elements of an array that are looked at.
+    pub(super) fn elements<'a>(array: Array<'a>) -> std::iter::Take<Fields<'a>> {
+        array.elements().take(MAX_ELEMENTS)
+    }
+
+    /// A document as the set of what `value` makes of its fields, under the names that `key` makes of theirs.
+    pub(super) fn set_of(
+        &mut self,
+        document: Document<'_>,
+        key: impl Fn(&[u8]) -> F,
+        mut value: impl FnMut(&mut Self, &Field<'_>) -> Node<F>,
+    ) -> Node<F> {
+        let mut set = Set::new();
+        let mut fields = document.fields();
+        while let Some(field) = self.look(&mut fields) {
+            let form = value(self, &field);
+            set.entry(&key(field.name), &form);
+        }
+        set.close(Bracket::Document)
+    }
+
+    /// A list as the set of what `item` makes of its elements; those it makes nothing of are skipped.
+    pub(super) fn list_of(
+        &mut self,
+        array: Array<'_>,
+        mut item: impl FnMut(&mut Self, &Value<'_>) -> Option<Node<F>>,
+    ) -> Node<F> {
+        let mut set = Set::new();
+        let mut elements = Self::elements(array);
+        while let Some(element) = self.look(&mut elements) {
+            if let Some(form) = item(self, &element.value) {
+                set.item(&form);
+            }
+        }
+        set.close(Bracket::List)
+    }
+
+    /// A document of which only the names are kept.
+    pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
+        self.set_of(document, operator_or_path, |_, _| Node::value())
+    }
+
+    /// Names that a command gives as a string or as an array of strings.
+    pub(super) fn names(&mut self, value: &Value<'_>) -> Node<F> {
+        match *value {
+            Value::String(name) => Node::name(Name::path(name)),
+            Value::Array(names) => self.list_of(names, |_, name| {
+                Some(match *name {
+                    Value::String(name) => Node::name(Name::path(name)),
+                    _ => Node::value(),
+                })
+            }),
+            _ => Node::value(),
+        }
+    }
+
+    /// Keys in their order, each with its direction or index type.
+    pub(super) fn keys(&mut self, document: Document<'_>) -> Node<F> {
+        let mut keys = Ordered::new();
+        let mut fields = document.all_fields();
+        let mut seen = fields.by_ref().take(super::bson::MAX_FIELDS);
+        while let Some(Field { name, value }) = self.look(&mut seen) {
+            let is_path = name.first() != Some(&b'$') || name.contains(&b'.');
+            let key = if is_path {
+                F::name(Name::path(name))
+            } else {
+                operator(name)
+            };
+            keys.entry(&key, &Node::same(direction(&value)));
+        }
+        if fields.next().is_some() {
+            keys.item(&Node::cut());
+        }
+        keys.close(Bracket::Document)
+    }
+
+    /// Keys in their order, if the value is a document.
+    pub(super) fn keys_or_value(&mut self, value: &Value<'_>) -> Node<F> {
+        match *value {
+            Value::Document(document) => self.keys(document),
+            _ => Node::value(),
+        }
+    }
+
+    /// Keys in their order, whatever their values.
+    pub(super) fn bounds(&mut self, document: Document<'_>) -> Node<F> {
+        let mut keys = Ordered::new();
+        let mut fields = document.fields();
+        while let Some(field) = self.look(&mut fields) {
+            keys.entry(&F::name(Name::path(field.name)), &Node::value());
+        }
+        keys.close(Bracket::Document)
+    }
+
+    /// A collation, which is kept whole: it decides which indexes a filter can use.
+    pub(super) fn collation(&mut self, document: Document<'_>) -> Node<F> {
+        self.set_of(
+            document,
+            |key| F::name(Name::verbatim(key)),
+            |_, field| {
+                Node::same(match field.value {
+                    Value::True => F::word(word!("true")),
+                    Value::False => F::word(word!("false")),
+                    Value::Integer(number) => integer(number),
+                    Value::String(string) if string.len() <= MAX_COLLATION_STRING_BYTES => {
+                        F::name(Name::verbatim(string))
+                    }
+                    _ => F::word(word!("?")),
+                })
+            },
+        )
+    }
+}
+
+/// The name of an operator or stage, which begins with `$`. It is printed only if it looks like the server's own.
+pub(super) fn operator<F: Form>(name: &[u8]) -> F {
+    if is_operator_name(name) {
+        F::leaf(name)
+    } else {
+        F::word(word!("$?"))
+    }
+}
+
+/// A name that is an operator if it begins with `$`, else a path.
+pub(super) fn operator_or_path<F: Form>(name: &[u8]) -> F {
+    if name.first() == Some(&b'$') {
+        operator(name)
+    } else {
+        F::name(Name::path(name))
+    }
+}
+
+/// A value where the rules tell null from others: in filters.
+pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
+    match value {
+        Value::Null => Node::word(word!("null")),
+        _ => plain_value(value),
+    }
+}
+
+/// A value anywhere else.
+pub(super) fn plain_value<F: Form>(value: &Value<'_>) -> Node<F> {
+    Node::word(match value {
+        Value::Document(_) => word!("{?}"),
+        Value::Array(_) => word!("[?]"),
+        _ => word!("?"),
+    })
+}
+
+/// The argument of `$meta`.
+pub(super) fn meta<F: Form>(value: &Value<'_>) -> F {
+    match *value {
+        Value::String(name) if META_NAMES.contains(&name) => F::leaf(name),
+        _ => F::word(word!("?")),
+    }
+}
+
+/// The direction of a sort key, or the type of an index key.
+fn direction<F: Form>(value: &Value<'_>) -> F {
+    match *value {
+        Value::String(kind) if INDEX_TYPES.contains(&kind) => return F::leaf(kind),
+        Value::Document(document) => {
+            if let Some(first) = document.first().filter(|first| first.name == b"$meta") {
+                let mut meta_document = F::Unordered::default();
+                F::add(
+                    &mut meta_document,
+                    &F::entry(&F::word(word!("$meta")), &meta(&first.value)),
+                );
+                return F::close_set(meta_document, Bracket::Document);
+            }
+        }
+        _ => {}
+    }
+    F::word(match value.number() {
+        Some(Number::One | Number::Positive) => word!("1"),
+        Some(Number::MinusOne | Number::Negative) => word!("-1"),
+        Some(Number::Zero | Number::NotANumber) | None => word!("?"),
+    })
+}
+
+fn integer<F: Form>(number: i64) -> F {
+    // An i64 has at most 19 digits and a sign.
+    let mut text = [b'-'; 20];
+    let mut digits = number.unsigned_abs();
+    let mut start = text.len();
+    for slot in text.iter_mut().rev() {
+        *slot = b'0' + u8::try_from(digits % 10).unwrap_or_default();
+        digits /= 10;
+        start -= 1;
+        if digits == 0 {
+            break;
+        }
+    }
+    if number.is_negative() {
+        start = start.saturating_sub(1);
+    }
+    F::leaf(text.get(start..).unwrap_or_default())
+}
+
+/// Deepest value that is walked into. It bounds the recursion, and with it the stack.
+pub(super) const MAX_DEPTH: u32 = 32;
+/// Different members that a set may print. It bounds the stack that a set takes, and the time to compare members.
+pub(super) const MAX_SET_ENTRIES: usize = 64;
+/// Elements of one array that are looked at. It bounds the work that one list can cause.
+pub(super) const MAX_ELEMENTS: usize = 64;
+/// Fields and elements that are looked at in one command. It bounds the time of a fingerprint.
+const MAX_LOOKS: u32 = 4096;
+/// Longest string of a collation that is printed; locales are far shorter.
+const MAX_COLLATION_STRING_BYTES: usize = 32;
+
+/// Index types: strings that are no data where a direction is expected.
+const INDEX_TYPES: [&[u8]; 9] = [
+    b"text",
+    b"2d",
+    b"2dsphere",
+    b"hashed",
+    b"geoHaystack",
+    b"wildcard",
+    b"2dsphere_bucket",
+    b"columnstore",
+    b"queryable_encrypted_range",
+];
+
+/// What `$meta` can ask for.
+const META_NAMES: [&[u8]; 15] = [
+    b"textScore",
+    b"indexKey",
+    b"recordId",
+    b"randVal",
+    b"sortKey",
+    b"geoNearDistance",
+    b"geoNearPoint",
+    b"searchScore",
+    b"searchScoreDetails",
+    b"searchHighlights",
+    b"searchSequenceToken",
+    b"searchRootDocumentId",
+    b"vectorSearchScore",
+    b"score",
+    b"scoreDetails",
+];

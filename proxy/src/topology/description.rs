@@ -1,0 +1,165 @@
+//! What is known of the deployment at a moment: plain data.
+
+use std::time::Duration;
+
+use bson::RawDocumentBuf;
+
+use crate::connection::ServerAddress;
+
+/// What kind of deployment it is (server discovery and monitoring specification).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing seen yet.
+    #[default]
+    Unknown,
+    /// One server, whatever it is.
+    Single,
+    /// A replica set whose primary is not known.
+    ReplicaSetNoPrimary,
+    /// A replica set with its primary.
+    ReplicaSetWithPrimary,
+    /// Routers.
+    Sharded,
+}
+
+impl Kind {
+    /// The specification's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "Unknown",
+            Self::Single => "Single",
+            Self::ReplicaSetNoPrimary => "ReplicaSetNoPrimary",
+            Self::ReplicaSetWithPrimary => "ReplicaSetWithPrimary",
+            Self::Sharded => "Sharded",
+        }
+    }
+}
+
+/// What a server is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerKind {
+    /// Not reached, or not understood.
+    #[default]
+    Unknown,
+    /// A mongod by itself.
+    Standalone,
+    /// A replica set's primary.
+    Primary,
+    /// A secondary.
+    Secondary,
+    /// A member without data.
+    Arbiter,
+    /// A member in another state.
+    Other,
+    /// A mongos.
+    Router,
+}
+
+impl ServerKind {
+    /// The specification's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "Unknown",
+            Self::Standalone => "Standalone",
+            Self::Primary => "RSPrimary",
+            Self::Secondary => "RSSecondary",
+            Self::Arbiter => "RSArbiter",
+            Self::Other => "RSOther",
+            Self::Router => "Mongos",
+        }
+    }
+
+    /// Whether operations can be sent to it.
+    pub fn holds_data(self) -> bool {
+        match self {
+            Self::Standalone | Self::Primary | Self::Secondary | Self::Router => true,
+            Self::Unknown | Self::Arbiter | Self::Other => false,
+        }
+    }
+}
+
+/// What our own probes of a server learned.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Probe {
+    /// Round trip of `hello`, as an exponentially weighted moving average.
+    pub round_trip: Option<Duration>,
+    /// When a write was last applied, as milliseconds since the epoch of the server's clock.
+    pub last_write_ms: Option<i64>,
+    /// When that was read, as milliseconds since the epoch of our clock.
+    pub last_update_ms: i64,
+    /// The highest wire version it speaks.
+    pub max_wire_version: i32,
+    /// Minutes that a session lives unused.
+    pub session_timeout_minutes: Option<i32>,
+    /// Its answer to `buildInfo`.
+    pub build_info: Option<RawDocumentBuf>,
+}
+
+/// One server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Where it is.
+    pub address: ServerAddress,
+    /// What it is, as the deployment's monitor has it.
+    pub kind: ServerKind,
+    /// Its tags.
+    pub tags: Vec<(String, String)>,
+    /// What the last probe learned.
+    pub probe: Probe,
+    /// An operation failed with it, and no probe has found it well since.
+    pub is_suspect: bool,
+    /// It said of itself that it is no primary (any more), and the monitor has not heard of it yet.
+    pub is_demoted: bool,
+}
+
+impl Server {
+    /// Whether operations can be sent to it now.
+    pub fn is_usable(&self) -> bool {
+        self.kind.holds_data() && !self.is_suspect
+    }
+}
+
+/// The deployment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Description {
+    /// What kind it is.
+    pub kind: Kind,
+    /// The replica set's name.
+    pub set_name: Option<String>,
+    /// Its servers, sorted by address.
+    pub servers: Vec<Server>,
+    /// How often each server is looked at; part of the staleness formula.
+    pub heartbeat_frequency: Duration,
+    /// Whether any server was ever seen.
+    pub was_seen: bool,
+}
+
+impl Description {
+    /// The highest wire version that all servers speak.
+    pub fn max_wire_version(&self) -> i32 {
+        let known = self.servers.iter().filter(|s| s.kind.holds_data());
+        let versions = known.map(|s| s.probe.max_wire_version).filter(|v| *v > 0);
+        versions.min().unwrap_or(0)
+    }
+
+    /// Whether it is one mongod without a replica set: it refuses `txnNumber`, so clients must know.
+    pub fn is_standalone(&self) -> bool {
+        self.kind == Kind::Single
+            && self
+                .servers
+                .iter()
+                .any(|server| server.kind == ServerKind::Standalone)
+    }
+
+    /// Whether some server can be used now.
+    pub fn is_available(&self) -> bool {
+        self.servers.iter().any(Server::is_usable)
+    }
+
+    /// An answer to `buildInfo`.
+    pub fn build_info(&self) -> Option<&RawDocumentBuf> {
+        self.servers
+            .iter()
+            .find_map(|server| server.probe.build_info.as_ref())
+    }
+}

@@ -1,0 +1,277 @@
+//! The deployment: which servers there are, how they fare, and which one an operation may go to.
+//!
+//! Membership comes from the official driver's monitoring (its SDAM events). Beside it stand probes of our own,
+//! one connection a server: they measure the round trip, read how far a secondary lags, and find a server well
+//! again that an operation failed with, which the driver would look at only at its next heartbeat. Everything is
+//! published as a snapshot that the data path reads without waiting.
+//!
+//! Knowledge goes down (a failed server's pool is cleared here), facts come back as values: the pool never
+//! knows this module.
+
+mod description;
+mod monitor;
+mod probe;
+mod selection;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+    time::{Instant, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    command::ReadPreference,
+    connection::{Connector, Generation, ServerAddress},
+    observe::Observer,
+    pool::{Limits, ServerPool},
+};
+
+pub use self::{
+    description::{Description, Kind, Probe, Server, ServerKind},
+    monitor::{DeploymentError, DeploymentOptions},
+};
+
+/// What holds for the whole deployment.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How much farther than the nearest a server may be.
+    pub local_threshold: Duration,
+    /// How often each server is looked at.
+    pub heartbeat_frequency: Duration,
+    /// Limits of each server's pool.
+    pub pool: Limits,
+}
+
+/// No suitable server before the deadline.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no suitable server")]
+pub struct SelectError;
+
+/// The deployment at a moment, with the pools of its servers in the same order.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// What is known.
+    pub description: Description,
+    /// The servers' pools.
+    pub pools: Vec<Arc<ServerPool>>,
+}
+
+struct Member {
+    server: Server,
+    pool: Arc<ServerPool>,
+    /// Wakes its prober before the next heartbeat.
+    look: Arc<Notify>,
+    stop: CancellationToken,
+}
+
+#[derive(Default)]
+struct State {
+    kind: Kind,
+    set_name: Option<String>,
+    members: HashMap<ServerAddress, Member>,
+    was_seen: bool,
+}
+
+/// The live view of the deployment.
+pub struct Topology {
+    settings: Settings,
+    state: Mutex<State>,
+    published: watch::Sender<Arc<Snapshot>>,
+    connector: Connector,
+    observer: Arc<Observer>,
+    data_plane: Handle,
+    control_plane: Handle,
+    stop: CancellationToken,
+    /// Where the next choice among several begins.
+    turn: AtomicUsize,
+    control_client: Mutex<Option<mongodb::Client>>,
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Topology").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Topology {
+    /// Begins to watch a deployment. Does not wait for it: it may be down.
+    pub fn start(
+        options: DeploymentOptions,
+        settings: Settings,
+        connector: Connector,
+        observer: Arc<Observer>,
+        data_plane: Handle,
+        control_plane: Handle,
+    ) -> Arc<Self> {
+        let topology = Arc::new(Self {
+            settings,
+            state: Mutex::default(),
+            published: watch::Sender::new(Arc::default()),
+            connector,
+            observer,
+            data_plane,
+            control_plane: control_plane.clone(),
+            stop: CancellationToken::new(),
+            turn: AtomicUsize::new(0),
+            control_client: Mutex::new(None),
+        });
+        let stop = topology.stop.clone();
+        let watching = monitor::watch(Arc::downgrade(&topology), options);
+        control_plane.spawn(stop.run_until_cancelled_owned(watching));
+        topology
+    }
+
+    /// The deployment as it is known now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.published.borrow())
+    }
+
+    /// A receiver of all later snapshots, the present one included.
+    pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
+        self.published.subscribe()
+    }
+
+    /// The driver's client, for control commands as the service account; `None` until the deployment's
+    /// connection string has been resolved.
+    pub fn control_client(&self) -> Option<mongodb::Client> {
+        self.control_client.lock().clone()
+    }
+
+    /// What makes connections, for those that belong to no pool.
+    pub fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// A suitable server's pool, waiting for one until `deadline`.
+    ///
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// [`SelectError`] at the deadline.
+    pub async fn select(
+        &self,
+        preference: &ReadPreference,
+        deadline: Instant,
+    ) -> Result<Arc<ServerPool>, SelectError> {
+        if let Some(pool) = self.choose(&self.published.borrow(), preference) {
+            return Ok(pool);
+        }
+        let mut published = self.published.subscribe();
+        loop {
+            if let Some(pool) = self.choose(&published.borrow_and_update(), preference) {
+                return Ok(pool);
+            }
+            match timeout_at(deadline, published.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return Err(SelectError),
+            }
+        }
+    }
+
+    fn choose(&self, snapshot: &Snapshot, preference: &ReadPreference) -> Option<Arc<ServerPool>> {
+        let window = self.settings.local_threshold;
+        let suitable = selection::select(&snapshot.description, preference, window);
+        let pool = |index: &usize| snapshot.pools.get(*index);
+        match suitable.as_slice() {
+            [] => None,
+            [only] => pool(only).cloned(),
+            several => {
+                // Two in turn, and the less busy of them: the specification's power of two choices, with
+                // a turn in place of chance, so that no random number is drawn an operation.
+                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+                let first = several.get(turn % several.len()).and_then(pool)?;
+                let second = several.get((turn + 1) % several.len()).and_then(pool)?;
+                let chosen = if second.load() < first.load() {
+                    second
+                } else {
+                    first
+                };
+                Some(Arc::clone(chosen))
+            }
+        }
+    }
+
+    /// An operation, or the making of a connection, failed with a server: its pool is cleared, and it is not
+    /// selected until a probe finds it well.
+    pub fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
+        if !pool.clear(generation) {
+            return;
+        }
+        tracing::warn!(server = %pool.address(), "pool cleared");
+        self.update(pool.address(), |member| {
+            member.server.is_suspect = true;
+            member.look.notify_one();
+        });
+    }
+
+    /// A server answered with a state-change code.
+    pub fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
+        let is_shutting_down = matches!(code, 91 | 11600);
+        if is_shutting_down {
+            self.report_failure(pool, pool.generation());
+            return;
+        }
+        self.update(pool.address(), |member| {
+            member.server.is_demoted = true;
+            member.look.notify_one();
+        });
+    }
+
+    fn update(&self, address: &ServerAddress, change: impl FnOnce(&mut Member)) {
+        let mut state = self.state.lock();
+        if let Some(member) = state.members.get_mut(address) {
+            change(member);
+            self.publish(&state);
+        }
+    }
+
+    fn publish(&self, state: &State) {
+        let mut members: Vec<_> = state.members.values().collect();
+        members.sort_by(|a, b| a.server.address.cmp(&b.server.address));
+        let description = Description {
+            kind: state.kind,
+            set_name: state.set_name.clone(),
+            servers: members.iter().map(|member| member.server.clone()).collect(),
+            heartbeat_frequency: self.settings.heartbeat_frequency,
+            was_seen: state.was_seen,
+        };
+        let pools = members
+            .iter()
+            .map(|member| Arc::clone(&member.pool))
+            .collect();
+        self.published
+            .send_replace(Arc::new(Snapshot { description, pools }));
+    }
+
+    /// Once a second: pools close what is too old and fill up to their minimum.
+    pub fn maintain_pools(&self) {
+        self.snapshot()
+            .pools
+            .iter()
+            .for_each(|pool| pool.maintain());
+    }
+
+    /// Ends all pools.
+    pub fn close(&self) {
+        self.stop.cancel();
+        self.snapshot().pools.iter().for_each(|pool| pool.close());
+    }
+}

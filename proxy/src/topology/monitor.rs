@@ -1,0 +1,243 @@
+//! The official driver watches the deployment; its events become our description.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use mongodb::{
+    Client, ServerInfo, ServerType, TopologyType,
+    error::ErrorKind,
+    event::{
+        EventHandler,
+        sdam::{SdamEvent, TopologyDescription},
+    },
+    options::{ClientOptions, Tls},
+};
+use tokio::{sync::Notify, time::sleep};
+
+use super::{
+    Member, Topology,
+    description::{Kind, Probe, Server, ServerKind},
+    probe,
+};
+use crate::{connection::ServerAddress, pool::ServerPool};
+
+/// Pause before a connection string that needs DNS is resolved again.
+const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// A connection string that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DeploymentError {
+    /// The official driver refuses it.
+    #[error("{0}")]
+    Uri(Box<mongodb::error::Error>),
+    /// Something that makes no sense in a deployment's connection string.
+    #[error("{0} is not supported in the deployment's connection string")]
+    Unsupported(&'static str),
+}
+
+/// A parsed connection string.
+#[derive(Clone, Debug)]
+pub struct DeploymentOptions {
+    uri: String,
+    heartbeat_frequency: Duration,
+    /// `None` while a `mongodb+srv` string's name could not be looked up.
+    options: Option<Box<ClientOptions>>,
+}
+
+impl DeploymentOptions {
+    /// Parses a connection string; `mongodb+srv` asks DNS, and may be left to be asked again later.
+    ///
+    /// # Errors
+    /// [`DeploymentError`] if it is wrong whatever DNS says.
+    pub async fn parse(uri: &str, heartbeat_frequency: Duration) -> Result<Self, DeploymentError> {
+        let options = match ClientOptions::parse(uri).await {
+            Ok(options) => Some(Box::new(options)),
+            Err(error) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => None,
+            Err(error) => return Err(DeploymentError::Uri(Box::new(error))),
+        };
+        if options
+            .as_ref()
+            .is_some_and(|options| options.load_balanced == Some(true))
+        {
+            return Err(DeploymentError::Unsupported("loadBalanced=true"));
+        }
+        Ok(Self {
+            uri: uri.to_owned(),
+            heartbeat_frequency,
+            options,
+        })
+    }
+
+    /// Whether the string names a user: the service account.
+    pub fn has_credentials(&self) -> bool {
+        match &self.options {
+            Some(options) => options.credential.is_some(),
+            None => self.uri.contains('@'),
+        }
+    }
+
+    /// TLS as the string wants it: CA file, certificate file, and whether any certificate is taken.
+    pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
+        match self
+            .options
+            .as_ref()
+            .and_then(|options| options.tls.clone())?
+        {
+            Tls::Enabled(tls) => {
+                let trusts_anyone = tls.allow_invalid_certificates == Some(true);
+                Some((tls.ca_file_path, tls.cert_key_file_path, trusts_anyone))
+            }
+            Tls::Disabled => None,
+        }
+    }
+}
+
+/// Watches until dropped.
+pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOptions) {
+    let mut options = loop {
+        match deployment.options.take() {
+            Some(options) => break *options,
+            None => sleep(RESOLVE_AGAIN_AFTER).await,
+        }
+        let again = DeploymentOptions::parse(&deployment.uri, deployment.heartbeat_frequency).await;
+        match again {
+            Ok(parsed) => deployment = parsed,
+            Err(error) => tracing::warn!(%error, "deployment's connection string not resolved"),
+        }
+    };
+    options.app_name = Some("seawall".to_owned());
+    options.heartbeat_freq = Some(deployment.heartbeat_frequency);
+    // A service account asks for one thing at a time; Seawall's own pools serve the clients.
+    options.max_pool_size = Some(4);
+    options.min_pool_size = Some(0);
+    let events = topology.clone();
+    options.sdam_event_handler = Some(EventHandler::callback(move |event| {
+        if let (SdamEvent::TopologyDescriptionChanged(event), Some(topology)) =
+            (event, events.upgrade())
+        {
+            topology.apply(&event.new_description);
+        }
+    }));
+    match Client::with_options(options) {
+        Ok(client) => {
+            if let Some(topology) = topology.upgrade() {
+                *topology.control_client.lock() = Some(client.clone());
+            }
+            // The client watches as long as it lives.
+            std::future::pending::<()>().await;
+            drop(client);
+        }
+        Err(error) => tracing::error!(%error, "deployment cannot be watched"),
+    }
+}
+
+impl Topology {
+    /// Takes over what the driver says.
+    pub(super) fn apply(self: &Arc<Self>, new: &TopologyDescription) {
+        let mut state = self.state.lock();
+        state.kind = match new.topology_type() {
+            TopologyType::Single => Kind::Single,
+            TopologyType::ReplicaSetNoPrimary => Kind::ReplicaSetNoPrimary,
+            TopologyType::ReplicaSetWithPrimary => Kind::ReplicaSetWithPrimary,
+            TopologyType::Sharded => Kind::Sharded,
+            _ => Kind::Unknown,
+        };
+        state.set_name = new.set_name().cloned();
+        let servers = new.servers();
+        let named: HashMap<ServerAddress, _> = servers
+            .into_iter()
+            .filter_map(|(address, server)| Some((address.to_string().parse().ok()?, server)))
+            .collect();
+        state.members.retain(|address, member| {
+            let stays = named.contains_key(address);
+            if !stays {
+                member.stop.cancel();
+                member.pool.close();
+            }
+            stays
+        });
+        for (address, server) in named {
+            let member = state
+                .members
+                .entry(address.clone())
+                .or_insert_with(|| self.member(address));
+            member.take_over(&server);
+        }
+        state.was_seen |= state
+            .members
+            .values()
+            .any(|m| m.server.kind != ServerKind::Unknown);
+        self.publish(&state);
+    }
+
+    fn member(self: &Arc<Self>, address: ServerAddress) -> Member {
+        let pool = ServerPool::new(
+            address.clone(),
+            self.settings.pool.clone(),
+            self.connector.clone(),
+            self.observer.server(&address.to_string()),
+            self.data_plane.clone(),
+        );
+        let (look, stop) = (Arc::new(Notify::new()), self.stop.child_token());
+        let probing = probe::keep_probing(Arc::downgrade(self), address.clone(), Arc::clone(&look));
+        self.control_plane
+            .spawn(stop.clone().run_until_cancelled_owned(probing));
+        let server = Server {
+            address,
+            kind: ServerKind::Unknown,
+            tags: Vec::new(),
+            probe: Probe::default(),
+            is_suspect: false,
+            is_demoted: false,
+        };
+        Member {
+            server,
+            pool,
+            look,
+            stop,
+        }
+    }
+}
+
+impl Member {
+    fn take_over(&mut self, new: &ServerInfo<'_>) {
+        let before = self.server.kind;
+        self.server.kind = match new.server_type() {
+            ServerType::Standalone => ServerKind::Standalone,
+            ServerType::Mongos => ServerKind::Router,
+            ServerType::RsPrimary => ServerKind::Primary,
+            ServerType::RsSecondary => ServerKind::Secondary,
+            ServerType::RsArbiter => ServerKind::Arbiter,
+            ServerType::RsOther | ServerType::RsGhost => ServerKind::Other,
+            _ => ServerKind::Unknown,
+        };
+        self.server.tags = new
+            .tags()
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        if let Some(version) = new.max_wire_version() {
+            self.server.probe.max_wire_version = version;
+        }
+        if self.server.probe.round_trip.is_none() {
+            self.server.probe.round_trip = new.average_round_trip_time();
+        }
+        if self.server.kind != before {
+            tracing::info!(
+                server = %self.server.address, from = before.as_str(), to = self.server.kind.as_str(),
+                "server changed"
+            );
+            self.server.is_demoted = false;
+            self.look.notify_one();
+        }
+        if self.server.kind == ServerKind::Unknown {
+            self.pool.clear(self.pool.generation());
+        } else if !self.server.is_suspect {
+            self.pool.ready();
+        }
+    }
+}

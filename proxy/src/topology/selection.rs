@@ -1,0 +1,283 @@
+//! Which servers an operation may go to: a pure function of the description.
+//!
+//! Source: the server selection and max staleness specifications,
+//! <https://github.com/mongodb/specifications/blob/master/source/server-selection/server-selection.md>.
+
+use std::time::Duration;
+
+use super::description::{Description, Kind, Server, ServerKind};
+use crate::command::{Mode, ReadPreference};
+
+/// Indexes of the suitable servers within the latency window, in order of address.
+pub(super) fn select(
+    description: &Description,
+    preference: &ReadPreference,
+    local_threshold: Duration,
+) -> Vec<usize> {
+    let suitable = match description.kind {
+        Kind::Unknown => Vec::new(),
+        Kind::Single | Kind::Sharded => of(description, Server::is_usable),
+        Kind::ReplicaSetNoPrimary | Kind::ReplicaSetWithPrimary => {
+            by_preference(description, preference)
+        }
+    };
+    within_window(description, suitable, local_threshold)
+}
+
+fn of(description: &Description, fits: impl Fn(&Server) -> bool) -> Vec<usize> {
+    let servers = description.servers.iter().enumerate();
+    servers
+        .filter(|(_, server)| fits(server))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+fn by_preference(description: &Description, preference: &ReadPreference) -> Vec<usize> {
+    let primary = || of(description, is_primary);
+    let secondaries = || {
+        of(description, |s| {
+            s.is_usable() && s.kind == ServerKind::Secondary
+        })
+    };
+    let eligible = |candidates| eligible(description, candidates, preference);
+    let or_else = |first: Vec<usize>, second: &dyn Fn() -> Vec<usize>| {
+        if first.is_empty() { second() } else { first }
+    };
+    match preference.mode {
+        Mode::Primary => primary(),
+        Mode::PrimaryPreferred => or_else(primary(), &|| eligible(secondaries())),
+        Mode::Secondary => eligible(secondaries()),
+        Mode::SecondaryPreferred => or_else(eligible(secondaries()), &primary),
+        Mode::Nearest => eligible(of(description, |s| {
+            is_primary(s) || s.is_usable() && s.kind == ServerKind::Secondary
+        })),
+    }
+}
+
+fn is_primary(server: &Server) -> bool {
+    server.is_usable() && server.kind == ServerKind::Primary && !server.is_demoted
+}
+
+/// Those that are fresh enough, by the first tag set that fits any.
+fn eligible(
+    description: &Description,
+    mut candidates: Vec<usize>,
+    preference: &ReadPreference,
+) -> Vec<usize> {
+    if let Some(limit) = preference.max_staleness {
+        candidates.retain(|index| staleness_ms(description, *index) <= millis(limit));
+    }
+    if preference.tag_sets.is_empty() {
+        return candidates;
+    }
+    let fits = |index: &usize, tags: &[(String, String)]| {
+        let server = description.servers.get(*index);
+        server.is_some_and(|server| tags.iter().all(|tag| server.tags.contains(tag)))
+    };
+    let matching = preference.tag_sets.iter().map(|tags| {
+        candidates
+            .iter()
+            .copied()
+            .filter(|index| fits(index, tags))
+            .collect::<Vec<_>>()
+    });
+    matching
+        .into_iter()
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}
+
+/// How far a member lags, estimated as the specification says. Unknown times count as no lag.
+fn staleness_ms(description: &Description, index: usize) -> i64 {
+    let lag = |server: &Server| {
+        server
+            .probe
+            .last_write_ms
+            .map(|write| server.probe.last_update_ms - write)
+    };
+    let Some(server) = description.servers.get(index) else {
+        return i64::MAX;
+    };
+    if server.kind == ServerKind::Primary {
+        return 0;
+    }
+    let primary = description.servers.iter().find(|s| is_primary(s));
+    let behind = match primary {
+        Some(primary) => lag(server)
+            .zip(lag(primary))
+            .map(|(mine, theirs)| mine - theirs),
+        None => {
+            let secondaries = description
+                .servers
+                .iter()
+                .filter(|s| s.kind == ServerKind::Secondary);
+            let newest = secondaries.filter_map(|s| s.probe.last_write_ms).max();
+            newest
+                .zip(server.probe.last_write_ms)
+                .map(|(newest, mine)| newest - mine)
+        }
+    };
+    behind.map_or(0, |behind| behind + millis(description.heartbeat_frequency))
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn within_window(
+    description: &Description,
+    mut suitable: Vec<usize>,
+    local_threshold: Duration,
+) -> Vec<usize> {
+    if suitable.len() < 2 {
+        return suitable;
+    }
+    let round_trip = |index: usize| description.servers.get(index)?.probe.round_trip;
+    let nearest = suitable.iter().filter_map(|index| round_trip(*index)).min();
+    if let Some(nearest) = nearest {
+        let limit = nearest + local_threshold;
+        suitable.retain(|index| round_trip(*index).is_some_and(|time| time <= limit));
+    }
+    suitable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::description::Probe;
+
+    const NO_LIMIT: Duration = Duration::from_secs(1000);
+
+    fn server(n: u16, kind: ServerKind, round_trip_ms: u64, tags: &[(&str, &str)]) -> Server {
+        Server {
+            address: format!("h:{n}").parse().unwrap(),
+            kind,
+            tags: tags
+                .iter()
+                .map(|(k, v)| ((*k).into(), (*v).into()))
+                .collect(),
+            probe: Probe {
+                round_trip: Some(Duration::from_millis(round_trip_ms)),
+                last_write_ms: Some(1_000_000),
+                last_update_ms: 1_000_000,
+                ..Probe::default()
+            },
+            is_suspect: false,
+            is_demoted: false,
+        }
+    }
+
+    fn replica_set() -> Description {
+        Description {
+            kind: Kind::ReplicaSetWithPrimary,
+            set_name: Some("rs".into()),
+            servers: vec![
+                server(0, ServerKind::Primary, 5, &[("dc", "a")]),
+                server(
+                    1,
+                    ServerKind::Secondary,
+                    10,
+                    &[("dc", "a"), ("use", "report")],
+                ),
+                server(2, ServerKind::Secondary, 50, &[("dc", "b")]),
+                server(3, ServerKind::Arbiter, 1, &[]),
+            ],
+            heartbeat_frequency: Duration::from_secs(10),
+            was_seen: true,
+        }
+    }
+
+    fn preference(mode: Mode, tag_sets: &[&[(&str, &str)]]) -> ReadPreference {
+        let tag = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+        let tag_sets = tag_sets
+            .iter()
+            .map(|set| set.iter().map(tag).collect())
+            .collect();
+        ReadPreference {
+            mode,
+            tag_sets,
+            max_staleness: None,
+        }
+    }
+
+    #[test]
+    fn each_mode_takes_the_members_it_names() {
+        let set = replica_set();
+        let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
+        assert_eq!(chosen(Mode::Primary), [0]);
+        assert_eq!(chosen(Mode::PrimaryPreferred), [0]);
+        assert_eq!(chosen(Mode::Secondary), [1, 2]);
+        assert_eq!(chosen(Mode::SecondaryPreferred), [1, 2]);
+        assert_eq!(chosen(Mode::Nearest), [0, 1, 2]);
+    }
+
+    #[test]
+    fn without_a_primary_the_preferred_modes_fall_back() {
+        let mut set = replica_set();
+        set.servers[0].is_demoted = true;
+        let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
+        assert!(chosen(Mode::Primary).is_empty());
+        assert_eq!(chosen(Mode::PrimaryPreferred), [1, 2]);
+        let mut alone = replica_set();
+        alone.servers.truncate(1);
+        let fallback = preference(Mode::SecondaryPreferred, &[&[("dc", "nowhere")]]);
+        assert_eq!(select(&alone, &fallback, NO_LIMIT), [0]);
+    }
+
+    #[test]
+    fn the_first_tag_set_that_fits_any_decides() {
+        let set = replica_set();
+        let chosen =
+            |mode, tags: &[&[(&str, &str)]]| select(&set, &preference(mode, tags), NO_LIMIT);
+        assert_eq!(chosen(Mode::Secondary, &[&[("dc", "b")]]), [2]);
+        assert_eq!(
+            chosen(Mode::Secondary, &[&[("dc", "x")], &[("use", "report")]]),
+            [1]
+        );
+        assert_eq!(chosen(Mode::Nearest, &[&[("dc", "a")]]), [0, 1]);
+        assert!(chosen(Mode::Secondary, &[&[("dc", "x")]]).is_empty());
+        assert_eq!(chosen(Mode::Secondary, &[&[("dc", "x")], &[]]), [1, 2]);
+    }
+
+    #[test]
+    fn a_lagging_secondary_is_passed_over() {
+        let mut set = replica_set();
+        set.servers[1].probe.last_write_ms = Some(1_000_000 - 85_000);
+        let limited = ReadPreference {
+            max_staleness: Some(Duration::from_secs(90)),
+            ..preference(Mode::Secondary, &[])
+        };
+        assert_eq!(
+            select(&set, &limited, NO_LIMIT),
+            [2],
+            "85 s and a heartbeat are over 90 s"
+        );
+        set.servers[0].kind = ServerKind::Unknown;
+        set.kind = Kind::ReplicaSetNoPrimary;
+        assert_eq!(
+            select(&set, &limited, NO_LIMIT),
+            [2],
+            "against the newest secondary"
+        );
+    }
+
+    #[test]
+    fn only_those_near_the_nearest_are_in_the_window() {
+        let set = replica_set();
+        let nearest = preference(Mode::Nearest, &[]);
+        assert_eq!(select(&set, &nearest, Duration::from_millis(15)), [0, 1]);
+        assert_eq!(select(&set, &nearest, Duration::ZERO), [0]);
+    }
+
+    #[test]
+    fn suspects_are_not_selected() {
+        let mut set = replica_set();
+        set.servers[0].is_suspect = true;
+        assert!(select(&set, &ReadPreference::PRIMARY, NO_LIMIT).is_empty());
+        set.kind = Kind::Sharded;
+        set.servers
+            .iter_mut()
+            .for_each(|s| s.kind = ServerKind::Router);
+        assert_eq!(select(&set, &ReadPreference::PRIMARY, NO_LIMIT), [1, 2, 3]);
+    }
+}
