@@ -1,9 +1,13 @@
 //! Seawall.
 pub mod auth;
+pub mod client;
 pub mod command;
 pub mod connection;
 pub mod history;
+pub mod limits;
+pub mod mongod;
 pub mod observe;
+pub mod pins;
 pub mod pool;
 pub mod shape;
 pub mod topology;

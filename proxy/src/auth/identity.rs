@@ -13,6 +13,13 @@ use super::{ClientKey, Mechanism, ScramKeys};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdentityId(u64);
 
+impl IdentityId {
+    /// The number itself.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
 /// Whether an identity may still be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {

@@ -1,14 +1,24 @@
 //! The clauses of a command or statement: which field becomes which part of a shape, in which order.
 
 use super::Sequence;
-use super::bson::{Document, Documents, Field, Fields, Number, Value};
+use super::bson::{Document, Documents, Field, Fields, Number, Value, head_of};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, Word, word};
 use super::name::Name;
 use super::walk::Walk;
 
+/// The clauses of one kind of document, in the order in which they print.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The heads of the clauses' fields, together so that one look finds a clause.
+    heads: [u64; MAX_CLAUSES],
+    clauses: &'static [Clause],
+    /// Clauses that may print without their field, one bit a clause.
+    always: u16,
+}
+
 /// One part of a shape and the field it comes from.
 #[derive(Debug)]
-pub(super) struct Clause {
+struct Clause {
     field: &'static str,
     key: Word,
     content: Content,
@@ -44,32 +54,56 @@ enum Content {
     /// `?` if there.
     Presence,
     /// A list of documents, each with clauses of its own, which may come as a kind-1 section.
-    Statements(&'static [Clause]),
+    Statements(&'static Table),
 }
 
 /// The fields of one document that are clauses, by the clause's place in its table.
 pub(super) struct Slots<'a> {
-    values: [Option<Value<'a>>; MAX_CLAUSES],
+    values: [Value<'a>; MAX_CLAUSES],
+    /// Which of them are there, one bit a clause.
+    present: u16,
 }
 
 impl<'a> Slots<'a> {
     #[inline]
     pub(super) fn new() -> Self {
         Self {
-            values: [None; MAX_CLAUSES],
+            values: [Value::Null; MAX_CLAUSES],
+            present: 0,
         }
     }
 
-    /// Keeps the value if a clause is made of it.
+    /// Keeps the value if a clause is made of it. Of fields with one name the first counts.
     #[inline]
-    pub(super) fn put(&mut self, clauses: &[Clause], field: &Field<'a>) {
-        for (slot, clause) in self.values.iter_mut().zip(clauses) {
-            if clause.field.as_bytes() == field.name {
-                if slot.is_none() {
-                    *slot = Some(field.value);
-                }
-                return;
-            }
+    pub(super) fn put(&mut self, table: &Table, field: &Field<'a>) {
+        let Some(index) = table.heads.iter().position(|&head| head == field.head) else {
+            return;
+        };
+        let Some(clause) = table.clauses.get(index) else {
+            return;
+        };
+        if clause.field.as_bytes() == field.name && self.present >> index & 1 == 0 {
+            self.set(index, field.value);
+        }
+    }
+
+    /// Keeps a value that stands in no document, for the field of that name.
+    pub(super) fn put_value(&mut self, table: &Table, name: &str, value: Value<'a>) {
+        let index = table.clauses.iter().position(|clause| clause.field == name);
+        debug_assert!(
+            index.is_some(),
+            "a message has a field that its table lacks"
+        );
+        if let Some(index) = index {
+            self.set(index, value);
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, index: usize, value: Value<'a>) {
+        if let Some(slot) = self.values.get_mut(index) {
+            *slot = value;
+            self.present |= 1 << index;
         }
     }
 }
@@ -79,36 +113,41 @@ impl<F: Form> Walk<F> {
     pub(super) fn statement(
         &mut self,
         statement: Document<'_>,
-        clauses: &[Clause],
+        table: &Table,
         depth: u32,
     ) -> Node<F> {
         let mut slots = Slots::new();
         let mut fields = statement.fields();
         while let Some(field) = self.look(&mut fields) {
-            slots.put(clauses, &field);
+            slots.put(table, &field);
         }
-        self.clauses(clauses, &slots, &[], depth)
+        self.clauses(table, &slots, &[], depth)
     }
 
     /// The clauses of a document at `depth`, of which the fields have been found.
     pub(super) fn clauses(
         &mut self,
-        clauses: &[Clause],
+        table: &Table,
         slots: &Slots<'_>,
         sequences: &[Sequence<'_>],
         depth: u32,
     ) -> Node<F> {
         let mut shape = Ordered::new();
-        for (clause, value) in clauses.iter().zip(&slots.values) {
+        for index in places(slots.present | table.always) {
+            let (Some(clause), Some(value)) = (table.clauses.get(index), slots.values.get(index))
+            else {
+                break;
+            };
+            let value = (slots.present >> index & 1 == 1).then_some(value);
             let form = match clause.content {
-                Content::Statements(clauses) => {
-                    Statements::find(clause.field, value.as_ref(), sequences).map(|statements| {
+                Content::Statements(table) => {
+                    Statements::find(clause.field, value, sequences).map(|statements| {
                         self.list_of_statements(statements, |walk, statement| {
-                            walk.statement(statement, clauses, depth + 2)
+                            walk.statement(statement, table, depth + 2)
                         })
                     })
                 }
-                content => self.clause(content, value.as_ref(), depth + 1),
+                content => self.clause(content, value, depth + 1),
             };
             let Some(form) = form else { continue };
             match clause.content {
@@ -126,34 +165,29 @@ impl<F: Form> Walk<F> {
         value: Option<&Value<'_>>,
         depth: u32,
     ) -> Option<Node<F>> {
-        Some(match (content, value) {
-            (Content::Pipeline, Some(&Value::Array(pipeline))) => self.pipeline(pipeline, depth),
-            (Content::Pipeline, _) => Ordered::new().close(Bracket::List),
-            (Content::Name, value) => value.map_or_else(Node::value, |value| self.names(value)),
-            (Content::UnlessOne, value) => {
-                let is_one = value.and_then(Value::number) == Some(Number::One);
-                return (!is_one).then(|| Node::word(word!("true")));
+        let Some(value) = value else {
+            return content.without_field();
+        };
+        match (content, value) {
+            (_, &Value::Document(document)) if !document.is_empty() => {
+                self.document(content, document, depth)
             }
-            (Content::Update, Some(value)) => return self.update(value, depth),
-            (Content::Limit, Some(value)) => return limit(value),
-            (Content::Skip, Some(value)) => return skip(value),
-            (Content::Flag, Some(value)) => {
-                return value.truth().then(|| Node::word(word!("true")));
+            (Content::Name, _) => Some(self.names(value)),
+            (Content::Update, _) => self.update(value, depth),
+            (Content::Limit, _) => limit(value),
+            (Content::Skip, _) => (value.number()? != Number::Zero).then(Node::value),
+            (Content::Flag, _) => value.truth().then(|| Node::word(word!("true"))),
+            (Content::UnlessOne, _) if value.number() == Some(Number::One) => None,
+            (Content::Presence, _) => Some(Node::value()),
+            (Content::Pipeline, &Value::Array(pipeline)) => Some(self.pipeline(pipeline, depth)),
+            (Content::Hint, &Value::String(name)) if !name.is_empty() => {
+                Some(Node::name(Name::verbatim(name)))
             }
-            (Content::Presence, Some(_)) => Node::value(),
-            (Content::Hint, Some(&Value::String(name))) => {
-                return (!name.is_empty()).then(|| Node::name(Name::verbatim(name)));
+            (Content::Filters, &Value::Array(filters)) if !filters.is_empty() => {
+                Some(self.filters(filters, depth))
             }
-            (Content::Filters, Some(&Value::Array(filters))) => {
-                return filters.first().map(|_| self.filters(filters, depth));
-            }
-            (content, Some(&Value::Document(document))) => {
-                return document
-                    .first()
-                    .and_then(|_| self.document(content, document, depth));
-            }
-            _ => return None,
-        })
+            _ => content.without_field(),
+        }
     }
 
     /// A clause whose field holds a document that is not empty.
@@ -171,18 +205,17 @@ impl<F: Form> Walk<F> {
             Content::Keys | Content::Hint => Some(self.keys(document)),
             Content::Bounds => Some(self.bounds(document)),
             Content::Projection => Some(self.projection(document, depth)),
+            Content::Update => self.update(&Value::Document(document), depth),
             Content::Collation => Some(self.collation(document)),
             Content::Expression => Some(self.expression(&Value::Document(document), depth)),
+            Content::Flag => Some(Node::word(word!("true"))),
+            Content::Presence | Content::Name => Some(Node::value()),
             Content::Filters
-            | Content::Pipeline
-            | Content::Name
-            | Content::Update
             | Content::Limit
             | Content::Skip
-            | Content::Flag
+            | Content::Pipeline
             | Content::UnlessOne
-            | Content::Presence
-            | Content::Statements(_) => None,
+            | Content::Statements(_) => content.without_field(),
         }
     }
 
@@ -192,15 +225,44 @@ impl<F: Form> Walk<F> {
         statements: Statements<'a>,
         mut shape: impl FnMut(&mut Self, Document<'a>) -> Node<F>,
     ) -> Node<F> {
-        let mut set = Set::with_max(MAX_STATEMENT_SHAPES);
-        let mut statements = statements.take(MAX_STATEMENTS);
-        while let Some(statement) = self.look(&mut statements) {
-            if let Some(statement) = statement {
-                let form = shape(self, statement);
-                set.item(&form);
+        Set::with_max(MAX_STATEMENT_SHAPES, Bracket::List, |set| {
+            let mut statements = statements.take(MAX_STATEMENTS);
+            while let Some(statement) = self.look(&mut statements) {
+                if let Some(statement) = statement {
+                    let form = shape(self, statement);
+                    set.item(&form);
+                }
             }
+        })
+    }
+}
+
+/// The places of the bits that are set, lowest first.
+fn places(bits: u16) -> impl Iterator<Item = usize> {
+    let mut left = u32::from(bits);
+    std::iter::from_fn(move || {
+        let place = usize::try_from(left.trailing_zeros()).ok();
+        left &= left.checked_sub(1)?;
+        place
+    })
+}
+
+impl Content {
+    const fn may_lack_field(self) -> bool {
+        matches!(
+            self,
+            Self::Pipeline | Self::Name | Self::UnlessOne | Self::Statements(_)
+        )
+    }
+
+    /// What a clause prints whose field is absent or makes no sense.
+    fn without_field<F: Form>(self) -> Option<Node<F>> {
+        match self {
+            Self::Pipeline => Some(Ordered::new().close(Bracket::List)),
+            Self::Name => Some(Node::value()),
+            Self::UnlessOne => Some(Node::word(word!("true"))),
+            _ => None,
         }
-        set.close(Bracket::List)
     }
 }
 
@@ -253,8 +315,25 @@ fn limit<F: Form>(value: &Value<'_>) -> Option<Node<F>> {
     }
 }
 
-fn skip<F: Form>(value: &Value<'_>) -> Option<Node<F>> {
-    (value.number()? != Number::Zero).then(Node::value)
+#[expect(
+    clippy::indexing_slicing,
+    reason = "const code cannot call get; a mistake fails the build"
+)]
+const fn table(clauses: &'static [Clause]) -> Table {
+    let mut table = Table {
+        heads: [0; MAX_CLAUSES],
+        clauses,
+        always: 0,
+    };
+    let mut index = 0;
+    while index < clauses.len() {
+        table.heads[index] = head_of(clauses[index].field.as_bytes());
+        if clauses[index].content.may_lack_field() {
+            table.always |= 1 << index;
+        }
+        index += 1;
+    }
+    table
 }
 
 const fn clause(field: &'static str, key: &'static str, content: Content) -> Clause {
@@ -265,8 +344,11 @@ const fn clause(field: &'static str, key: &'static str, content: Content) -> Cla
     }
 }
 
+/// Of commands that have no shape.
+pub(super) static NONE: Table = table(&[]);
+
 /// Clauses of `find`.
-pub(super) const FIND: [Clause; 11] = [
+pub(super) static FIND: Table = table(&[
     clause("filter", "filter", Content::Filter),
     clause("sort", "sort", Content::Keys),
     clause("projection", "projection", Content::Projection),
@@ -278,55 +360,55 @@ pub(super) const FIND: [Clause; 11] = [
     clause("limit", "limit", Content::Limit),
     clause("skip", "skip", Content::Skip),
     clause("tailable", "tailable", Content::Flag),
-];
+]);
 
 /// Clauses of `aggregate`.
-pub(super) const AGGREGATE: [Clause; 4] = [
+pub(super) static AGGREGATE: Table = table(&[
     clause("pipeline", "pipeline", Content::Pipeline),
     clause("hint", "hint", Content::Hint),
     clause("collation", "collation", Content::Collation),
     clause("let", "let", Content::Expression),
-];
+]);
 
 /// Clauses of `count`.
-pub(super) const COUNT: [Clause; 5] = [
+pub(super) static COUNT: Table = table(&[
     clause("query", "filter", Content::Filter),
     clause("hint", "hint", Content::Hint),
     clause("collation", "collation", Content::Collation),
     clause("limit", "limit", Content::Limit),
     clause("skip", "skip", Content::Skip),
-];
+]);
 
 /// Clauses of `distinct`.
-pub(super) const DISTINCT: [Clause; 4] = [
+pub(super) static DISTINCT: Table = table(&[
     clause("key", "key", Content::Name),
     clause("query", "filter", Content::Filter),
     clause("hint", "hint", Content::Hint),
     clause("collation", "collation", Content::Collation),
-];
+]);
 
 /// Clauses of `mapReduce`.
-pub(super) const MAP_REDUCE: [Clause; 4] = [
+pub(super) static MAP_REDUCE: Table = table(&[
     clause("query", "filter", Content::Filter),
     clause("sort", "sort", Content::Keys),
     clause("collation", "collation", Content::Collation),
     clause("limit", "limit", Content::Limit),
-];
+]);
 
 /// Clauses of `update`.
-pub(super) const UPDATE: [Clause; 2] = [
+pub(super) static UPDATE: Table = table(&[
     clause("updates", "updates", Content::Statements(&UPDATE_STATEMENT)),
     clause("let", "let", Content::Expression),
-];
+]);
 
 /// Clauses of `delete`.
-pub(super) const DELETE: [Clause; 2] = [
+pub(super) static DELETE: Table = table(&[
     clause("deletes", "deletes", Content::Statements(&DELETE_STATEMENT)),
     clause("let", "let", Content::Expression),
-];
+]);
 
 /// Clauses of `findAndModify`.
-pub(super) const FIND_AND_MODIFY: [Clause; 10] = [
+pub(super) static FIND_AND_MODIFY: Table = table(&[
     clause("query", "filter", Content::Filter),
     clause("sort", "sort", Content::Keys),
     clause("fields", "projection", Content::Projection),
@@ -337,14 +419,14 @@ pub(super) const FIND_AND_MODIFY: [Clause; 10] = [
     clause("collation", "collation", Content::Collation),
     clause("let", "let", Content::Expression),
     clause("upsert", "upsert", Content::Flag),
-];
+]);
 
 /// Clauses of `createIndexes`.
-pub(super) const CREATE_INDEXES: [Clause; 1] =
-    [clause("indexes", "indexes", Content::Statements(&INDEX))];
+pub(super) static CREATE_INDEXES: Table =
+    table(&[clause("indexes", "indexes", Content::Statements(&INDEX))]);
 
 /// Clauses of one statement of `update`.
-pub(super) const UPDATE_STATEMENT: [Clause; 8] = [
+pub(super) static UPDATE_STATEMENT: Table = table(&[
     clause("q", "filter", Content::Filter),
     clause("u", "update", Content::Update),
     clause("sort", "sort", Content::Keys),
@@ -353,18 +435,18 @@ pub(super) const UPDATE_STATEMENT: [Clause; 8] = [
     clause("collation", "collation", Content::Collation),
     clause("multi", "multi", Content::Flag),
     clause("upsert", "upsert", Content::Flag),
-];
+]);
 
 /// Clauses of one statement of `delete`.
-pub(super) const DELETE_STATEMENT: [Clause; 4] = [
+pub(super) static DELETE_STATEMENT: Table = table(&[
     clause("q", "filter", Content::Filter),
     clause("hint", "hint", Content::Hint),
     clause("collation", "collation", Content::Collation),
     clause("limit", "multi", Content::UnlessOne),
-];
+]);
 
 /// Clauses of an update in `bulkWrite`.
-pub(super) const BULK_UPDATE: [Clause; 8] = [
+pub(super) static BULK_UPDATE: Table = table(&[
     clause("filter", "filter", Content::Filter),
     clause("updateMods", "update", Content::Update),
     clause("sort", "sort", Content::Keys),
@@ -373,18 +455,18 @@ pub(super) const BULK_UPDATE: [Clause; 8] = [
     clause("collation", "collation", Content::Collation),
     clause("multi", "multi", Content::Flag),
     clause("upsert", "upsert", Content::Flag),
-];
+]);
 
 /// Clauses of a delete in `bulkWrite`.
-pub(super) const BULK_DELETE: [Clause; 4] = [
+pub(super) static BULK_DELETE: Table = table(&[
     clause("filter", "filter", Content::Filter),
     clause("hint", "hint", Content::Hint),
     clause("collation", "collation", Content::Collation),
     clause("multi", "multi", Content::Flag),
-];
+]);
 
 /// Clauses of one index of `createIndexes`.
-pub(super) const INDEX: [Clause; 6] = [
+pub(super) static INDEX: Table = table(&[
     clause("key", "key", Content::Keys),
     clause(
         "partialFilterExpression",
@@ -399,20 +481,11 @@ pub(super) const INDEX: [Clause; 6] = [
         "expireAfterSeconds",
         Content::Presence,
     ),
-];
+]);
 
 /// Clauses of the longest table.
-const MAX_CLAUSES: usize = FIND.len();
+const MAX_CLAUSES: usize = 11;
 /// Statements of one bulk command that are looked at.
 const MAX_STATEMENTS: usize = 16;
 /// Different shapes of statements that one bulk command may print.
 const MAX_STATEMENT_SHAPES: usize = 4;
-
-const _: () = assert!(
-    FIND_AND_MODIFY.len() <= MAX_CLAUSES,
-    "a table longer than its slots"
-);
-const _: () = assert!(
-    UPDATE_STATEMENT.len() <= MAX_CLAUSES,
-    "a table longer than its slots"
-);

@@ -2,7 +2,7 @@
 
 use super::bson::{Document, Field, Number, Value};
 use super::clause::{BULK_DELETE, BULK_UPDATE, Slots, Statements};
-use super::command_name::{self, Kind};
+use super::command_name::{self, Kind, UNKNOWN};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::name::Name;
 use super::walk::{MAX_DEPTH, MAX_ELEMENTS, Walk};
@@ -15,17 +15,6 @@ pub(super) struct Shaped<'a, F> {
     pub(super) db: &'a [u8],
     pub(super) collection: Collection<'a>,
     pub(super) shape: Node<F>,
-}
-
-/// What the top level of a command says.
-struct Header<'a> {
-    first: Value<'a>,
-    db: Option<&'a [u8]>,
-    collection: Option<&'a [u8]>,
-    is_explained: bool,
-    slots: Slots<'a>,
-    namespaces: Option<Value<'a>>,
-    ops: Option<Value<'a>>,
 }
 
 impl<F: Form> Walk<F> {
@@ -58,32 +47,35 @@ impl<F: Form> Walk<F> {
         db: &'a [u8],
         depth: u32,
     ) -> Shaped<'a, F> {
-        let known = body
-            .first()
-            .and_then(|first| command_name::find(first.name));
-        let kind = known.map_or(Kind::Plain, |known| known.kind);
-        let header = self.header(body, kind);
-        let db = header.db.unwrap_or(db);
-        let op = known.map_or(UNKNOWN, |known| known.name);
+        let mut fields = body.fields();
+        let first = self.look(&mut fields).unwrap_or(Field::NONE);
+        let known = command_name::find(first.name).unwrap_or(&UNKNOWN);
+        let (kind, table) = (known.kind, known.kind.table());
+        let mut slots = Slots::new();
+        let mut db = db;
+        while let Some(field) = self.look(&mut fields) {
+            match (field.name, &field.value) {
+                (b"$db", &Value::String(name)) => db = name,
+                _ => slots.put(table, &field),
+            }
+        }
         let shaped = |collection, shape| Shaped {
-            op,
+            op: known.name,
             db,
             collection,
             shape,
         };
         match kind {
-            Kind::Explain => self.explain(&header.first, sequences, db, depth + 1),
-            Kind::BulkWrite => self.bulk_write(&header, sequences, db, depth),
+            Kind::Explain => self.explain(&first.value, sequences, db, depth + 1),
+            Kind::BulkWrite => self.bulk_write(body, sequences, db, depth),
             Kind::Plain => shaped(Collection::NONE, empty()),
-            Kind::OnCollection => shaped(header.named_collection(), empty()),
-            Kind::GetMore => {
-                let collection = header.collection.map_or(Collection::NONE, Collection::new);
-                shaped(collection, empty())
-            }
+            Kind::OnCollection => shaped(named_collection(&first.value), empty()),
+            Kind::GetMore => shaped(collection_field(body), empty()),
             Kind::Aggregate => {
-                let shape = self.clauses(kind.clauses(), &header.slots, sequences, depth);
-                let aggregate = shaped(header.aggregated_collection(), shape);
-                if header.is_explained {
+                let shape = self.clauses(table, &slots, sequences, depth);
+                let aggregate = shaped(aggregated_collection(&first.value), shape);
+                let is_explained = body.value_of(b"explain").is_some_and(|value| value.truth());
+                if is_explained {
                     explained(aggregate)
                 } else {
                     aggregate
@@ -97,38 +89,10 @@ impl<F: Form> Walk<F> {
             | Kind::Delete
             | Kind::FindAndModify
             | Kind::CreateIndexes => {
-                let shape = self.clauses(kind.clauses(), &header.slots, sequences, depth);
-                shaped(header.named_collection(), shape)
+                let shape = self.clauses(table, &slots, sequences, depth);
+                shaped(named_collection(&first.value), shape)
             }
         }
-    }
-
-    fn header<'a>(&mut self, body: Document<'a>, kind: Kind) -> Header<'a> {
-        let clauses = kind.clauses();
-        let mut header = Header {
-            first: Value::Null,
-            db: None,
-            collection: None,
-            is_explained: false,
-            slots: Slots::new(),
-            namespaces: None,
-            ops: None,
-        };
-        let mut fields = body.fields();
-        if let Some(first) = self.look(&mut fields) {
-            header.first = first.value;
-        }
-        while let Some(field) = self.look(&mut fields) {
-            match (field.name, &field.value) {
-                (b"$db", &Value::String(db)) => header.db = header.db.or(Some(db)),
-                (b"collection", &Value::String(name)) => header.collection = Some(name),
-                (b"explain", value) => header.is_explained = value.truth(),
-                (b"nsInfo", value) => header.namespaces = Some(*value),
-                (b"ops", value) => header.ops = Some(*value),
-                _ => header.slots.put(clauses, &field),
-            }
-        }
-        header
     }
 
     fn explain<'a>(
@@ -157,18 +121,19 @@ impl<F: Form> Walk<F> {
 
     fn bulk_write<'a>(
         &mut self,
-        header: &Header<'a>,
+        body: Document<'a>,
         sequences: &[Sequence<'a>],
         db: &'a [u8],
         depth: u32,
     ) -> Shaped<'a, F> {
         let namespaces = Namespaces {
-            value: header.namespaces,
+            value: body.value_of(b"nsInfo"),
             sequences,
         };
         let only = namespaces.only();
         let mut shape = Ordered::new();
-        if let Some(ops) = Statements::find("ops", header.ops.as_ref(), sequences) {
+        let ops = body.value_of(b"ops");
+        if let Some(ops) = Statements::find("ops", ops.as_ref(), sequences) {
             let ops = self.list_of_statements(ops, |walk, op| {
                 walk.bulk_op(op, only.is_none().then_some(&namespaces), depth + 2)
             });
@@ -193,7 +158,7 @@ impl<F: Form> Walk<F> {
         namespaces: Option<&Namespaces<'_, '_>>,
         depth: u32,
     ) -> Node<F> {
-        let Some(Field { name, value }) = op.first() else {
+        let Some(Field { name, value, .. }) = op.first() else {
             return Node::value();
         };
         let (key, form) = match name {
@@ -213,21 +178,25 @@ impl<F: Form> Walk<F> {
     }
 }
 
-impl<'a> Header<'a> {
-    /// The first field's string, which is the collection of most commands.
-    fn named_collection(&self) -> Collection<'a> {
-        match self.first {
-            Value::String(name) => Collection::new(name),
-            _ => Collection::NONE,
-        }
+/// The first field's string, which is the collection of most commands.
+fn named_collection<'a>(first: &Value<'a>) -> Collection<'a> {
+    match *first {
+        Value::String(name) => Collection::new(name),
+        _ => Collection::NONE,
     }
+}
 
-    fn aggregated_collection(&self) -> Collection<'a> {
-        match self.first.number() {
-            Some(Number::One) => Collection::new(b"$cmd.aggregate"),
-            _ => self.named_collection(),
-        }
+fn aggregated_collection<'a>(first: &Value<'a>) -> Collection<'a> {
+    match first.number() {
+        Some(Number::One) => Collection::new(b"$cmd.aggregate"),
+        _ => named_collection(first),
     }
+}
+
+/// The collection of a `getMore`, whose first field is the cursor.
+fn collection_field(body: Document<'_>) -> Collection<'_> {
+    body.value_of(b"collection")
+        .map_or(Collection::NONE, |value| named_collection(&value))
 }
 
 /// The namespaces of a `bulkWrite`: a field or a kind-1 section.
@@ -286,5 +255,4 @@ fn namespace_of(document: Document<'_>) -> Option<&[u8]> {
     }
 }
 
-const UNKNOWN: &str = "<unknown>";
 const EXPLAIN: &str = "explain";

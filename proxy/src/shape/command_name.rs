@@ -1,6 +1,6 @@
 //! The commands that are known by name, and what each is to a fingerprint.
 
-use super::clause::{self, Clause};
+use super::clause::{self, Table};
 use super::digest::Digest;
 
 /// The canonical name of a command: aliases and old spellings are resolved, names that are no command give `None`.
@@ -42,8 +42,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The clauses of the command's own fields, in the order in which they print.
-    pub(super) fn clauses(self) -> &'static [Clause] {
+    /// The clauses of the command's own fields.
+    pub(super) fn table(self) -> &'static Table {
         match self {
             Self::Find => &clause::FIND,
             Self::Aggregate => &clause::AGGREGATE,
@@ -55,11 +55,14 @@ impl Kind {
             Self::FindAndModify => &clause::FIND_AND_MODIFY,
             Self::CreateIndexes => &clause::CREATE_INDEXES,
             Self::GetMore | Self::BulkWrite | Self::Explain | Self::OnCollection | Self::Plain => {
-                &[]
+                &clause::NONE
             }
         }
     }
 }
+
+/// What stands for every name that is no command.
+pub(super) static UNKNOWN: KnownCommand = known("<unknown>", Kind::Plain);
 
 /// The known command of that name.
 pub(super) fn find(name: &[u8]) -> Option<&'static KnownCommand> {
@@ -133,7 +136,7 @@ const fn alias(wire_name: &'static str, name: &'static str, kind: Kind) -> Known
     }
 }
 
-const COMMANDS: [KnownCommand; 136] = [
+static COMMANDS: [KnownCommand; 136] = [
     known("find", Kind::Find),
     known("aggregate", Kind::Aggregate),
     known("count", Kind::Count),

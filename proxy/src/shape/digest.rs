@@ -9,9 +9,8 @@
 //! pair, a list or document is its items with their number. Every token carries its length or count, so no two
 //! different forms feed the same stream, and equal text always means equal hash.
 
-use super::form::{Bracket, Form, Store, Word};
+use super::form::{Bracket, Form, SPARE_MEMBERS, Spare, Word};
 use super::name::Name;
-use super::walk::MAX_SET_ENTRIES;
 
 /// The hash of one printed form.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -99,7 +98,7 @@ impl Digest {
 }
 
 impl Form for Digest {
-    type Store<X: Clone + Default> = Inline<X>;
+    type Spare<X: Clone + Default> = Option<[X; SPARE_MEMBERS]>;
     type Unordered = Unordered;
     type Ordered = Ordered;
 
@@ -175,64 +174,25 @@ pub(super) struct Ordered {
     count: u64,
 }
 
-/// Up to 64 items on the stack, in blocks that are only made (and cleared) when the first item of theirs comes: most sets
-/// have few.
-#[derive(Clone, Debug)]
-pub(super) struct Inline<X> {
-    count: usize,
-    blocks: [Option<[X; BLOCK_ITEMS]>; BLOCKS],
-}
-
-impl<X> Default for Inline<X> {
-    #[inline]
-    fn default() -> Self {
-        Self {
-            count: 0,
-            blocks: [const { None }; BLOCKS],
-        }
-    }
-}
-
-impl<X: Default> Store<X> for Inline<X> {
-    #[inline]
-    fn push(&mut self, item: X) {
-        let Some(block) = self.blocks.get_mut(self.count / BLOCK_ITEMS) else {
-            return;
-        };
-        let block = block.get_or_insert_with(|| std::array::from_fn(|_| X::default()));
-        if let Some(slot) = block.get_mut(self.count % BLOCK_ITEMS) {
-            *slot = item;
-            self.count += 1;
-        }
+/// Room on the stack, cleared when it is first needed.
+impl<X: Clone + Default> Spare<X> for Option<[X; SPARE_MEMBERS]> {
+    fn slot(&mut self, index: usize) -> Option<&mut X> {
+        self.get_or_insert_with(|| std::array::from_fn(|_| X::default()))
+            .get_mut(index)
     }
 
     #[inline]
-    fn count(&self) -> usize {
-        self.count
+    fn slots(&self) -> &[X] {
+        self.as_ref()
+            .map(<[X; SPARE_MEMBERS]>::as_slice)
+            .unwrap_or_default()
     }
 
     #[inline]
-    fn iter<'s>(&'s self) -> impl Iterator<Item = &'s X>
-    where
-        X: 's,
-    {
-        self.blocks
-            .iter()
-            .map_while(Option::as_ref)
-            .flatten()
-            .take(self.count)
-    }
-
-    #[inline]
-    fn iter_mut<'s>(&'s mut self) -> impl Iterator<Item = &'s mut X>
-    where
-        X: 's,
-    {
-        self.blocks
-            .iter_mut()
-            .map_while(Option::as_mut)
-            .flatten()
-            .take(self.count)
+    fn slots_mut(&mut self) -> &mut [X] {
+        self.as_mut()
+            .map(<[X; SPARE_MEMBERS]>::as_mut_slice)
+            .unwrap_or_default()
     }
 }
 
@@ -358,11 +318,3 @@ const DOCUMENT: u64 = 0x4d5a_2da5_1de1_0000;
 const LIST: u64 = 0xa0b7_2c36_94e5_0000;
 const SET: u64 = 0x71d3_08b5_c2fa_0000;
 const QUOTED: Digest = Digest(0xe390_5ba1_7f64_0000);
-
-const BLOCK_ITEMS: usize = 8;
-const BLOCKS: usize = MAX_SET_ENTRIES / BLOCK_ITEMS;
-
-const _: () = assert!(
-    BLOCK_ITEMS * BLOCKS == MAX_SET_ENTRIES,
-    "a set fits its blocks"
-);

@@ -40,7 +40,7 @@ impl<F: Form> Walk<F> {
 
     /// The arguments of an operator. A list of constants has no length here: what prints like its neighbour is dropped.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
-        if array.first().is_none() {
+        if array.is_empty() {
             return plain_value(&Value::Array(array));
         }
         let mut items = Ordered::new();

@@ -11,9 +11,7 @@ impl<F: Form> Walk<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
-        let mut conjuncts = Conjuncts::new();
-        self.gather(filter, depth, &mut conjuncts);
-        conjuncts.close()
+        Conjuncts::of(|conjuncts| self.gather(filter, depth, conjuncts))
     }
 
     /// A filter, if the value is a document.
@@ -37,18 +35,18 @@ impl<F: Form> Walk<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
-        let mut set = Set::new();
-        let mut fields = operators.fields();
-        while let Some(field) = self.look(&mut fields) {
-            if let Some((_, argument)) = self.operator_argument(&field, operators, depth) {
-                set.entry(&operator_or_path(field.name), &argument);
+        Set::of(Bracket::Document, |set| {
+            let mut fields = operators.fields();
+            while let Some(field) = self.look(&mut fields) {
+                if let Some((_, argument)) = self.operator_argument(&field, operators, depth) {
+                    set.entry(&operator_or_path(field.name), &argument);
+                }
             }
-        }
-        set.close(Bracket::Document)
+        })
     }
 
     /// Adds the conjuncts of a filter document to those of the filter it belongs to.
-    fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<F>) {
+    fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut fields = filter.fields();
         while let Some(field) = self.look(&mut fields) {
             if field.name.first() == Some(&b'$') {
@@ -59,7 +57,7 @@ impl<F: Form> Walk<F> {
         }
     }
 
-    fn gather_top(&mut self, field: &Field<'_>, depth: u32, conjuncts: &mut Conjuncts<F>) {
+    fn gather_top(&mut self, field: &Field<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let argument = match (field.name, &field.value) {
             (b"$and", &Value::Array(filters)) => return self.gather_and(filters, depth, conjuncts),
             (b"$or" | b"$nor", &Value::Array(filters)) => {
@@ -76,7 +74,7 @@ impl<F: Form> Walk<F> {
         conjuncts.top(&operator(field.name), &argument);
     }
 
-    fn gather_and(&mut self, filters: Array<'_>, depth: u32, conjuncts: &mut Conjuncts<F>) {
+    fn gather_and(&mut self, filters: Array<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut elements = Self::elements(filters);
         while let Some(element) = self.look(&mut elements) {
             let Value::Document(filter) = element.value else {
@@ -90,7 +88,7 @@ impl<F: Form> Walk<F> {
         }
     }
 
-    fn gather_path(&mut self, field: &Field<'_>, depth: u32, conjuncts: &mut Conjuncts<F>) {
+    fn gather_path(&mut self, field: &Field<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let path = F::name(Name::path(field.name));
         let operators = match &field.value {
             &Value::Regex(regex) => {
@@ -179,20 +177,17 @@ impl<F: Form> Walk<F> {
 
     /// A geometry: the operators in it say how it is searched, all else is data.
     fn geometry(&mut self, document: Document<'_>) -> Node<F> {
-        let mut set = Set::new();
         let mut is_empty = true;
-        let mut fields = document.fields();
-        while let Some(field) = self.look(&mut fields) {
-            if field.name.first() == Some(&b'$') {
-                set.entry(&operator(field.name), &Node::value());
-                is_empty = false;
+        let set = Set::of(Bracket::Document, |set| {
+            let mut fields = document.fields();
+            while let Some(field) = self.look(&mut fields) {
+                if field.name.first() == Some(&b'$') {
+                    set.entry(&operator(field.name), &Node::value());
+                    is_empty = false;
+                }
             }
-        }
-        if is_empty {
-            Node::value()
-        } else {
-            set.close(Bracket::Document)
-        }
+        });
+        if is_empty { Node::value() } else { set }
     }
 }
 

@@ -9,8 +9,8 @@ use super::walk::MAX_SET_ENTRIES;
 
 /// One printed form: a leaf, an entry, a document or a list.
 pub(super) trait Form: Clone + Default + PartialEq {
-    /// Room for the different members of one set.
-    type Store<X: Clone + Default>: Store<X> + Clone;
+    /// Room for the members of a set beyond the first few.
+    type Spare<X: Clone + Default>: Spare<X>;
     /// A set on its way to be printed.
     type Unordered: Default;
     /// A sequence on its way to be printed.
@@ -34,16 +34,14 @@ pub(super) trait Form: Clone + Default + PartialEq {
     fn close_sequence(items: &Self::Ordered, bracket: Bracket) -> Self;
 }
 
-/// A bounded list of set members; the caller minds the bound.
-pub(super) trait Store<X>: Default {
-    fn push(&mut self, item: X);
-    fn count(&self) -> usize;
-    fn iter<'s>(&'s self) -> impl Iterator<Item = &'s X>
-    where
-        X: 's;
-    fn iter_mut<'s>(&'s mut self) -> impl Iterator<Item = &'s mut X>
-    where
-        X: 's;
+/// Room for the members of a set beyond the first few, which costs nothing until one comes.
+pub(super) trait Spare<X>: Clone + Default {
+    /// The place of a member; `None` past the bound, which the caller minds.
+    fn slot(&mut self, index: usize) -> Option<&mut X>;
+    /// All places that have been made.
+    fn slots(&self) -> &[X];
+    /// The same to change them.
+    fn slots_mut(&mut self) -> &mut [X];
 }
 
 /// The brackets round a set or sequence.
@@ -145,57 +143,43 @@ impl<F: Form> Node<F> {
     }
 }
 
-/// A fine collection and its coarse sister, which exists only from the first member in which they differ.
-#[derive(Clone, Default, Debug)]
-struct Pair<C> {
-    fine: C,
-    coarse: Option<C>,
-}
-
-impl<C: Clone> Pair<C> {
-    #[inline]
-    fn each<F: Form>(&mut self, node: &Node<F>, mut add: impl FnMut(&mut C, &F)) {
-        if !node.is_same() && self.coarse.is_none() {
-            self.coarse = Some(self.fine.clone());
-        }
-        add(&mut self.fine, &node.fine);
-        if let Some(coarse) = &mut self.coarse {
-            add(coarse, &node.coarse);
-        }
-    }
-
-    #[inline]
-    fn close<F: Form>(&self, close: impl Fn(&C) -> F) -> Node<F> {
-        let fine = close(&self.fine);
-        match &self.coarse {
-            None => Node::same(fine),
-            Some(coarse) => Node {
-                fine,
-                coarse: close(coarse),
-            },
-        }
-    }
-}
-
 /// A set: equal members count once, order does not count, and too many leave only a mark.
-pub(super) struct Set<F: Form> {
-    members: Pair<Members<F>>,
+pub(super) struct Set<'s, F: Form> {
+    members: Tracks<'s, F, F>,
     max_members: usize,
 }
 
-impl<F: Form> Set<F> {
+impl<F: Form> Set<'_, F> {
+    /// The set that `fill` makes.
     #[inline]
-    pub(super) fn new() -> Self {
-        Self::with_max(MAX_SET_ENTRIES)
+    pub(super) fn of(bracket: Bracket, fill: impl FnOnce(&mut Set<'_, F>)) -> Node<F> {
+        Self::with_max(MAX_SET_ENTRIES, bracket, fill)
     }
 
-    /// A set that leaves only a mark when it gets more than `max_members`, which is at most [`MAX_SET_ENTRIES`].
+    /// The set that `fill` makes, which leaves only a mark when it gets more than `max_members`, at most
+    /// [`MAX_SET_ENTRIES`].
     #[inline]
-    pub(super) fn with_max(max_members: usize) -> Self {
-        Self {
-            members: Pair::default(),
+    pub(super) fn with_max(
+        max_members: usize,
+        bracket: Bracket,
+        fill: impl FnOnce(&mut Set<'_, F>),
+    ) -> Node<F> {
+        let (mut fine, mut coarse) = (F::Spare::default(), F::Spare::default());
+        let mut set = Set {
+            members: Tracks::new(&mut fine, &mut coarse),
             max_members,
-        }
+        };
+        fill(&mut set);
+        set.members.close(|members| {
+            if members.is_over {
+                return F::word(too_many(bracket));
+            }
+            let mut entries = F::Unordered::default();
+            members
+                .iter()
+                .for_each(|member| F::add(&mut entries, member));
+            F::close_set(entries, bracket)
+        })
     }
 
     /// Adds an entry of a document.
@@ -207,62 +191,31 @@ impl<F: Form> Set<F> {
     /// Adds an item of a list.
     #[inline]
     pub(super) fn item(&mut self, item: &Node<F>) {
+        let max_members = self.max_members;
         self.members.each(item, |members, item| {
-            if members.is_over || members.store.iter().any(|member| member == item) {
-                return;
-            }
-            if members.store.count() >= self.max_members {
-                members.is_over = true;
-            } else {
-                members.store.push(item.clone());
+            if !members.iter().any(|member| member == item) {
+                members.push(item.clone(), max_members);
             }
         });
-    }
-
-    #[inline]
-    pub(super) fn close(&self, bracket: Bracket) -> Node<F> {
-        self.members.close(|members| {
-            if members.is_over {
-                return F::word(too_many(bracket));
-            }
-            let mut entries = F::Unordered::default();
-            for member in members.store.iter() {
-                F::add(&mut entries, member);
-            }
-            F::close_set(entries, bracket)
-        })
-    }
-}
-
-#[derive(Clone)]
-struct Members<F: Form> {
-    store: F::Store<F>,
-    is_over: bool,
-}
-
-impl<F: Form> Default for Members<F> {
-    #[inline]
-    fn default() -> Self {
-        Self {
-            store: F::Store::default(),
-            is_over: false,
-        }
     }
 }
 
 /// A sequence: order counts.
 pub(super) struct Sequence<F: Form> {
-    items: Pair<(F::Ordered, Option<F>)>,
+    fine: Items<F>,
+    /// There only from the first item that differs.
+    coarse: Option<Items<F>>,
 }
 
 impl<F: Form> Sequence<F> {
     #[inline]
     pub(super) fn new() -> Self {
         Self {
-            items: Pair {
-                fine: Default::default(),
-                coarse: None,
+            fine: Items {
+                items: F::Ordered::default(),
+                last: None,
             },
+            coarse: None,
         }
     }
 
@@ -274,39 +227,66 @@ impl<F: Form> Sequence<F> {
 
     /// Adds an entry that the coarse version leaves out.
     pub(super) fn fine_entry(&mut self, key: &F, value: &Node<F>) {
-        if self.items.coarse.is_none() {
-            self.items.coarse = Some(self.items.fine.clone());
-        }
-        F::append(&mut self.items.fine.0, &F::entry(key, &value.fine));
+        self.split();
+        F::append(&mut self.fine.items, &F::entry(key, &value.fine));
     }
 
     /// Adds an item of a list.
     #[inline]
     pub(super) fn item(&mut self, item: &Node<F>) {
-        self.items
-            .each(item, |(items, _), item| F::append(items, item));
+        self.each(item, |items, item| F::append(&mut items.items, item));
     }
 
     /// Adds an item of a list unless it prints like the one before it.
     pub(super) fn unlike_item(&mut self, item: &Node<F>) {
-        self.items.each(item, |(items, before), item| {
-            if before.as_ref() != Some(item) {
-                F::append(items, item);
-                *before = Some(item.clone());
+        self.each(item, |items, item| {
+            if items.last.as_ref() != Some(item) {
+                F::append(&mut items.items, item);
+                items.last = Some(item.clone());
             }
         });
     }
 
     #[inline]
     pub(super) fn close(&self, bracket: Bracket) -> Node<F> {
-        self.items
-            .close(|(items, _)| F::close_sequence(items, bracket))
+        let fine = F::close_sequence(&self.fine.items, bracket);
+        match &self.coarse {
+            None => Node::same(fine),
+            Some(coarse) => Node {
+                fine,
+                coarse: F::close_sequence(&coarse.items, bracket),
+            },
+        }
+    }
+
+    #[inline]
+    fn each(&mut self, item: &Node<F>, add: impl Fn(&mut Items<F>, &F)) {
+        if !item.is_same() {
+            self.split();
+        }
+        add(&mut self.fine, &item.fine);
+        if let Some(coarse) = &mut self.coarse {
+            add(coarse, &item.coarse);
+        }
+    }
+
+    fn split(&mut self) {
+        if self.coarse.is_none() {
+            self.coarse = Some(self.fine.clone());
+        }
     }
 }
 
+/// A sequence so far, and its last item if it matters.
+#[derive(Clone)]
+struct Items<F: Form> {
+    items: F::Ordered,
+    last: Option<F>,
+}
+
 /// A filter: a set of conjuncts, of which those of one path print as one entry.
-pub(super) struct Conjuncts<F: Form> {
-    conjuncts: Pair<Gathered<F>>,
+pub(super) struct Conjuncts<'s, F: Form> {
+    conjuncts: Tracks<'s, F, Conjunct<F>>,
 }
 
 /// How a conjunct prints, alone and among others of its path.
@@ -335,22 +315,16 @@ struct Conjunct<F> {
     form: F,
 }
 
-#[derive(Clone)]
-struct Gathered<F: Form> {
-    store: F::Store<Conjunct<F>>,
-    is_over: bool,
-}
-
-impl<F: Form> Conjuncts<F> {
+impl<F: Form> Conjuncts<'_, F> {
+    /// The filter of the conjuncts that `fill` adds.
     #[inline]
-    pub(super) fn new() -> Self {
-        let fine = Gathered {
-            store: F::Store::default(),
-            is_over: false,
+    pub(super) fn of(fill: impl FnOnce(&mut Conjuncts<'_, F>)) -> Node<F> {
+        let (mut fine, mut coarse) = (F::Spare::default(), F::Spare::default());
+        let mut conjuncts = Conjuncts {
+            conjuncts: Tracks::new(&mut fine, &mut coarse),
         };
-        Self {
-            conjuncts: Pair { fine, coarse: None },
-        }
+        fill(&mut conjuncts);
+        conjuncts.conjuncts.close(Track::close)
     }
 
     /// Adds a conjunct of no path.
@@ -362,19 +336,14 @@ impl<F: Form> Conjuncts<F> {
     #[inline]
     pub(super) fn add(&mut self, role: Role, path: &F, form: &Node<F>) {
         self.conjuncts
-            .each(form, |gathered, form| gathered.add(role, path, form));
-    }
-
-    #[inline]
-    pub(super) fn close(&self) -> Node<F> {
-        self.conjuncts.close(Gathered::close)
+            .each(form, |conjuncts, form| conjuncts.add(role, path, form));
     }
 }
 
-impl<F: Form> Gathered<F> {
+impl<F: Form> Track<'_, F, Conjunct<F>> {
     fn add(&mut self, role: Role, path: &F, form: &F) {
         let mut first_of_path = None;
-        for known in self.store.iter_mut() {
+        for known in self.iter_mut() {
             if known.path != *path || (known.role == Role::Top) != (role == Role::Top) {
                 continue;
             }
@@ -389,18 +358,17 @@ impl<F: Form> Gathered<F> {
         if let Some(first) = first_of_path {
             first.has_later = true;
         }
-        if self.store.count() >= MAX_SET_ENTRIES {
-            self.is_over = true;
-        } else {
-            let (path, form) = (path.clone(), form.clone());
-            self.store.push(Conjunct {
+        let (path, form) = (path.clone(), form.clone());
+        self.push(
+            Conjunct {
                 role,
                 is_later,
                 has_later: false,
                 path,
                 form,
-            });
-        }
+            },
+            MAX_SET_ENTRIES,
+        );
     }
 
     fn close(&self) -> F {
@@ -408,7 +376,7 @@ impl<F: Form> Gathered<F> {
             return F::word(too_many(Bracket::Document));
         }
         let mut entries = F::Unordered::default();
-        for conjunct in self.store.iter().filter(|conjunct| !conjunct.is_later) {
+        for conjunct in self.iter().filter(|conjunct| !conjunct.is_later) {
             match conjunct.role {
                 Role::Top => F::add(&mut entries, &conjunct.form),
                 Role::Equal | Role::Regex if !conjunct.has_later => {
@@ -429,7 +397,7 @@ impl<F: Form> Gathered<F> {
         if first.has_later {
             let is_of_path =
                 |other: &&Conjunct<F>| other.role != Role::Top && other.path == first.path;
-            for conjunct in self.store.iter().filter(is_of_path) {
+            for conjunct in self.iter().filter(is_of_path) {
                 F::add(&mut operators, &conjunct.named());
             }
         } else {
@@ -450,9 +418,121 @@ impl<F: Form> Conjunct<F> {
     }
 }
 
+/// A fine collection and its coarse sister, which is kept only from the first member in which they differ.
+struct Tracks<'s, F: Form, X: Clone + Default> {
+    fine: Track<'s, F, X>,
+    coarse: Track<'s, F, X>,
+    is_split: bool,
+}
+
+impl<'s, F: Form, X: Clone + Default> Tracks<'s, F, X> {
+    #[inline]
+    fn new(fine: &'s mut F::Spare<X>, coarse: &'s mut F::Spare<X>) -> Self {
+        Self {
+            fine: Track::new(fine),
+            coarse: Track::new(coarse),
+            is_split: false,
+        }
+    }
+
+    #[inline]
+    fn each(&mut self, node: &Node<F>, add: impl Fn(&mut Track<'s, F, X>, &F)) {
+        if !self.is_split && !node.is_same() {
+            self.is_split = true;
+            self.coarse.copy(&self.fine);
+        }
+        add(&mut self.fine, &node.fine);
+        if self.is_split {
+            add(&mut self.coarse, &node.coarse);
+        }
+    }
+
+    #[inline]
+    fn close(&self, close: impl Fn(&Track<'s, F, X>) -> F) -> Node<F> {
+        let fine = close(&self.fine);
+        if self.is_split {
+            Node {
+                fine,
+                coarse: close(&self.coarse),
+            }
+        } else {
+            Node::same(fine)
+        }
+    }
+}
+
+/// The different members of one set: the first few at hand, the rest in spare room that the caller lends, so that it
+/// never has to be moved.
+struct Track<'s, F: Form, X: Clone + Default> {
+    near: [X; NEAR_MEMBERS],
+    count: usize,
+    is_over: bool,
+    spare: &'s mut F::Spare<X>,
+}
+
+impl<'s, F: Form, X: Clone + Default> Track<'s, F, X> {
+    #[inline]
+    fn new(spare: &'s mut F::Spare<X>) -> Self {
+        let near = std::array::from_fn(|_| X::default());
+        Self {
+            near,
+            count: 0,
+            is_over: false,
+            spare,
+        }
+    }
+
+    fn copy(&mut self, other: &Self) {
+        self.near.clone_from(&other.near);
+        self.count = other.count;
+        self.is_over = other.is_over;
+        if self.count > NEAR_MEMBERS {
+            self.spare.clone_from(other.spare);
+        }
+    }
+
+    /// Adds a member that differs from all before. One more than `max_members` make them too many.
+    #[inline]
+    fn push(&mut self, member: X, max_members: usize) {
+        let slot = match self.count.checked_sub(NEAR_MEMBERS) {
+            None => self.near.get_mut(self.count),
+            Some(index) => self.spare.slot(index),
+        };
+        match slot {
+            Some(slot) if self.count < max_members => {
+                *slot = member;
+                self.count += 1;
+            }
+            _ => self.is_over = true,
+        }
+    }
+
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = &X> {
+        let spare = self
+            .spare
+            .slots()
+            .iter()
+            .take(self.count.saturating_sub(NEAR_MEMBERS));
+        self.near.iter().take(self.count).chain(spare)
+    }
+
+    #[inline]
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut X> {
+        let spare = self.spare.slots_mut().iter_mut();
+        let spare = spare.take(self.count.saturating_sub(NEAR_MEMBERS));
+        self.near.iter_mut().take(self.count).chain(spare)
+    }
+}
+
 fn too_many(bracket: Bracket) -> Word {
     match bracket {
         Bracket::Document => word!("{...}"),
         Bracket::List => word!("[...]"),
     }
 }
+
+/// Members of a set that need no spare room; few sets have more.
+const NEAR_MEMBERS: usize = 8;
+/// Members that the spare room has to take.
+pub(super) const SPARE_MEMBERS: usize = MAX_SET_ENTRIES - NEAR_MEMBERS;

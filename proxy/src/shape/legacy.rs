@@ -75,11 +75,11 @@ impl<F: Form> Walk<F> {
                 update,
             } => {
                 let mut slots = Slots::new();
-                let mut put = |name, value| slots.put(&UPDATE_STATEMENT, &Field { name, value });
-                put(b"q", Value::Document(Document::at(selector)));
-                put(b"u", Value::Document(Document::at(update)));
-                put(b"upsert", Value::boolean(flags & 1 != 0));
-                put(b"multi", Value::boolean(flags & 2 != 0));
+                let mut put = |name, value| slots.put_value(&UPDATE_STATEMENT, name, value);
+                put("q", Value::Document(Document::at(selector)));
+                put("u", Value::Document(Document::at(update)));
+                put("upsert", Value::boolean(flags & 1 != 0));
+                put("multi", Value::boolean(flags & 2 != 0));
                 let form = self.clauses(&UPDATE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
                 on("update", namespace, batch_of_one(word!("updates"), &form))
             }
@@ -89,9 +89,9 @@ impl<F: Form> Walk<F> {
                 selector,
             } => {
                 let mut slots = Slots::new();
-                let mut put = |name, value| slots.put(&DELETE_STATEMENT, &Field { name, value });
-                put(b"q", Value::Document(Document::at(selector)));
-                put(b"limit", Value::Integer(i64::from(flags & 1)));
+                let mut put = |name, value| slots.put_value(&DELETE_STATEMENT, name, value);
+                put("q", Value::Document(Document::at(selector)));
+                put("limit", Value::Integer(i64::from(flags & 1)));
                 let form = self.clauses(&DELETE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
                 on("delete", namespace, batch_of_one(word!("deletes"), &form))
             }
@@ -108,33 +108,33 @@ impl<F: Form> Walk<F> {
             return self.command(unwrapped_command(query), &[], db);
         }
         let mut slots = Slots::new();
-        let mut put = |name, value| slots.put(&FIND, &Field { name, value });
+        let mut put = |name, value| slots.put_value(&FIND, name, value);
         let mut is_explained = false;
         if wrapped_filter(query).is_some() {
             let mut fields = query.fields();
-            while let Some(Field { name, value }) = self.look(&mut fields) {
+            while let Some(Field { name, value, .. }) = self.look(&mut fields) {
                 match name {
-                    b"$query" | b"query" => put(b"filter", value),
-                    b"$orderby" | b"orderby" => put(b"sort", value),
-                    b"$hint" => put(b"hint", value),
-                    b"$min" => put(b"min", value),
-                    b"$max" => put(b"max", value),
+                    b"$query" | b"query" => put("filter", value),
+                    b"$orderby" | b"orderby" => put("sort", value),
+                    b"$hint" => put("hint", value),
+                    b"$min" => put("min", value),
+                    b"$max" => put("max", value),
                     b"$explain" => is_explained = value.truth(),
                     _ => {}
                 }
             }
         } else {
-            put(b"filter", Value::Document(query));
+            put("filter", Value::Document(query));
         }
         put(
-            b"projection",
+            "projection",
             Value::Document(Document::at(message.return_fields_selector)),
         );
         if message.number_to_return < 0 || message.number_to_return == 1 {
-            put(b"limit", Value::Integer(message.number_to_return.into()));
+            put("limit", Value::Integer(message.number_to_return.into()));
         }
-        put(b"skip", Value::Integer(message.number_to_skip.into()));
-        put(b"tailable", Value::boolean(message.flags & 2 != 0));
+        put("skip", Value::Integer(message.number_to_skip.into()));
+        put("tailable", Value::boolean(message.flags & 2 != 0));
         let shape = self.clauses(&FIND, &slots, &[], 0);
         let find = Shaped {
             op: "find",

@@ -1,6 +1,6 @@
 //! A shape as text, for people. Made once per new shape, so it allocates as it likes.
 
-use super::form::{Bracket, Form, Store, Word};
+use super::form::{Bracket, Form, Spare, Word};
 use super::name::Name;
 
 /// One printed form.
@@ -24,7 +24,7 @@ impl Text {
 }
 
 impl Form for Text {
-    type Store<X: Clone + Default> = Vec<X>;
+    type Spare<X: Clone + Default> = Vec<X>;
     type Unordered = Vec<Self>;
     type Ordered = Vec<Self>;
 
@@ -78,27 +78,20 @@ impl Form for Text {
     }
 }
 
-impl<X> Store<X> for Vec<X> {
-    fn push(&mut self, item: X) {
-        self.push(item);
+impl<X: Clone + Default> Spare<X> for Vec<X> {
+    fn slot(&mut self, index: usize) -> Option<&mut X> {
+        if index >= self.len() {
+            self.resize(index + 1, X::default());
+        }
+        self.get_mut(index)
     }
 
-    fn count(&self) -> usize {
-        self.len()
+    fn slots(&self) -> &[X] {
+        self
     }
 
-    fn iter<'s>(&'s self) -> impl Iterator<Item = &'s X>
-    where
-        X: 's,
-    {
-        self.as_slice().iter()
-    }
-
-    fn iter_mut<'s>(&'s mut self) -> impl Iterator<Item = &'s mut X>
-    where
-        X: 's,
-    {
-        self.as_mut_slice().iter_mut()
+    fn slots_mut(&mut self) -> &mut [X] {
+        self
     }
 }
 

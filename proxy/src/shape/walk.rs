@@ -53,13 +53,13 @@ impl<F: Form> Walk<F> {
         key: impl Fn(&[u8]) -> F,
         mut value: impl FnMut(&mut Self, &Field<'_>) -> Node<F>,
     ) -> Node<F> {
-        let mut set = Set::new();
-        let mut fields = document.fields();
-        while let Some(field) = self.look(&mut fields) {
-            let form = value(self, &field);
-            set.entry(&key(field.name), &form);
-        }
-        set.close(Bracket::Document)
+        Set::of(Bracket::Document, |set| {
+            let mut fields = document.fields();
+            while let Some(field) = self.look(&mut fields) {
+                let form = value(self, &field);
+                set.entry(&key(field.name), &form);
+            }
+        })
     }
 
     /// A list as the set of what `item` makes of its elements; those it makes nothing of are skipped.
@@ -68,14 +68,14 @@ impl<F: Form> Walk<F> {
         array: Array<'_>,
         mut item: impl FnMut(&mut Self, &Value<'_>) -> Option<Node<F>>,
     ) -> Node<F> {
-        let mut set = Set::new();
-        let mut elements = Self::elements(array);
-        while let Some(element) = self.look(&mut elements) {
-            if let Some(form) = item(self, &element.value) {
-                set.item(&form);
+        Set::of(Bracket::List, |set| {
+            let mut elements = Self::elements(array);
+            while let Some(element) = self.look(&mut elements) {
+                if let Some(form) = item(self, &element.value) {
+                    set.item(&form);
+                }
             }
-        }
-        set.close(Bracket::List)
+        })
     }
 
     /// A document of which only the names are kept.
@@ -102,7 +102,7 @@ impl<F: Form> Walk<F> {
         let mut keys = Ordered::new();
         let mut fields = document.all_fields();
         let mut seen = fields.by_ref().take(super::bson::MAX_FIELDS);
-        while let Some(Field { name, value }) = self.look(&mut seen) {
+        while let Some(Field { name, value, .. }) = self.look(&mut seen) {
             let is_path = name.first() != Some(&b'$') || name.contains(&b'.');
             let key = if is_path {
                 F::name(Name::path(name))

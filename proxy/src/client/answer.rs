@@ -1,0 +1,47 @@
+//! Answers that Seawall gives itself: how a document becomes a message in the form of its request.
+
+use bson::RawDocument;
+
+use crate::{
+    command::ErrorReply,
+    wire::{self, CHECKSUM_PRESENT, MORE_TO_COME},
+};
+
+/// What a request needs of its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplyTo {
+    pub(super) request_id: i32,
+    pub(super) form: Form,
+}
+
+/// The opcode it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Msg { flags: u32 },
+    Query,
+}
+
+impl ReplyTo {
+    /// Whether the sender wants no answer, not even an error.
+    pub(super) fn is_unwanted(self) -> bool {
+        matches!(self.form, Form::Msg { flags } if flags & MORE_TO_COME != 0)
+    }
+
+    /// The message, in the opcode of the request, with a checksum if that had one.
+    pub(super) fn encode(self, own_id: i32, document: &RawDocument) -> Vec<u8> {
+        let bytes = document.as_bytes();
+        match self.form {
+            Form::Query => wire::encode_op_reply(own_id, self.request_id, bytes),
+            Form::Msg { flags } => {
+                let like = flags & CHECKSUM_PRESENT;
+                wire::encode_op_msg_like(like, own_id, self.request_id, bytes)
+            }
+        }
+    }
+}
+
+/// What a mongod says before authentication.
+pub(super) fn requires_authentication(command: &str) -> ErrorReply {
+    let message = format!("command {command} requires authentication");
+    ErrorReply::new(crate::command::UNAUTHORIZED, message)
+}

@@ -1,0 +1,343 @@
+//! A user's first login, carried to a server.
+//!
+//! Only parsed SCRAM payloads travel, in commands built here, on a connection that is in no pool. Before that
+//! connection joins one, the server has to say that it is exactly this user's, the carried proof has to give
+//! up the ClientKey of the keys that the user then reads, and the server's signature has to fit them.
+
+use std::sync::Arc;
+
+use bson::{Binary, RawDocument, RawDocumentBuf, rawdoc, spec::BinarySubtype};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    CredentialError, Credentials, Known, Obtained, QUESTION_LIMIT, UserName, UserSecret,
+    reading::ask_own_keys,
+};
+use crate::{
+    auth::{CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, Mechanism},
+    command::ReadPreference,
+    connection::{Connection, reply_is_ok},
+    pool::ServerPool,
+};
+
+/// Unauthenticated connections kept for the next introduction or question.
+const MAX_SPARE: usize = 8;
+
+/// The right to introduce a user, with a place among the introductions; ended on drop.
+#[must_use]
+pub(in crate::client) struct Introduction {
+    credentials: Arc<Credentials>,
+    user: UserName,
+    number: u64,
+    deadline: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Introduction {
+    fn drop(&mut self) {
+        self.credentials.end_introduction(&self.user, self.number);
+    }
+}
+
+/// An introduction whose server has given its challenge.
+#[must_use]
+pub(in crate::client) struct Carried {
+    introduction: Introduction,
+    pool: Arc<ServerPool>,
+    connection: Connection,
+    challenge: CarriedChallenge,
+    conversation_id: i32,
+    mechanism: Mechanism,
+}
+
+impl Credentials {
+    pub(super) async fn introduce(
+        self: &Arc<Self>,
+        user: &UserName,
+        number: u64,
+        deadline: Instant,
+    ) -> Result<Obtained, CredentialError> {
+        let place = timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            self.end_introduction(user, number);
+            return Err(CredentialError::Unavailable);
+        };
+        Ok(Obtained::Introduce(Introduction {
+            credentials: Arc::clone(self),
+            user: user.clone(),
+            number,
+            deadline,
+            _place: place,
+        }))
+    }
+
+    /// An unauthenticated connection to the primary, or to what serves as one.
+    async fn unauthenticated(
+        &self,
+        deadline: Instant,
+    ) -> Result<(Arc<ServerPool>, Connection), CredentialError> {
+        let unavailable = |_| CredentialError::Unavailable;
+        let preference = ReadPreference::PRIMARY;
+        let pool = self
+            .topology
+            .select(&preference, deadline)
+            .await
+            .map_err(unavailable)?;
+        let spare = {
+            let mut spare = self.spare.lock();
+            let index = spare
+                .iter()
+                .position(|(address, _)| address == pool.address());
+            index.map(|index| spare.swap_remove(index).1)
+        };
+        if let Some(connection) = spare {
+            return Ok((pool, connection));
+        }
+        let connecting = self.topology.connector().connect(pool.address());
+        match timeout_at(deadline, connecting).await {
+            Ok(Ok(connection)) => Ok((pool, connection)),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no connection for an introduction");
+                Err(CredentialError::Unavailable)
+            }
+            Err(_) => Err(CredentialError::Unavailable),
+        }
+    }
+
+    fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
+        let mut spare = self.spare.lock();
+        if spare.len() < MAX_SPARE {
+            spare.push((pool.address().clone(), connection));
+        }
+    }
+
+    /// Asks a server for a user's mechanisms.
+    pub(super) async fn ask_mechanisms(
+        &self,
+        user: &UserName,
+    ) -> Result<Vec<String>, CredentialError> {
+        let _place = self
+            .places
+            .acquire()
+            .await
+            .map_err(|_| CredentialError::Unavailable)?;
+        let deadline = Instant::now() + QUESTION_LIMIT;
+        let command = rawdoc! {
+            "hello": 1,
+            "saslSupportedMechs": format!("{}.{}", user.source, user.name),
+            "$db": "admin",
+        };
+        // A spare connection may have been closed by the server meanwhile; a new one is then tried.
+        for _ in 0..=MAX_SPARE {
+            let (pool, mut connection) = self.unauthenticated(deadline).await?;
+            let Ok(reply) = connection.run(&command).await else {
+                continue;
+            };
+            self.keep_spare(&pool, connection);
+            let mechanisms = reply.get_array("saslSupportedMechs").ok();
+            let names = mechanisms.into_iter().flatten().filter_map(Result::ok);
+            return Ok(names
+                .filter_map(|name| Some(name.as_str()?.to_owned()))
+                .collect());
+        }
+        Err(CredentialError::Unavailable)
+    }
+
+    /// Logs in a user with a configured password ourselves, and reads its keys as an introduction would.
+    pub(super) async fn log_in_configured(
+        self: &Arc<Self>,
+        user: &UserName,
+        mechanism: Mechanism,
+    ) -> Result<Known, CredentialError> {
+        let password = match self.configured(user).ok_or(CredentialError::Refused)? {
+            UserSecret::Password(password) => password.clone(),
+            UserSecret::Keys { sha1, sha256 } => {
+                return Ok(self.store_configured(user, sha1, sha256));
+            }
+        };
+        let introduction = match self.introduction(user, mechanism).await? {
+            Obtained::Known(known) => return Ok(known),
+            Obtained::Introduce(introduction) => introduction,
+        };
+        let (conversation, payload) =
+            ClientConversation::start(mechanism, &user.name, &self.nonces.nonce());
+        let client_first = ClientFirst::parse(&payload).map_err(|_| CredentialError::Refused)?;
+        let (carried, server_first) = introduction
+            .start(mechanism, client_first, &payload)
+            .await?;
+        // PBKDF2 takes milliseconds: not on a thread that serves operations.
+        let derived = tokio::task::spawn_blocking(move || {
+            let response = conversation.respond_with_password(&server_first, &password);
+            response.ok().map(|(_, payload, _)| payload)
+        });
+        let payload = derived
+            .await
+            .ok()
+            .flatten()
+            .ok_or(CredentialError::Refused)?;
+        let (known, _) = carried.finish(&payload).await?;
+        Ok(known)
+    }
+}
+
+impl Introduction {
+    /// Opens the conversation at a server; its challenge is the client's to answer.
+    pub(in crate::client) async fn start(
+        self,
+        mechanism: Mechanism,
+        client_first: ClientFirst,
+        payload: &[u8],
+    ) -> Result<(Carried, Vec<u8>), CredentialError> {
+        let command = rawdoc! {
+            "saslStart": 1,
+            "mechanism": mechanism.name(),
+            "payload": Binary { subtype: BinarySubtype::Generic, bytes: payload.to_vec() },
+            "options": { "skipEmptyExchange": true },
+            "$db": self.user.source.as_str(),
+        };
+        for _ in 0..=MAX_SPARE {
+            let (pool, mut connection) = self.credentials.unauthenticated(self.deadline).await?;
+            let asked = timeout_at(self.deadline, connection.run(&command)).await;
+            let Ok(reply) = asked.map_err(|_| CredentialError::Unavailable)? else {
+                continue;
+            };
+            if reply_is_ok(&reply).is_err() {
+                // Servers refuse here whom they do not know, or not by this mechanism.
+                pool.metrics().authenticated(mechanism.name(), false);
+                self.credentials.keep_spare(&pool, connection);
+                return Err(CredentialError::Refused);
+            }
+            let server_first = payload_of(&reply);
+            let conversation = CarriedConversation::new(mechanism, client_first);
+            let challenge = conversation
+                .server_first(&server_first)
+                .map_err(|_| CredentialError::Unavailable)?;
+            let conversation_id = reply.get_i32("conversationId").unwrap_or(1);
+            let introduction = self;
+            let carried = Carried {
+                introduction,
+                pool,
+                connection,
+                challenge,
+                conversation_id,
+                mechanism,
+            };
+            return Ok((carried, server_first));
+        }
+        Err(CredentialError::Unavailable)
+    }
+}
+
+impl Carried {
+    /// When the client has to have answered.
+    pub(in crate::client) fn deadline(&self) -> Instant {
+        self.introduction.deadline
+    }
+
+    /// Carries the client's proof; on success the user is known, its connection in a pool, and the server's
+    /// signature the client's to check.
+    pub(in crate::client) async fn finish(
+        self,
+        client_final: &[u8],
+    ) -> Result<(Known, Vec<u8>), CredentialError> {
+        let limit = self.introduction.deadline;
+        let finished = timeout_at(limit, self.finish_in_time(client_final)).await;
+        finished.unwrap_or(Err(CredentialError::Unavailable))
+    }
+
+    async fn finish_in_time(
+        mut self,
+        client_final: &[u8],
+    ) -> Result<(Known, Vec<u8>), CredentialError> {
+        let proof = self
+            .challenge
+            .client_final(client_final)
+            .map_err(|_| CredentialError::Refused)?;
+        let user = &self.introduction.user;
+        let command = rawdoc! {
+            "saslContinue": 1,
+            "conversationId": self.conversation_id,
+            "payload": Binary { subtype: BinarySubtype::Generic, bytes: client_final.to_vec() },
+            "$db": user.source.as_str(),
+        };
+        let reply = ask(&mut self.connection, &command).await?;
+        let is_ok = reply_is_ok(&reply).is_ok();
+        self.pool
+            .metrics()
+            .authenticated(self.mechanism.name(), is_ok);
+        let credentials = Arc::clone(&self.introduction.credentials);
+        if !is_ok {
+            credentials.keep_spare(&self.pool, self.connection);
+            return Err(CredentialError::Refused);
+        }
+        let server_final = payload_of(&reply);
+        let doubtful = |what: &'static str| {
+            tracing::warn!(user = %user.name, source = %user.source, what, "introduction refused");
+            CredentialError::Refused
+        };
+        let outcome = proof
+            .server_final(&server_final)
+            .map_err(|_| doubtful("server's last payload"))?;
+        if !is_exactly(&mut self.connection, user).await? {
+            return Err(doubtful("connection is not exactly the user's"));
+        }
+        let read = ask_own_keys(&mut self.connection, user)
+            .await
+            .map_err(|error| {
+                tracing::warn!(?error, "keys not read at an introduction");
+                doubtful("keys or restrictions unreadable")
+            })?;
+        let keys = read
+            .keys(self.mechanism)
+            .cloned()
+            .ok_or_else(|| doubtful("no such keys"))?;
+        let client_key = outcome
+            .prove(&keys)
+            .map_err(|_| doubtful("keys do not fit the proof"))?;
+        let login = Some((client_key, keys));
+        let known = credentials
+            .store
+            .lock()
+            .learn(user.clone(), read, login, Instant::now());
+        self.pool.adopt(&known.identity, self.connection);
+        Ok((known, server_final))
+    }
+}
+
+async fn ask(
+    connection: &mut Connection,
+    command: &RawDocument,
+) -> Result<RawDocumentBuf, CredentialError> {
+    connection
+        .run(command)
+        .await
+        .map_err(|_| CredentialError::Unavailable)
+}
+
+/// Whether the server takes the connection for this user's, and nobody's besides.
+async fn is_exactly(connection: &mut Connection, user: &UserName) -> Result<bool, CredentialError> {
+    let command = rawdoc! { "connectionStatus": 1, "$db": "admin" };
+    let reply = ask(connection, &command).await?;
+    let users = reply
+        .get_document("authInfo")
+        .and_then(|a| a.get_array("authenticatedUsers"));
+    let Ok(users) = users else { return Ok(false) };
+    let named: Vec<_> = users.into_iter().filter_map(Result::ok).collect();
+    Ok(match named.as_slice() {
+        [only] => only.as_document().is_some_and(|only| {
+            only.get_str("user").is_ok_and(|name| name == user.name)
+                && only.get_str("db").is_ok_and(|source| source == user.source)
+        }),
+        _ => false,
+    })
+}
+
+fn payload_of(reply: &RawDocument) -> Vec<u8> {
+    reply
+        .get_binary("payload")
+        .map(|b| b.bytes.to_vec())
+        .unwrap_or_default()
+}

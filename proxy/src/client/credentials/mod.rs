@@ -1,0 +1,376 @@
+//! Whom to believe: the users' keys, where they come from, and how they are kept fresh.
+//!
+//! ```text
+//!  own      a user's first login is carried to a server (introduction); it reads its own keys
+//!  lookup   the service account reads any user's keys
+//!  users    configured passwords (read like `own`, by a login of ours) or configured keys
+//!  none     the deployment asks nobody
+//! ```
+//!
+//! Invariants: nobody is believed but by a proof against keys that a server or the configuration gave; what
+//! cannot be confirmed lapses; a user made again is another identity. Control traffic is single flight a user
+//! and bounded over all.
+
+mod introduction;
+mod mode;
+mod reading;
+mod store;
+
+use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, Semaphore, watch},
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{
+    auth::{Identity, Mechanism, NonceSource, Standing},
+    connection::{Connection, ServerAddress},
+    topology::Topology,
+};
+
+pub use self::mode::{CredentialMode, CredentialSettings, UserSecret};
+use self::store::Store;
+pub(super) use self::{
+    introduction::{Carried, Introduction},
+    store::{Known, Reading, UserName, login_of},
+};
+
+/// Keys older than this are read again before they are used.
+const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// How long a login waits for that; then the cached keys serve.
+const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
+
+/// The same where a proof has just failed against the cached keys: they are probably old.
+const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long one introduction may hold up the others of its user.
+const STALLED_AFTER: Duration = Duration::from_millis(250);
+
+/// How long an introduction may take in all.
+pub(super) const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a question about a user may take.
+const QUESTION_LIMIT: Duration = Duration::from_secs(5);
+
+/// A login that cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CredentialError {
+    /// Code 18: unknown user, wrong proof, or a place the user may not come from.
+    #[error("authentication failed")]
+    Refused,
+    /// No server could be asked.
+    #[error("no server could be asked")]
+    Unavailable,
+}
+
+/// What a login goes on with.
+pub(super) enum Obtained {
+    /// Keys to verify the proof against.
+    Known(Known),
+    /// The proof has to be carried to a server.
+    Introduce(Introduction),
+}
+
+/// One user's introduction under way, for others of that user to wait on.
+struct Flight {
+    number: u64,
+    since: Instant,
+    ended: Arc<Notify>,
+}
+
+/// Everything about users. One a deployment.
+pub struct Credentials {
+    settings: CredentialSettings,
+    mode: watch::Sender<CredentialMode>,
+    anonymous: Arc<Identity>,
+    topology: Arc<Topology>,
+    nonces: Arc<NonceSource>,
+    store: Mutex<Store>,
+    introductions: Mutex<HashMap<UserName, Flight>>,
+    readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
+    /// Introductions and questions at a time, over all users.
+    places: Arc<Semaphore>,
+    /// Unauthenticated connections to use again.
+    spare: Mutex<Vec<(ServerAddress, Connection)>>,
+    runtime: Handle,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("mode", &*self.mode.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Begins; with mode `auto` the mode is found out as soon as the deployment is seen.
+    pub fn start(
+        settings: CredentialSettings,
+        topology: Arc<Topology>,
+        nonces: Arc<NonceSource>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let credentials = Arc::new(Self {
+            mode: watch::Sender::new(settings.mode),
+            anonymous: Arc::new(Identity::anonymous()),
+            topology,
+            nonces,
+            store: Mutex::new(Store::new(settings.max_users, settings.max_stale)),
+            introductions: Mutex::default(),
+            readings: Mutex::default(),
+            places: Arc::new(Semaphore::new(settings.introductions)),
+            spare: Mutex::default(),
+            runtime: runtime.clone(),
+            settings,
+        });
+        if credentials.mode() == CredentialMode::Undecided {
+            runtime.spawn(mode::decide(Arc::downgrade(&credentials)));
+        }
+        credentials
+    }
+
+    /// The mode now.
+    pub fn mode(&self) -> CredentialMode {
+        *self.mode.borrow()
+    }
+
+    /// Users whose keys are known.
+    pub fn known_users(&self) -> usize {
+        self.store.lock().count()
+    }
+
+    /// Everybody's identity, where the deployment asks nobody.
+    pub(super) fn anonymous(&self) -> Option<Arc<Identity>> {
+        (self.mode() == CredentialMode::None).then(|| Arc::clone(&self.anonymous))
+    }
+
+    /// A server answered 13 to an operation of nobody in particular: it does ask, after all.
+    pub(super) fn anonymous_refused(&self) {
+        let changed = self.mode.send_if_modified(|mode| {
+            let was_none = *mode == CredentialMode::None;
+            if was_none {
+                *mode = CredentialMode::Own;
+            }
+            was_none
+        });
+        if changed {
+            tracing::warn!("deployment requires authentication after all");
+        }
+    }
+
+    /// Fresh keys without waiting, for an answer that must not wait; starts a reading if they are not fresh.
+    pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
+        let known = self.store.lock().known(user, now)?;
+        if self.is_fresh(&known, now) {
+            return Some(known);
+        }
+        self.read_again(user, &known.identity);
+        None
+    }
+
+    fn is_fresh(&self, known: &Known, now: Instant) -> bool {
+        let age = now.saturating_duration_since(known.confirmed_at);
+        !known.is_doubted && (age < FRESH_FOR || self.has_configured_keys(&known.credentials))
+    }
+
+    /// What a login of `user` goes on with.
+    pub(super) async fn obtain(
+        self: &Arc<Self>,
+        user: &UserName,
+        mechanism: Mechanism,
+    ) -> Result<Obtained, CredentialError> {
+        if let Some(known) = self.freshened(user).await {
+            return Ok(Obtained::Known(known));
+        }
+        match self.mode() {
+            CredentialMode::Own => self.introduction(user, mechanism).await,
+            CredentialMode::Lookup => self.look_up(user, mechanism).await.map(Obtained::Known),
+            CredentialMode::Users => self
+                .log_in_configured(user, mechanism)
+                .await
+                .map(Obtained::Known),
+            CredentialMode::None => Err(CredentialError::Refused),
+            CredentialMode::Undecided => Err(CredentialError::Unavailable),
+        }
+    }
+
+    /// Known keys, read again if they are old, within a short limit.
+    async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
+        let now = Instant::now();
+        let known = self.store.lock().known(user, now)?;
+        if self.is_fresh(&known, now) {
+            return Some(known);
+        }
+        let limit = if known.is_doubted {
+            DOUBTED_LIMIT
+        } else {
+            FRESHEN_LIMIT
+        };
+        let mut done = self.read_again(user, &known.identity);
+        // In time or not: what is known then decides.
+        drop(timeout(limit, done.wait_for(|done| *done)).await);
+        self.store.lock().known(user, Instant::now())
+    }
+
+    /// Reads a user's keys again in the background; single flight. The receiver turns true at the end.
+    pub(super) fn read_again(
+        self: &Arc<Self>,
+        user: &UserName,
+        identity: &Arc<Identity>,
+    ) -> watch::Receiver<bool> {
+        let mut readings = self.readings.lock();
+        if let Some(running) = readings.get(user) {
+            return running.clone();
+        }
+        let (sender, receiver) = watch::channel(false);
+        readings.insert(user.clone(), receiver.clone());
+        drop(readings);
+        let (me, user, identity) = (Arc::clone(self), user.clone(), Arc::clone(identity));
+        self.runtime.spawn(async move {
+            let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
+            let reading = reading.unwrap_or(Reading::Unavailable);
+            me.take_reading(&user, &identity, reading);
+            me.readings.lock().remove(&user);
+            sender.send_replace(true);
+        });
+        receiver
+    }
+
+    fn take_reading(&self, user: &UserName, identity: &Arc<Identity>, reading: Reading) {
+        self.store
+            .lock()
+            .confirm(user, identity, reading, Instant::now());
+        if identity.standing() != Standing::Good {
+            tracing::info!(user = %user.name, source = %user.source, "user's keys dropped");
+            for pool in &self.topology.snapshot().pools {
+                pool.forget(identity.id());
+            }
+        }
+    }
+
+    /// A server said at `saslStart` that it does not know the user.
+    pub(super) fn remember_unknown(&self, user: UserName, mechanism: Mechanism) {
+        self.store
+            .lock()
+            .remember_unknown(user, mechanism, Instant::now());
+    }
+
+    /// A proof failed: perhaps the password was changed.
+    pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
+        self.store.lock().doubt(user);
+        drop(self.read_again(user, identity));
+    }
+
+    /// A server refused the keys of an identity when a connection was to be established.
+    pub(super) fn keys_refused(&self, identity: &Arc<Identity>) {
+        if identity.is_anonymous() {
+            return;
+        }
+        let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
+        self.take_reading(&UserName { name, source }, identity, Reading::Refused);
+    }
+
+    /// A server no longer knows the user of a connection.
+    pub(super) fn user_unknown_on_connection(self: &Arc<Self>, identity: &Arc<Identity>) {
+        let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
+        drop(self.read_again(&UserName { name, source }, identity));
+    }
+
+    /// The mechanisms of a user, asked of a server if nothing is known; empty if there is no such user.
+    pub(super) async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
+        let now = Instant::now();
+        if let Some(mechanisms) = self.store.lock().mechanisms(user, now) {
+            return Ok(mechanisms);
+        }
+        if self.mode() == CredentialMode::None {
+            return Ok(Vec::new());
+        }
+        let asked = timeout(QUESTION_LIMIT, self.ask_mechanisms(user)).await;
+        let mechanisms = asked.map_err(|_| CredentialError::Unavailable)??;
+        self.store
+            .lock()
+            .remember_mechanisms(user.clone(), mechanisms.clone(), Instant::now());
+        Ok(mechanisms)
+    }
+
+    /// The right to introduce a user, or the keys that another's introduction brought meanwhile.
+    async fn introduction(
+        self: &Arc<Self>,
+        user: &UserName,
+        mechanism: Mechanism,
+    ) -> Result<Obtained, CredentialError> {
+        let deadline = Instant::now() + INTRODUCTION_LIMIT;
+        loop {
+            let now = Instant::now();
+            let (known, is_unknown) = {
+                let mut store = self.store.lock();
+                (
+                    store.known(user, now),
+                    store.is_unknown(user, mechanism, now),
+                )
+            };
+            if let Some(known) = known {
+                return Ok(Obtained::Known(known));
+            }
+            if is_unknown {
+                return Err(CredentialError::Refused);
+            }
+            if now >= deadline {
+                return Err(CredentialError::Unavailable);
+            }
+            let (ended, stalled_at) = match self.lead(user, now) {
+                Ok(number) => return self.introduce(user, number, deadline).await,
+                Err(waits) => waits,
+            };
+            let ended = ended.notified();
+            drop(timeout_at(stalled_at.min(deadline), ended).await);
+        }
+    }
+
+    /// Takes the lead in introducing a user, or says on whom to wait and how long.
+    fn lead(&self, user: &UserName, now: Instant) -> Result<u64, (Arc<Notify>, Instant)> {
+        let mut flights = self.introductions.lock();
+        let number = match flights.get(user) {
+            Some(flight) if now < flight.since + STALLED_AFTER => {
+                return Err((Arc::clone(&flight.ended), flight.since + STALLED_AFTER));
+            }
+            Some(stalled) => stalled.number + 1,
+            None => 0,
+        };
+        let ended = Arc::new(Notify::new());
+        flights.insert(
+            user.clone(),
+            Flight {
+                number,
+                since: now,
+                ended,
+            },
+        );
+        Ok(number)
+    }
+
+    /// An introduction ended, well or not: the next in line goes on.
+    fn end_introduction(&self, user: &UserName, number: u64) {
+        let mut flights = self.introductions.lock();
+        let ended = flights
+            .get(user)
+            .map(|flight| (flight.number, Arc::clone(&flight.ended)));
+        if let Some((current, ended)) = ended {
+            if current == number {
+                flights.remove(user);
+            }
+            drop(flights);
+            ended.notify_waiters();
+        }
+    }
+
+    /// Whether a user's client may come from `peer`.
+    pub(super) fn permits(known: &Known, peer: Option<IpAddr>) -> bool {
+        known.credentials.restrictions.permits(peer)
+    }
+}

@@ -1,0 +1,146 @@
+//! Reading users' keys: by themselves on their own connections, or by the service account.
+
+use std::sync::Arc;
+
+use bson::{RawDocumentBuf, cstr};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
+};
+use crate::{
+    auth::{self, Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command},
+    command::{ReadPreference, UNAUTHORIZED},
+    connection::Connection,
+    observe::CloseReason,
+    pool::CheckOutError,
+};
+
+impl Credentials {
+    /// Reads the keys of a known user again, on the primary.
+    pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
+        match self.mode() {
+            CredentialMode::Lookup => match self.read_as_service(user).await {
+                Ok(credentials) => Reading::Keys(credentials),
+                Err(CredentialError::Refused) => Reading::Gone,
+                Err(CredentialError::Unavailable) => Reading::Unavailable,
+            },
+            CredentialMode::None | CredentialMode::Undecided => Reading::Unavailable,
+            CredentialMode::Own | CredentialMode::Users => {
+                self.read_as_itself(user, identity).await
+            }
+        }
+    }
+
+    async fn read_as_itself(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
+        let deadline = Instant::now() + QUESTION_LIMIT;
+        let Ok(pool) = self
+            .topology
+            .select(&ReadPreference::PRIMARY, deadline)
+            .await
+        else {
+            return Reading::Unavailable;
+        };
+        let mut checkout = match pool.check_out(identity, deadline).await {
+            Ok(checkout) => checkout,
+            Err(CheckOutError::Establish { error, .. }) if error.refuses_keys() => {
+                return Reading::Refused;
+            }
+            Err(_) => return Reading::Unavailable,
+        };
+        match ask_own_keys(checkout.begin(), user).await {
+            Ok(credentials) => {
+                checkout.finish();
+                Reading::Keys(credentials)
+            }
+            // Anybody may read itself: who may not is nobody any more.
+            Err(Some(UsersInfoError::CommandFailed { code: UNAUTHORIZED })) => {
+                checkout.discard(CloseReason::Unauthorized);
+                Reading::Gone
+            }
+            Err(Some(UsersInfoError::NoSuchUser)) => Reading::Gone,
+            Err(Some(error)) => {
+                tracing::warn!(user = %user.name, source = %user.source, %error, "keys not read");
+                Reading::Refused
+            }
+            Err(None) => Reading::Unavailable,
+        }
+    }
+
+    /// The first sight of a user by the service account.
+    pub(super) async fn look_up(
+        &self,
+        user: &UserName,
+        mechanism: Mechanism,
+    ) -> Result<Known, CredentialError> {
+        if self
+            .store
+            .lock()
+            .is_unknown(user, mechanism, Instant::now())
+        {
+            return Err(CredentialError::Refused);
+        }
+        let read = async {
+            let _place = self
+                .places
+                .acquire()
+                .await
+                .map_err(|_| CredentialError::Unavailable)?;
+            // Another login may have brought it while this one waited.
+            if let Some(known) = self.store.lock().known(user, Instant::now()) {
+                return Ok(known);
+            }
+            let credentials = self.read_as_service(user).await?;
+            Ok(self
+                .store
+                .lock()
+                .learn(user.clone(), credentials, None, Instant::now()))
+        };
+        let result = timeout(QUESTION_LIMIT, read)
+            .await
+            .unwrap_or(Err(CredentialError::Unavailable));
+        if result
+            .as_ref()
+            .is_err_and(|error| *error == CredentialError::Refused)
+        {
+            self.store
+                .lock()
+                .remember_unknown(user.clone(), mechanism, Instant::now());
+        }
+        result
+    }
+
+    async fn read_as_service(&self, user: &UserName) -> Result<auth::Credentials, CredentialError> {
+        let client = self
+            .topology
+            .control_client()
+            .ok_or(CredentialError::Unavailable)?;
+        let command = users_info_command(&user.name, &user.source);
+        let command =
+            bson::Document::try_from(command).map_err(|_| CredentialError::Unavailable)?;
+        let reply = client
+            .database("admin")
+            .run_command(command)
+            .await
+            .map_err(|error| {
+                tracing::warn!(%error, "service account could not read a user's keys");
+                CredentialError::Unavailable
+            })?;
+        let reply = RawDocumentBuf::try_from(&reply).map_err(|_| CredentialError::Unavailable)?;
+        parse_users_info(&reply, &user.name, &user.source).map_err(|error| {
+            tracing::debug!(user = %user.name, source = %user.source, %error, "user refused");
+            CredentialError::Refused
+        })
+    }
+}
+
+/// Reads a user's keys on a connection of its own; `None` where the exchange itself failed.
+pub(super) async fn ask_own_keys(
+    connection: &mut Connection,
+    user: &UserName,
+) -> Result<auth::Credentials, Option<UsersInfoError>> {
+    let mut command = users_info_command(&user.name, &user.source);
+    command.append(cstr!("$db"), "admin");
+    let reply = connection.run(&command).await.map_err(|_| None)?;
+    parse_users_info(&reply, &user.name, &user.source).map_err(Some)
+}

@@ -1,0 +1,338 @@
+//! `hello` in all its forms: what Seawall presents itself as, and what a client says of itself.
+//!
+//! Source: <https://github.com/mongodb/specifications/blob/master/source/mongodb-handshake/handshake.md>.
+
+use std::time::Duration;
+
+use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+
+use crate::{
+    command::{ErrorReply, SHUTDOWN_IN_PROGRESS},
+    topology::Description,
+    wire::{MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES},
+};
+
+/// The newest wire version whose commands Seawall has been told apart from (8.0).
+const MAX_WIRE_VERSION: i32 = 25;
+
+/// `maxWriteBatchSize` of all servers.
+const MAX_WRITE_BATCH_SIZE: i32 = 100_000;
+
+/// Minutes that a session lives unused, where no server said.
+const SESSION_TIMEOUT_MINUTES: i32 = 30;
+
+/// Longest client document that a mongos takes, which appends its own part to it.
+const MAX_METADATA_BYTES: usize = 512;
+
+/// Longest `application.name`.
+const MAX_APPLICATION_NAME_BYTES: usize = 128;
+
+/// What a hello asks for.
+#[derive(Debug, Default)]
+pub(super) struct Hello {
+    pub(super) is_legacy: bool,
+    pub(super) hello_ok: bool,
+    pub(super) announces_backpressure: bool,
+    /// `db.user`.
+    pub(super) sasl_supported_mechs: Option<String>,
+    pub(super) speculative: Option<RawDocumentBuf>,
+    pub(super) metadata: Option<RawDocumentBuf>,
+}
+
+impl Hello {
+    /// Reads a hello, and refuses what a server refuses.
+    pub(super) fn parse(
+        body: &RawDocument,
+        is_legacy: bool,
+        is_first: bool,
+    ) -> Result<Self, ErrorReply> {
+        check_api_version(body, is_legacy)?;
+        check_awaitable(body)?;
+        let mut hello = Self {
+            is_legacy,
+            ..Self::default()
+        };
+        hello.hello_ok = truthy(body, "helloOk");
+        hello.announces_backpressure = match body.get("backpressure") {
+            Ok(Some(RawBsonRef::String(version))) => !version.is_empty(),
+            Ok(Some(RawBsonRef::Boolean(announced))) => announced,
+            _ => false,
+        };
+        hello.sasl_supported_mechs = match body.get("saslSupportedMechs") {
+            Ok(Some(RawBsonRef::String(user))) if user.contains('.') => Some(user.to_owned()),
+            Ok(Some(RawBsonRef::String(user))) => {
+                let message =
+                    format!("UserName must contain a '.' separated database.user pair: {user}");
+                return Err(ErrorReply::new(2, message));
+            }
+            Ok(Some(RawBsonRef::Document(_))) | Ok(None) => None,
+            _ => return Err(ErrorReply::new(14, "saslSupportedMechs must be a string")),
+        };
+        if let Ok(Some(RawBsonRef::Document(command))) = body.get("speculativeAuthenticate") {
+            hello.speculative = Some(check_speculative(command)?);
+        }
+        if let Ok(Some(RawBsonRef::Document(metadata))) = body.get("client") {
+            hello.metadata = Some(check_metadata(metadata, is_first)?);
+        }
+        Ok(hello)
+    }
+}
+
+fn truthy(body: &RawDocument, name: &str) -> bool {
+    match body.get(name) {
+        Ok(Some(RawBsonRef::Boolean(value))) => value,
+        Ok(Some(RawBsonRef::Int32(value))) => value != 0,
+        Ok(Some(RawBsonRef::Double(value))) => value != 0.0,
+        _ => false,
+    }
+}
+
+fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(), ErrorReply> {
+    match body.get("apiVersion") {
+        Ok(Some(RawBsonRef::String("1"))) if is_legacy && truthy(body, "apiStrict") => {
+            let message =
+                "Provided apiStrict:true, but the command isMaster is not in API Version 1";
+            Err(ErrorReply::new(323, message))
+        }
+        Ok(None | Some(RawBsonRef::String("1"))) => Ok(()),
+        Ok(Some(RawBsonRef::String(_))) => Err(ErrorReply::new(322, "API version must be \"1\"")),
+        _ => Err(ErrorReply::new(14, "apiVersion must be a string")),
+    }
+}
+
+/// The awaitable form needs both its fields; exhaust needs the awaitable form.
+fn check_awaitable(body: &RawDocument) -> Result<(), ErrorReply> {
+    let has = |name| matches!(body.get(name), Ok(Some(_)));
+    match (has("topologyVersion"), has("maxAwaitTimeMS")) {
+        (true, false) | (false, true) => {
+            let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
+            Err(ErrorReply::new(31368, message))
+        }
+        // Seawall never gave a topologyVersion, so this one is another process's: answered at once.
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+fn check_speculative(command: &RawDocument) -> Result<RawDocumentBuf, ErrorReply> {
+    let first = command.iter().next().and_then(Result::ok);
+    match first.map(|(name, _)| name.as_str()) {
+        Some("saslStart" | "authenticate") => Ok(command.to_owned()),
+        Some(_) => Err(ErrorReply::new(
+            51769,
+            "speculativeAuthenticate needs saslStart or authenticate",
+        )),
+        None => Err(ErrorReply::new(
+            2,
+            "speculativeAuthenticate must not be empty",
+        )),
+    }
+}
+
+fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentBuf, ErrorReply> {
+    if !is_first {
+        let message = "The client metadata document may only be sent in the first hello";
+        return Err(ErrorReply::new(186, message));
+    }
+    if metadata.as_bytes().len() > MAX_METADATA_BYTES {
+        let message = format!(
+            "The client metadata document must be less than or equal to {MAX_METADATA_BYTES} bytes"
+        );
+        return Err(ErrorReply::new(185, message));
+    }
+    let name = metadata
+        .get_document("application")
+        .and_then(|a| a.get_str("name"));
+    if name.is_ok_and(|name| name.len() > MAX_APPLICATION_NAME_BYTES) {
+        let message = format!(
+            "The 'client.application.name' must be at most {MAX_APPLICATION_NAME_BYTES} bytes"
+        );
+        return Err(ErrorReply::new(184, message));
+    }
+    for field in ["driver", "os"] {
+        if metadata.get_document(field).is_err() {
+            let message =
+                format!("Missing required sub-document '{field}' in the client metadata document");
+            return Err(ErrorReply::new(183, message));
+        }
+    }
+    Ok(metadata.to_owned())
+}
+
+/// The element `$client` that goes with each of a client's commands, or `None` if it does not fit a server.
+pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> Option<Box<[u8]>> {
+    let mut mongos = RawDocumentBuf::new();
+    mongos.append(cstr!("host"), host);
+    mongos.append(cstr!("client"), peer);
+    mongos.append(
+        cstr!("version"),
+        concat!("seawall ", env!("CARGO_PKG_VERSION")),
+    );
+    let mut client = metadata.to_owned();
+    client.append(cstr!("mongos"), mongos);
+    // A mongod takes 1,024 bytes; over it the command would fail for the sake of a name.
+    (client.as_bytes().len() <= 1024).then(|| {
+        let element = [b"\x03$client\0", client.as_bytes()].concat();
+        element.into_boxed_slice()
+    })
+}
+
+/// What a hello is answered with.
+pub(super) struct Greeting<'a> {
+    pub(super) description: &'a Description,
+    pub(super) connection_id: i32,
+    pub(super) mechanisms: Option<Vec<String>>,
+    pub(super) speculative: Option<RawDocumentBuf>,
+}
+
+impl Greeting<'_> {
+    /// The reply: a mongos', or in front of a standalone a standalone's, since a client that took it for a
+    /// mongos would send `txnNumber`, which a standalone refuses. Without `topologyVersion`: drivers then poll
+    /// on one connection and recover from a state change in half a second.
+    pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
+        let mut reply = RawDocumentBuf::new();
+        let is_standalone = self.description.is_standalone();
+        let writable = if hello.is_legacy {
+            cstr!("ismaster")
+        } else {
+            cstr!("isWritablePrimary")
+        };
+        reply.append(writable, true);
+        if !is_standalone {
+            reply.append(cstr!("msg"), "isdbgrid");
+        }
+        if hello.hello_ok {
+            reply.append(cstr!("helloOk"), true);
+        }
+        let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
+        reply.append(cstr!("maxBsonObjectSize"), int(MAX_BSON_OBJECT_BYTES));
+        reply.append(cstr!("maxMessageSizeBytes"), int(MAX_MESSAGE_BYTES));
+        reply.append(cstr!("maxWriteBatchSize"), MAX_WRITE_BATCH_SIZE);
+        reply.append(cstr!("localTime"), DateTime::now());
+        let timeouts = self
+            .description
+            .servers
+            .iter()
+            .filter_map(|s| s.probe.session_timeout_minutes);
+        let timeout = timeouts.min().unwrap_or(SESSION_TIMEOUT_MINUTES);
+        reply.append(cstr!("logicalSessionTimeoutMinutes"), timeout);
+        reply.append(cstr!("connectionId"), self.connection_id);
+        let max_wire_version = self.description.max_wire_version().min(MAX_WIRE_VERSION);
+        reply.append(cstr!("minWireVersion"), 0);
+        reply.append(cstr!("maxWireVersion"), max_wire_version);
+        if is_standalone {
+            reply.append(cstr!("readOnly"), false);
+        }
+        if let Some(mechanisms) = self.mechanisms.filter(|m| !m.is_empty()) {
+            let mut array = RawArrayBuf::new();
+            mechanisms.iter().for_each(|name| array.push(name.as_str()));
+            reply.append(cstr!("saslSupportedMechs"), array);
+        }
+        if let Some(speculative) = self.speculative {
+            reply.append(cstr!("speculativeAuthenticate"), speculative);
+        }
+        reply.append(cstr!("ok"), 1.0);
+        reply
+    }
+}
+
+/// The answer while Seawall drains, and before it has seen any server: drivers move on to another router.
+pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
+    let message = match remaining {
+        Some(_) => "The server is in quiesce mode and will shut down",
+        None => "No server of the deployment has been seen yet",
+    };
+    let mut reply = ErrorReply::new(SHUTDOWN_IN_PROGRESS, message).to_document();
+    if let Some(remaining) = remaining {
+        let millis = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
+        reply.append(cstr!("remainingQuiesceTimeMillis"), millis);
+    }
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+
+    use super::*;
+
+    fn parse(body: Document) -> Result<Hello, i32> {
+        let body = RawDocumentBuf::try_from(&body).unwrap();
+        Hello::parse(&body, false, true).map_err(|error| error.code)
+    }
+
+    fn metadata() -> Document {
+        doc! {"application": {"name": "a"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}}
+    }
+
+    #[test]
+    fn what_a_client_announces_is_read() {
+        let hello = parse(doc! {
+            "hello": 1, "helloOk": true, "backpressure": "2", "saslSupportedMechs": "admin.a.b",
+            "speculativeAuthenticate": {"saslStart": 1}, "client": metadata(), "foo": 1,
+        });
+        let hello = hello.unwrap();
+        assert!(hello.hello_ok && hello.announces_backpressure);
+        assert_eq!(hello.sasl_supported_mechs.as_deref(), Some("admin.a.b"));
+        assert!(hello.speculative.is_some() && hello.metadata.is_some());
+        assert!(
+            parse(doc! {"hello": 1, "backpressure": true})
+                .unwrap()
+                .announces_backpressure
+        );
+    }
+
+    #[test]
+    fn what_a_server_refuses_is_refused_with_its_code() {
+        let with = |field: &str, value: bson::Bson| {
+            let mut client = metadata();
+            client.insert(field, value);
+            doc! {"hello": 1, "client": client}
+        };
+        let without = |field: &str| {
+            let mut client = metadata();
+            client.remove(field);
+            doc! {"hello": 1, "client": client}
+        };
+        let cases = [
+            (doc! {"hello": 1, "saslSupportedMechs": "nodot"}, 2),
+            (doc! {"hello": 1, "saslSupportedMechs": 5}, 14),
+            (doc! {"hello": 1, "speculativeAuthenticate": {}}, 2),
+            (
+                doc! {"hello": 1, "speculativeAuthenticate": {"ping": 1}},
+                51769,
+            ),
+            (doc! {"hello": 1, "apiVersion": "2"}, 322),
+            (doc! {"hello": 1, "maxAwaitTimeMS": 5}, 31368),
+            (doc! {"hello": 1, "topologyVersion": {}}, 31368),
+            (with("x", "y".repeat(600).into()), 185),
+            (
+                with("application", doc! {"name": "n".repeat(129)}.into()),
+                184,
+            ),
+            (without("driver"), 183),
+            (without("os"), 183),
+        ];
+        for (body, code) in cases {
+            assert_eq!(parse(body.clone()).map(|_| ()), Err(code), "{body}");
+        }
+        let again = RawDocumentBuf::try_from(&doc! {"hello": 1, "client": metadata()}).unwrap();
+        assert_eq!(Hello::parse(&again, false, false).unwrap_err().code, 186);
+    }
+
+    #[test]
+    fn the_client_element_names_the_application_and_fits_a_server() {
+        let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
+        let element = client_element(&metadata, "h:1", "p:2").unwrap();
+        assert!(element.starts_with(b"\x03$client\0"));
+        let document = RawDocument::from_bytes(&element[9..]).unwrap();
+        assert_eq!(
+            document
+                .get_document("mongos")
+                .unwrap()
+                .get_str("client")
+                .unwrap(),
+            "p:2"
+        );
+        assert!(client_element(&metadata, &"h".repeat(1000), "p").is_none());
+    }
+}

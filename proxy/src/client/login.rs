@@ -1,0 +1,399 @@
+//! A client's login: the SASL conversation, from its first payload to a proven identity.
+
+use std::{net::IpAddr, sync::Arc};
+
+use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec::BinarySubtype};
+use tokio::time::Instant;
+
+use super::credentials::{
+    Carried, CredentialError, Credentials, Known, Obtained, UserName, login_of,
+};
+use crate::{
+    auth::{ClientFirst, Identity, Mechanism, NonceSource, ServerConversation},
+    command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
+    observe::Observer,
+};
+
+/// A conversation in progress.
+pub(super) struct Login {
+    mechanism: Mechanism,
+    user: UserName,
+    began: Instant,
+    step: Step,
+    skips_empty_exchange: bool,
+    /// Payloads go back in the BSON type they came in.
+    is_text: bool,
+}
+
+enum Step {
+    /// The proof is verified here.
+    Verify {
+        known: Known,
+        conversation: ServerConversation,
+    },
+    /// The proof is carried to a server.
+    Carry(Box<Carried>),
+    /// Proven; an empty exchange is still to come.
+    Empty(Arc<Identity>),
+}
+
+/// What a login needs of its surroundings.
+pub(super) struct Surroundings<'a> {
+    pub(super) credentials: &'a Arc<Credentials>,
+    pub(super) observer: &'a Observer,
+    pub(super) nonces: &'a NonceSource,
+    pub(super) peer: Option<IpAddr>,
+}
+
+/// A step's reply, and the identity if the login is complete.
+pub(super) struct Stepped {
+    pub(super) reply: RawDocumentBuf,
+    pub(super) identity: Option<Arc<Identity>>,
+}
+
+/// The conversation's number, as a server gives it.
+const CONVERSATION_ID: i32 = 1;
+
+/// The parsed parts of a `saslStart`.
+struct SaslStart {
+    mechanism: Mechanism,
+    client_first: ClientFirst,
+    payload: Vec<u8>,
+    user: UserName,
+    skips_empty_exchange: bool,
+    is_text: bool,
+}
+
+impl SaslStart {
+    fn parse(command: &RawDocument, source: &str) -> Result<Self, ErrorReply> {
+        let name = command.get_str("mechanism").unwrap_or_default();
+        let mechanism = Mechanism::parse(name).ok_or_else(|| {
+            let message =
+                format!("Received authentication for mechanism {name} which is not enabled");
+            ErrorReply::new(MECHANISM_UNAVAILABLE, message)
+        })?;
+        let (payload, is_text) = payload(command)?;
+        let client_first = ClientFirst::parse(&payload).map_err(|_| failed())?;
+        let options = command.get_document("options");
+        let skips_empty_exchange =
+            options.is_ok_and(|o| o.get_bool("skipEmptyExchange").unwrap_or(false));
+        let user = UserName {
+            name: client_first.user().to_owned(),
+            source: source.to_owned(),
+        };
+        Ok(Self {
+            mechanism,
+            client_first,
+            payload,
+            user,
+            skips_empty_exchange,
+            is_text,
+        })
+    }
+}
+
+impl Login {
+    /// `saslStart`: takes the place of any conversation before it.
+    pub(super) async fn start(
+        around: &Surroundings<'_>,
+        command: &RawDocument,
+        source: &str,
+    ) -> Result<(Self, RawDocumentBuf), ErrorReply> {
+        let began = Instant::now();
+        let start = SaslStart::parse(command, source)?;
+        let mechanism = start.mechanism;
+        let result = Self::obtain(around, start, began).await;
+        result.map_err(|error| {
+            around.count(mechanism, error.into(), began);
+            reply_to(error)
+        })
+    }
+
+    async fn obtain(
+        around: &Surroundings<'_>,
+        start: SaslStart,
+        began: Instant,
+    ) -> Result<(Self, RawDocumentBuf), CredentialError> {
+        match around
+            .credentials
+            .obtain(&start.user, start.mechanism)
+            .await?
+        {
+            Obtained::Known(known) => Self::verify(around, start, known, began),
+            Obtained::Introduce(introduction) => {
+                let SaslStart {
+                    mechanism,
+                    client_first,
+                    payload,
+                    user,
+                    ..
+                } = start;
+                let carried = introduction.start(mechanism, client_first, &payload).await;
+                if matches!(carried, Err(CredentialError::Refused)) {
+                    around.credentials.remember_unknown(user.clone(), mechanism);
+                }
+                let (carried, server_first) = carried?;
+                let login = Self {
+                    mechanism,
+                    user,
+                    began,
+                    step: Step::Carry(Box::new(carried)),
+                    skips_empty_exchange: start.skips_empty_exchange,
+                    is_text: start.is_text,
+                };
+                let reply = login.reply(&server_first, false);
+                Ok((login, reply))
+            }
+        }
+    }
+
+    /// The part of `speculativeAuthenticate` in a hello, which never waits: only with fresh keys at hand.
+    pub(super) fn speculate(
+        around: &Surroundings<'_>,
+        command: &RawDocument,
+    ) -> Option<(Self, RawDocumentBuf)> {
+        let began = Instant::now();
+        let source = command.get_str("db").ok()?;
+        let start = SaslStart::parse(command, source).ok()?;
+        let known = around.credentials.fresh(&start.user, began)?;
+        Self::verify(around, start, known, began).ok()
+    }
+
+    fn verify(
+        around: &Surroundings<'_>,
+        start: SaslStart,
+        known: Known,
+        began: Instant,
+    ) -> Result<(Self, RawDocumentBuf), CredentialError> {
+        let keys = known
+            .credentials
+            .keys(start.mechanism)
+            .ok_or(CredentialError::Refused)?;
+        if !Credentials::permits(&known, around.peer) {
+            return Err(CredentialError::Refused);
+        }
+        let nonce = around.nonces.nonce();
+        let (conversation, server_first) =
+            ServerConversation::start(start.client_first, keys, &nonce);
+        let login = Self {
+            mechanism: start.mechanism,
+            user: start.user,
+            began,
+            step: Step::Verify {
+                known,
+                conversation,
+            },
+            skips_empty_exchange: start.skips_empty_exchange,
+            is_text: start.is_text,
+        };
+        let reply = login.reply(&server_first, false);
+        Ok((login, reply))
+    }
+
+    /// When a carried login has to have gone on.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.step {
+            Step::Carry(carried) => Some(carried.deadline()),
+            Step::Verify { .. } | Step::Empty(_) => None,
+        }
+    }
+
+    /// `saslContinue`. An error ends the conversation; the login goes on only if it comes back.
+    pub(super) async fn proceed(
+        mut self,
+        around: &Surroundings<'_>,
+        command: &RawDocument,
+        source: &str,
+        current: Option<&Arc<Identity>>,
+    ) -> Result<(Option<Self>, Stepped), ErrorReply> {
+        check_conversation(command)?;
+        let (payload, _) = payload(command)?;
+        if source != self.user.source {
+            return Err(failed());
+        }
+        let (mechanism, began) = (self.mechanism, self.began);
+        let (identity, server_final) = match self.step {
+            Step::Empty(identity) => {
+                let reply = sasl_reply(b"", true, self.is_text);
+                return Ok((
+                    None,
+                    Stepped {
+                        reply,
+                        identity: Some(identity),
+                    },
+                ));
+            }
+            Step::Verify {
+                known,
+                conversation,
+            } => Self::verified(around, mechanism, &self.user, known, conversation, &payload),
+            Step::Carry(carried) => Self::carried(around, *carried, &payload).await,
+        }
+        .map_err(|error| {
+            around.count(mechanism, error.into(), began);
+            reply_to(error)
+        })?;
+        if let Some(current) = current {
+            refuse_second_user(current, &identity)?;
+        }
+        around.count(mechanism, "ok", began);
+        let is_done = self.skips_empty_exchange;
+        let reply = sasl_reply(&server_final, is_done, self.is_text);
+        if is_done {
+            return Ok((
+                None,
+                Stepped {
+                    reply,
+                    identity: Some(identity),
+                },
+            ));
+        }
+        self.step = Step::Empty(identity);
+        Ok((
+            Some(self),
+            Stepped {
+                reply,
+                identity: None,
+            },
+        ))
+    }
+
+    fn verified(
+        around: &Surroundings<'_>,
+        mechanism: Mechanism,
+        user: &UserName,
+        known: Known,
+        conversation: ServerConversation,
+        payload: &[u8],
+    ) -> Result<(Arc<Identity>, Vec<u8>), CredentialError> {
+        let Ok(verified) = conversation.verify(payload) else {
+            around.credentials.proof_failed(user, &known.identity);
+            return Err(CredentialError::Refused);
+        };
+        if let Some(login) = login_of(&known.credentials, mechanism, verified.client_key) {
+            known.identity.learn(login);
+        }
+        Ok((known.identity, verified.server_final))
+    }
+
+    async fn carried(
+        around: &Surroundings<'_>,
+        carried: Carried,
+        payload: &[u8],
+    ) -> Result<(Arc<Identity>, Vec<u8>), CredentialError> {
+        let (known, server_final) = carried.finish(payload).await?;
+        // The server saw our address; the user's restrictions are about the client's.
+        match Credentials::permits(&known, around.peer) {
+            true => Ok((known.identity, server_final)),
+            false => Err(CredentialError::Refused),
+        }
+    }
+
+    fn reply(&self, payload: &[u8], is_done: bool) -> RawDocumentBuf {
+        sasl_reply(payload, is_done, self.is_text)
+    }
+
+    /// The same reply as it stands inside a hello, without `ok`.
+    pub(super) fn speculative_reply(reply: &RawDocument) -> RawDocumentBuf {
+        let mut inside = RawDocumentBuf::new();
+        for (name, value) in reply
+            .iter()
+            .filter_map(Result::ok)
+            .filter(|(n, _)| n.as_str() != "ok")
+        {
+            inside.append(name, RawBson::from(value));
+        }
+        inside
+    }
+}
+
+impl Surroundings<'_> {
+    fn count(&self, mechanism: Mechanism, result: &'static str, began: Instant) {
+        self.observer
+            .client_authenticated(mechanism.name(), result, began.elapsed());
+    }
+}
+
+impl From<CredentialError> for &'static str {
+    fn from(error: CredentialError) -> Self {
+        match error {
+            CredentialError::Refused => "refused",
+            CredentialError::Unavailable => "unavailable",
+        }
+    }
+}
+
+fn sasl_reply(payload: &[u8], is_done: bool, is_text: bool) -> RawDocumentBuf {
+    let mut reply = RawDocumentBuf::new();
+    reply.append(cstr!("conversationId"), CONVERSATION_ID);
+    reply.append(cstr!("done"), is_done);
+    if is_text {
+        use base64::Engine as _;
+        let text = base64::engine::general_purpose::STANDARD.encode(payload);
+        reply.append(cstr!("payload"), text);
+    } else {
+        let binary = Binary {
+            subtype: BinarySubtype::Generic,
+            bytes: payload.to_vec(),
+        };
+        reply.append(cstr!("payload"), binary);
+    }
+    reply.append(cstr!("ok"), 1.0);
+    reply
+}
+
+/// A payload is binary, or text in base64.
+fn payload(command: &RawDocument) -> Result<(Vec<u8>, bool), ErrorReply> {
+    match command.get("payload") {
+        Ok(Some(RawBsonRef::Binary(binary))) => Ok((binary.bytes.to_vec(), false)),
+        Ok(Some(RawBsonRef::String(text))) => {
+            use base64::Engine as _;
+            let bytes = base64::engine::general_purpose::STANDARD.decode(text);
+            bytes.map(|bytes| (bytes, true)).map_err(|_| failed())
+        }
+        Ok(None) => Err(ErrorReply::new(4, "Missing expected field \"payload\"")),
+        _ => Err(ErrorReply::new(14, "Wrong type for field: 'payload'")),
+    }
+}
+
+fn check_conversation(command: &RawDocument) -> Result<(), ErrorReply> {
+    match command.get("conversationId") {
+        Ok(Some(RawBsonRef::Int32(CONVERSATION_ID))) => Ok(()),
+        Ok(Some(RawBsonRef::Int32(_))) => Err(ErrorReply::new(
+            PROTOCOL_ERROR,
+            "sasl: Mismatched conversation id",
+        )),
+        _ => Err(ErrorReply::new(
+            14,
+            "Wrong type for field: 'conversationId', expected int",
+        )),
+    }
+}
+
+/// A connection has one user at a time.
+fn refuse_second_user(current: &Identity, new: &Identity) -> Result<(), ErrorReply> {
+    if (current.name(), current.source()) == (new.name(), new.source()) {
+        return Ok(());
+    }
+    if current.source() == new.source() {
+        let message = "Client has attempted to authenticate as multiple users on the same database";
+        return Err(ErrorReply::new(5_626_702, message));
+    }
+    let message = "Each client connection may only be authenticated once";
+    Err(ErrorReply::new(5_626_701, message))
+}
+
+fn failed() -> ErrorReply {
+    ErrorReply::new(AUTHENTICATION_FAILED, "Authentication failed.")
+}
+
+/// A server that could not be asked is no wrong password: drivers must not take it for one.
+fn reply_to(error: CredentialError) -> ErrorReply {
+    match error {
+        CredentialError::Refused => failed(),
+        CredentialError::Unavailable => ErrorReply::new(
+            crate::command::HOST_UNREACHABLE,
+            "no server could be asked for the user's credentials",
+        ),
+    }
+}

@@ -1,0 +1,561 @@
+//! One client connection: its handshake, its login, its operations, one after another.
+//!
+//! ```text
+//!  accepted ──► greeted ──► logging in ──► authenticated ──► operations … ──► closed
+//!               hello       saslStart …    (at once, where the deployment asks nobody)
+//! ```
+//!
+//! `operation.rs` is the order of an operation's steps; this module is everything round it: reading messages,
+//! telling what is answered here from what a server answers, and ending.
+//!
+//! Invariants: no byte of a client that has not proved who it is reaches a connection of a pool; a client is
+//! served with its own user's connections only; a malformed message is answered as a server would, or closes
+//! the connection, and is counted.
+
+mod answer;
+mod credentials;
+mod forward;
+mod hello;
+mod login;
+mod operation;
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::Duration,
+};
+
+use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    auth::{Identity, NonceSource},
+    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
+    limits::{HandshakePermit, Limits},
+    observe::Observer,
+    pins::Pins,
+    pool::ServerPool,
+    shape::{Input, Sequence},
+    topology::Topology,
+    wire::{
+        MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, OpCode, OpMsg, OpQuery, ReadError,
+        Stream,
+    },
+};
+
+pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
+use self::{
+    answer::{Form, ReplyTo, requires_authentication},
+    credentials::UserName,
+    forward::ClientEnd,
+    hello::{Greeting, Hello, client_element, quiesce},
+    login::{Login, Surroundings},
+};
+
+/// What holds for every client.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Largest message before authentication.
+    pub pre_auth_message_bytes: usize,
+    /// How long a client may take to log in.
+    pub authentication_timeout: Duration,
+    /// How long an operation waits for a suitable server.
+    pub server_selection_timeout: Duration,
+    /// How long an operation waits for a connection.
+    pub wait_queue_timeout: Duration,
+    /// How long a client may take no byte of its reply.
+    pub client_write_idle_timeout: Duration,
+    /// Whether commands carry `$client`.
+    pub name_applications: bool,
+    /// Seawall's own name, as servers see it in `$client`.
+    pub host: String,
+}
+
+/// What all clients share.
+#[derive(Debug)]
+pub struct Shared {
+    /// What holds for every client.
+    pub settings: Settings,
+    /// The deployment.
+    pub topology: Arc<Topology>,
+    /// Where everything is counted.
+    pub observer: Arc<Observer>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Where cursors and transactions are.
+    pub pins: Pins<Arc<ServerPool>>,
+    /// Users.
+    pub credentials: Arc<Credentials>,
+    /// Nonces.
+    pub nonces: Arc<NonceSource>,
+    /// Memory for large messages.
+    pub budget: MemoryBudget,
+    /// When draining ends, once it has begun.
+    pub draining: watch::Receiver<Option<Instant>>,
+}
+
+/// Where a client comes from.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its address; none over a unix socket.
+    pub ip: Option<IpAddr>,
+    /// Address and port as text, for `whatsmyuri` and for servers' logs.
+    pub text: String,
+}
+
+/// Why a client connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The client left.
+    Gone,
+    /// It had to be closed.
+    Closed,
+}
+
+struct Client {
+    shared: Arc<Shared>,
+    stream: Stream,
+    reader: MessageReader,
+    peer: Peer,
+    connection_id: i32,
+    next_reply_id: i32,
+    has_greeted: bool,
+    announces_backpressure: bool,
+    client_element: Option<Box<[u8]>>,
+    identity: Option<Arc<Identity>>,
+    login: Option<Box<Login>>,
+    /// Until it has logged in.
+    handshake: Option<(HandshakePermit, Instant)>,
+}
+
+/// Serves a client until it leaves or has to be closed.
+pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: HandshakePermit) {
+    static NEXT: AtomicI32 = AtomicI32::new(1);
+    let deadline = Instant::now() + shared.settings.authentication_timeout;
+    let identity = shared.credentials.anonymous();
+    let handshake = identity.is_none().then_some((handshake, deadline));
+    let mut client = Client {
+        stream,
+        reader: MessageReader::default(),
+        peer,
+        connection_id: NEXT.fetch_add(1, Ordering::Relaxed),
+        next_reply_id: 1,
+        has_greeted: false,
+        announces_backpressure: false,
+        client_element: None,
+        identity,
+        login: None,
+        handshake,
+        shared,
+    };
+    while client.serve_next().await.is_ok() {}
+}
+
+impl Client {
+    async fn serve_next(&mut self) -> Result<(), End> {
+        let Some(message) = self.read().await? else {
+            return Err(End::Gone);
+        };
+        let now = Instant::now();
+        match message.header.op_code {
+            OpCode::Msg => self.serve_msg(message, now).await,
+            OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
+            // A server does not answer opcode 0, and goes on.
+            OpCode::Other(0) => {
+                self.shared.observer.unobserved("opcode_0");
+                Ok(())
+            }
+            OpCode::Reply | OpCode::Compressed | OpCode::Other(_) => self.close("unknown_opcode"),
+        }
+    }
+
+    async fn read(&mut self) -> Result<Option<Message>, End> {
+        let shared = Arc::clone(&self.shared);
+        let read = match &self.handshake {
+            None => {
+                self.reader
+                    .next(&mut self.stream, MAX_MESSAGE_BYTES, &shared.budget)
+                    .await
+            }
+            Some((_, deadline)) => {
+                let carried_until = self.login.as_ref().and_then(|login| login.deadline());
+                let until = carried_until.map_or(*deadline, |carried| carried.min(*deadline));
+                let max = shared.settings.pre_auth_message_bytes;
+                match timeout_at(
+                    until,
+                    self.reader.next(&mut self.stream, max, &shared.budget),
+                )
+                .await
+                {
+                    Ok(read) => read,
+                    Err(_) if carried_until.is_some_and(|carried| carried < *deadline) => {
+                        // The introduction is over; the client may still begin another.
+                        self.login = None;
+                        return Box::pin(self.read()).await;
+                    }
+                    Err(_) => return self.close("authentication_timeout"),
+                }
+            }
+        };
+        match read {
+            Ok(message) => Ok(message),
+            Err(ReadError::Io(_) | ReadError::Truncated) => Err(End::Gone),
+            Err(ReadError::Frame(_)) => self.close("message_length"),
+            Err(ReadError::Stalled) => self.close("message_stalled"),
+        }
+    }
+
+    fn close<T>(&self, reason: &'static str) -> Result<T, End> {
+        self.shared.observer.unobserved(reason);
+        Err(End::Closed)
+    }
+
+    async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
+        let request_id = message.header.request_id;
+        let parsed = match OpMsg::parse(&message.bytes) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.shared.observer.unobserved(error.reason());
+                let Some(code) = error.code() else {
+                    return Err(End::Closed);
+                };
+                let flags = flags_of(&message.bytes);
+                let reply_to = ReplyTo {
+                    request_id,
+                    form: Form::Msg { flags },
+                };
+                return self
+                    .refuse(reply_to, &ErrorReply::new(code, error.to_string()))
+                    .await;
+            }
+        };
+        let reply_to = ReplyTo {
+            request_id,
+            form: Form::Msg {
+                flags: parsed.flags,
+            },
+        };
+        let command = match Command::inspect(parsed.body) {
+            Ok(command) => command,
+            Err(error) => {
+                self.shared.observer.unobserved("invalid_command");
+                return self
+                    .refuse(reply_to, &ErrorReply::new(error.code(), error.to_string()))
+                    .await;
+            }
+        };
+        if let Class::Handshake(handshake) = command.class {
+            return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
+        }
+        match self.identity.clone() {
+            Some(identity) => {
+                self.operate(&message, identity, &parsed, &command, reply_to, now)
+                    .await
+            }
+            None => Box::pin(self.serve_unauthenticated(&command, reply_to, now)).await,
+        }
+    }
+
+    async fn serve_query(&mut self, message: &Message, now: Instant) -> Result<(), End> {
+        let reply_to = ReplyTo {
+            request_id: message.header.request_id,
+            form: Form::Query,
+        };
+        let Some(query) = OpQuery::parse(&message.bytes) else {
+            return self.close("op_query");
+        };
+        let db = query
+            .command_database()
+            .and_then(|db| std::str::from_utf8(db).ok());
+        let Some(db) = db else {
+            let message =
+                "Unsupported OP_QUERY command: find. The client driver may require an upgrade";
+            let mut reply = rawdoc! { "$err": message, "code": 5_739_101 };
+            reply.append(cstr!("ok"), 0.0);
+            return self.send(reply_to, &reply).await;
+        };
+        let command = match Command::inspect_legacy(query.query, db) {
+            Ok(command) => command,
+            Err(error) => {
+                self.shared.observer.unobserved("invalid_command");
+                return self
+                    .refuse(reply_to, &ErrorReply::new(error.code(), error.to_string()))
+                    .await;
+            }
+        };
+        match command.class {
+            Class::Handshake(
+                handshake @ (Handshake::Hello
+                | Handshake::LegacyHello
+                | Handshake::SaslStart
+                | Handshake::SaslContinue
+                | Handshake::Authenticate),
+            ) => {
+                self.serve_handshake(handshake, &command, reply_to, now)
+                    .await
+            }
+            _ if matches!(command.name, b"buildInfo" | b"buildinfo") => {
+                self.serve_unauthenticated(&command, reply_to, now).await
+            }
+            _ => {
+                let message = format!(
+                    "Unsupported OP_QUERY command: {}. The client driver may require an upgrade",
+                    command.name_str()
+                );
+                self.refuse(reply_to, &ErrorReply::new(352, message)).await
+            }
+        }
+    }
+
+    /// Commands of the handshake and the login.
+    async fn serve_handshake(
+        &mut self,
+        handshake: Handshake,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let Ok(body) = RawDocument::from_bytes(command.body) else {
+            return self
+                .refuse(reply_to, &ErrorReply::new(22, "invalid BSON"))
+                .await;
+        };
+        let reply = match handshake {
+            Handshake::Hello => self.hello(body, false).await,
+            Handshake::LegacyHello => self.hello(body, true).await,
+            Handshake::SaslStart => self.sasl_start(body, command.db).await,
+            Handshake::SaslContinue => self.sasl_continue(body, command.db).await,
+            Handshake::Authenticate => {
+                let name = body.get_str("mechanism").unwrap_or("MONGODB-X509");
+                let message =
+                    format!("Received authentication for mechanism {name} which is not enabled");
+                Err(ErrorReply::new(MECHANISM_UNAVAILABLE, message))
+            }
+            Handshake::Logout => Ok(self.logout(command.db)),
+            Handshake::Getnonce => Ok(self.getnonce()),
+            Handshake::WhatsMyUri => Ok(rawdoc! { "you": self.peer.text.as_str(), "ok": 1.0 }),
+        };
+        let reply = reply.unwrap_or_else(|error| error.to_document());
+        self.answer_locally(command, reply_to, &reply, now).await
+    }
+
+    /// Commands that a server runs for anybody: answered here or refused, and never sent on.
+    async fn serve_unauthenticated(
+        &mut self,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let reply = match command.name {
+            b"ping" => rawdoc! { "ok": 1.0 },
+            b"buildInfo" | b"buildinfo" => self.build_info(),
+            b"connectionStatus" => rawdoc! {
+                "authInfo": { "authenticatedUsers": [], "authenticatedUserRoles": [] }, "ok": 1.0,
+            },
+            b"getLastError" | b"getlasterror" => {
+                ErrorReply::new(5_739_000, "getLastError command is not supported").to_document()
+            }
+            _ => requires_authentication(command.name_str()).to_document(),
+        };
+        self.answer_locally(command, reply_to, &reply, now).await
+    }
+
+    fn build_info(&self) -> RawDocumentBuf {
+        let snapshot = self.shared.topology.snapshot();
+        let known = snapshot.description.build_info().cloned();
+        known.unwrap_or_else(|| quiesce(None))
+    }
+
+    async fn hello(
+        &mut self,
+        body: &RawDocument,
+        is_legacy: bool,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        let hello = Hello::parse(body, is_legacy, !self.has_greeted)?;
+        self.has_greeted = true;
+        self.announces_backpressure |= hello.announces_backpressure;
+        if let Some(metadata) = hello
+            .metadata
+            .as_ref()
+            .filter(|_| self.shared.settings.name_applications)
+        {
+            let host = &self.shared.settings.host;
+            self.client_element = client_element(metadata, host, &self.peer.text);
+        }
+        let draining = *self.shared.draining.borrow();
+        if let Some(until) = draining {
+            return Ok(quiesce(Some(
+                until.saturating_duration_since(Instant::now()),
+            )));
+        }
+        let shared = Arc::clone(&self.shared);
+        let snapshot = shared.topology.snapshot();
+        if !snapshot.description.was_seen {
+            return Ok(quiesce(None));
+        }
+        let mechanisms = match &hello.sasl_supported_mechs {
+            Some(user) => Some(self.mechanisms(user).await?),
+            None => None,
+        };
+        let speculative = hello.speculative.as_ref().and_then(|c| self.speculate(c));
+        let greeting = Greeting {
+            description: &snapshot.description,
+            connection_id: self.connection_id,
+            mechanisms,
+            speculative,
+        };
+        Ok(greeting.reply(&hello))
+    }
+
+    /// The one thing in a hello that may have to be asked of a server, once a user.
+    async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
+        let Some((source, name)) = user.split_once('.') else {
+            return Ok(Vec::new());
+        };
+        let user = UserName {
+            name: name.to_owned(),
+            source: source.to_owned(),
+        };
+        self.shared
+            .credentials
+            .mechanisms(&user)
+            .await
+            .map_err(|_| {
+                // Without the field a driver would take SCRAM-SHA-1 for granted and fail for good.
+                ErrorReply::new(
+                    crate::command::SHUTDOWN_IN_PROGRESS,
+                    "no server could be asked",
+                )
+            })
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            credentials: &self.shared.credentials,
+            observer: &self.shared.observer,
+            nonces: &self.shared.nonces,
+            peer: self.peer.ip,
+        }
+    }
+
+    fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
+        let (login, reply) = Login::speculate(&self.surroundings(), command)?;
+        self.login = Some(Box::new(login));
+        Some(Login::speculative_reply(&reply))
+    }
+
+    async fn sasl_start(
+        &mut self,
+        body: &RawDocument,
+        source: &str,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        self.login = None;
+        let (login, reply) = Login::start(&self.surroundings(), body, source).await?;
+        self.login = Some(Box::new(login));
+        Ok(reply)
+    }
+
+    async fn sasl_continue(
+        &mut self,
+        body: &RawDocument,
+        source: &str,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        let Some(login) = self.login.take() else {
+            return Err(ErrorReply::new(
+                PROTOCOL_ERROR,
+                "No SASL session state found",
+            ));
+        };
+        let around = self.surroundings();
+        let (login, stepped) = login
+            .proceed(&around, body, source, self.identity.as_ref())
+            .await?;
+        self.login = login.map(Box::new);
+        if let Some(identity) = stepped.identity {
+            self.identity = Some(identity);
+            self.handshake = None;
+        }
+        Ok(stepped.reply)
+    }
+
+    fn logout(&mut self, db: &str) -> RawDocumentBuf {
+        let is_own = self
+            .identity
+            .as_ref()
+            .is_some_and(|i| !i.is_anonymous() && i.source() == db);
+        if is_own {
+            self.identity = None;
+            let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+            // Among those that have not logged in, if there is a place; else it goes on without one.
+            self.handshake = self
+                .shared
+                .limits
+                .admit_handshake()
+                .map(|permit| (permit, deadline));
+        }
+        rawdoc! { "ok": 1.0 }
+    }
+
+    fn getnonce(&self) -> RawDocumentBuf {
+        let mut bytes = [0; 8];
+        self.shared.nonces.fill(&mut bytes);
+        let nonce = format!("{:016x}", u64::from_le_bytes(bytes));
+        rawdoc! { "nonce": nonce, "ok": 1.0 }
+    }
+
+    async fn answer_locally(
+        &mut self,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        reply: &RawDocument,
+        began: Instant,
+    ) -> Result<(), End> {
+        const NONE: &[Sequence<'_>] = &[];
+        self.send(reply_to, reply).await?;
+        let input = Input {
+            body: command.body,
+            sequences: NONE,
+        };
+        let reply_bytes = reply.as_bytes().len();
+        self.shared
+            .observer
+            .local(&input, command.body.len(), reply_bytes, began);
+        Ok(())
+    }
+
+    async fn refuse(&mut self, reply_to: ReplyTo, error: &ErrorReply) -> Result<(), End> {
+        self.send(reply_to, &error.to_document()).await
+    }
+
+    async fn send(&mut self, reply_to: ReplyTo, reply: &RawDocument) -> Result<(), End> {
+        if reply_to.is_unwanted() {
+            return Ok(());
+        }
+        let id = self.next_reply_id;
+        self.next_reply_id = self.next_reply_id.wrapping_add(1);
+        let bytes = reply_to.encode(id, reply);
+        let write_idle = self.shared.settings.client_write_idle_timeout;
+        let mut end = ClientEnd {
+            stream: &mut self.stream,
+            reader: &mut self.reader,
+            write_idle,
+        };
+        end.send(&bytes).await.map_err(|_| End::Gone)
+    }
+}
+
+/// The flags of a message whose sections may be wrong.
+fn flags_of(message: &[u8]) -> u32 {
+    let flags = message
+        .get(crate::wire::HEADER_BYTES..)
+        .and_then(|rest| rest.first_chunk::<4>());
+    flags
+        .map(|bytes| u32::from_le_bytes(*bytes))
+        .unwrap_or_default()
+}

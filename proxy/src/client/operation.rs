@@ -1,0 +1,637 @@
+//! One operation, from its message to its answer: the one place that owns this order.
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    Client, End, Shared,
+    answer::ReplyTo,
+    forward::{ClientEnd, Outgoing, RelayError, Reply, drain_reply, is_quiet, relay_reply},
+};
+use crate::{
+    auth::{Identity, Standing},
+    command::{
+        Class, Command, ErrorReply, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
+        MAX_TIME_MS_EXPIRED, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
+        RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
+        TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
+    },
+    observe::{CloseReason, Observation, Outcome, Phase},
+    pins::{CursorPin, SessionKey},
+    pool::{CheckOutError, Checkout, ServerPool},
+    shape::{Input, Sequence},
+    topology::Kind,
+    wire::{Elements, Message, OpMsg, encode_op_msg_like},
+};
+
+/// How long the reply of a client that left is read for, and how much of it, before its connection is closed.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+const DRAIN_BYTES: usize = 16 << 20;
+
+/// Waiting shorter than this is not taken off `maxTimeMS`.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// Where an operation stands: borrowed by its steps.
+struct Operation<'a> {
+    shared: &'a Arc<Shared>,
+    identity: &'a Arc<Identity>,
+    message: &'a Message,
+    parsed: &'a OpMsg<'a>,
+    command: &'a Command<'a>,
+    client_element: Option<&'a [u8]>,
+    announces_backpressure: bool,
+    reply_to: ReplyTo,
+}
+
+/// How an operation ends for its client.
+enum Ended {
+    /// These bytes are its answer.
+    Answer(Vec<u8>, Outcome, u64),
+    /// It was answered as the reply came.
+    Answered(Outcome),
+    /// The client has left.
+    Gone,
+    /// The client connection has to be closed.
+    Close(Outcome),
+}
+
+/// What one attempt at a server came to.
+enum Attempt {
+    Ended(Ended),
+    /// The server failed, or refused, in a way that lets the operation be sent again.
+    Again(ErrorReply),
+}
+
+impl Client {
+    /// Serves an operation that a server has to answer.
+    pub(super) async fn operate(
+        &mut self,
+        message: &Message,
+        identity: Arc<Identity>,
+        parsed: &OpMsg<'_>,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let shared = Arc::clone(&self.shared);
+        let sequences = sequences(parsed);
+        let count = parsed.sequences().count();
+        let input = Input {
+            body: parsed.body,
+            sequences: sequences.get(..count).unwrap_or_default(),
+        };
+        let mut observation = shared.observer.begin(&input, message.bytes.len(), now);
+        let operation = Operation {
+            shared: &shared,
+            identity: &identity,
+            message,
+            parsed,
+            command,
+            client_element: self.client_element.as_deref(),
+            announces_backpressure: self.announces_backpressure,
+            reply_to,
+        };
+        let mut end = ClientEnd {
+            stream: &mut self.stream,
+            reader: &mut self.reader,
+            write_idle: shared.settings.client_write_idle_timeout,
+        };
+        match operation.run(&mut end, &mut observation).await {
+            Ended::Gone => Err(End::Gone),
+            Ended::Close(outcome) => {
+                observation.finish(outcome, Instant::now());
+                Err(End::Closed)
+            }
+            Ended::Answered(outcome) => {
+                observation.finish(outcome, Instant::now());
+                Ok(())
+            }
+            Ended::Answer(bytes, outcome, documents) => {
+                observation.enter(Phase::Send, Instant::now());
+                if !reply_to.is_unwanted() {
+                    end.send(&bytes).await.map_err(|_| End::Gone)?;
+                    observation.add_reply(bytes.len(), documents);
+                }
+                observation.finish(outcome, Instant::now());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Operation<'_> {
+    async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> Ended {
+        if let Some(ended) = self.check_standing(end).await {
+            return ended;
+        }
+        let _permit = match self.shared.limits.try_admit() {
+            Some(permit) => permit,
+            None => match end.unless_gone(self.shared.limits.admit()).await {
+                Some(permit) => permit,
+                None => return Ended::Gone,
+            },
+        };
+        let mut repeats_left = u32::from(self.command.may_be_repeated());
+        loop {
+            observation.enter(Phase::Checkout, Instant::now());
+            let checkout = match end.unless_gone(self.check_out(observation)).await {
+                Some(Ok(checkout)) => checkout,
+                Some(Err(error)) => return self.refuse(end, error, observation).await,
+                None => return Ended::Gone,
+            };
+            match self.attempt(end, checkout, observation).await {
+                Attempt::Ended(ended) => return ended,
+                Attempt::Again(error) => {
+                    if repeats_left == 0 {
+                        return self.answer(&error, Outcome::ServerFailed);
+                    }
+                    repeats_left -= 1;
+                }
+            }
+        }
+    }
+
+    /// A user that is gone has no rights; one whose keys were refused has to log in again.
+    async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
+        match self.identity.standing() {
+            Standing::Good => None,
+            Standing::Gone => {
+                let message = format!(
+                    "command {} requires authentication",
+                    self.command.name_str()
+                );
+                let error = ErrorReply::new(UNAUTHORIZED, message);
+                Some(self.answer(&error, Outcome::Refused))
+            }
+            Standing::Refused => {
+                let turn = self.shared.limits.closing_turn(Instant::now());
+                Some(match end.unless_gone(sleep_until(turn)).await {
+                    Some(()) => Ended::Close(Outcome::Refused),
+                    None => Ended::Gone,
+                })
+            }
+        }
+    }
+
+    /// The time until which a connection is waited for.
+    fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
+        let began = observation.began();
+        let by_limit = began + limit;
+        match self.max_time() {
+            Some(max_time) => by_limit.min(began + max_time),
+            None => by_limit,
+        }
+    }
+
+    fn max_time(&self) -> Option<Duration> {
+        let milliseconds = self.command.max_time?.milliseconds;
+        u64::try_from(milliseconds)
+            .ok()
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis)
+    }
+
+    async fn check_out(
+        &self,
+        observation: &mut Observation<'_>,
+    ) -> Result<Checkout, CheckOutFailure> {
+        let limit = self.shared.settings.server_selection_timeout;
+        let deadline = self.deadline(observation, limit);
+        loop {
+            let pool = self.server(observation, deadline).await?;
+            match pool.check_out(self.identity, deadline).await {
+                Ok(mut checkout) => {
+                    if is_quiet(&mut checkout.begin().stream).await {
+                        return Ok(checkout);
+                    }
+                    // It ended while nobody used it: not this operation's failure.
+                    checkout.discard(CloseReason::Broken);
+                }
+                Err(CheckOutError::Paused) if Instant::now() < deadline => {
+                    // The snapshot is about to say so; give it a moment instead of spinning.
+                    tokio::task::yield_now().await;
+                }
+                Err(CheckOutError::Paused | CheckOutError::Closed) => {
+                    return Err(CheckOutFailure::NoServer);
+                }
+                Err(CheckOutError::QueueFull) => {
+                    return Err(CheckOutFailure::Overload("queue_full"));
+                }
+                Err(CheckOutError::TimedOut) => {
+                    return Err(CheckOutFailure::Overload("wait_queue_timeout"));
+                }
+                Err(CheckOutError::Establish { error, .. }) if error.refuses_keys() => {
+                    self.shared.credentials.keys_refused(self.identity);
+                    return Err(CheckOutFailure::KeysRefused);
+                }
+                Err(CheckOutError::Establish { error, generation }) => {
+                    if error.blames_server() {
+                        self.shared.topology.report_failure(&pool, generation);
+                    } else {
+                        tracing::debug!(%error, "connection not established");
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(CheckOutFailure::NoServer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server that this operation has to go to, or may.
+    async fn server(
+        &self,
+        observation: &mut Observation<'_>,
+        deadline: Instant,
+    ) -> Result<Arc<ServerPool>, CheckOutFailure> {
+        let now = observation.began();
+        let pins = &self.shared.pins;
+        if let Some(cursor) = self.cursor_id() {
+            if let Some(pin) = pins.cursor(cursor, now) {
+                if let (Class::GetMore, Some(origin)) = (self.command.class, pin.origin) {
+                    observation.attribute_to(origin);
+                }
+                return Ok(pin.server);
+            }
+        }
+        let is_sharded = || self.shared.topology.snapshot().description.kind == Kind::Sharded;
+        let transaction = self.transaction();
+        if let Some((key, number)) = transaction.filter(|_| is_sharded()) {
+            if let Some(server) = pins.transaction(key, number, now) {
+                return Ok(server);
+            }
+            let pool = self.select(&ReadPreference::PRIMARY, deadline).await?;
+            if !pins.pin_transaction(key, number, Arc::clone(&pool), now) {
+                self.shared.observer.unobserved("transaction_pins_full");
+            }
+            return Ok(pool);
+        }
+        let preference = match self.command.read_preference {
+            Some(document) if transaction.is_none() && !self.command.writes() => {
+                // One that cannot be understood goes to the primary, which says what is wrong with it.
+                ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
+            }
+            _ => ReadPreference::PRIMARY,
+        };
+        self.select(&preference, deadline).await
+    }
+
+    async fn select(
+        &self,
+        preference: &ReadPreference,
+        deadline: Instant,
+    ) -> Result<Arc<ServerPool>, CheckOutFailure> {
+        let selected = self.shared.topology.select(preference, deadline).await;
+        selected.map_err(|_| CheckOutFailure::NoServer)
+    }
+
+    fn transaction(&self) -> Option<(SessionKey, i64)> {
+        let is_part = self.command.in_transaction || self.command.class == Class::EndTransaction;
+        let (lsid, number) = self
+            .command
+            .lsid
+            .zip(self.command.txn_number)
+            .filter(|_| is_part)?;
+        Some((
+            SessionKey {
+                user: self.identity.id().as_u64(),
+                lsid,
+            },
+            number,
+        ))
+    }
+
+    /// The cursor that the command is about.
+    fn cursor_id(&self) -> Option<i64> {
+        match (self.command.class, self.command.target) {
+            (Class::GetMore, Target::Number(id)) => Some(id),
+            (Class::KillCursors, _) => {
+                let first = Elements::of(self.command.cursors?).next()?.ok()?;
+                first.value.as_i64()
+            }
+            _ => None,
+        }
+    }
+
+    /// What a failure to get a connection is answered with, after the full wait.
+    async fn refuse(
+        &self,
+        end: &mut ClientEnd<'_>,
+        failure: CheckOutFailure,
+        observation: &Observation<'_>,
+    ) -> Ended {
+        if self
+            .max_time()
+            .is_some_and(|limit| observation.began().elapsed() >= limit)
+        {
+            self.shared.observer.shed("max_time_ms");
+            let error = ErrorReply::new(MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
+            return self.answer(&error, Outcome::Refused);
+        }
+        match failure {
+            CheckOutFailure::KeysRefused => {
+                let turn = self.shared.limits.closing_turn(Instant::now());
+                match end.unless_gone(sleep_until(turn)).await {
+                    Some(()) => Ended::Close(Outcome::Refused),
+                    None => Ended::Gone,
+                }
+            }
+            CheckOutFailure::NoServer => {
+                self.shared.observer.shed("no_server");
+                self.answer(&self.no_server(), Outcome::Refused)
+            }
+            CheckOutFailure::Overload(reason) => {
+                // Held for the full wait whatever the reason: some drivers would retry without a pause.
+                let until = self.deadline(observation, self.shared.settings.wait_queue_timeout);
+                if end.unless_gone(sleep_until(until)).await.is_none() {
+                    return Ended::Gone;
+                }
+                self.shared.observer.shed(reason);
+                self.answer(&self.overloaded(), Outcome::Refused)
+            }
+        }
+    }
+
+    fn no_server(&self) -> ErrorReply {
+        if self.command.may_be_repeated() {
+            return self.host_unreachable("no suitable server");
+        }
+        let set = self.shared.topology.snapshot().description.set_name.clone();
+        let message = format!(
+            "Could not find host matching read preference {{ mode: \"primary\" }} for set {}",
+            set.unwrap_or_default()
+        );
+        let code = crate::command::FAILED_TO_SATISFY_READ_PREFERENCE;
+        let labels: &[_] = if self.command.in_transaction {
+            &[TRANSIENT_TRANSACTION_ERROR]
+        } else {
+            &[]
+        };
+        ErrorReply::new(code, message).with_labels(labels)
+    }
+
+    fn overloaded(&self) -> ErrorReply {
+        if self.announces_backpressure {
+            let labels = [
+                SYSTEM_OVERLOADED_ERROR,
+                RETRYABLE_ERROR,
+                "NoWritesPerformed",
+            ];
+            return ErrorReply::new(
+                INGRESS_RATE_LIMIT_EXCEEDED,
+                "no connection came free in time",
+            )
+            .with_labels(&labels);
+        }
+        let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
+        ErrorReply::new(code, "Couldn't get a connection within the time limit")
+    }
+
+    /// 6, with the labels that let the driver retry where that is safe.
+    fn host_unreachable(&self, what: &str) -> ErrorReply {
+        let labels: &[_] = match self.command.class {
+            Class::EndTransaction => &[RETRYABLE_WRITE_ERROR],
+            _ if self.command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR],
+            Class::Write if self.command.may_be_repeated() => &[RETRYABLE_WRITE_ERROR],
+            _ => &[],
+        };
+        ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
+    }
+
+    fn answer(&self, error: &ErrorReply, outcome: Outcome) -> Ended {
+        Ended::Answer(self.reply_to.encode(0, &error.to_document()), outcome, 0)
+    }
+
+    /// Sends the command over a connection and its reply to the client.
+    async fn attempt(
+        &self,
+        end: &mut ClientEnd<'_>,
+        mut checkout: Checkout,
+        observation: &mut Observation<'_>,
+    ) -> Attempt {
+        observation.enter(Phase::Forward, Instant::now());
+        let waited = observation.began().elapsed();
+        let remaining = self
+            .command
+            .max_time
+            .zip(self.max_time())
+            .filter(|_| waited >= LEAST_WAIT);
+        let remaining = remaining.map(|(place, limit)| {
+            let left = limit.saturating_sub(waited).as_millis().max(1);
+            (place, u64::try_from(left).unwrap_or(u64::MAX))
+        });
+        let outgoing = Outgoing::new(
+            self.message,
+            self.parsed,
+            self.command,
+            self.client_element,
+            remaining,
+        );
+        let generation = checkout.connection().generation;
+        if let Err(error) = outgoing.write(&mut checkout.connection().stream).await {
+            self.shared
+                .topology
+                .report_failure(checkout.pool(), generation);
+            return self.server_failed(&error);
+        }
+        observation.enter(Phase::Server, Instant::now());
+        let request_id = self.message.header.request_id;
+        let relayed = if self.reply_to.is_unwanted() {
+            // Its answer is awaited all the same, so that the client's next operation comes after it.
+            relay_unwanted(end, &mut checkout, request_id, observation).await
+        } else {
+            relay_reply(
+                end,
+                &mut checkout.connection().stream,
+                request_id,
+                observation,
+            )
+            .await
+        };
+        match relayed {
+            Ok(Reply::Held(reply, facts)) => {
+                checkout.finish();
+                self.settle(checkout, reply, facts, observation)
+            }
+            Ok(Reply::Forwarded { facts, bytes }) => {
+                checkout.finish();
+                let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
+                observation.enter(Phase::Send, Instant::now());
+                observation.add_reply(bytes, documents);
+                Attempt::Ended(Ended::Answered(outcome))
+            }
+            Err(RelayError::ClientGone { unread_bytes }) => {
+                drain(checkout, request_id, unread_bytes);
+                Attempt::Ended(Ended::Gone)
+            }
+            Err(RelayError::Server(error)) => {
+                self.shared
+                    .topology
+                    .report_failure(checkout.pool(), generation);
+                self.server_failed(&error)
+            }
+            Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
+                tracing::warn!(server = %checkout.pool().address(), %error, "reply abandoned");
+                if matches!(error, RelayError::MidReply(_)) {
+                    self.shared
+                        .topology
+                        .report_failure(checkout.pool(), generation);
+                }
+                Attempt::Ended(Ended::Close(Outcome::ServerFailed))
+            }
+        }
+    }
+
+    fn server_failed(&self, error: &io::Error) -> Attempt {
+        tracing::debug!(%error, command = self.command.name_str(), "server failed under an operation");
+        Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
+    }
+
+    /// A complete reply is at hand: acts on what it says, and hands it on.
+    fn settle(
+        &self,
+        mut checkout: Checkout,
+        reply: Vec<u8>,
+        facts: ReplyFacts,
+        observation: &mut Observation<'_>,
+    ) -> Attempt {
+        if facts.code == Some(UNAUTHORIZED) {
+            self.note_unauthorized(&mut checkout, &reply);
+        }
+        let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
+        let Some(code) = facts.state_change else {
+            return Attempt::Ended(Ended::Answer(reply, outcome, documents));
+        };
+        self.shared
+            .topology
+            .report_state_change(checkout.pool(), code);
+        if self.reply_to.is_unwanted() {
+            return Attempt::Ended(Ended::Close(outcome));
+        }
+        let is_refusal = facts.ok == Some(false) && nothing_was_done(code);
+        if is_refusal && self.command.may_be_repeated() {
+            return Attempt::Again(self.host_unreachable("the primary changed"));
+        }
+        let body = reply
+            .get(crate::wire::HEADER_BYTES + 5..)
+            .unwrap_or_default();
+        let answer = match conceal_state_change(body) {
+            Some(body) => {
+                let flags = match self.reply_to.form {
+                    super::answer::Form::Msg { flags } => flags,
+                    super::answer::Form::Query => 0,
+                };
+                encode_op_msg_like(flags, 0, self.reply_to.request_id, &body)
+            }
+            None => reply,
+        };
+        Attempt::Ended(Ended::Answer(answer, outcome, documents))
+    }
+
+    /// Pins, and what a reply says of the connection's user.
+    fn note_reply(
+        &self,
+        checkout: &Checkout,
+        facts: &ReplyFacts,
+        observation: &Observation<'_>,
+    ) -> (Outcome, u64) {
+        if facts.is_opaque {
+            self.shared.observer.unobserved("reply_not_followed");
+        }
+        self.note_cursor(checkout, facts, observation);
+        let documents = if facts.cursor_id.is_some() {
+            facts.batch_documents
+        } else {
+            facts.n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+        };
+        let outcome = match facts.ok {
+            Some(true) if facts.write_errors > 0 || facts.write_concern_error => {
+                Outcome::WriteError
+            }
+            Some(true) | None => Outcome::Ok,
+            Some(false) => Outcome::Error,
+        };
+        (outcome, documents)
+    }
+
+    fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
+        match (facts.cursor_id, self.cursor_id()) {
+            (Some(0), Some(exhausted)) => self.shared.pins.unpin_cursor(exhausted),
+            (Some(id), None) if id != 0 => {
+                let server = Arc::clone(checkout.pool());
+                let pin = CursorPin {
+                    server,
+                    origin: observation.shape(),
+                };
+                if !self.shared.pins.pin_cursor(id, pin, Instant::now()) {
+                    self.shared.observer.unobserved("cursor_pins_full");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A missing right is the user's own affair; a missing user makes the connection useless.
+    fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
+        /// What servers say when the connection's user is no more; a missing right reads otherwise.
+        const NO_USER: &[u8] = b"requires authentication";
+        if self.identity.is_anonymous() {
+            self.shared.credentials.anonymous_refused();
+        } else if reply.windows(NO_USER.len()).any(|window| window == NO_USER) {
+            checkout.discard(CloseReason::Unauthorized);
+            self.shared
+                .credentials
+                .user_unknown_on_connection(self.identity);
+        }
+    }
+}
+
+/// Why an operation got no connection.
+enum CheckOutFailure {
+    NoServer,
+    Overload(&'static str),
+    KeysRefused,
+}
+
+/// Reads a reply that is for nobody; a client's leaving does not end it.
+async fn relay_unwanted(
+    end: &mut ClientEnd<'_>,
+    checkout: &mut Checkout,
+    request_id: i32,
+    observation: &mut Observation<'_>,
+) -> Result<Reply, RelayError> {
+    relay_reply(
+        end,
+        &mut checkout.connection().stream,
+        request_id,
+        observation,
+    )
+    .await
+}
+
+/// Keeps a connection whose client left: its reply is read to the end, within bounds, in the background.
+fn drain(mut checkout: Checkout, request_id: i32, unread_bytes: Option<usize>) {
+    tokio::spawn(async move {
+        let stream = &mut checkout.connection().stream;
+        let drained = drain_reply(stream, request_id, unread_bytes, DRAIN_BYTES);
+        if let Ok(Ok(())) = timeout(DRAIN_LIMIT, drained).await {
+            checkout.finish();
+        }
+    });
+}
+
+fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {
+    const NONE: Sequence<'_> = Sequence {
+        identifier: &[],
+        documents: &[],
+    };
+    let mut sequences = [NONE; crate::wire::MAX_SEQUENCES];
+    for (place, sequence) in sequences.iter_mut().zip(parsed.sequences()) {
+        *place = Sequence {
+            identifier: sequence.identifier,
+            documents: sequence.documents,
+        };
+    }
+    sequences
+}

@@ -1,0 +1,114 @@
+//! What is refused or held: bounds on clients, handshakes and operations, each a permit that ends by itself.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    time::Instant,
+};
+
+/// Time between two clients that Seawall closes of its own accord: a hundred reconnects a second can be borne.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Bounds shared by all clients.
+#[derive(Debug)]
+pub struct Limits {
+    clients: Arc<Semaphore>,
+    handshakes: Arc<Semaphore>,
+    operations: Semaphore,
+    next_close: Mutex<Option<Instant>>,
+}
+
+/// One connected client's place.
+#[derive(Debug)]
+#[must_use]
+pub struct ClientPermit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// A client's place among those that have not logged in yet.
+#[derive(Debug)]
+#[must_use]
+pub struct HandshakePermit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
+/// One operation's place.
+#[derive(Debug)]
+#[must_use]
+pub struct Permit<'a>(#[expect(dead_code, reason = "held for its drop")] SemaphorePermit<'a>);
+
+impl Limits {
+    /// So many at a time.
+    pub fn new(max_clients: usize, max_handshakes: usize, max_operations: usize) -> Self {
+        let semaphore = |n: usize| Semaphore::new(n.min(Semaphore::MAX_PERMITS));
+        Self {
+            clients: Arc::new(semaphore(max_clients)),
+            handshakes: Arc::new(semaphore(max_handshakes)),
+            operations: semaphore(max_operations),
+            next_close: Mutex::new(None),
+        }
+    }
+
+    /// A place for one more client, if there is one.
+    pub fn admit_client(&self) -> Option<ClientPermit> {
+        Arc::clone(&self.clients)
+            .try_acquire_owned()
+            .ok()
+            .map(ClientPermit)
+    }
+
+    /// A place for one more client that has not logged in, if there is one.
+    pub fn admit_handshake(&self) -> Option<HandshakePermit> {
+        Arc::clone(&self.handshakes)
+            .try_acquire_owned()
+            .ok()
+            .map(HandshakePermit)
+    }
+
+    /// A place for an operation at once, if there is one.
+    pub fn try_admit(&self) -> Option<Permit<'_>> {
+        self.operations.try_acquire().ok().map(Permit)
+    }
+
+    /// A place for an operation, in order of arrival.
+    pub async fn admit(&self) -> Permit<'_> {
+        Permit(
+            self.operations
+                .acquire()
+                .await
+                .expect("the semaphore is never closed"),
+        )
+    }
+
+    /// When the caller may close a client: turns are spread out, so that closes make no storm.
+    pub fn closing_turn(&self, now: Instant) -> Instant {
+        let mut next = self.next_close.lock();
+        let turn = next.map_or(now, |next| next.max(now));
+        *next = Some(turn + CLOSE_INTERVAL);
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn places_come_free_when_their_permits_end() {
+        let limits = Limits::new(1, 1, 1);
+        let client = limits.admit_client().unwrap();
+        assert!(limits.admit_client().is_none());
+        drop(client);
+        assert!(limits.admit_client().is_some());
+        let operation = limits.try_admit().unwrap();
+        assert!(limits.try_admit().is_none());
+        drop(operation);
+        let _operation = limits.admit().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closes_are_spread_out() {
+        let limits = Limits::new(1, 1, 1);
+        let now = Instant::now();
+        let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
+        assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);
+    }
+}

@@ -1,0 +1,206 @@
+//! What must stay put: which server holds a cursor, and which a transaction.
+//!
+//! A pin names a server, not a connection, and the tables are shared by all clients: drivers send a `getMore`
+//! on whatever connection is free. Bounded, and expiring as the servers' own time-outs do.
+
+use std::{collections::HashMap, hash::Hash, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::observe::ShapeIndex;
+
+/// How long a server keeps an unused cursor (`cursorTimeoutMillis`).
+const CURSOR_IDLE: Duration = Duration::from_secs(600);
+
+/// How long a pin outlives a transaction's last operation: `transactionLifetimeLimitSeconds`, and as much again
+/// for a commit that is retried.
+const TRANSACTION_IDLE: Duration = Duration::from_secs(120);
+
+/// Parts of a table, so that threads rarely meet.
+const SHARDS: usize = 16;
+
+/// A cursor's pin.
+#[derive(Clone, Debug)]
+pub struct CursorPin<S> {
+    /// The server that holds the cursor.
+    pub server: S,
+    /// The shape that opened it.
+    pub origin: Option<ShapeIndex>,
+}
+
+/// A session, told apart by user: two users' sessions of the same id are different ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionKey {
+    /// The user, by a number of the caller's.
+    pub user: u64,
+    /// The session's id.
+    pub lsid: [u8; 16],
+}
+
+/// Cursors and transactions of all clients.
+#[derive(Debug)]
+pub struct Pins<S> {
+    cursors: Table<i64, CursorPin<S>>,
+    transactions: Table<SessionKey, (i64, S)>,
+}
+
+impl<S: Clone> Pins<S> {
+    /// With room for so many.
+    pub fn new(max_cursors: usize, max_transactions: usize) -> Self {
+        Self {
+            cursors: Table::new(max_cursors, CURSOR_IDLE),
+            transactions: Table::new(max_transactions, TRANSACTION_IDLE),
+        }
+    }
+
+    /// Remembers where a cursor is; false if the table is full.
+    pub fn pin_cursor(&self, id: i64, pin: CursorPin<S>, now: Instant) -> bool {
+        self.cursors.insert(id, pin, now)
+    }
+
+    /// Where a cursor is; seeing it used keeps the pin alive.
+    pub fn cursor(&self, id: i64, now: Instant) -> Option<CursorPin<S>> {
+        self.cursors.find(&id, now)
+    }
+
+    /// A cursor is exhausted or killed.
+    pub fn unpin_cursor(&self, id: i64) {
+        self.cursors.remove(&id);
+    }
+
+    /// Remembers where a session's transaction runs; a session has one at a time. False if the table is full.
+    pub fn pin_transaction(&self, key: SessionKey, number: i64, server: S, now: Instant) -> bool {
+        self.transactions.insert(key, (number, server), now)
+    }
+
+    /// Where a transaction runs.
+    pub fn transaction(&self, key: SessionKey, number: i64, now: Instant) -> Option<S> {
+        let (pinned, server) = self.transactions.find(&key, now)?;
+        (pinned == number).then_some(server)
+    }
+
+    /// Forgets what has expired. Called once a second.
+    pub fn maintain(&self, now: Instant) {
+        self.cursors.expire(now);
+        self.transactions.expire(now);
+    }
+
+    /// Cursors and transactions that are pinned.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.cursors.len(), self.transactions.len())
+    }
+}
+
+#[derive(Debug)]
+struct Table<K, V> {
+    shards: Vec<Mutex<HashMap<K, (V, Instant)>>>,
+    max_per_shard: usize,
+    idle: Duration,
+}
+
+impl<K: Hash + Eq, V: Clone> Table<K, V> {
+    fn new(max: usize, idle: Duration) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self {
+            shards,
+            max_per_shard: max.div_ceil(SHARDS),
+            idle,
+        }
+    }
+
+    fn shard(&self, key: &K) -> &Mutex<HashMap<K, (V, Instant)>> {
+        use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        let index = usize::try_from(hash % 16).unwrap_or(0);
+        self.shards
+            .get(index)
+            .expect("16 shards, and a remainder under 16")
+    }
+
+    fn insert(&self, key: K, value: V, now: Instant) -> bool {
+        let mut shard = self.shard(&key).lock();
+        let has_room = shard.len() < self.max_per_shard || shard.contains_key(&key);
+        if has_room {
+            shard.insert(key, (value, now));
+        }
+        has_room
+    }
+
+    fn find(&self, key: &K, now: Instant) -> Option<V> {
+        let mut shard = self.shard(key).lock();
+        let (value, used) = shard.get_mut(key)?;
+        if now.saturating_duration_since(*used) >= self.idle {
+            return None;
+        }
+        *used = now;
+        Some(value.clone())
+    }
+
+    fn remove(&self, key: &K) {
+        self.shard(key).lock().remove(key);
+    }
+
+    fn expire(&self, now: Instant) {
+        for shard in &self.shards {
+            shard
+                .lock()
+                .retain(|_, (_, used)| now.saturating_duration_since(*used) < self.idle);
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}
+
+const _: () = assert!(SHARDS == 16, "the remainder above is by 16");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pin(server: u32) -> CursorPin<u32> {
+        CursorPin {
+            server,
+            origin: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pin_lives_while_it_is_used_and_expires_with_the_servers_time_out() {
+        let pins = Pins::new(100, 100);
+        let now = Instant::now();
+        assert!(pins.pin_cursor(7, pin(1), now));
+        let later = now + CURSOR_IDLE - Duration::from_secs(1);
+        assert_eq!(pins.cursor(7, later).unwrap().server, 1);
+        let later = later + CURSOR_IDLE - Duration::from_secs(1);
+        assert!(pins.cursor(7, later).is_some());
+        assert!(pins.cursor(7, later + CURSOR_IDLE).is_none());
+        pins.maintain(later + CURSOR_IDLE);
+        assert_eq!(pins.counts(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_table_takes_no_more() {
+        let pins = Pins::new(SHARDS, 1);
+        let now = Instant::now();
+        let taken = (0..1000)
+            .filter(|id| pins.pin_cursor(*id, pin(0), now))
+            .count();
+        assert_eq!(taken, SHARDS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_has_one_transaction_and_users_do_not_share_it() {
+        let pins = Pins::new(1, 100);
+        let (now, lsid) = (Instant::now(), [1; 16]);
+        let key = |user| SessionKey { user, lsid };
+        assert!(pins.pin_transaction(key(1), 4, 10, now));
+        assert_eq!(pins.transaction(key(1), 4, now), Some(10));
+        assert_eq!(pins.transaction(key(1), 5, now), None);
+        assert_eq!(pins.transaction(key(2), 4, now), None);
+        assert!(pins.pin_transaction(key(1), 5, 11, now));
+        assert_eq!(pins.transaction(key(1), 4, now), None);
+    }
+}
