@@ -1,10 +1,14 @@
 //! Seawall.
+pub mod admin;
+pub mod app;
 pub mod auth;
 pub mod client;
 pub mod command;
+pub mod commands;
 pub mod connection;
 pub mod history;
 pub mod limits;
+pub mod listener;
 pub mod mongod;
 pub mod observe;
 pub mod pins;

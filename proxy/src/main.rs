@@ -1,1 +1,24 @@
-fn main() {}
+//! The `seawall` binary: arguments to a subcommand, its outcome to an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use seawall::commands::{Cli, Exit};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let exit = if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Success
+            };
+            return match error.print() {
+                Ok(()) => exit.into(),
+                Err(_) => Exit::Internal.into(),
+            };
+        }
+    };
+    seawall::commands::run(cli).into()
+}

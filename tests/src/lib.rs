@@ -1,1 +1,20 @@
-//! x
+//! Fixtures for the end-to-end tests: real servers, a client without a driver, faults.
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`mongod`] | standalones and replica sets, with users, TLS and failing commands |
+//! | [`raw`] | a client that sends exactly the bytes a test asks for, and its own SCRAM |
+//! | [`recorder`] | a forwarder that remembers what passed and can cut, delay or freeze |
+//! | [`certificates`] | an authority and the certificates it signed |
+//! | [`eventually`] | waiting for a fact, with a limit |
+//! | [`scratch`] | a directory that ends with its guard |
+//!
+//! Nothing here uses the proxy, apart from the module that finds and runs a mongod: a fixture that
+//! shared the proxy's code would share its mistakes.
+
+pub mod certificates;
+pub mod eventually;
+pub mod mongod;
+pub mod raw;
+pub mod recorder;
+pub mod scratch;

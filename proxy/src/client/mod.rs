@@ -19,14 +19,7 @@ mod hello;
 mod login;
 mod operation;
 
-use std::{
-    net::IpAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicI32, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::{
@@ -38,7 +31,7 @@ use crate::{
     auth::{Identity, NonceSource},
     command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
     limits::{HandshakePermit, Limits},
-    observe::Observer,
+    observe::{ConnectedClient, Observer},
     pins::Pins,
     pool::ServerPool,
     shape::{Input, Sequence},
@@ -123,7 +116,7 @@ struct Client {
     stream: Stream,
     reader: MessageReader,
     peer: Peer,
-    connection_id: i32,
+    connected: ConnectedClient,
     next_reply_id: i32,
     has_greeted: bool,
     announces_backpressure: bool,
@@ -136,7 +129,7 @@ struct Client {
 
 /// Serves a client until it leaves or has to be closed.
 pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: HandshakePermit) {
-    static NEXT: AtomicI32 = AtomicI32::new(1);
+    let connected = shared.observer.client_connected(&peer.text);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
     let handshake = identity.is_none().then_some((handshake, deadline));
@@ -144,7 +137,7 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
         stream,
         reader: MessageReader::default(),
         peer,
-        connection_id: NEXT.fetch_add(1, Ordering::Relaxed),
+        connected,
         next_reply_id: 1,
         has_greeted: false,
         announces_backpressure: false,
@@ -380,6 +373,12 @@ impl Client {
         let hello = Hello::parse(body, is_legacy, !self.has_greeted)?;
         self.has_greeted = true;
         self.announces_backpressure |= hello.announces_backpressure;
+        if let Some(metadata) = &hello.metadata {
+            let name = metadata
+                .get_document("application")
+                .and_then(|a| a.get_str("name"));
+            self.connected.is_application(name.ok());
+        }
         if let Some(metadata) = hello
             .metadata
             .as_ref()
@@ -406,7 +405,7 @@ impl Client {
         let speculative = hello.speculative.as_ref().and_then(|c| self.speculate(c));
         let greeting = Greeting {
             description: &snapshot.description,
-            connection_id: self.connection_id,
+            connection_id: self.connected.id(),
             mechanisms,
             speculative,
         };
@@ -478,6 +477,8 @@ impl Client {
             .await?;
         self.login = login.map(Box::new);
         if let Some(identity) = stepped.identity {
+            self.connected
+                .is_user(Some(format!("{}.{}", identity.source(), identity.name())));
             self.identity = Some(identity);
             self.handshake = None;
         }
@@ -491,6 +492,7 @@ impl Client {
             .is_some_and(|i| !i.is_anonymous() && i.source() == db);
         if is_own {
             self.identity = None;
+            self.connected.is_user(None);
             let deadline = Instant::now() + self.shared.settings.authentication_timeout;
             // Among those that have not logged in, if there is a place; else it goes on without one.
             self.handshake = self

@@ -7,6 +7,7 @@
 //! Invariants: the sums by (command, database, collection) are exact whatever the tables' limits; an
 //! operation's phases add up to its total.
 
+mod clients;
 mod exporter;
 mod metric_name;
 mod observation;
@@ -19,7 +20,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicI32, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -30,15 +31,16 @@ use tokio::time::Instant;
 
 use crate::shape::{self, Input, ShapeId};
 
-use self::{
-    exporter::{Exporter, add_to_histogram},
-    tables::{Record, Registry, Sums},
-};
 pub use self::{
+    clients::{ClientRow, ConnectedClient},
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Outcome, PHASES, Phase},
     servers::{CloseReason, ServerMetrics},
     tables::{Namespace, NamespaceSums, OTHER, Place, Shape, ShapeIndex, ShapeSums},
+};
+use self::{
+    exporter::{Exporter, add_to_histogram},
+    tables::{Record, Registry, Sums},
 };
 
 /// Shapes shown in `/metrics`; the rest are summed up as `other`.
@@ -75,27 +77,13 @@ pub struct Observer {
     registry: Mutex<Registry>,
     collected: Mutex<Collected>,
     counts_shapes: bool,
-    client_connections: AtomicI64,
+    clients: Mutex<HashMap<i32, ClientRow>>,
+    next_client: AtomicI32,
 }
 
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Observer").finish_non_exhaustive()
-    }
-}
-
-/// One connected client, counted while it lives.
-#[derive(Debug)]
-#[must_use]
-pub struct ConnectedClient {
-    observer: Arc<Observer>,
-}
-
-impl Drop for ConnectedClient {
-    fn drop(&mut self) {
-        self.observer
-            .client_connections
-            .fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -115,7 +103,8 @@ impl Observer {
             registry: Mutex::new(Registry::new(max_shapes, max_namespaces)),
             collected: Mutex::default(),
             counts_shapes,
-            client_connections: AtomicI64::new(0),
+            clients: Mutex::default(),
+            next_client: AtomicI32::new(1),
         })
     }
 
@@ -178,19 +167,36 @@ impl Observer {
     }
 
     /// A client was accepted.
-    pub fn client_connected(self: &Arc<Self>) -> ConnectedClient {
-        self.client_connections.fetch_add(1, Ordering::Relaxed);
+    pub fn client_connected(self: &Arc<Self>, peer: &str) -> ConnectedClient {
+        let id = self.next_client.fetch_add(1, Ordering::Relaxed);
+        let row = ClientRow {
+            id,
+            peer: peer.to_owned(),
+            connected_at: SystemTime::now(),
+            user: None,
+            application: None,
+        };
+        self.clients.lock().insert(id, row);
         self.exporter
             .counter(MetricName::ClientConnectionsTotal, vec![])
             .increment(1);
         ConnectedClient {
             observer: Arc::clone(self),
+            id,
         }
     }
 
     /// Clients connected now.
-    pub fn client_connections(&self) -> u64 {
-        u64::try_from(self.client_connections.load(Ordering::Relaxed)).unwrap_or(0)
+    pub fn client_connections(&self) -> usize {
+        self.clients.lock().len()
+    }
+
+    /// The clients connected now, at most so many of them, in order of arrival.
+    pub fn clients(&self, limit: usize) -> Vec<ClientRow> {
+        let mut rows: Vec<_> = self.clients.lock().values().cloned().collect();
+        rows.sort_by_key(|row| row.id);
+        rows.truncate(limit);
+        rows
     }
 
     /// A client was turned away before it was served.

@@ -1,0 +1,146 @@
+//! How snapshots look in JSON.
+
+use std::{
+    cmp::Reverse,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    connection::ServerAddress,
+    history::{Distribution, octave_bound_seconds},
+    observe::{ClientRow, Phase, Shape, ShapeSums},
+    pool::Snapshot,
+    topology::Description,
+};
+
+type Row = (Shape, SystemTime, ShapeSums);
+
+/// Sorts descending; `None` for an unknown key.
+pub(super) fn sort_shapes(rows: &mut [Row], key: &str) -> Option<()> {
+    match key {
+        "total_time" => {
+            rows.sort_by_cached_key(|(_, _, s)| Reverse(s.durations.sum() + s.more_time))
+        }
+        "count" => rows.sort_by_key(|(_, _, s)| Reverse(s.count)),
+        "errors" => rows.sort_by_key(|(_, _, s)| Reverse(s.errors)),
+        "bytes" => rows.sort_by_key(|(_, _, s)| Reverse(s.request_bytes + s.reply_bytes)),
+        _ => return None,
+    }
+    Some(())
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn since_epoch(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
+}
+
+pub(super) fn shape((shape, first_seen, sums): &Row) -> Value {
+    let phases: Map<String, Value> = Phase::ALL
+        .iter()
+        .zip(sums.phases)
+        .map(|(phase, time)| (phase.as_str().to_owned(), json!(millis(time))))
+        .collect();
+    let quantile = |q| millis(sums.durations.quantile(q));
+    json!({
+        "id": shape.id.to_string(),
+        "command": shape.namespace.command,
+        "db": &*shape.namespace.db,
+        "collection": &*shape.namespace.collection,
+        "shape": &*shape.text,
+        "count": sums.count,
+        "errors": sums.errors,
+        "total_time_ms": millis(sums.durations.sum()),
+        "latency_ms": {
+            "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99),
+            "p999": quantile(0.999), "max": millis(sums.durations.max()),
+        },
+        "phases_ms": phases,
+        "request_bytes": sums.request_bytes,
+        "reply_bytes": sums.reply_bytes,
+        "documents": sums.documents,
+        "more": {
+            "count": sums.more_count, "total_time_ms": millis(sums.more_time),
+            "documents": sums.more_documents,
+        },
+        "first_seen": since_epoch(*first_seen),
+    })
+}
+
+pub(super) fn shape_in_full(row: &Row) -> Value {
+    let mut value = shape(row);
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("distribution".to_owned(), distribution(&row.2.durations));
+    }
+    value
+}
+
+fn distribution(distribution: &Distribution) -> Value {
+    let octaves = distribution
+        .octaves()
+        .enumerate()
+        .filter(|(_, (count, _))| *count > 0);
+    let rows = octaves.map(|(octave, (count, sum))| {
+        json!({
+            "le_seconds": octave_bound_seconds(octave), "count": count, "sum_seconds": sum.as_secs_f64(),
+        })
+    });
+    rows.collect()
+}
+
+pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> Value {
+    let users = pool.users.iter().map(|user| {
+        json!({
+            "name": user.name, "source": user.source, "pending": user.pending,
+            "available": user.available, "in_use": user.in_use, "wait_queue": user.wait_queue,
+        })
+    });
+    json!({
+        "server": address.to_string(),
+        "state": pool.state,
+        "pending": pool.pending,
+        "available": pool.available,
+        "in_use": pool.in_use,
+        "wait_queue": pool.wait_queue,
+        "users": users.collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn topology(description: &Description) -> Value {
+    let servers = description.servers.iter().map(|server| {
+        let tags: Map<String, Value> = server
+            .tags
+            .iter()
+            .map(|(name, value)| (name.clone(), json!(value)))
+            .collect();
+        json!({
+            "address": server.address.to_string(),
+            "type": server.kind.as_str(),
+            "tags": tags,
+            "round_trip_ms": server.probe.round_trip.map(millis),
+            "max_wire_version": server.probe.max_wire_version,
+            "suspect": server.is_suspect,
+        })
+    });
+    json!({
+        "type": description.kind.as_str(),
+        "set_name": description.set_name,
+        "servers": servers.collect::<Vec<_>>(),
+    })
+}
+
+pub(super) fn client(row: &ClientRow) -> Value {
+    json!({
+        "id": row.id,
+        "peer": row.peer,
+        "connected_at": since_epoch(row.connected_at),
+        "user": row.user,
+        "application": row.application,
+    })
+}

@@ -1,0 +1,221 @@
+//! The window: metrics, health and the JSON API over HTTP. Reads snapshots, changes nothing but to drain.
+
+mod json;
+
+use std::{fmt, io, sync::Arc, time::SystemTime};
+
+use axum::{
+    Json, Router,
+    extract::{Path, Query, Request, State},
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use subtle::ConstantTimeEq;
+use tokio::{net::TcpListener, sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tower::limit::ConcurrencyLimitLayer;
+
+use crate::{observe::Observer, topology::Topology};
+
+/// Requests served at a time; others wait. A scrape costs milliseconds and must not multiply.
+const MAX_REQUESTS: usize = 8;
+
+/// Rows in an answer, unless asked otherwise.
+const DEFAULT_LIMIT: usize = 50;
+
+/// Rows in an answer at most.
+const MAX_LIMIT: usize = 10_000;
+
+/// What the window looks at.
+pub struct Window {
+    /// Where everything is counted.
+    pub observer: Arc<Observer>,
+    /// The deployment.
+    pub topology: Arc<Topology>,
+    /// When draining ends, once it has begun.
+    pub draining: watch::Receiver<Option<Instant>>,
+    /// Begins to drain.
+    pub drain: CancellationToken,
+    /// Where credentials come from, by name.
+    pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
+    /// What a request has to bring, if anything.
+    pub token: Option<String>,
+    /// When Seawall started.
+    pub started_at: SystemTime,
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window").finish_non_exhaustive()
+    }
+}
+
+/// Serves until stopped.
+///
+/// # Errors
+/// If the listener fails for good.
+pub async fn serve(
+    listener: TcpListener,
+    window: Arc<Window>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let protected = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/shapes", get(shapes))
+        .route("/api/v1/shapes/{id}", get(shape))
+        .route("/api/v1/pools", get(pools))
+        .route("/api/v1/topology", get(topology))
+        .route("/api/v1/clients", get(clients))
+        .route("/api/v1/drain", post(drain))
+        .route_layer(middleware::from_fn_with_state(
+            Arc::clone(&window),
+            check_token,
+        ))
+        .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
+    let router = Router::new()
+        .route("/health/live", get(|| async { "alive\n" }))
+        .route("/health/ready", get(ready))
+        .merge(protected)
+        .with_state(window);
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+async fn check_token(State(window): State<Arc<Window>>, request: Request, next: Next) -> Response {
+    let Some(token) = &window.token else {
+        return next.run(request).await;
+    };
+    let sent = request.headers().get(header::AUTHORIZATION);
+    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let is_right = sent.is_some_and(|sent| bool::from(sent.as_bytes().ct_eq(token.as_bytes())));
+    if is_right {
+        next.run(request).await
+    } else {
+        (StatusCode::UNAUTHORIZED, "a bearer token is needed\n").into_response()
+    }
+}
+
+async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
+    if window.draining.borrow().is_some() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if !window.topology.snapshot().description.is_available() {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "no server of the deployment is available\n",
+        )
+    } else {
+        (StatusCode::OK, "ready\n")
+    }
+}
+
+async fn metrics(State(window): State<Arc<Window>>) -> impl IntoResponse {
+    // Snapshots bring the pools' gauges up to date.
+    for pool in &window.topology.snapshot().pools {
+        drop(pool.snapshot());
+    }
+    (
+        [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )],
+        window.observer.render(),
+    )
+}
+
+async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
+    let snapshot = window.topology.snapshot();
+    let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
+    let sum = |part: fn(&crate::pool::Snapshot) -> usize| pools.iter().map(part).sum::<usize>();
+    let operations: u64 = window
+        .observer
+        .namespaces()
+        .iter()
+        .map(|(_, sums)| sums.outcomes.iter().sum::<u64>())
+        .sum();
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": window.started_at.elapsed().unwrap_or_default().as_secs(),
+        "mode": "pooled",
+        "credentials": (window.credentials)(),
+        "draining": window.draining.borrow().is_some(),
+        "deployment": snapshot.description.kind.as_str(),
+        "clients": window.observer.client_connections(),
+        "operations": operations,
+        "server_connections": {
+            "pending": sum(|p| p.pending),
+            "available": sum(|p| p.available),
+            "in_use": sum(|p| p.in_use),
+        },
+        "wait_queue": sum(|p| p.wait_queue),
+    }))
+}
+
+#[derive(Deserialize)]
+struct Listing {
+    sort: Option<String>,
+    limit: Option<usize>,
+}
+
+impl Listing {
+    fn limit(&self) -> usize {
+        self.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT)
+    }
+}
+
+async fn shapes(
+    State(window): State<Arc<Window>>,
+    Query(listing): Query<Listing>,
+) -> Result<Json<Value>, (StatusCode, &'static str)> {
+    let mut rows = window.observer.shapes();
+    let sort = listing.sort.as_deref().unwrap_or("total_time");
+    json::sort_shapes(&mut rows, sort).ok_or((
+        StatusCode::BAD_REQUEST,
+        "sort by total_time, count, errors or bytes\n",
+    ))?;
+    rows.truncate(listing.limit());
+    Ok(Json(
+        json!({ "shapes": rows.iter().map(json::shape).collect::<Vec<_>>() }),
+    ))
+}
+
+async fn shape(
+    State(window): State<Arc<Window>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, StatusCode> {
+    let rows = window.observer.shapes();
+    let row = rows.iter().find(|(shape, _, _)| shape.id.to_string() == id);
+    row.map(|row| Json(json::shape_in_full(row)))
+        .ok_or(StatusCode::NOT_FOUND)
+}
+
+async fn pools(State(window): State<Arc<Window>>) -> Json<Value> {
+    let snapshot = window.topology.snapshot();
+    let pools = snapshot
+        .pools
+        .iter()
+        .map(|pool| json::pool(pool.address(), &pool.snapshot()));
+    Json(json!({ "pools": pools.collect::<Vec<_>>() }))
+}
+
+async fn topology(State(window): State<Arc<Window>>) -> Json<Value> {
+    Json(json::topology(&window.topology.snapshot().description))
+}
+
+async fn clients(State(window): State<Arc<Window>>, Query(listing): Query<Listing>) -> Json<Value> {
+    let rows = window.observer.clients(listing.limit());
+    Json(json!({
+        "count": window.observer.client_connections(),
+        "clients": rows.iter().map(json::client).collect::<Vec<_>>(),
+    }))
+}
+
+async fn drain(State(window): State<Arc<Window>>) -> StatusCode {
+    window.drain.cancel();
+    StatusCode::ACCEPTED
+}

@@ -1,0 +1,545 @@
+//! The composition root: builds every part from its settings, wires them, runs, drains.
+
+use std::{
+    fmt, io,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use seawall_config as config;
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, Runtime},
+    sync::watch,
+    time::{Instant, interval, sleep, sleep_until},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use zeroize::Zeroizing;
+
+use crate::{
+    admin::{self, Window},
+    auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError},
+    client::{self, CredentialMode, CredentialSettings, Credentials, Shared, UserSecret},
+    connection::{Connector, TlsError, client_config},
+    limits::Limits,
+    listener::{self, Address, Door, Listener, ServerTlsError, server_config},
+    observe::{ObserveError, Observer},
+    pins::Pins,
+    pool,
+    topology::{self, DeploymentError, DeploymentOptions, Topology},
+    wire::MemoryBudget,
+};
+
+/// How long the clients that are left at the end of a drain are closed over.
+const CLOSING_SPREAD: Duration = Duration::from_millis(500);
+
+/// How often pools and pins are looked after and statistics collected.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why Seawall could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The deployment's connection string.
+    #[error("deployment.uri: {0}")]
+    Deployment(#[from] DeploymentError),
+    /// TLS towards servers.
+    #[error("TLS to servers: {0}")]
+    ServerTls(#[from] TlsError),
+    /// TLS towards clients.
+    #[error("listen.tls: {0}")]
+    ClientTls(#[from] ServerTlsError),
+    /// Credentials that cannot be used.
+    #[error("auth.users: {0}")]
+    User(String),
+    /// `lookup` without an account to look up with.
+    #[error("auth.credentials: lookup needs a user in deployment.uri")]
+    NoServiceAccount,
+    /// An address in use, or not ours.
+    #[error("listening on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// No random numbers.
+    #[error(transparent)]
+    Seed(#[from] SeedError),
+    /// Metrics.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    /// No threads.
+    #[error("starting threads: {0}")]
+    Threads(io::Error),
+}
+
+impl StartError {
+    /// Whether the configuration is at fault.
+    pub fn blames_configuration(&self) -> bool {
+        match self {
+            Self::Deployment(_)
+            | Self::ServerTls(_)
+            | Self::ClientTls(_)
+            | Self::User(_)
+            | Self::NoServiceAccount => true,
+            Self::Bind { .. } | Self::Seed(_) | Self::Observe(_) | Self::Threads(_) => false,
+        }
+    }
+}
+
+/// What a drain came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Clients that had to be closed at the end.
+    pub closed_clients: usize,
+}
+
+/// A running Seawall. Ends without a drain when dropped.
+pub struct App {
+    client_addresses: Vec<String>,
+    admin_address: Option<String>,
+    shared: Arc<Shared>,
+    draining: watch::Sender<Option<Instant>>,
+    closing: watch::Sender<u32>,
+    drain_time: Duration,
+    drain_requested: CancellationToken,
+    stop_accepting: CancellationToken,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+    runtimes: Option<(Runtime, Runtime)>,
+}
+
+impl fmt::Debug for App {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("App")
+            .field("clients", &self.client_addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        self.stop_accepting.cancel();
+        self.stop.cancel();
+        self.shared.topology.close();
+        if let Some((data_plane, control_plane)) = self.runtimes.take() {
+            // May be dropped inside another runtime, which must not be blocked.
+            data_plane.shutdown_background();
+            control_plane.shutdown_background();
+        }
+    }
+}
+
+impl App {
+    /// Starts everything. Does not wait for the deployment, which may be down.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left running.
+    pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
+        let data_plane = data_plane(&settings).map_err(StartError::Threads)?;
+        let control_plane = control_plane().map_err(StartError::Threads)?;
+        let mut app = Self::wire(&settings, &data_plane, &control_plane).await?;
+        app.listen(&settings, &data_plane, &control_plane).await?;
+        app.runtimes = Some((data_plane, control_plane));
+        Ok(app)
+    }
+
+    async fn wire(
+        settings: &config::Settings,
+        data_plane: &Runtime,
+        control_plane: &Runtime,
+    ) -> Result<Self, StartError> {
+        let observer = Observer::new(
+            settings.shapes.enabled,
+            settings.shapes.max_shapes.get(),
+            settings.shapes.max_namespaces.get(),
+        );
+        let observer = Arc::new(observer?);
+        let nonces = Arc::new(NonceSource::new()?);
+        let deployment = DeploymentOptions::parse(
+            settings.deployment.uri.expose(),
+            settings.deployment.heartbeat_frequency,
+        );
+        let deployment = deployment.await?;
+        let credential_settings =
+            credential_settings(&settings.auth, &settings.limits, &deployment)?;
+        let tls = match deployment.tls() {
+            Some((ca, identity, trusts_anyone)) => {
+                let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
+                Some(Arc::new(tls))
+            }
+            None => None,
+        };
+        let connector = Connector::new(
+            tls,
+            settings.deployment.connect_timeout,
+            Arc::clone(&nonces),
+        );
+        let topology = Topology::start(
+            deployment,
+            topology_settings(settings),
+            connector,
+            Arc::clone(&observer),
+            data_plane.handle().clone(),
+            control_plane.handle().clone(),
+        );
+        let credentials = Credentials::start(
+            credential_settings,
+            Arc::clone(&topology),
+            Arc::clone(&nonces),
+            data_plane.handle().clone(),
+        );
+        let (draining, draining_seen) = watch::channel(None);
+        let limits = &settings.limits;
+        let shared = Arc::new(Shared {
+            settings: client_settings(settings),
+            topology,
+            observer,
+            limits: Limits::new(
+                max_clients(settings),
+                limits.unauthenticated_connections.get(),
+                limits.max_in_flight_operations.get(),
+            ),
+            pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
+            credentials,
+            nonces,
+            budget: MemoryBudget::of_bytes(limits.message_memory_bytes),
+            draining: draining_seen,
+        });
+        Ok(Self {
+            client_addresses: Vec::new(),
+            admin_address: None,
+            shared,
+            draining,
+            closing: watch::Sender::new(0),
+            drain_time: settings.shutdown.drain,
+            drain_requested: CancellationToken::new(),
+            stop_accepting: CancellationToken::new(),
+            stop: CancellationToken::new(),
+            tracker: TaskTracker::new(),
+            runtimes: None,
+        })
+    }
+
+    async fn listen(
+        &mut self,
+        settings: &config::Settings,
+        data_plane: &Runtime,
+        control_plane: &Runtime,
+    ) -> Result<(), StartError> {
+        let tls = match &settings.listen.tls {
+            Some(tls) => {
+                let config = server_config(&tls.certificate_file, &tls.key_file)?;
+                Some(TlsAcceptor::from(Arc::new(config)))
+            }
+            None => None,
+        };
+        let mut listeners = Vec::new();
+        for address in &settings.listen.addresses {
+            let address = match address {
+                config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
+                config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
+            };
+            let backlog = settings.listen.backlog.get();
+            let name = format!("{address:?}");
+            let bound = data_plane.spawn(async move { Listener::bind(&address, backlog).await });
+            let bound = bound
+                .await
+                .unwrap_or_else(|error| Err(io::Error::other(error)));
+            let failed = |source| StartError::Bind {
+                address: name,
+                source,
+            };
+            listeners.extend(bound.map_err(failed)?);
+        }
+        self.open_window(settings, control_plane).await?;
+        for listener in listeners {
+            self.client_addresses.push(listener.local_address());
+            let door = Door {
+                shared: Arc::clone(&self.shared),
+                tls: tls.clone(),
+                stop: self.stop_accepting.clone(),
+                closing: self.closing.subscribe(),
+                tracker: self.tracker.clone(),
+            };
+            data_plane.spawn(listener::accept(listener, door));
+        }
+        let maintenance = maintain(Arc::clone(&self.shared));
+        control_plane.spawn(self.stop.clone().run_until_cancelled_owned(maintenance));
+        Ok(())
+    }
+
+    async fn open_window(
+        &mut self,
+        settings: &config::Settings,
+        control_plane: &Runtime,
+    ) -> Result<(), StartError> {
+        let config::AdminAddress::Tcp(address) = &settings.admin.address else {
+            return Ok(());
+        };
+        let wanted = address.clone();
+        let bound = control_plane.spawn(async move { TcpListener::bind(wanted).await });
+        let bound = bound
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)));
+        let failed = |source| StartError::Bind {
+            address: address.clone(),
+            source,
+        };
+        let listener = bound.map_err(failed)?;
+        self.admin_address = listener
+            .local_addr()
+            .ok()
+            .map(|address| address.to_string());
+        let credentials = Arc::clone(&self.shared.credentials);
+        let window = Arc::new(Window {
+            observer: Arc::clone(&self.shared.observer),
+            topology: Arc::clone(&self.shared.topology),
+            draining: self.draining.subscribe(),
+            drain: self.drain_requested.clone(),
+            credentials: Box::new(move || credentials.mode().as_str()),
+            token: settings
+                .admin
+                .token
+                .as_ref()
+                .map(|token| token.expose().to_owned()),
+            started_at: SystemTime::now(),
+        });
+        let stop = self.stop.clone();
+        control_plane.spawn(async move {
+            if let Err(error) = admin::serve(listener, window, stop).await {
+                tracing::error!(%error, "admin address no longer served");
+            }
+        });
+        Ok(())
+    }
+
+    /// Where clients connect to.
+    pub fn client_addresses(&self) -> &[String] {
+        &self.client_addresses
+    }
+
+    /// Where metrics and the API are, unless off.
+    pub fn admin_address(&self) -> Option<&str> {
+        self.admin_address.as_deref()
+    }
+
+    /// Where everything is counted.
+    pub fn observer(&self) -> &Arc<Observer> {
+        &self.shared.observer
+    }
+
+    /// The deployment.
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.shared.topology
+    }
+
+    /// Resolves when somebody asked over the API to drain.
+    pub async fn drain_requested(&self) {
+        self.drain_requested.cancelled().await;
+    }
+
+    /// Drains: hello answers 91, so that drivers move on; operations go on being served until no client is left
+    /// or the drain time is over, or `hasten` resolves; then the rest are closed, spread out.
+    pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
+        let until = Instant::now() + self.drain_time;
+        self.draining.send_replace(Some(until));
+        self.tracker.close();
+        let mut everybody_left = false;
+        tokio::select! {
+            () = self.tracker.wait() => everybody_left = true,
+            () = sleep_until(until) => {}
+            () = hasten => {}
+        }
+        self.stop_accepting.cancel();
+        let closed_clients = if everybody_left {
+            0
+        } else {
+            self.tracker.len()
+        };
+        for percent in (0..=100).step_by(5).filter(|_| closed_clients > 0) {
+            self.closing.send_replace(percent);
+            sleep(CLOSING_SPREAD / 20).await;
+        }
+        self.closing.send_replace(100);
+        self.tracker.wait().await;
+        self.shared.topology.close();
+        Drained { closed_clients }
+    }
+}
+
+/// Data plane: clients and servers.
+fn data_plane(settings: &config::Settings) -> io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    if let Some(threads) = settings.runtime.worker_threads {
+        builder.worker_threads(threads.get());
+    }
+    builder.thread_name("seawall-data").enable_all().build()
+}
+
+/// Control plane: monitors, scrapes and reports, so that they never stand in an operation's way.
+fn control_plane() -> io::Result<Runtime> {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(1)
+        .thread_name("seawall-control")
+        .enable_all()
+        .build()
+}
+
+async fn maintain(shared: Arc<Shared>) {
+    let mut ticks = interval(MAINTENANCE_INTERVAL);
+    loop {
+        ticks.tick().await;
+        shared.topology.maintain_pools();
+        shared.pins.maintain(Instant::now());
+        shared.observer.collect();
+    }
+}
+
+/// Descriptors beside those of clients: servers' connections, listeners, logs, monitors.
+const OTHER_DESCRIPTORS: u64 = 200;
+
+/// As many clients as are configured, or fewer if the process may not open so many descriptors; said in the log.
+fn max_clients(settings: &config::Settings) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = settings.listen.max_client_connections.get();
+    let servers = settings.pool.max_server_connections.get();
+    let limit = getrlimit(Resource::Nofile);
+    let Some(hard) = limit.maximum.or(limit.current) else {
+        return wanted;
+    };
+    // Raising the soft limit to the hard one needs no right; if it is refused the soft one holds.
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(hard),
+            maximum: limit.maximum,
+        },
+    );
+    let allowed = if raised.is_ok() {
+        hard
+    } else {
+        limit.current.unwrap_or(hard)
+    };
+    let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
+    let room = usize::try_from(allowed.saturating_sub(others)).unwrap_or(usize::MAX);
+    if room < wanted {
+        tracing::warn!(
+            descriptors = allowed,
+            wanted,
+            allowed_clients = room,
+            "fewer clients than configured: descriptor limit"
+        );
+    } else {
+        tracing::info!(
+            descriptors = allowed,
+            clients = wanted,
+            servers,
+            "descriptor limit suffices"
+        );
+    }
+    room.min(wanted)
+}
+
+fn topology_settings(settings: &config::Settings) -> topology::Settings {
+    let pool = &settings.pool;
+    topology::Settings {
+        local_threshold: settings.deployment.local_threshold,
+        heartbeat_frequency: settings.deployment.heartbeat_frequency,
+        pool: pool::Limits {
+            max_pool_size: pool.max_pool_size.get(),
+            min_pool_size: pool.min_pool_size,
+            max_server_connections: pool.max_server_connections.get(),
+            max_connecting: pool.max_connecting.get(),
+            max_idle_time: pool.max_idle_time,
+            max_life_time: pool.max_life_time,
+            wait_queue_timeout: pool.wait_queue_timeout,
+            wait_queue_size: pool.wait_queue_size.get(),
+        },
+    }
+}
+
+fn client_settings(settings: &config::Settings) -> client::Settings {
+    let first = settings.listen.addresses.first();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    client::Settings {
+        pre_auth_message_bytes: settings.limits.pre_auth_message_bytes,
+        authentication_timeout: settings.auth.authentication_timeout,
+        server_selection_timeout: settings.deployment.server_selection_timeout,
+        wait_queue_timeout: settings.pool.wait_queue_timeout,
+        client_write_idle_timeout: settings.limits.client_write_idle_timeout,
+        name_applications: settings.deployment.name_applications,
+        host: first.map_or(host.clone(), |address| format!("{host} {address}")),
+    }
+}
+
+fn credential_settings(
+    auth: &config::Auth,
+    limits: &config::Limits,
+    deployment: &DeploymentOptions,
+) -> Result<CredentialSettings, StartError> {
+    let mode = match auth.credentials {
+        config::Credentials::Auto if deployment.has_credentials() => CredentialMode::Lookup,
+        config::Credentials::Auto if !auth.users.is_empty() => CredentialMode::Users,
+        config::Credentials::Auto => CredentialMode::Undecided,
+        config::Credentials::Own => CredentialMode::Own,
+        config::Credentials::Lookup if !deployment.has_credentials() => {
+            return Err(StartError::NoServiceAccount);
+        }
+        config::Credentials::Lookup => CredentialMode::Lookup,
+        config::Credentials::Users => CredentialMode::Users,
+        config::Credentials::None => CredentialMode::None,
+    };
+    let users = auth.users.iter().map(user).collect::<Result<_, _>>()?;
+    Ok(CredentialSettings {
+        mode,
+        users,
+        max_stale: auth.max_stale,
+        max_users: limits.max_users.get(),
+        introductions: limits.introductions.get(),
+    })
+}
+
+fn user(user: &config::User) -> Result<(String, String, UserSecret), StartError> {
+    let secret = match &user.credential {
+        config::UserCredential::Password(password) => {
+            UserSecret::Password(Zeroizing::new(password.expose().to_owned()))
+        }
+        config::UserCredential::Keys(keys) => UserSecret::Keys {
+            sha1: keys
+                .scram_sha_1
+                .as_ref()
+                .map(|k| scram_keys(Mechanism::ScramSha1, k))
+                .transpose()?,
+            sha256: keys
+                .scram_sha_256
+                .as_ref()
+                .map(|k| scram_keys(Mechanism::ScramSha256, k))
+                .transpose()?,
+        },
+    };
+    Ok((user.name.clone(), user.source.clone(), secret))
+}
+
+fn scram_keys<const N: usize>(
+    mechanism: Mechanism,
+    keys: &config::ScramKeys<N>,
+) -> Result<ScramKeys, StartError> {
+    let key = |bytes: &config::SecretBytes<N>| {
+        Key::new(mechanism, bytes.expose())
+            .ok_or_else(|| StartError::User(format!("a {mechanism} key of the wrong length")))
+    };
+    let (stored_key, server_key) = (key(&keys.stored_key)?, key(&keys.server_key)?);
+    ScramKeys::new(
+        keys.salt.clone(),
+        keys.iterations.get(),
+        stored_key,
+        server_key,
+    )
+    .map_err(|error| StartError::User(error.to_string()))
+}

@@ -1,0 +1,82 @@
+//! `seawall serve`: runs the proxy until it is told to end.
+
+use std::io;
+
+use seawall_config::{LogFormat, Settings};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use super::{ConfigArguments, Exit, complain};
+use crate::app::{App, StartError};
+
+/// Overrides the log level by part, in the form of `tracing`'s filters.
+const LOG_VARIABLE: &str = "SEAWALL_LOG";
+
+pub(super) async fn run(arguments: ConfigArguments) -> Exit {
+    let settings = match arguments.load() {
+        Ok(settings) => settings,
+        Err(problems) => return complain(&problems.to_string(), Exit::Usage),
+    };
+    begin_log(&settings);
+    let (terminate, interrupt) = match (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+    ) {
+        (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
+        (Err(error), _) | (_, Err(error)) => {
+            return complain(&format!("signals: {error}"), Exit::Internal);
+        }
+    };
+    let app = match App::start(settings).await {
+        Ok(app) => app,
+        Err(error) => return complain(&error.to_string(), exit_of(&error)),
+    };
+    tracing::info!(
+        clients = ?app.client_addresses(), admin = app.admin_address().unwrap_or("off"), "serving"
+    );
+    serve_until_told(&app, terminate, interrupt).await
+}
+
+async fn serve_until_told(app: &App, mut terminate: Signal, mut interrupt: Signal) -> Exit {
+    let exit = tokio::select! {
+        _ = terminate.recv() => Exit::Success,
+        _ = interrupt.recv() => Exit::Interrupted,
+        () = app.drain_requested() => Exit::Success,
+    };
+    tracing::info!("draining");
+    let drained = app
+        .drain(async {
+            // An interrupt is a person at a terminal, who does not want to wait.
+            if exit != Exit::Interrupted {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+            }
+        })
+        .await;
+    tracing::info!(closed_clients = drained.closed_clients, "drained");
+    exit
+}
+
+pub(super) fn exit_of(error: &StartError) -> Exit {
+    match error {
+        error if error.blames_configuration() => Exit::Usage,
+        StartError::Bind { .. } => Exit::Unavailable,
+        _ => Exit::Internal,
+    }
+}
+
+fn begin_log(settings: &Settings) {
+    let filter = EnvFilter::builder()
+        .with_env_var(LOG_VARIABLE)
+        .try_from_env()
+        .unwrap_or_else(|_| EnvFilter::new(settings.log.level.as_str()));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    match settings.log.format {
+        LogFormat::Text => log.with_target(false).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

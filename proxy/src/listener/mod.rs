@@ -1,0 +1,227 @@
+//! The door: accepts clients, within bounds, and hands each to `client`.
+//!
+//! Does not look at a byte of theirs but for the TLS handshake, which has a deadline of its own.
+
+mod tls;
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener, lookup_host},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    client::{Peer, Shared, serve},
+    limits::{ClientPermit, HandshakePermit},
+    wire::Stream,
+};
+
+pub use self::tls::{ServerTlsError, server_config};
+
+/// How long a TLS handshake may take.
+const TLS_LIMIT: Duration = Duration::from_secs(10);
+
+/// Pause after an accept that failed for want of descriptors or memory.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Host and port.
+    Tcp(String),
+    /// A unix domain socket, made anew and removed at the end.
+    Unix(PathBuf),
+}
+
+/// A bound socket.
+#[derive(Debug)]
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A unix domain socket and its path.
+    Unix(UnixListener, PathBuf),
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            // Nothing else can be done about a socket file that is gone already.
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+impl Listener {
+    /// Binds every address that a name stands for, or one unix socket.
+    ///
+    /// # Errors
+    /// If the name is unknown, or the address in use or not ours.
+    pub async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
+        match address {
+            Address::Unix(path) => {
+                remove_stale_socket(path).await?;
+                Ok(vec![Self::Unix(UnixListener::bind(path)?, path.clone())])
+            }
+            Address::Tcp(text) => {
+                let mut listeners = Vec::new();
+                for address in lookup_host(text).await? {
+                    let socket = match address {
+                        std::net::SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                        std::net::SocketAddr::V6(_) => TcpSocket::new_v6()?,
+                    };
+                    socket.set_reuseaddr(true)?;
+                    socket.bind(address)?;
+                    listeners.push(Self::Tcp(socket.listen(backlog)?));
+                }
+                Ok(listeners)
+            }
+        }
+    }
+
+    /// Where it listens, as a connection string names it.
+    pub fn local_address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|_| String::new(), |address| address.to_string()),
+            Self::Unix(_, path) => path.display().to_string(),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Accepted, Peer)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                let peer = Peer {
+                    ip: Some(address.ip().to_canonical()),
+                    text: address.to_string(),
+                };
+                Ok((Accepted::Tcp(stream), peer))
+            }
+            Self::Unix(listener, path) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = Peer {
+                    ip: None,
+                    text: format!("anonymous unix socket:{}", path.display()),
+                };
+                Ok((Accepted::Plain(Stream::Unix(stream)), peer))
+            }
+        }
+    }
+}
+
+/// A socket file that nobody listens on is left over from a process that died.
+async fn remove_stale_socket(path: &PathBuf) -> io::Result<()> {
+    if tokio::fs::try_exists(path).await? {
+        match tokio::net::UnixStream::connect(path).await {
+            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+            Err(_) => tokio::fs::remove_file(path).await?,
+        }
+    }
+    Ok(())
+}
+
+enum Accepted {
+    Tcp(TcpStream),
+    Plain(Stream),
+}
+
+/// What the door needs to know.
+#[derive(Clone)]
+pub struct Door {
+    /// What clients share.
+    pub shared: Arc<Shared>,
+    /// TLS towards clients, if they have to use it.
+    pub tls: Option<TlsAcceptor>,
+    /// Ends the accepting.
+    pub stop: CancellationToken,
+    /// The share of clients to be closed, in percent; rises when draining is over.
+    pub closing: watch::Receiver<u32>,
+    /// The clients' tasks.
+    pub tracker: TaskTracker,
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door")
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Accepts until stopped.
+pub async fn accept(listener: Listener, door: Door) {
+    let mut number: u32 = 0;
+    loop {
+        let accepted = door.stop.run_until_cancelled(listener.accept()).await;
+        let Some(accepted) = accepted else { return };
+        match accepted {
+            Ok((stream, peer)) => {
+                number = number.wrapping_add(1);
+                admit(&door, stream, peer, number);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "client not accepted");
+                sleep(PAUSE_AFTER_FAILURE).await;
+            }
+        }
+    }
+}
+
+/// Turns a client away before its first byte, which is how a server says that it is full, or begins to serve it.
+fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
+    let Shared {
+        limits, observer, ..
+    } = &*door.shared;
+    let Some(client) = limits.admit_client() else {
+        observer.client_refused("max_client_connections");
+        return;
+    };
+    let Some(handshake) = limits.admit_handshake() else {
+        observer.client_refused("unauthenticated_connections");
+        return;
+    };
+    let mut closing = door.closing.clone();
+    let served = serve_accepted(door.clone(), stream, peer, client, handshake);
+    door.tracker.spawn(async move {
+        tokio::select! {
+            () = served => {}
+            // Spread out: each has its place among a hundred.
+            _ = closing.wait_for(|percent| *percent > number % 100) => {}
+        }
+    });
+}
+
+async fn serve_accepted(
+    door: Door,
+    stream: Accepted,
+    peer: Peer,
+    _client: ClientPermit,
+    handshake: HandshakePermit,
+) {
+    let stream = match (stream, &door.tls) {
+        (Accepted::Plain(stream), _) => stream,
+        (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
+        (Accepted::Tcp(stream), Some(acceptor)) => {
+            match timeout(TLS_LIMIT, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, peer = %peer.text, "TLS handshake");
+                    door.shared.observer.client_refused("tls");
+                    return;
+                }
+                Err(_) => {
+                    door.shared.observer.client_refused("tls_timeout");
+                    return;
+                }
+            }
+        }
+    };
+    let Door { shared, .. } = door;
+    serve(shared, stream, peer, handshake).await;
+}

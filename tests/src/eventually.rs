@@ -1,0 +1,114 @@
+//! Waiting for something that becomes true by itself, without guessing how long it takes.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Repeats `attempt` until it succeeds, for at most `limit`.
+///
+/// An attempt succeeds with `Some`, `Ok` or `true`. One that hangs counts as failed when the limit
+/// is reached. The wait is in tokio's time, so it ends at once under a paused clock.
+pub async fn eventually<A>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> A,
+) -> Result<<A::Output as Attempt>::Value, TooLate>
+where
+    A: Future<Output: Attempt>,
+{
+    let deadline = Instant::now() + limit;
+    let mut last = "the first attempt did not end".to_owned();
+    loop {
+        match timeout_at(deadline, attempt()).await.map(Attempt::value) {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(reason)) => last = reason,
+            Err(_) => return Err(TooLate { limit, last }),
+        }
+        if Instant::now() >= deadline {
+            return Err(TooLate { limit, last });
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// What was waited for did not happen.
+#[derive(Debug, thiserror::Error)]
+#[error("not within {limit:?}: {last}")]
+pub struct TooLate {
+    /// How long it was waited for.
+    pub limit: Duration,
+    /// What the last attempt that ended came to.
+    pub last: String,
+}
+
+/// The result of one attempt: a value, or why there is none yet.
+pub trait Attempt {
+    /// What a successful attempt gives.
+    type Value;
+
+    /// The value, or the reason in words.
+    fn value(self) -> Result<Self::Value, String>;
+}
+
+impl<T> Attempt for Option<T> {
+    type Value = T;
+
+    fn value(self) -> Result<T, String> {
+        self.ok_or_else(|| "nothing yet".to_owned())
+    }
+}
+
+impl<T, E: Display> Attempt for Result<T, E> {
+    type Value = T;
+
+    fn value(self) -> Result<T, String> {
+        self.map_err(|error| error.to_string())
+    }
+}
+
+impl Attempt for bool {
+    type Value = ();
+
+    fn value(self) -> Result<(), String> {
+        self.then_some(()).ok_or_else(|| "not yet true".to_owned())
+    }
+}
+
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::pending;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    #[tokio::test(start_paused = true)]
+    async fn value_of_the_first_success_is_returned() {
+        let attempts = Cell::new(0);
+        let attempt = || async {
+            attempts.set(attempts.get() + 1);
+            (attempts.get() == 3).then_some("third")
+        };
+        assert_eq!(eventually(LIMIT, attempt).await.unwrap(), "third");
+        assert_eq!(attempts.get(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn last_reason_is_told_at_the_limit() {
+        let began = Instant::now();
+        let attempt = || async { Err::<(), _>("still dark") };
+        let late = eventually(LIMIT, attempt).await.unwrap_err();
+        assert_eq!(late.last, "still dark");
+        assert!(began.elapsed() <= LIMIT + POLL_INTERVAL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempt_that_hangs_does_not_outlast_the_limit() {
+        let late = eventually(LIMIT, pending::<bool>).await.unwrap_err();
+        assert_eq!(late.limit, LIMIT);
+    }
+}

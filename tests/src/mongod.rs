@@ -1,0 +1,560 @@
+//! Real servers: a standalone or a replica set, with a root user, further users and faults.
+//!
+//! Every server runs with `enableTestCommands`, so that it can be told to fail. A server ends with
+//! the value that stands for it, or with the test process.
+//!
+//! Starting one takes half a second, a set of three some seconds. Tests that leave no trace but
+//! their own databases and users can share [`shared_standalone`] and [`shared_replica_set`]; a
+//! test that stops, kills or steps down a server starts its own. The driver's clients belong to the
+//! runtime of the test that makes them, so even a shared server hands out a new one each time.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bson::{Bson, Document, doc};
+use mongodb::Client;
+use mongodb::options::{ClientOptions, Credential};
+use seawall::mongod::{
+    self, ClusterKey, Member, Mongod, Settings, create_first_user, find_or_fetch,
+    initiate_replica_set,
+};
+use tokio::sync::OnceCell;
+use tokio::task::JoinSet;
+
+use crate::certificates::{self, Certificates};
+use crate::eventually::{TooLate, eventually};
+use crate::raw::{Login, Mechanism, RawClient, RawError};
+
+/// The name of the user who may do everything, where there is authentication.
+pub const ROOT: &str = "root";
+/// That user's password.
+pub const ROOT_PASSWORD: &str = "only-a-test";
+
+/// What a standalone or a set is started with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether clients must authenticate; if so, there is a root user.
+    pub auth: bool,
+    /// Whether only TLS is served, with certificates of its own.
+    pub tls: bool,
+    /// Whether each server has a Unix domain socket too.
+    pub unix_socket: bool,
+    /// Names and values for `--setParameter`, besides `enableTestCommands`.
+    pub parameters: Vec<(String, String)>,
+    /// Further arguments for each mongod.
+    pub arguments: Vec<String>,
+    /// The tags of each member, in their order; members beyond the end have none.
+    pub tags: Vec<Vec<(String, String)>>,
+    /// The priority of each member, in their order; members beyond the end have 1.
+    pub priorities: Vec<u16>,
+    /// How fast a set elects; faster than usual unless told.
+    pub settings: Settings,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            auth: false,
+            tls: false,
+            unix_socket: false,
+            parameters: Vec::new(),
+            arguments: Vec::new(),
+            tags: Vec::new(),
+            priorities: Vec::new(),
+            // Short enough for tests of failover, long enough for a machine that also compiles.
+            settings: Settings {
+                election_timeout: Duration::from_secs(2),
+                heartbeat_interval: Duration::from_millis(500),
+            },
+        }
+    }
+}
+
+impl Options {
+    /// With authentication and a root user.
+    pub fn with_auth() -> Self {
+        Self {
+            auth: true,
+            ..Self::default()
+        }
+    }
+
+    fn for_mongod(&self, certificates: Option<&Certificates>) -> mongod::Options {
+        let mut parameters = vec![("enableTestCommands".to_owned(), "1".to_owned())];
+        parameters.extend(self.parameters.iter().cloned());
+        mongod::Options {
+            auth: self.auth,
+            tls: certificates.map(Certificates::tls),
+            unix_socket: self.unix_socket,
+            parameters,
+            arguments: self.arguments.iter().map(Into::into).collect(),
+            ..mongod::Options::default()
+        }
+    }
+
+    fn certificates(&self) -> Result<Option<Certificates>, Error> {
+        Ok(self.tls.then(Certificates::generate).transpose()?)
+    }
+}
+
+/// A mongod that belongs to no set.
+#[derive(Debug)]
+#[must_use = "dropping it kills the mongod"]
+pub struct Standalone {
+    mongod: Mongod,
+    certificates: Option<Certificates>,
+}
+
+impl Standalone {
+    /// Starts one, and makes its root user if there is authentication.
+    pub async fn start(options: Options) -> Result<Self, Error> {
+        let certificates = options.certificates()?;
+        let settings = options.for_mongod(certificates.as_ref());
+        let mongod = Mongod::start(mongod_path().await?, settings).await?;
+        if options.auth {
+            create_first_user(&mongod, ROOT, ROOT_PASSWORD).await?;
+        }
+        Ok(Self {
+            mongod,
+            certificates,
+        })
+    }
+
+    /// The process, to stop it and let it go on.
+    pub fn mongod(&self) -> &Mongod {
+        &self.mongod
+    }
+
+    /// The process, to restart it.
+    pub fn mongod_mut(&mut self) -> &mut Mongod {
+        &mut self.mongod
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.mongod.address()
+    }
+
+    /// Its certificates, if it serves TLS.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
+    /// A connection string without credentials.
+    pub fn uri(&self) -> String {
+        let parameters = tls_parameters(self.certificates());
+        uri(None, &[self.address()], &parameters)
+    }
+
+    /// A connection string of the root user, or without credentials if there is none.
+    pub fn root_uri(&self) -> String {
+        let root = self.mongod.options().auth.then_some((ROOT, ROOT_PASSWORD));
+        let parameters = tls_parameters(self.certificates());
+        uri(root, &[self.address()], &parameters)
+    }
+
+    /// A new client of the root user, if there is authentication.
+    pub fn client(&self) -> Result<Client, Error> {
+        Ok(self.mongod.direct_client(root_credential(&self.mongod))?)
+    }
+
+    /// A connection that has not said anything yet.
+    pub async fn raw_client(&self) -> Result<RawClient, Error> {
+        raw_client(&self.mongod, self.certificates()).await
+    }
+}
+
+/// A replica set whose members all run here.
+#[derive(Debug)]
+#[must_use = "dropping it kills its members"]
+pub struct ReplicaSet {
+    members: Vec<Mongod>,
+    certificates: Option<Certificates>,
+}
+
+impl ReplicaSet {
+    /// The name of every set.
+    pub const NAME: &str = "rs";
+
+    /// Starts `member_count` members and returns when one is primary, all others are secondaries,
+    /// and the root user is known to a majority.
+    pub async fn start(member_count: usize, options: Options) -> Result<Self, Error> {
+        let certificates = options.certificates()?;
+        let mut settings = options.for_mongod(certificates.as_ref());
+        settings.replica_set = Some(Self::NAME.to_owned());
+        settings.cluster_key = options.auth.then(ClusterKey::generate).transpose()?;
+        let path = mongod_path().await?;
+        let mut starting = JoinSet::new();
+        for _ in 0..member_count {
+            let settings = settings.clone();
+            starting.spawn(async move { Mongod::start(path, settings).await });
+        }
+        let mut members = Vec::with_capacity(member_count);
+        while let Some(started) = starting.join_next().await {
+            members.push(started.expect("starting a mongod neither panics nor is aborted")?);
+        }
+        let set = Self {
+            members,
+            certificates,
+        };
+        let primary = initiate_replica_set(&set.described(&options), options.settings).await?;
+        if let (true, Some(primary)) = (options.auth, set.member_at(primary)) {
+            create_first_user(primary, ROOT, ROOT_PASSWORD).await?;
+        }
+        Ok(set)
+    }
+
+    /// All members, in the order of [`Options::tags`] and [`Options::priorities`].
+    pub fn members(&self) -> &[Mongod] {
+        &self.members
+    }
+
+    /// All members, to restart them.
+    pub fn members_mut(&mut self) -> &mut [Mongod] {
+        &mut self.members
+    }
+
+    /// The member that listens there.
+    pub fn member_at(&self, address: SocketAddr) -> Option<&Mongod> {
+        self.members
+            .iter()
+            .find(|member| member.address() == address)
+    }
+
+    /// The same, to restart it.
+    pub fn member_at_mut(&mut self, address: SocketAddr) -> Option<&mut Mongod> {
+        self.members
+            .iter_mut()
+            .find(|member| member.address() == address)
+    }
+
+    /// Its certificates, if it serves TLS.
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
+    /// The member that says it is primary, waited for as long as an election may take.
+    pub async fn primary(&self) -> Result<&Mongod, Error> {
+        let look = || self.member_that_says("isWritablePrimary");
+        Ok(eventually(ELECTION_LIMIT, look).await?)
+    }
+
+    /// The members that say they are secondaries, as they are at this moment.
+    pub async fn secondaries(&self) -> Vec<&Mongod> {
+        let mut secondaries = Vec::new();
+        for member in &self.members {
+            if says(member, "secondary").await {
+                secondaries.push(member);
+            }
+        }
+        secondaries
+    }
+
+    /// A connection string of the whole set, without credentials.
+    pub fn uri(&self) -> String {
+        uri(None, &self.addresses(), &self.parameters())
+    }
+
+    /// A connection string of the root user, or without credentials if there is none.
+    pub fn root_uri(&self) -> String {
+        let has_auth = self.members.iter().any(|member| member.options().auth);
+        let root = has_auth.then_some((ROOT, ROOT_PASSWORD));
+        uri(root, &self.addresses(), &self.parameters())
+    }
+
+    /// A new client of the root user, if there is authentication, that follows the primary.
+    pub async fn client(&self) -> Result<Client, Error> {
+        let mut options = ClientOptions::parse(self.root_uri()).await?;
+        options.app_name = Some("seawall-tests".to_owned());
+        Ok(Client::with_options(options)?)
+    }
+
+    /// A new client of the root user that talks to this member only.
+    pub fn direct_client(&self, member: &Mongod) -> Result<Client, Error> {
+        Ok(member.direct_client(root_credential(member))?)
+    }
+
+    /// A connection to a member that has not said anything yet.
+    pub async fn raw_client(&self, member: &Mongod) -> Result<RawClient, Error> {
+        raw_client(member, self.certificates()).await
+    }
+
+    /// Makes the primary step down and returns the next one.
+    pub async fn step_down(&self) -> Result<&Mongod, Error> {
+        let before = self.primary().await?;
+        let client = self.direct_client(before)?;
+        let command = doc! { "replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 10 };
+        client.database("admin").run_command(command).await?;
+        let look = || async {
+            let now = self.member_that_says("isWritablePrimary").await?;
+            (now.address() != before.address()).then_some(now)
+        };
+        Ok(eventually(ELECTION_LIMIT, look).await?)
+    }
+
+    async fn member_that_says(&self, name: &str) -> Option<&Mongod> {
+        for member in &self.members {
+            if says(member, name).await {
+                return Some(member);
+            }
+        }
+        None
+    }
+
+    fn described(&self, options: &Options) -> Vec<Member<'_>> {
+        let describe = |(index, mongod)| Member {
+            priority: options.priorities.get(index).copied().unwrap_or(1),
+            tags: options.tags.get(index).cloned().unwrap_or_default(),
+            ..Member::new(mongod)
+        };
+        self.members.iter().enumerate().map(describe).collect()
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.members.iter().map(Mongod::address).collect()
+    }
+
+    fn parameters(&self) -> Vec<String> {
+        let mut parameters = vec![format!("replicaSet={}", Self::NAME)];
+        parameters.extend(tls_parameters(self.certificates()));
+        parameters
+    }
+}
+
+/// A standalone with authentication that all tests of this process share.
+pub async fn shared_standalone() -> Result<&'static Standalone, Error> {
+    static SHARED: OnceCell<Standalone> = OnceCell::const_new();
+    SHARED
+        .get_or_try_init(|| Standalone::start(Options::with_auth()))
+        .await
+}
+
+/// A set of three with authentication that all tests of this process share.
+pub async fn shared_replica_set() -> Result<&'static ReplicaSet, Error> {
+    static SHARED: OnceCell<ReplicaSet> = OnceCell::const_new();
+    SHARED
+        .get_or_try_init(|| ReplicaSet::start(3, Options::with_auth()))
+        .await
+}
+
+/// A name that no other test uses, for a database or a user on a shared server.
+pub fn unique_name(prefix: &str) -> String {
+    format!("{prefix}-{:016x}", rand::random::<u64>())
+}
+
+/// A user that is to be made.
+#[derive(Clone, Debug)]
+pub struct NewUser {
+    /// The database the user is defined in.
+    pub db: String,
+    /// Its name there.
+    pub name: String,
+    /// Its password.
+    pub password: String,
+    /// What its password can be proven by; both unless told.
+    pub mechanisms: Vec<Mechanism>,
+    /// What it may do, as `createUser` takes it; nothing unless told.
+    pub roles: Vec<Bson>,
+    /// Where it may come from, as `createUser` takes it; anywhere unless told.
+    pub restrictions: Vec<Document>,
+}
+
+impl NewUser {
+    /// A user without any role.
+    pub fn new(db: &str, name: &str, password: &str) -> Self {
+        Self {
+            db: db.to_owned(),
+            name: name.to_owned(),
+            password: password.to_owned(),
+            mechanisms: Mechanism::ALL.to_vec(),
+            roles: Vec::new(),
+            restrictions: Vec::new(),
+        }
+    }
+
+    /// With a role on a database.
+    #[must_use]
+    pub fn role(mut self, role: &str, db: &str) -> Self {
+        self.roles.push(doc! { "role": role, "db": db }.into());
+        self
+    }
+
+    /// With these mechanisms only.
+    #[must_use]
+    pub fn mechanisms(mut self, mechanisms: &[Mechanism]) -> Self {
+        self.mechanisms = mechanisms.to_vec();
+        self
+    }
+
+    /// With one of `authenticationRestrictions`, such as `{ clientSource: ["10.0.0.0/8"] }`.
+    #[must_use]
+    pub fn restriction(mut self, restriction: Document) -> Self {
+        self.restrictions.push(restriction);
+        self
+    }
+
+    /// How the user logs in, by the first of its mechanisms.
+    pub fn login(&self) -> Login {
+        let mechanism = self
+            .mechanisms
+            .first()
+            .copied()
+            .unwrap_or(Mechanism::ScramSha256);
+        Login::new(&self.db, &self.name, &self.password).mechanism(mechanism)
+    }
+}
+
+/// Makes a user, known to a majority when this returns; `client` is the root user's.
+pub async fn create_user(client: &Client, user: &NewUser) -> Result<(), Error> {
+    let mechanisms: Vec<_> = user
+        .mechanisms
+        .iter()
+        .map(|mechanism| mechanism.name())
+        .collect();
+    let command = doc! {
+        "createUser": &user.name,
+        "pwd": &user.password,
+        "mechanisms": mechanisms,
+        "roles": &user.roles,
+        "authenticationRestrictions": &user.restrictions,
+        "writeConcern": { "w": "majority" },
+    };
+    client.database(&user.db).run_command(command).await?;
+    Ok(())
+}
+
+/// How often a command is to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailTimes {
+    /// This often, then no more.
+    Count(i32),
+    /// Until [`clear_fail_command`].
+    Always,
+}
+
+/// Makes commands fail on the server that `client` talks to, as `failCommand` takes it.
+///
+/// `data` needs `failCommands` and what is to happen: `errorCode`, `closeConnection`, or
+/// `blockConnection` with `blockTimeMS`. With `appName` only one application is concerned, which
+/// tests on a shared server need.
+pub async fn fail_command(client: &Client, times: FailTimes, data: Document) -> Result<(), Error> {
+    let mode = match times {
+        FailTimes::Count(times) => Bson::from(doc! { "times": times }),
+        FailTimes::Always => Bson::from("alwaysOn"),
+    };
+    let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
+    client.database("admin").run_command(command).await?;
+    Ok(())
+}
+
+/// Ends what [`fail_command`] began.
+pub async fn clear_fail_command(client: &Client) -> Result<(), Error> {
+    let command = doc! { "configureFailPoint": "failCommand", "mode": "off" };
+    client.database("admin").run_command(command).await?;
+    Ok(())
+}
+
+/// The mongod of this machine, found or fetched once for all tests of this process.
+pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
+    static PATH: OnceCell<PathBuf> = OnceCell::const_new();
+    let find =
+        || async { find_or_fetch(|progress| tracing::debug!(?progress, "mongod for tests")).await };
+    Ok(PATH.get_or_try_init(find).await?)
+}
+
+/// Why a fixture is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A mongod could not be found, started or told.
+    #[error("mongod")]
+    Mongod(#[from] mongod::Error),
+    /// A command was refused.
+    #[error("command")]
+    Command(#[from] mongodb::error::Error),
+    /// There are no certificates.
+    #[error("certificates")]
+    Certificates(#[from] certificates::Error),
+    /// A raw connection could not be made.
+    #[error("raw connection")]
+    Raw(#[from] RawError),
+    /// A set did not come into the wished state.
+    #[error("replica set")]
+    TooLate(#[from] TooLate),
+}
+
+async fn says(member: &Mongod, name: &str) -> bool {
+    let hello = async {
+        let mut client = RawClient::connect(member.address()).await.ok()?;
+        client.set_limit(HELLO_LIMIT);
+        client.hello(doc! {}).await.ok()
+    };
+    let hello = match &member.options().tls {
+        None => hello.await.map(|reply| reply.body),
+        // The driver knows how to trust the member; it is only slower to notice changes.
+        Some(_) => match member.direct_client(None) {
+            Ok(client) => client
+                .database("admin")
+                .run_command(doc! { "hello": 1 })
+                .await
+                .ok(),
+            Err(_) => None,
+        },
+    };
+    hello.is_some_and(|hello| matches!(hello.get_bool(name), Ok(true)))
+}
+
+async fn raw_client(
+    mongod: &Mongod,
+    certificates: Option<&Certificates>,
+) -> Result<RawClient, Error> {
+    let address = mongod.address();
+    Ok(match certificates {
+        None => RawClient::connect(address).await?,
+        Some(certificates) => {
+            let config = certificates.client_config()?;
+            RawClient::connect_tls(address, &address.ip().to_string(), config).await?
+        }
+    })
+}
+
+fn root_credential(mongod: &Mongod) -> Option<Credential> {
+    mongod.options().auth.then(|| {
+        let credential = Credential::builder().username(ROOT.to_owned());
+        credential.password(ROOT_PASSWORD.to_owned()).build()
+    })
+}
+
+fn tls_parameters(certificates: Option<&Certificates>) -> Vec<String> {
+    certificates.map_or_else(Vec::new, |certificates| {
+        let ca_file = certificates.ca_file();
+        vec![
+            "tls=true".to_owned(),
+            format!("tlsCAFile={}", ca_file.display()),
+        ]
+    })
+}
+
+fn uri(
+    credentials: Option<(&str, &str)>,
+    addresses: &[SocketAddr],
+    parameters: &[String],
+) -> String {
+    let mut uri = "mongodb://".to_owned();
+    if let Some((name, password)) = credentials {
+        write!(uri, "{name}:{password}@").expect("a String takes all that is written to it");
+    }
+    let hosts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
+    uri.push_str(&hosts.join(","));
+    uri.push('/');
+    if !parameters.is_empty() {
+        uri.push('?');
+        uri.push_str(&parameters.join("&"));
+    }
+    uri
+}
+
+/// Many times what an election takes; a machine that also compiles needs it.
+const ELECTION_LIMIT: Duration = Duration::from_secs(30);
+const HELLO_LIMIT: Duration = Duration::from_secs(2);

@@ -1,0 +1,400 @@
+//! Messages as a test wants them, right or wrong, and replies with every byte that came.
+
+use std::io::Cursor;
+
+use bson::{Bson, Document};
+
+/// The 16 bytes before each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Counts the header itself.
+    pub message_length: i32,
+    /// The sender's number of the message.
+    pub request_id: i32,
+    /// The number of the message that this one answers, else 0.
+    pub response_to: i32,
+    /// What follows: 2013, 2012, 2004 or 1.
+    pub op_code: i32,
+}
+
+impl Header {
+    /// The header at the start of `bytes`, or `None` if they are too few.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut fields = bytes.chunks_exact(4).map_while(int32);
+        Some(Self {
+            message_length: fields.next()?,
+            request_id: fields.next()?,
+            response_to: fields.next()?,
+            op_code: fields.next()?,
+        })
+    }
+
+    /// The four fields as they go over the wire.
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let fields = [
+            self.message_length,
+            self.request_id,
+            self.response_to,
+            self.op_code,
+        ];
+        for (place, field) in bytes.chunks_exact_mut(4).zip(fields) {
+            place.copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// A part of an [`OpMsg`].
+#[derive(Clone, Debug)]
+pub enum Section {
+    /// Kind 0: the command or reply.
+    Body(Document),
+    /// Kind 1: documents that belong to the body under a name.
+    Sequence {
+        /// The name, such as `documents`.
+        identifier: String,
+        /// What stands under it.
+        documents: Vec<Document>,
+    },
+    /// Bytes that are sent as they are, the kind included, for what no client should send.
+    Bytes(Vec<u8>),
+}
+
+impl Section {
+    fn append_to(&self, message: &mut Vec<u8>) {
+        match self {
+            Self::Body(body) => {
+                message.push(0);
+                message.extend(encoded(body));
+            }
+            Self::Sequence {
+                identifier,
+                documents,
+            } => {
+                let mut content = identifier.clone().into_bytes();
+                content.push(0);
+                content.extend(documents.iter().flat_map(encoded));
+                message.push(1);
+                message.extend(length_of(content.len() + 4).to_le_bytes());
+                message.extend(content);
+            }
+            Self::Bytes(bytes) => message.extend(bytes),
+        }
+    }
+}
+
+/// An OP_MSG that has not been sent.
+#[derive(Clone, Debug)]
+pub struct OpMsg {
+    /// 0 lets the client that sends it choose the number.
+    pub request_id: i32,
+    /// 0 in everything that a client sends.
+    pub response_to: i32,
+    /// The flag bits; that of the checksum is set by [`OpMsg::has_checksum`].
+    pub flags: u32,
+    /// In the order in which they are sent.
+    pub sections: Vec<Section>,
+    /// Whether a CRC-32C is appended and its flag set.
+    pub has_checksum: bool,
+}
+
+impl OpMsg {
+    /// A message with one section, the body, which must name its database in `$db`.
+    pub fn new(body: Document) -> Self {
+        Self {
+            request_id: 0,
+            response_to: 0,
+            flags: 0,
+            sections: vec![Section::Body(body)],
+            has_checksum: false,
+        }
+    }
+
+    /// With a section of kind 1 after those that are there.
+    #[must_use]
+    pub fn sequence(mut self, identifier: &str, documents: Vec<Document>) -> Self {
+        self.sections.push(Section::Sequence {
+            identifier: identifier.to_owned(),
+            documents,
+        });
+        self
+    }
+
+    /// With these flag bits set as well.
+    #[must_use]
+    pub fn flags(mut self, flags: u32) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// With a CRC-32C at its end.
+    #[must_use]
+    pub fn checksum(mut self) -> Self {
+        self.has_checksum = true;
+        self
+    }
+
+    /// The whole message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let flag = if self.has_checksum {
+            CHECKSUM_PRESENT
+        } else {
+            0
+        };
+        let mut content = (self.flags | flag).to_le_bytes().to_vec();
+        for section in &self.sections {
+            section.append_to(&mut content);
+        }
+        let checksum_bytes = if self.has_checksum { 4 } else { 0 };
+        let header = Header {
+            message_length: length_of(HEADER_BYTES + content.len() + checksum_bytes),
+            request_id: self.request_id,
+            response_to: self.response_to,
+            op_code: OP_MSG,
+        };
+        let mut message = [header.to_bytes().as_slice(), &content].concat();
+        if self.has_checksum {
+            let checksum = crc32c(&message);
+            message.extend(checksum.to_le_bytes());
+        }
+        message
+    }
+}
+
+/// A legacy OP_QUERY that has not been sent; servers take only handshakes by it.
+#[derive(Clone, Debug)]
+pub struct OpQuery {
+    /// 0 lets the client that sends it choose the number.
+    pub request_id: i32,
+    /// Such as 4, by which some drivers say that a secondary will do.
+    pub flags: u32,
+    /// `admin.$cmd` for commands.
+    pub collection: String,
+    /// How many documents to pass over.
+    pub skip_count: i32,
+    /// -1 or 1 for commands.
+    pub return_count: i32,
+    /// The command, without `$db`.
+    pub query: Document,
+}
+
+impl OpQuery {
+    /// A command to `admin`.
+    pub fn new(query: Document) -> Self {
+        Self {
+            request_id: 0,
+            flags: 0,
+            collection: "admin.$cmd".to_owned(),
+            skip_count: 0,
+            return_count: -1,
+            query,
+        }
+    }
+
+    /// The whole message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut content = self.flags.to_le_bytes().to_vec();
+        content.extend(self.collection.as_bytes());
+        content.push(0);
+        content.extend(self.skip_count.to_le_bytes());
+        content.extend(self.return_count.to_le_bytes());
+        content.extend(encoded(&self.query));
+        let header = Header {
+            message_length: length_of(HEADER_BYTES + content.len()),
+            request_id: self.request_id,
+            response_to: 0,
+            op_code: OP_QUERY,
+        };
+        [header.to_bytes().as_slice(), &content].concat()
+    }
+}
+
+/// An OP_MSG or OP_REPLY that came.
+#[derive(Clone, Debug)]
+pub struct RawReply {
+    /// As it came.
+    pub header: Header,
+    /// The flag bits of an OP_MSG, the response flags of an OP_REPLY.
+    pub flags: u32,
+    /// The section of kind 0, or the first document of an OP_REPLY.
+    pub body: Document,
+    /// The message from its first byte to its last.
+    pub raw: Vec<u8>,
+}
+
+impl RawReply {
+    /// Takes a whole message apart; `None` if it is neither OP_MSG nor OP_REPLY, or is malformed.
+    ///
+    /// A reply of a server has its body first; a test that expects sequences looks into `raw`.
+    pub fn parse(raw: Vec<u8>) -> Option<Self> {
+        let header = Header::parse(&raw)?;
+        let (_, content) = raw.split_at_checked(HEADER_BYTES)?;
+        let (flags, rest) = content.split_at_checked(4)?;
+        let document = match header.op_code {
+            OP_MSG => rest.strip_prefix(&[0])?,
+            // The cursor's id, where it starts, and the number of documents.
+            OP_REPLY => rest.split_at_checked(8 + 4 + 4)?.1,
+            _ => return None,
+        };
+        Some(Self {
+            header,
+            flags: u32::from_le_bytes(flags.try_into().ok()?),
+            body: Document::from_reader(Cursor::new(document)).ok()?,
+            raw,
+        })
+    }
+
+    /// Whether the command was carried out as a whole: `ok` is 1.
+    pub fn is_ok(&self) -> bool {
+        match self.body.get("ok") {
+            Some(Bson::Double(ok)) => *ok == 1.0,
+            Some(Bson::Int32(ok)) => *ok == 1,
+            Some(Bson::Int64(ok)) => *ok == 1,
+            Some(Bson::Boolean(ok)) => *ok,
+            Some(_) | None => false,
+        }
+    }
+
+    /// The error's number, if the command failed as a whole.
+    pub fn code(&self) -> Option<i32> {
+        self.body.get_i32("code").ok()
+    }
+
+    /// The labels by which drivers decide to retry; empty if there are none.
+    pub fn error_labels(&self) -> Vec<&str> {
+        let labels = self
+            .body
+            .get_array("errorLabels")
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        labels.iter().filter_map(Bson::as_str).collect()
+    }
+
+    /// The cursor that the reply opens or goes on with; 0 if it is exhausted.
+    pub fn cursor_id(&self) -> Option<i64> {
+        self.body.get_document("cursor").ok()?.get_i64("id").ok()
+    }
+
+    /// Whether another reply follows without being asked for.
+    pub fn has_more_to_come(&self) -> bool {
+        self.header.op_code == OP_MSG && self.flags & MORE_TO_COME != 0
+    }
+
+    /// `None` if there is no checksum, else whether it fits.
+    pub fn checksum_fits(&self) -> Option<bool> {
+        if self.header.op_code != OP_MSG || self.flags & CHECKSUM_PRESENT == 0 {
+            return None;
+        }
+        let (message, checksum) = self.raw.split_at_checked(self.raw.len().checked_sub(4)?)?;
+        Some(crc32c(message).to_le_bytes() == checksum)
+    }
+}
+
+/// The whole messages at the start of a stream of bytes; what is cut off at its end is left out.
+pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
+    let mut messages = Vec::new();
+    let mut rest = stream;
+    while let Some(header) = Header::parse(rest) {
+        let length = usize::try_from(header.message_length).unwrap_or_default();
+        let Some((message, after)) = rest.split_at_checked(length) else {
+            break;
+        };
+        // Less than a header would not get any further.
+        if message.len() < HEADER_BYTES {
+            break;
+        }
+        messages.push(message);
+        rest = after;
+    }
+    messages
+}
+
+/// The CRC-32C (Castagnoli) of an OP_MSG, written down without a table.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            let polynomial = if crc & 1 == 1 { CASTAGNOLI_REVERSED } else { 0 };
+            (crc >> 1) ^ polynomial
+        })
+    });
+    !crc
+}
+
+fn int32(bytes: &[u8]) -> Option<i32> {
+    bytes.try_into().ok().map(i32::from_le_bytes)
+}
+
+fn encoded(document: &Document) -> Vec<u8> {
+    document
+        .to_vec()
+        .expect("a document that a test has built can be encoded")
+}
+
+fn length_of(length: usize) -> i32 {
+    i32::try_from(length).expect("a message that a test has built fits into memory")
+}
+
+/// The opcode of everything but a legacy handshake.
+pub const OP_MSG: i32 = 2013;
+/// The opcode of a legacy handshake.
+pub const OP_QUERY: i32 = 2004;
+/// The opcode of the answer to one.
+pub const OP_REPLY: i32 = 1;
+/// How long a header is.
+pub const HEADER_BYTES: usize = 16;
+/// Flag bit 0 of an OP_MSG.
+pub const CHECKSUM_PRESENT: u32 = 1;
+/// Flag bit 1: no reply is wanted, or another one follows.
+pub const MORE_TO_COME: u32 = 2;
+/// Flag bit 16: the client takes replies it did not ask for.
+pub const EXHAUST_ALLOWED: u32 = 1 << 16;
+
+const CASTAGNOLI_REVERSED: u32 = 0x82F6_3B78;
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn checksum_is_the_known_one() {
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    }
+
+    #[test]
+    fn message_comes_back_as_it_was_built() {
+        let message = OpMsg {
+            request_id: 7,
+            response_to: 5,
+            ..OpMsg::new(doc! { "ok": 1.0 })
+                .flags(MORE_TO_COME)
+                .checksum()
+        };
+        let reply = RawReply::parse(message.to_bytes()).unwrap();
+        assert_eq!((reply.header.request_id, reply.header.response_to), (7, 5));
+        assert_eq!(reply.body, doc! { "ok": 1.0 });
+        assert!(reply.is_ok() && reply.has_more_to_come());
+        assert_eq!(reply.checksum_fits(), Some(true));
+    }
+
+    #[test]
+    fn sequence_counts_its_own_length() {
+        let message = OpMsg::new(doc! {})
+            .sequence("x", vec![doc! {}, doc! {}])
+            .to_bytes();
+        let (_, section) = message.split_at(HEADER_BYTES + 4 + 1 + 5);
+        assert_eq!(section, b"\x01\x10\0\0\0x\0\x05\0\0\0\0\x05\0\0\0\0");
+    }
+
+    #[test]
+    fn messages_are_split_where_they_end() {
+        let one = OpMsg::new(doc! { "ping": 1 }).to_bytes();
+        let two = OpQuery::new(doc! { "isMaster": 1 }).to_bytes();
+        let (cut, _) = one.split_at(20);
+        let stream = [one.as_slice(), &two, cut].concat();
+        assert_eq!(split_messages(&stream), [one.as_slice(), &two]);
+        assert!(split_messages(&[0; 64]).is_empty());
+    }
+}

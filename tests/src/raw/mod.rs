@@ -1,0 +1,285 @@
+//! A client without a driver: what it sends is what the test says, and nothing is retried.
+//!
+//! Errors of a server are replies. A [`RawError`] is what the connection itself came to: closed,
+//! silent, or bytes that are no reply.
+
+pub mod message;
+pub mod scram;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{Document, doc};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use self::message::HEADER_BYTES;
+pub use self::message::{Header, OpMsg, OpQuery, RawReply, Section};
+pub use self::scram::{KeyCache, Login, Mechanism, Outcome, Start, Verdict};
+
+/// One connection to a server or proxy.
+pub struct RawClient {
+    stream: Box<dyn Stream>,
+    next_request_id: i32,
+    limit: Duration,
+}
+
+impl RawClient {
+    /// Connects over TCP.
+    pub async fn connect(address: SocketAddr) -> Result<Self, RawError> {
+        let stream = within(CONNECT_LIMIT, TcpStream::connect(address)).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self::new(stream))
+    }
+
+    /// Connects to a Unix domain socket.
+    pub async fn connect_unix(path: &Path) -> Result<Self, RawError> {
+        Ok(Self::new(
+            within(CONNECT_LIMIT, UnixStream::connect(path)).await?,
+        ))
+    }
+
+    /// Connects over TLS; the certificate must be valid for `name`.
+    pub async fn connect_tls(
+        address: SocketAddr,
+        name: &str,
+        config: Arc<ClientConfig>,
+    ) -> Result<Self, RawError> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
+        let stream = within(CONNECT_LIMIT, TcpStream::connect(address)).await?;
+        stream.set_nodelay(true)?;
+        let stream = TlsConnector::from(config).connect(name, stream);
+        Ok(Self::new(within(CONNECT_LIMIT, stream).await?))
+    }
+
+    /// A client on a stream that the test has made.
+    pub fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self {
+            stream: Box::new(stream),
+            next_request_id: 1,
+            limit: DEFAULT_LIMIT,
+        }
+    }
+
+    /// How long one message may take to be sent or to come; half a minute unless told.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    /// Sends bytes as they are.
+    pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), RawError> {
+        let stream = &mut self.stream;
+        within(self.limit, async move {
+            stream.write_all(bytes).await?;
+            stream.flush().await
+        })
+        .await
+    }
+
+    /// Sends a message and returns its `requestID`, chosen here if it was 0.
+    pub async fn send(&mut self, message: &OpMsg) -> Result<i32, RawError> {
+        let mut message = message.clone();
+        message.request_id = self.request_id_for(message.request_id);
+        self.send_bytes(&message.to_bytes()).await?;
+        Ok(message.request_id)
+    }
+
+    /// Sends a legacy message and returns its `requestID`, chosen here if it was 0.
+    pub async fn send_query(&mut self, message: &OpQuery) -> Result<i32, RawError> {
+        let mut message = message.clone();
+        message.request_id = self.request_id_for(message.request_id);
+        self.send_bytes(&message.to_bytes()).await?;
+        Ok(message.request_id)
+    }
+
+    /// Reads one message, whatever its opcode.
+    pub async fn read_message(&mut self) -> Result<Vec<u8>, RawError> {
+        let stream = &mut self.stream;
+        within(self.limit, read_message(stream)).await
+    }
+
+    /// Reads one OP_MSG or OP_REPLY.
+    pub async fn read_reply(&mut self) -> Result<RawReply, RawError> {
+        let message = self.read_message().await?;
+        RawReply::parse(message).ok_or(RawError::Malformed)
+    }
+
+    /// Sends a message and reads its reply, which must answer it.
+    pub async fn exchange(&mut self, message: &OpMsg) -> Result<RawReply, RawError> {
+        let request_id = self.send(message).await?;
+        self.read_reply_to(request_id).await
+    }
+
+    /// Runs a command on a database by an OP_MSG with one section.
+    pub async fn command(&mut self, db: &str, mut command: Document) -> Result<RawReply, RawError> {
+        command.insert("$db", db);
+        self.exchange(&OpMsg::new(command)).await
+    }
+
+    /// Says `hello` by OP_MSG, with these fields after the first.
+    pub async fn hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
+        let mut command = doc! { "hello": 1 };
+        command.extend(fields);
+        self.command("admin", command).await
+    }
+
+    /// Says `isMaster` by OP_QUERY, as most drivers begin, with these fields after the first.
+    pub async fn legacy_hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
+        let mut command = doc! { "isMaster": 1, "helloOk": true };
+        command.extend(fields);
+        let request_id = self.send_query(&OpQuery::new(command)).await?;
+        self.read_reply_to(request_id).await
+    }
+
+    /// Authenticates; a refusal is an [`Outcome`] like any other.
+    pub async fn login(&mut self, login: &Login) -> Result<Outcome, RawError> {
+        scram::run(self, login).await
+    }
+
+    /// Reads until the other side closes, and returns what came before. A reset is a close too.
+    pub async fn read_to_close(&mut self) -> Result<Vec<u8>, RawError> {
+        let stream = &mut self.stream;
+        within(self.limit, async move {
+            let mut bytes = Vec::new();
+            match stream.take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes).await {
+                Ok(_) => Ok(bytes),
+                Err(error) if is_close(&error) => Ok(bytes),
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
+    async fn read_reply_to(&mut self, request_id: i32) -> Result<RawReply, RawError> {
+        let reply = self.read_reply().await?;
+        if reply.header.response_to != request_id {
+            return Err(RawError::OtherReply {
+                request_id,
+                response_to: reply.header.response_to,
+            });
+        }
+        Ok(reply)
+    }
+
+    fn request_id_for(&mut self, wished: i32) -> i32 {
+        if wished != 0 {
+            return wished;
+        }
+        let request_id = self.next_request_id;
+        self.next_request_id = request_id.wrapping_add(1);
+        request_id
+    }
+}
+
+impl fmt::Debug for RawClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawClient")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a connection instead of a reply.
+#[derive(Debug, thiserror::Error)]
+pub enum RawError {
+    /// The other side closed it between two messages, or reset it.
+    #[error("the connection was closed")]
+    Closed,
+    /// The other side closed it in the middle of a message.
+    #[error("the connection was closed inside a message")]
+    Truncated,
+    /// Nothing came, or nothing was taken, for as long as the test wants to wait.
+    #[error("nothing happened within {limit:?}")]
+    TimedOut {
+        /// How long that was.
+        limit: Duration,
+    },
+    /// A message came that is no reply, or one whose length is impossible.
+    #[error("what came is no reply")]
+    Malformed,
+    /// A reply came that answers something else.
+    #[error("the reply answers {response_to}, not {request_id}")]
+    OtherReply {
+        /// What was sent.
+        request_id: i32,
+        /// What the reply says it answers.
+        response_to: i32,
+    },
+    /// The operating system's or TLS's word.
+    #[error("connection")]
+    Io(#[source] io::Error),
+}
+
+impl From<io::Error> for RawError {
+    fn from(error: io::Error) -> Self {
+        if is_close(&error) {
+            Self::Closed
+        } else {
+            Self::Io(error)
+        }
+    }
+}
+
+/// Anything that bytes can be sent over.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, RawError> {
+    let mut message = vec![0; HEADER_BYTES];
+    // The first byte by itself, to tell a close between messages from one inside.
+    let (first, rest) = message.split_at_mut(1);
+    if stream.read(first).await? == 0 {
+        return Err(RawError::Closed);
+    }
+    let truncated = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => RawError::Truncated,
+        _ => RawError::from(error),
+    };
+    stream.read_exact(rest).await.map_err(truncated)?;
+    let header = Header::parse(&message).ok_or(RawError::Malformed)?;
+    let length = u64::try_from(header.message_length).map_err(|_| RawError::Malformed)?;
+    let body_bytes = length
+        .checked_sub(u64::try_from(HEADER_BYTES).unwrap_or(u64::MAX))
+        .filter(|_| length <= MAX_MESSAGE_BYTES)
+        .ok_or(RawError::Malformed)?;
+    let read = stream.take(body_bytes).read_to_end(&mut message).await?;
+    if u64::try_from(read) != Ok(body_bytes) {
+        return Err(RawError::Truncated);
+    }
+    Ok(message)
+}
+
+async fn within<T, E: Into<RawError>>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, RawError> {
+    match timeout(limit, work).await {
+        Ok(result) => result.map_err(Into::into),
+        Err(_) => Err(RawError::TimedOut { limit }),
+    }
+}
+
+fn is_close(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::BrokenPipe
+            // TLS without a closing alert.
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
+/// A server's own limit; protects the test from a length that is none.
+const MAX_MESSAGE_BYTES: u64 = 48_000_000;

@@ -1,0 +1,461 @@
+//! SCRAM as a client does it, written from RFC 5802 and 7677 without a look at the proxy's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bson::spec::BinarySubtype;
+use bson::{Binary, Bson, Document, doc};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use md5::{Digest as _, Md5};
+use parking_lot::Mutex;
+use sha1::Sha1;
+use sha2::Sha256;
+
+use super::{RawClient, RawError, RawReply};
+
+/// How to authenticate, and as whom.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The database that the user is defined in.
+    pub db: String,
+    /// The user's name, unescaped.
+    pub user: String,
+    /// The password, as the user would type it.
+    pub password: String,
+    /// Which of the two.
+    pub mechanism: Mechanism,
+    /// How the conversation begins.
+    pub start: Start,
+    /// Whether the server is asked to leave out the last, empty exchange.
+    pub skip_empty_exchange: bool,
+    /// Where derived keys are kept; clones of a login share it.
+    pub keys: KeyCache,
+}
+
+impl Login {
+    /// SCRAM-SHA-256 by commands, the shorter way.
+    pub fn new(db: &str, user: &str, password: &str) -> Self {
+        Self {
+            db: db.to_owned(),
+            user: user.to_owned(),
+            password: password.to_owned(),
+            mechanism: Mechanism::ScramSha256,
+            start: Start::Command,
+            skip_empty_exchange: true,
+            keys: KeyCache::default(),
+        }
+    }
+
+    /// With this mechanism.
+    #[must_use]
+    pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
+        self.mechanism = mechanism;
+        self
+    }
+
+    /// Beginning like this.
+    #[must_use]
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// With the empty exchange at the end, as old drivers have it.
+    #[must_use]
+    pub fn with_empty_exchange(mut self) -> Self {
+        self.skip_empty_exchange = false;
+        self
+    }
+
+    /// With keys that other logins use too.
+    #[must_use]
+    pub fn keys(mut self, keys: &KeyCache) -> Self {
+        self.keys = keys.clone();
+        self
+    }
+}
+
+/// A mechanism that a password is proven by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    /// `SCRAM-SHA-1`
+    ScramSha1,
+    /// `SCRAM-SHA-256`
+    ScramSha256,
+}
+
+impl Mechanism {
+    /// Both, for tests that go through them.
+    pub const ALL: [Self; 2] = [Self::ScramSha1, Self::ScramSha256];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ScramSha1 => "SCRAM-SHA-1",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+        }
+    }
+
+    fn hash(self, bytes: &[u8]) -> Vec<u8> {
+        match self {
+            Self::ScramSha1 => Sha1::digest(bytes).to_vec(),
+            Self::ScramSha256 => Sha256::digest(bytes).to_vec(),
+        }
+    }
+
+    fn hmac(self, key: &[u8], message: &[u8]) -> Vec<u8> {
+        match self {
+            Self::ScramSha1 => {
+                let mac = Hmac::<Sha1>::new_from_slice(key).expect("HMAC takes keys of any length");
+                mac.chain_update(message).finalize().into_bytes().to_vec()
+            }
+            Self::ScramSha256 => {
+                let mac =
+                    Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+                mac.chain_update(message).finalize().into_bytes().to_vec()
+            }
+        }
+    }
+
+    fn salted_password(self, login: &Login, salt: &[u8], iterations: u32) -> Vec<u8> {
+        match self {
+            Self::ScramSha1 => {
+                let digest = Md5::digest(format!("{}:mongo:{}", login.user, login.password));
+                let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+                pbkdf2::pbkdf2_hmac_array::<Sha1, 20>(hex.as_bytes(), salt, iterations).to_vec()
+            }
+            Self::ScramSha256 => {
+                // What SASLprep refuses is sent as it is: the server will say what it thinks of it.
+                let prepared = stringprep::saslprep(&login.password);
+                let prepared = prepared.as_deref().unwrap_or(&login.password).as_bytes();
+                pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(prepared, salt, iterations).to_vec()
+            }
+        }
+    }
+}
+
+/// How a conversation begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// By `saslStart`; the test says hello itself, or does not.
+    Command,
+    /// Inside a `hello` by OP_MSG, and by `saslStart` after it if the server does not take it up.
+    SpeculativeHello,
+    /// The same inside an `isMaster` by OP_QUERY.
+    SpeculativeLegacyHello,
+}
+
+/// What an authentication came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The server's or the client's last word.
+    pub verdict: Verdict,
+    /// All replies in their order, that of a hello included.
+    pub replies: Vec<RawReply>,
+}
+
+impl Outcome {
+    /// Whether the connection is authenticated.
+    pub fn is_authenticated(&self) -> bool {
+        self.verdict == Verdict::Authenticated
+    }
+
+    /// The error of the reply that ended it, if one did.
+    pub fn code(&self) -> Option<i32> {
+        self.replies.last().and_then(RawReply::code)
+    }
+}
+
+/// How an authentication ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Both sides have proven that they know the password.
+    Authenticated,
+    /// The last reply is an error.
+    Refused,
+    /// The server did not do what it must, or could not prove itself.
+    Implausible(&'static str),
+}
+
+/// Keys by what they are derived from: 15,000 rounds for each login would be most of a test's time.
+#[derive(Clone, Default)]
+pub struct KeyCache {
+    salted_passwords: Arc<Mutex<HashMap<KeySource, Vec<u8>>>>,
+}
+
+impl KeyCache {
+    fn salted_password(&self, login: &Login, salt: &[u8], iterations: u32) -> Vec<u8> {
+        let source = KeySource {
+            mechanism: login.mechanism,
+            user: login.user.clone(),
+            password: login.password.clone(),
+            salt: salt.to_vec(),
+            iterations,
+        };
+        if let Some(known) = self.salted_passwords.lock().get(&source) {
+            return known.clone();
+        }
+        let salted_password = login.mechanism.salted_password(login, salt, iterations);
+        let mut cache = self.salted_passwords.lock();
+        if cache.len() >= MAX_KEYS {
+            cache.clear();
+        }
+        cache.insert(source, salted_password.clone());
+        salted_password
+    }
+}
+
+impl std::fmt::Debug for KeyCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyCache").finish_non_exhaustive()
+    }
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct KeySource {
+    mechanism: Mechanism,
+    user: String,
+    password: String,
+    salt: Vec<u8>,
+    iterations: u32,
+}
+
+/// Has the whole conversation and keeps all replies.
+pub(super) async fn run(client: &mut RawClient, login: &Login) -> Result<Outcome, RawError> {
+    let mut replies = Vec::new();
+    let verdict = converse(client, login, &mut replies).await?;
+    Ok(Outcome { verdict, replies })
+}
+
+async fn converse(
+    client: &mut RawClient,
+    login: &Login,
+    replies: &mut Vec<RawReply>,
+) -> Result<Verdict, RawError> {
+    let first = ClientFirst::new(&login.user);
+    let Some(challenge) = begin(client, login, &first, replies).await? else {
+        return Ok(Verdict::Refused);
+    };
+    let id = challenge
+        .get("conversationId")
+        .cloned()
+        .unwrap_or(Bson::Null);
+    let answer = match payload(&challenge).map(|payload| Answer::new(login, &first, &payload)) {
+        Some(Ok(answer)) => answer,
+        Some(Err(reason)) => return Ok(Verdict::Implausible(reason)),
+        None => return Ok(Verdict::Implausible("no payload in the challenge")),
+    };
+    let proven = go_on(client, login, &id, &answer.payload, replies).await?;
+    let Some(proven) = proven else {
+        return Ok(Verdict::Refused);
+    };
+    if payload(&proven).as_deref() != Some(&answer.expected) {
+        return Ok(Verdict::Implausible("the server's signature is wrong"));
+    }
+    if proven.get_bool("done").unwrap_or_default() {
+        return Ok(Verdict::Authenticated);
+    }
+    match go_on(client, login, &id, "", replies).await? {
+        None => Ok(Verdict::Refused),
+        Some(end) if end.get_bool("done").unwrap_or_default() => Ok(Verdict::Authenticated),
+        Some(_) => Ok(Verdict::Implausible("the conversation does not end")),
+    }
+}
+
+/// The server's challenge, or `None` if it refused.
+async fn begin(
+    client: &mut RawClient,
+    login: &Login,
+    first: &ClientFirst,
+    replies: &mut Vec<RawReply>,
+) -> Result<Option<Document>, RawError> {
+    let sasl_start = doc! {
+        "saslStart": 1,
+        "mechanism": login.mechanism.name(),
+        "payload": binary(&format!("n,,{}", first.bare)),
+        "autoAuthorize": 1,
+        "options": { "skipEmptyExchange": login.skip_empty_exchange },
+    };
+    let mut speculative = sasl_start.clone();
+    speculative.insert("db", &login.db);
+    let fields = doc! {
+        "saslSupportedMechs": format!("{}.{}", login.db, login.user),
+        "speculativeAuthenticate": speculative,
+    };
+    let hello = match login.start {
+        Start::Command => None,
+        Start::SpeculativeHello => Some(client.hello(fields).await?),
+        Start::SpeculativeLegacyHello => Some(client.legacy_hello(fields).await?),
+    };
+    if let Some(hello) = hello {
+        let (is_ok, body) = (hello.is_ok(), hello.body.clone());
+        replies.push(hello);
+        if !is_ok {
+            return Ok(None);
+        }
+        if let Ok(challenge) = body.get_document("speculativeAuthenticate") {
+            return Ok(Some(challenge.clone()));
+        }
+    }
+    let reply = client.command(&login.db, sasl_start).await?;
+    Ok(kept(reply, replies))
+}
+
+/// The reply to a `saslContinue`, or `None` if it is an error.
+async fn go_on(
+    client: &mut RawClient,
+    login: &Login,
+    conversation_id: &Bson,
+    payload: &str,
+    replies: &mut Vec<RawReply>,
+) -> Result<Option<Document>, RawError> {
+    let command = doc! {
+        "saslContinue": 1,
+        "conversationId": conversation_id,
+        "payload": binary(payload),
+    };
+    let reply = client.command(&login.db, command).await?;
+    Ok(kept(reply, replies))
+}
+
+fn kept(reply: RawReply, replies: &mut Vec<RawReply>) -> Option<Document> {
+    let body = reply.is_ok().then(|| reply.body.clone());
+    replies.push(reply);
+    body
+}
+
+/// What the client says first, without the header `n,,`.
+struct ClientFirst {
+    nonce: String,
+    bare: String,
+}
+
+impl ClientFirst {
+    fn new(user: &str) -> Self {
+        let nonce = STANDARD.encode(rand::random::<[u8; 24]>());
+        let user = user.replace('=', "=3D").replace(',', "=2C");
+        Self {
+            bare: format!("n={user},r={nonce}"),
+            nonce,
+        }
+    }
+}
+
+/// The answer to a challenge, and what the server must then say.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    payload: String,
+    expected: String,
+}
+
+impl Answer {
+    fn new(login: &Login, first: &ClientFirst, challenge: &str) -> Result<Self, &'static str> {
+        let field = |name: &str| {
+            challenge
+                .split(',')
+                .find_map(|field| field.strip_prefix(name))
+        };
+        let nonce = field("r=").ok_or("no nonce in the challenge")?;
+        if !nonce.starts_with(&first.nonce) || nonce.len() == first.nonce.len() {
+            return Err("the server's nonce does not continue ours");
+        }
+        let salt = field("s=").and_then(|salt| STANDARD.decode(salt).ok());
+        let salt = salt.ok_or("no salt in the challenge")?;
+        let iterations = field("i=").and_then(|iterations| iterations.parse().ok());
+        let iterations = iterations.ok_or("no iterations in the challenge")?;
+        // As drivers do: less would let a false server guess the password.
+        if iterations < MIN_ITERATIONS {
+            return Err("too few iterations in the challenge");
+        }
+
+        let mechanism = login.mechanism;
+        let salted_password = login.keys.salted_password(login, &salt, iterations);
+        let client_key = mechanism.hmac(&salted_password, b"Client Key");
+        let server_key = mechanism.hmac(&salted_password, b"Server Key");
+        let without_proof = format!("c=biws,r={nonce}");
+        let auth_message = format!("{},{challenge},{without_proof}", first.bare);
+        let signature = mechanism.hmac(&mechanism.hash(&client_key), auth_message.as_bytes());
+        let proof: Vec<u8> = client_key
+            .iter()
+            .zip(&signature)
+            .map(|(a, b)| a ^ b)
+            .collect();
+        let expected = mechanism.hmac(&server_key, auth_message.as_bytes());
+        Ok(Self {
+            payload: format!("{without_proof},p={}", STANDARD.encode(proof)),
+            expected: format!("v={}", STANDARD.encode(expected)),
+        })
+    }
+}
+
+fn binary(text: &str) -> Binary {
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: text.as_bytes().to_vec(),
+    }
+}
+
+fn payload(body: &Document) -> Option<String> {
+    let bytes = body.get_binary_generic("payload").ok()?;
+    String::from_utf8(bytes.clone()).ok()
+}
+
+const MIN_ITERATIONS: u32 = 4096;
+/// Far more users than a test has; protects memory in a storm of made-up ones.
+const MAX_KEYS: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The examples of RFC 5802 and RFC 7677, which use the password as it is.
+    #[test]
+    fn answers_are_those_of_the_rfcs() {
+        let login = Login::new("admin", "user", "pencil");
+        let first = ClientFirst {
+            nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
+            bare: "n=user,r=rOprNGfwEbeRWgbNEkqO".to_owned(),
+        };
+        let challenge = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                         s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+        let expected = Answer {
+            payload: "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
+                      p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+                .to_owned(),
+            expected: "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=".to_owned(),
+        };
+        assert_eq!(Answer::new(&login, &first, challenge), Ok(expected));
+    }
+
+    #[test]
+    fn implausible_challenges_are_told_apart() {
+        let login = Login::new("admin", "user", "pencil");
+        let first = ClientFirst::new("a=b,c");
+        assert!(first.bare.starts_with("n=a=3Db=2Cc,r="));
+        let nonce = &first.nonce;
+        for (challenge, reason) in [
+            ("s=AAAA,i=4096".to_owned(), "no nonce in the challenge"),
+            (
+                "r=other,s=AAAA,i=4096".to_owned(),
+                "the server's nonce does not continue ours",
+            ),
+            (
+                format!("r={nonce},s=AAAA,i=4096"),
+                "the server's nonce does not continue ours",
+            ),
+            (format!("r={nonce}x,i=4096"), "no salt in the challenge"),
+            (
+                format!("r={nonce}x,s=AAAA"),
+                "no iterations in the challenge",
+            ),
+            (
+                format!("r={nonce}x,s=AAAA,i=4095"),
+                "too few iterations in the challenge",
+            ),
+        ] {
+            assert_eq!(Answer::new(&login, &first, &challenge), Err(reason));
+        }
+    }
+}

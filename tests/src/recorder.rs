@@ -1,0 +1,333 @@
+//! A forwarder between a client and a server that remembers every byte and can misbehave.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::Document;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+
+use crate::raw::RawReply;
+use crate::raw::message::split_messages;
+
+/// Accepts on loopback and forwards each connection to one target.
+///
+/// Dropping it closes all of its connections.
+#[derive(Debug)]
+#[must_use = "dropping it closes its connections"]
+pub struct Recorder {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: JoinHandle<()>,
+}
+
+impl Recorder {
+    /// Begins to forward to `target`.
+    pub async fn start(target: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let behaviour = Behaviour {
+            delay: Duration::ZERO,
+            is_frozen: false,
+            is_refusing: false,
+        };
+        let shared = Arc::new(Shared {
+            target,
+            behaviour: watch::Sender::new(behaviour),
+            connections: Mutex::new(Vec::new()),
+        });
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self {
+            address,
+            shared,
+            accepting,
+        })
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// All connections since the start, in the order in which they came, closed ones included.
+    pub fn connections(&self) -> Vec<Recording> {
+        let connections = self.shared.connections.lock();
+        connections
+            .iter()
+            .map(|connection| connection.recording.clone())
+            .collect()
+    }
+
+    /// How many connections are open now.
+    pub fn open_count(&self) -> usize {
+        let connections = self.shared.connections.lock();
+        connections
+            .iter()
+            .filter(|connection| connection.recording.is_open)
+            .count()
+    }
+
+    /// Forgets the bytes so far, so that an assertion sees only what follows.
+    pub fn forget(&self) {
+        for connection in self.shared.connections.lock().iter_mut() {
+            connection.recording.from_client.clear();
+            connection.recording.from_server.clear();
+            connection.recording.is_truncated = false;
+        }
+    }
+
+    /// Ends the connection at `index`, counted as in [`Recorder::connections`].
+    pub fn cut(&self, index: usize, how: Cut) {
+        if let Some(connection) = self.shared.connections.lock().get_mut(index) {
+            connection.cut(how);
+        }
+    }
+
+    /// Ends all connections; new ones are accepted.
+    pub fn cut_all(&self, how: Cut) {
+        for connection in self.shared.connections.lock().iter_mut() {
+            connection.cut(how);
+        }
+    }
+
+    /// Waits this long before each chunk is forwarded, in both directions.
+    pub fn delay(&self, delay: Duration) {
+        self.shared
+            .behaviour
+            .send_modify(|behaviour| behaviour.delay = delay);
+    }
+
+    /// Forwards nothing more, and keeps all connections open.
+    pub fn freeze(&self) {
+        self.shared
+            .behaviour
+            .send_modify(|behaviour| behaviour.is_frozen = true);
+    }
+
+    /// Forwards again, beginning with what was held back.
+    pub fn thaw(&self) {
+        self.shared
+            .behaviour
+            .send_modify(|behaviour| behaviour.is_frozen = false);
+    }
+
+    /// Whether new connections are closed as soon as they are accepted.
+    pub fn refuse(&self, is_refusing: bool) {
+        self.shared
+            .behaviour
+            .send_modify(|behaviour| behaviour.is_refusing = is_refusing);
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// How a connection is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// In order, as by a process that exits.
+    Close,
+    /// By a reset, as by a machine that has lost its memory of the connection.
+    Reset,
+}
+
+/// What passed over one connection.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// What the client sent and was, or is about to be, forwarded to the server.
+    pub from_client: Vec<u8>,
+    /// What the server sent and was, or is about to be, forwarded to the client.
+    pub from_server: Vec<u8>,
+    /// Whether a direction had more bytes than are remembered.
+    pub is_truncated: bool,
+    /// Whether it is still being forwarded.
+    pub is_open: bool,
+}
+
+impl Recording {
+    /// The whole messages that went to the server.
+    pub fn messages_from_client(&self) -> Vec<&[u8]> {
+        split_messages(&self.from_client)
+    }
+
+    /// The whole messages that went to the client.
+    pub fn messages_from_server(&self) -> Vec<&[u8]> {
+        split_messages(&self.from_server)
+    }
+
+    /// The bodies of the OP_MSG that went to the server; other messages are left out.
+    pub fn commands(&self) -> Vec<Document> {
+        let messages = self.messages_from_client().into_iter();
+        let messages = messages.filter_map(|message| RawReply::parse(message.to_vec()));
+        messages.map(|message| message.body).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    behaviour: watch::Sender<Behaviour>,
+    connections: Mutex<Vec<Connection>>,
+}
+
+impl Shared {
+    fn with_recording(&self, index: usize, change: impl FnOnce(&mut Recording)) {
+        if let Some(connection) = self.connections.lock().get_mut(index) {
+            change(&mut connection.recording);
+        }
+    }
+
+    fn record(&self, index: usize, direction: Direction, bytes: &[u8]) {
+        self.with_recording(index, |recording| {
+            let recorded = match direction {
+                Direction::ToServer => &mut recording.from_client,
+                Direction::ToClient => &mut recording.from_server,
+            };
+            let room = MAX_RECORDED_BYTES
+                .saturating_sub(recorded.len())
+                .min(bytes.len());
+            let (kept, lost) = bytes.split_at(room);
+            recorded.extend(kept);
+            recording.is_truncated |= !lost.is_empty();
+        });
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Behaviour {
+    delay: Duration,
+    is_frozen: bool,
+    is_refusing: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    recording: Recording,
+    how: Option<Cut>,
+    ended: Arc<Notify>,
+}
+
+impl Connection {
+    fn cut(&mut self, how: Cut) {
+        self.how = Some(how);
+        self.ended.notify_one();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Ends all connections when this task is aborted.
+    let mut forwarding = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((client, _)) = accepted else {
+                    // Out of descriptors: the test fails by what does not arrive.
+                    return;
+                };
+                if !shared.behaviour.borrow().is_refusing {
+                    forwarding.spawn(forward(Arc::clone(&shared), client));
+                }
+            }
+            Some(_) = forwarding.join_next() => {}
+        }
+    }
+}
+
+async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
+    let ended = Arc::new(Notify::new());
+    let index = {
+        let mut connections = shared.connections.lock();
+        let recording = Recording {
+            from_client: Vec::new(),
+            from_server: Vec::new(),
+            is_truncated: false,
+            is_open: true,
+        };
+        connections.push(Connection {
+            recording,
+            how: None,
+            ended: Arc::clone(&ended),
+        });
+        connections.len() - 1
+    };
+    if let Ok(mut server) = TcpStream::connect(shared.target).await {
+        // Small messages must not wait for each other's acknowledgement.
+        drop((client.set_nodelay(true), server.set_nodelay(true)));
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        let both = async {
+            tokio::join!(
+                pump(&shared, index, Direction::ToServer, from_client, to_server),
+                pump(&shared, index, Direction::ToClient, from_server, to_client),
+            )
+        };
+        tokio::select! {
+            _ = both => {}
+            () = ended.notified() => {}
+        }
+        let how = shared
+            .connections
+            .lock()
+            .get(index)
+            .and_then(|connection| connection.how);
+        if how == Some(Cut::Reset) {
+            drop((client.set_zero_linger(), server.set_zero_linger()));
+        }
+    }
+    shared.with_recording(index, |recording| recording.is_open = false);
+}
+
+/// Forwards one direction to its end, which it passes on.
+async fn pump(
+    shared: &Shared,
+    index: usize,
+    direction: Direction,
+    mut source: impl AsyncRead + Unpin,
+    mut target: impl AsyncWrite + Unpin,
+) {
+    let mut behaviour = shared.behaviour.subscribe();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    while let Ok(length) = source.read(&mut buffer).await {
+        let (chunk, _) = buffer.split_at(length);
+        let delay = behaviour.borrow().delay;
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+        if behaviour
+            .wait_for(|behaviour| !behaviour.is_frozen)
+            .await
+            .is_err()
+        {
+            return;
+        }
+        if chunk.is_empty() {
+            break;
+        }
+        // Before it is sent: whoever sees an effect of these bytes must find them recorded.
+        shared.record(index, direction, chunk);
+        if target.write_all(chunk).await.is_err() {
+            break;
+        }
+    }
+    // The other side may be gone already.
+    drop(target.shutdown().await);
+}
+
+const CHUNK_BYTES: usize = 64 * 1024;
+/// For each direction of a connection; more than any message a test looks into.
+const MAX_RECORDED_BYTES: usize = 64 * 1024 * 1024;
