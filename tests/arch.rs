@@ -1,1 +1,1 @@
-
+//! The dependency test of docs/ARCHITECTURE.md.

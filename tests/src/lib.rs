@@ -18,3 +18,4 @@ pub mod mongod;
 pub mod raw;
 pub mod recorder;
 pub mod scratch;
+pub mod seawall;

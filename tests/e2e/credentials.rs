@@ -1,0 +1,1 @@
+//! Where credentials come from, and every rule that makes it safe.

@@ -1,0 +1,1 @@
+//! No reply ever reaches another client, whatever clients do.

@@ -1,0 +1,1 @@
+//! SIGTERM and its kin: clients move on, nothing fails.

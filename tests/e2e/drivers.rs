@@ -1,0 +1,1 @@
+//! Real drivers, direct and through Seawall, with equal output.

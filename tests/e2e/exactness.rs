@@ -1,0 +1,1 @@
+//! Every operation counted once and timed exactly, with the profiler as the reference.

@@ -1,0 +1,1 @@
+//! Messages of every form, well made and malformed, answered as a server would.

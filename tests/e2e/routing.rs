@@ -1,0 +1,1 @@
+//! Read preference, cursors and transactions land on the right server.

@@ -1,0 +1,1 @@
+//! Starting: configuration, a deployment that is down, TLS, unix sockets.

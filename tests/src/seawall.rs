@@ -1,0 +1,154 @@
+//! Seawall itself, in the test's process: started on free ports in front of a deployment.
+
+use std::time::Duration;
+
+use mongodb::{Client, options::ClientOptions};
+use seawall::app::{App, StartError};
+use seawall_config::Settings;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::eventually::eventually;
+
+/// How long a deployment may take to be seen.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// A running Seawall; ends when dropped.
+#[derive(Debug)]
+pub struct Seawall {
+    /// The application, for what no client can see.
+    pub app: App,
+}
+
+/// How it is configured.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// More TOML, after what every test needs: whole sections, or keys of sections of one's own.
+    pub toml: String,
+    /// Listen on this address instead of a free port on loopback.
+    pub listen: Option<String>,
+}
+
+impl Seawall {
+    /// In front of a deployment, with nothing configured but its address and free ports; waits until it has
+    /// been seen.
+    pub async fn start(deployment: &str) -> Self {
+        Self::start_with(deployment, Options::default()).await
+    }
+
+    /// With more configuration; waits until the deployment has been seen.
+    pub async fn start_with(deployment: &str, options: Options) -> Self {
+        let seawall = Self::launch(deployment, options)
+            .await
+            .expect("Seawall starts");
+        seawall.ready().await;
+        seawall
+    }
+
+    /// Without waiting for the deployment.
+    ///
+    /// # Errors
+    /// What keeps it from starting.
+    pub async fn launch(deployment: &str, options: Options) -> Result<Self, StartError> {
+        let listen = options.listen.unwrap_or_else(|| "127.0.0.1:0".to_owned());
+        let toml = format!(
+            "listen.address = {listen:?}\ndeployment.uri = {deployment:?}\nadmin.address = \"127.0.0.1:0\"\n{}",
+            options.toml
+        );
+        let settings = Settings::from_toml(&toml).unwrap_or_else(|problems| panic!("{problems}"));
+        Ok(Self {
+            app: App::start(settings).await?,
+        })
+    }
+
+    /// Waits until operations can be served.
+    pub async fn ready(&self) {
+        let ready = || async { self.get("/health/ready").await.0 == 200 };
+        eventually(READY_LIMIT, ready)
+            .await
+            .expect("the deployment is seen");
+        let decided = || async { self.api("/api/v1/status").await["credentials"] != "auto" };
+        eventually(READY_LIMIT, decided)
+            .await
+            .expect("the credentials' source is found");
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> &str {
+        self.app.client_addresses().first().expect("it listens")
+    }
+
+    /// A connection string without credentials.
+    pub fn uri(&self) -> String {
+        format!("mongodb://{}/", self.address())
+    }
+
+    /// The official driver through Seawall, as a user.
+    pub async fn client(&self, user: &str, password: &str, source: &str) -> Client {
+        let uri = format!(
+            "mongodb://{user}:{password}@{}/?authSource={source}",
+            self.address()
+        );
+        let options = ClientOptions::parse(uri)
+            .await
+            .expect("the string is sound");
+        Client::with_options(options).expect("the options are sound")
+    }
+
+    /// What the API answers at a path.
+    pub async fn api(&self, path: &str) -> Value {
+        let (status, body) = self.get(path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+    }
+
+    /// Status and body of a GET on the admin address.
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        self.request("GET", path, "").await
+    }
+
+    /// Status and body of a request on the admin address, with more headers.
+    pub async fn request(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
+        let address = self.app.admin_address().expect("it has an admin address");
+        let mut stream = TcpStream::connect(address)
+            .await
+            .expect("the admin address is served");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n"
+        );
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .expect("the request is taken");
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .expect("the answer is text");
+        let status = answer
+            .split(' ')
+            .nth(1)
+            .and_then(|s| s.parse().ok())
+            .expect("a status");
+        let body = answer
+            .split_once("\r\n\r\n")
+            .map(|(_, body)| body.to_owned());
+        (status, body.unwrap_or_default())
+    }
+
+    /// The sum of a metric's series whose line contains each of `labels`.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        let (_, text) = self.get("/metrics").await;
+        let series = text.lines().filter(|line| {
+            let rest = line.strip_prefix(name);
+            let is_named = rest.is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '));
+            is_named && labels.iter().all(|label| line.contains(label))
+        });
+        series
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    }
+}
