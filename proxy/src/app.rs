@@ -107,7 +107,7 @@ pub struct App {
     stop_accepting: CancellationToken,
     stop: CancellationToken,
     tracker: TaskTracker,
-    runtimes: Option<(Runtime, Runtime)>,
+    planes: Planes,
 }
 
 impl fmt::Debug for App {
@@ -123,11 +123,6 @@ impl Drop for App {
         self.stop_accepting.cancel();
         self.stop.cancel();
         self.shared.topology.close();
-        if let Some((data_plane, control_plane)) = self.runtimes.take() {
-            // May be dropped inside another runtime, which must not be blocked.
-            data_plane.shutdown_background();
-            control_plane.shutdown_background();
-        }
     }
 }
 
@@ -137,77 +132,9 @@ impl App {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
-        let data_plane = data_plane(&settings).map_err(StartError::Threads)?;
-        let control_plane = control_plane().map_err(StartError::Threads)?;
-        let mut app = Self::wire(&settings, &data_plane, &control_plane).await?;
-        app.listen(&settings, &data_plane, &control_plane).await?;
-        app.runtimes = Some((data_plane, control_plane));
-        Ok(app)
-    }
-
-    async fn wire(
-        settings: &config::Settings,
-        data_plane: &Runtime,
-        control_plane: &Runtime,
-    ) -> Result<Self, StartError> {
-        let observer = Observer::new(
-            settings.shapes.enabled,
-            settings.shapes.max_shapes.get(),
-            settings.shapes.max_namespaces.get(),
-        );
-        let observer = Arc::new(observer?);
-        let nonces = Arc::new(NonceSource::new()?);
-        let deployment = DeploymentOptions::parse(
-            settings.deployment.uri.expose(),
-            settings.deployment.heartbeat_frequency,
-        );
-        let deployment = deployment.await?;
-        let credential_settings =
-            credential_settings(&settings.auth, &settings.limits, &deployment)?;
-        let tls = match deployment.tls() {
-            Some((ca, identity, trusts_anyone)) => {
-                let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
-                Some(Arc::new(tls))
-            }
-            None => None,
-        };
-        let connector = Connector::new(
-            tls,
-            settings.deployment.connect_timeout,
-            Arc::clone(&nonces),
-        );
-        let topology = Topology::start(
-            deployment,
-            topology_settings(settings),
-            connector,
-            Arc::clone(&observer),
-            data_plane.handle().clone(),
-            control_plane.handle().clone(),
-        );
-        let credentials = Credentials::start(
-            credential_settings,
-            Arc::clone(&topology),
-            Arc::clone(&nonces),
-            data_plane.handle().clone(),
-        );
-        let (draining, draining_seen) = watch::channel(None);
-        let limits = &settings.limits;
-        let shared = Arc::new(Shared {
-            settings: client_settings(settings),
-            topology,
-            observer,
-            limits: Limits::new(
-                max_clients(settings),
-                limits.unauthenticated_connections.get(),
-                limits.max_in_flight_operations.get(),
-            ),
-            pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
-            credentials,
-            nonces,
-            budget: MemoryBudget::of_bytes(limits.message_memory_bytes),
-            draining: draining_seen,
-        });
-        Ok(Self {
+        let planes = Planes::start(&settings).map_err(StartError::Threads)?;
+        let (shared, draining) = wire(&settings, &planes).await?;
+        let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
             shared,
@@ -218,16 +145,14 @@ impl App {
             stop_accepting: CancellationToken::new(),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
-            runtimes: None,
-        })
+            planes,
+        };
+        app.listen(&settings).await?;
+        Ok(app)
     }
 
-    async fn listen(
-        &mut self,
-        settings: &config::Settings,
-        data_plane: &Runtime,
-        control_plane: &Runtime,
-    ) -> Result<(), StartError> {
+    async fn listen(&mut self, settings: &config::Settings) -> Result<(), StartError> {
+        let data_plane = self.planes.data.handle().clone();
         let tls = match &settings.listen.tls {
             Some(tls) => {
                 let config = server_config(&tls.certificate_file, &tls.key_file)?;
@@ -253,7 +178,7 @@ impl App {
             };
             listeners.extend(bound.map_err(failed)?);
         }
-        self.open_window(settings, control_plane).await?;
+        self.open_window(settings).await?;
         for listener in listeners {
             self.client_addresses.push(listener.local_address());
             let door = Door {
@@ -266,20 +191,20 @@ impl App {
             data_plane.spawn(listener::accept(listener, door));
         }
         let maintenance = maintain(Arc::clone(&self.shared));
-        control_plane.spawn(self.stop.clone().run_until_cancelled_owned(maintenance));
+        let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
+        self.planes.control.spawn(maintenance);
         Ok(())
     }
 
-    async fn open_window(
-        &mut self,
-        settings: &config::Settings,
-        control_plane: &Runtime,
-    ) -> Result<(), StartError> {
+    async fn open_window(&mut self, settings: &config::Settings) -> Result<(), StartError> {
         let config::AdminAddress::Tcp(address) = &settings.admin.address else {
             return Ok(());
         };
         let wanted = address.clone();
-        let bound = control_plane.spawn(async move { TcpListener::bind(wanted).await });
+        let bound = self
+            .planes
+            .control
+            .spawn(async move { TcpListener::bind(wanted).await });
         let bound = bound
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -307,7 +232,7 @@ impl App {
             started_at: SystemTime::now(),
         });
         let stop = self.stop.clone();
-        control_plane.spawn(async move {
+        self.planes.control.spawn(async move {
             if let Err(error) = admin::serve(listener, window, stop).await {
                 tracing::error!(%error, "admin address no longer served");
             }
@@ -369,23 +294,122 @@ impl App {
     }
 }
 
-/// Data plane: clients and servers.
-fn data_plane(settings: &config::Settings) -> io::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    if let Some(threads) = settings.runtime.worker_threads {
-        builder.worker_threads(threads.get());
-    }
-    builder.thread_name("seawall-data").enable_all().build()
+/// The threads: two runtimes, so that monitors, scrapes and reports never stand in an operation's way.
+struct Planes {
+    /// Clients and servers.
+    data: Plane,
+    /// Everything else.
+    control: Plane,
 }
 
-/// Control plane: monitors, scrapes and reports, so that they never stand in an operation's way.
-fn control_plane() -> io::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    builder
-        .worker_threads(1)
-        .thread_name("seawall-control")
-        .enable_all()
-        .build()
+/// A runtime that may be dropped inside another, which must not be blocked.
+struct Plane(Option<Runtime>);
+
+impl std::ops::Deref for Plane {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("taken only in drop")
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Planes {
+    fn start(settings: &config::Settings) -> io::Result<Self> {
+        let mut data = Builder::new_multi_thread();
+        if let Some(threads) = settings.runtime.worker_threads {
+            data.worker_threads(threads.get());
+        }
+        let data = data.thread_name("seawall-data").enable_all().build()?;
+        let mut control = Builder::new_multi_thread();
+        let control = control
+            .worker_threads(1)
+            .thread_name("seawall-control")
+            .enable_all();
+        Ok(Self {
+            data: Plane(Some(data)),
+            control: Plane(Some(control.build()?)),
+        })
+    }
+}
+
+/// Builds what clients share, and begins to watch the deployment.
+async fn wire(
+    settings: &config::Settings,
+    planes: &Planes,
+) -> Result<(Arc<Shared>, watch::Sender<Option<Instant>>), StartError> {
+    let observer = Observer::new(
+        settings.shapes.enabled,
+        settings.shapes.max_shapes.get(),
+        settings.shapes.max_namespaces.get(),
+    );
+    let observer = Arc::new(observer?);
+    let nonces = Arc::new(NonceSource::new()?);
+    let deployment = DeploymentOptions::parse(
+        settings.deployment.uri.expose(),
+        settings.deployment.heartbeat_frequency,
+    );
+    let deployment = deployment.await?;
+    let credential_settings = credential_settings(&settings.auth, &settings.limits, &deployment)?;
+    let connector = connector(settings, &deployment, &nonces)?;
+    let topology = Topology::start(
+        deployment,
+        topology_settings(settings),
+        connector,
+        Arc::clone(&observer),
+        planes.data.handle().clone(),
+        planes.control.handle().clone(),
+    );
+    let credentials = Credentials::start(
+        credential_settings,
+        Arc::clone(&topology),
+        Arc::clone(&nonces),
+        planes.data.handle().clone(),
+    );
+    let (draining, draining_seen) = watch::channel(None);
+    let limits = &settings.limits;
+    let shared = Arc::new(Shared {
+        settings: client_settings(settings),
+        topology,
+        observer,
+        limits: Limits::new(
+            max_clients(settings),
+            limits.unauthenticated_connections.get(),
+            limits.max_in_flight_operations.get(),
+        ),
+        pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
+        credentials,
+        nonces,
+        budget: MemoryBudget::of_bytes(limits.message_memory_bytes),
+        draining: draining_seen,
+    });
+    Ok((shared, draining))
+}
+
+fn connector(
+    settings: &config::Settings,
+    deployment: &DeploymentOptions,
+    nonces: &Arc<NonceSource>,
+) -> Result<Connector, StartError> {
+    let tls = match deployment.tls() {
+        Some((ca, identity, trusts_anyone)) => {
+            let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
+            Some(Arc::new(tls))
+        }
+        None => None,
+    };
+    Ok(Connector::new(
+        tls,
+        settings.deployment.connect_timeout,
+        Arc::clone(nonces),
+    ))
 }
 
 async fn maintain(shared: Arc<Shared>) {

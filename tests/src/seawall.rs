@@ -70,7 +70,12 @@ impl Seawall {
         eventually(READY_LIMIT, ready)
             .await
             .expect("the deployment is seen");
-        let decided = || async { self.api("/api/v1/status").await["credentials"] != "auto" };
+        let decided = || async {
+            self.api("/api/v1/status")
+                .await
+                .get("credentials")
+                .is_some_and(|mode| mode != "auto")
+        };
         eventually(READY_LIMIT, decided)
             .await
             .expect("the credentials' source is found");

@@ -27,10 +27,7 @@ pub(super) struct Login {
 
 enum Step {
     /// The proof is verified here.
-    Verify {
-        known: Known,
-        conversation: ServerConversation,
-    },
+    Verify(Box<(Known, ServerConversation)>),
     /// The proof is carried to a server.
     Carry(Box<Carried>),
     /// Proven; an empty exchange is still to come.
@@ -179,10 +176,7 @@ impl Login {
             mechanism: start.mechanism,
             user: start.user,
             began,
-            step: Step::Verify {
-                known,
-                conversation,
-            },
+            step: Step::Verify(Box::new((known, conversation))),
             skips_empty_exchange: start.skips_empty_exchange,
             is_text: start.is_text,
         };
@@ -194,7 +188,7 @@ impl Login {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.step {
             Step::Carry(carried) => Some(carried.deadline()),
-            Step::Verify { .. } | Step::Empty(_) => None,
+            Step::Verify(_) | Step::Empty(_) => None,
         }
     }
 
@@ -223,10 +217,7 @@ impl Login {
                     },
                 ));
             }
-            Step::Verify {
-                known,
-                conversation,
-            } => Self::verified(around, mechanism, &self.user, known, conversation, &payload),
+            Step::Verify(step) => Self::verified(around, mechanism, &self.user, *step, &payload),
             Step::Carry(carried) => Self::carried(around, *carried, &payload).await,
         }
         .map_err(|error| {
@@ -262,8 +253,7 @@ impl Login {
         around: &Surroundings<'_>,
         mechanism: Mechanism,
         user: &UserName,
-        known: Known,
-        conversation: ServerConversation,
+        (known, conversation): (Known, ServerConversation),
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Vec<u8>), CredentialError> {
         let Ok(verified) = conversation.verify(payload) else {

@@ -13,7 +13,7 @@ use crate::{
     auth::{Identity, Standing},
     command::{
         Class, Command, ErrorReply, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
-        MAX_TIME_MS_EXPIRED, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
+        MAX_TIME_MS_EXPIRED, MaxTime, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
         RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
@@ -247,13 +247,12 @@ impl Operation<'_> {
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
         let now = observation.began();
         let pins = &self.shared.pins;
-        if let Some(cursor) = self.cursor_id() {
-            if let Some(pin) = pins.cursor(cursor, now) {
-                if let (Class::GetMore, Some(origin)) = (self.command.class, pin.origin) {
-                    observation.attribute_to(origin);
-                }
-                return Ok(pin.server);
+        let pin = self.cursor_id().and_then(|cursor| pins.cursor(cursor, now));
+        if let Some(pin) = pin {
+            if let (Class::GetMore, Some(origin)) = (self.command.class, pin.origin) {
+                observation.attribute_to(origin);
             }
+            return Ok(pin.server);
         }
         let is_sharded = || self.shared.topology.snapshot().description.kind == Kind::Sharded;
         let transaction = self.transaction();
@@ -403,6 +402,13 @@ impl Operation<'_> {
         Ended::Answer(self.reply_to.encode(0, &error.to_document()), outcome, 0)
     }
 
+    /// What is left of `maxTimeMS` after a wait, in milliseconds, if the wait was worth telling.
+    fn remaining_time(&self, waited: Duration) -> Option<(MaxTime, u64)> {
+        let (place, limit) = self.command.max_time.zip(self.max_time())?;
+        let left = limit.saturating_sub(waited).as_millis().max(1);
+        (waited >= LEAST_WAIT).then(|| (place, u64::try_from(left).unwrap_or(u64::MAX)))
+    }
+
     /// Sends the command over a connection and its reply to the client.
     async fn attempt(
         &self,
@@ -411,16 +417,7 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
     ) -> Attempt {
         observation.enter(Phase::Forward, Instant::now());
-        let waited = observation.began().elapsed();
-        let remaining = self
-            .command
-            .max_time
-            .zip(self.max_time())
-            .filter(|_| waited >= LEAST_WAIT);
-        let remaining = remaining.map(|(place, limit)| {
-            let left = limit.saturating_sub(waited).as_millis().max(1);
-            (place, u64::try_from(left).unwrap_or(u64::MAX))
-        });
+        let remaining = self.remaining_time(observation.began().elapsed());
         let outgoing = Outgoing::new(
             self.message,
             self.parsed,
@@ -494,7 +491,7 @@ impl Operation<'_> {
         mut checkout: Checkout,
         reply: Vec<u8>,
         facts: ReplyFacts,
-        observation: &mut Observation<'_>,
+        observation: &Observation<'_>,
     ) -> Attempt {
         if facts.code == Some(UNAUTHORIZED) {
             self.note_unauthorized(&mut checkout, &reply);

@@ -197,6 +197,7 @@ mod tests {
     }
 
     proptest! {
+        #[expect(clippy::as_conversions, reason = "small numbers")]
         #[test]
         fn quantiles_are_within_the_stated_error(
             mut values in prop::collection::vec(2_000u64..600_000_000_000, 1..200), q in 0.01f64..1.0,

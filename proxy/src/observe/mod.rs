@@ -34,9 +34,11 @@ use crate::shape::{self, Input, ShapeId};
 pub use self::{
     clients::{ClientRow, ConnectedClient},
     metric_name::{MetricKind, MetricName},
-    observation::{Observation, Outcome, PHASES, Phase},
+    observation::{OUTCOMES, Observation, Outcome, PHASES, Phase},
     servers::{CloseReason, ServerMetrics},
-    tables::{Namespace, NamespaceSums, OTHER, Place, Shape, ShapeIndex, ShapeSums},
+    tables::{
+        Namespace, NamespaceIndex, NamespaceSums, OTHER, Place, Shape, ShapeIndex, ShapeSums,
+    },
 };
 use self::{
     exporter::{Exporter, add_to_histogram},

@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use proptest::prelude::*;
-use tokio::{net::UnixStream, time::Instant};
+use tokio::{net::UnixStream, sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits,
-    inner::{Inner, Start, Todo},
+    inner::{Inner, Start, Ticket, Todo},
 };
 use crate::{
     auth::Identity,
@@ -287,6 +287,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+type Answer = oneshot::Receiver<Result<Connection, CheckOutError>>;
+
 /// The world round `Inner` in a random walk: who holds what, and what is being established.
 struct Walk {
     inner: Inner,
@@ -294,11 +296,7 @@ struct Walk {
     now: Instant,
     held: Vec<(Arc<Identity>, Connection)>,
     pending: Vec<(Arc<Identity>, Generation)>,
-    waits: Vec<(
-        Arc<Identity>,
-        super::inner::Ticket,
-        tokio::sync::oneshot::Receiver<Result<Connection, CheckOutError>>,
-    )>,
+    waits: Vec<(Arc<Identity>, Ticket, Answer)>,
 }
 
 impl Walk {

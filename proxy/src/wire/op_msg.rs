@@ -349,7 +349,7 @@ mod tests {
             ),
             (
                 0,
-                [ping.clone(), oversize].concat(),
+                [ping, oversize].concat(),
                 MessageError::SequenceSize,
                 Some(15),
             ),

@@ -21,7 +21,7 @@ impl Credentials {
     pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
         match self.mode() {
             CredentialMode::Lookup => match self.read_as_service(user).await {
-                Ok(credentials) => Reading::Keys(credentials),
+                Ok(credentials) => Reading::Keys(Box::new(credentials)),
                 Err(CredentialError::Refused) => Reading::Gone,
                 Err(CredentialError::Unavailable) => Reading::Unavailable,
             },
@@ -51,7 +51,7 @@ impl Credentials {
         match ask_own_keys(checkout.begin(), user).await {
             Ok(credentials) => {
                 checkout.finish();
-                Reading::Keys(credentials)
+                Reading::Keys(Box::new(credentials))
             }
             // Anybody may read itself: who may not is nobody any more.
             Err(Some(UsersInfoError::CommandFailed { code: UNAUTHORIZED })) => {

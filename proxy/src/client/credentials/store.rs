@@ -34,7 +34,7 @@ pub(in crate::client) struct Known {
 #[derive(Clone, Debug)]
 pub(in crate::client) enum Reading {
     /// The keys as they are now.
-    Keys(auth::Credentials),
+    Keys(Box<auth::Credentials>),
     /// The user is no more.
     Gone,
     /// A server refused the keys.
@@ -171,7 +171,7 @@ impl Store {
         match reading {
             Reading::Unavailable => {}
             Reading::Keys(credentials) if is_current => {
-                self.learn(user.clone(), credentials, None, now);
+                self.learn(user.clone(), *credentials, None, now);
             }
             Reading::Keys(_) => {}
             Reading::Gone => self.end(user, identity, Standing::Gone, is_current),
@@ -287,7 +287,12 @@ mod tests {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let (changed, _) = credentials("u", "two", 1);
-        store.confirm(&user("u"), &before.identity, Reading::Keys(changed), now);
+        store.confirm(
+            &user("u"),
+            &before.identity,
+            Reading::Keys(Box::new(changed)),
+            now,
+        );
         let after = store.known(&user("u"), now).unwrap();
         assert_eq!(after.identity.id(), before.identity.id());
         assert!(matches!(after.identity.login(), Login::Unknown));
