@@ -1,1 +1,5 @@
-//! x
+//! What the end-to-end comparison is made of: a load generator, the things compared, and their costs.
+
+pub mod load;
+pub mod process;
+pub mod setup;

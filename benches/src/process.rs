@@ -1,0 +1,118 @@
+//! A program under measurement, and what it costs.
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+/// A child process that ends with the value.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A child that is gone already needs no killing.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Process {
+    /// Starts a program with its output left out.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Ok(Self {
+            child: child.spawn()?,
+        })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+/// CPU time that a process has used so far, user and system.
+///
+/// # Errors
+/// If the process is gone, or `/proc` is not Linux'.
+pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in brackets may hold spaces; fields are counted after it.
+    let fields: Vec<&str> = stat
+        .rsplit(") ")
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .collect();
+    let ticks = |index: usize| {
+        fields
+            .get(index)
+            .and_then(|f| f.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    // utime and stime, in hundredths of a second (USER_HZ is 100 on Linux).
+    Ok(Duration::from_millis((ticks(11) + ticks(12)) * 10))
+}
+
+/// Resident memory of a process in bytes.
+///
+/// # Errors
+/// If the process is gone.
+pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    let status = BufReader::new(fs::File::open(format!("/proc/{pid}/status"))?);
+    for line in status.lines() {
+        if let Some(rest) = line?.strip_prefix("VmRSS:") {
+            let kibibytes = rest
+                .trim()
+                .trim_end_matches(" kB")
+                .parse::<u64>()
+                .unwrap_or(0);
+            return Ok(kibibytes * 1024);
+        }
+    }
+    Err(io::ErrorKind::NotFound.into())
+}
+
+/// A free port on loopback; free at the time of asking.
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// HAProxy in TCP mode with two threads, or `None` if it is not installed.
+///
+/// # Errors
+/// If it is there and does not start.
+pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<Process>> {
+    let program = [
+        "/usr/sbin/haproxy",
+        "/usr/local/sbin/haproxy",
+        "/usr/bin/haproxy",
+    ];
+    let Some(program) = program.iter().map(PathBuf::from).find(|path| path.exists()) else {
+        return Ok(None);
+    };
+    let path = directory.join("haproxy.cfg");
+    let text = format!(
+        "global\n  nbthread 2\n  maxconn 20000\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
+         timeout client 600s\n  timeout server 600s\nlisten mongo\n  bind 127.0.0.1:{port}\n  \
+         server s {server}\n"
+    );
+    fs::write(&path, text)?;
+    Process::start(Command::new(program).arg("-db").arg("-f").arg(path)).map(Some)
+}

@@ -1,0 +1,197 @@
+//! What is compared: a mongod by itself, behind HAProxy, behind Seawall.
+
+use std::{io, path::PathBuf, process::Command, sync::Arc, time::Duration};
+
+use bson::{Document, RawDocumentBuf, doc};
+use seawall::{
+    auth::{
+        Identity, Login, Mechanism, NonceSource, derive_from_password, parse_users_info,
+        users_info_command,
+    },
+    connection::{Connection, Connector, ServerAddress},
+    observe::{Observer, ServerMetrics},
+};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, ReplicaSet, create_user},
+    scratch::Scratch,
+};
+
+use crate::process::{Process, free_port, haproxy};
+
+/// The user that the load logs in as.
+const USER: &str = "load";
+const PASSWORD: &str = "only-a-bench";
+
+/// Documents in each collection.
+pub const DOCUMENTS: i32 = 1000;
+
+/// Something that can be put under load.
+#[derive(Debug)]
+pub struct Target {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// Where it listens.
+    pub address: ServerAddress,
+    /// The proxy's process, if there is one between.
+    pub process: Option<Process>,
+}
+
+/// Everything that a comparison needs.
+#[derive(Debug)]
+pub struct Setup {
+    /// A replica set of one, with authentication.
+    pub set: ReplicaSet,
+    /// What is compared; the first is direct.
+    pub targets: Vec<Target>,
+    identity: Identity,
+    connector: Connector,
+    metrics: ServerMetrics,
+    _scratch: Scratch,
+}
+
+impl Setup {
+    /// Starts all of it; `pool_size` is Seawall's `max_pool_size`.
+    pub async fn start(pool_size: usize) -> Self {
+        let options = Options::with_auth();
+        let set = ReplicaSet::start(1, options)
+            .await
+            .expect("a mongod starts");
+        let client = set.client().await.expect("it can be reached");
+        let user = NewUser::new("admin", USER, PASSWORD).role("readWriteAnyDatabase", "admin");
+        create_user(&client, &user)
+            .await
+            .expect("a user can be made");
+        for (collection, bytes) in [("small", 100), ("large", 16 * 1024)] {
+            let documents = (0..DOCUMENTS).map(|n| doc! {"_id": n, "text": "x".repeat(bytes)});
+            let collection = client.database("bench").collection::<Document>(collection);
+            collection
+                .insert_many(documents)
+                .await
+                .expect("documents can be inserted");
+        }
+        let identity = identity(&client).await;
+        let nonces = Arc::new(NonceSource::new().expect("random numbers"));
+        let observer = Observer::new(false, 1, 1).expect("metrics");
+        let scratch = Scratch::create().expect("a directory");
+        let server = set.primary().await.expect("a primary").address().to_string();
+        let mut targets = vec![Target {
+            name: "direct",
+            address: server.parse().expect("an address"),
+            process: None,
+        }];
+        targets.extend(behind_haproxy(&scratch, &server));
+        targets.push(behind_seawall(&server, pool_size));
+        let setup = Self {
+            set,
+            targets,
+            identity,
+            connector: Connector::new(None, Duration::from_secs(30), nonces),
+            metrics: observer.server("bench"),
+            _scratch: scratch,
+        };
+        for target in &setup.targets {
+            let connect = || async { setup.connect(&target.address).await.ok() };
+            eventually(Duration::from_secs(20), connect)
+                .await
+                .expect("every target serves");
+        }
+        setup
+    }
+
+    /// A connection that has logged in, with keys at hand: no PBKDF2.
+    ///
+    /// # Errors
+    /// If the target refuses.
+    pub async fn connect(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<Connection, seawall::connection::EstablishError> {
+        self.connector
+            .establish(address, &self.identity, &self.metrics)
+            .await
+    }
+}
+
+async fn identity(root: &mongodb::Client) -> Identity {
+    let command = users_info_command(USER, "admin");
+    let command = Document::try_from(command).expect("a command");
+    let reply = root
+        .database("admin")
+        .run_command(command)
+        .await
+        .expect("usersInfo");
+    let reply = RawDocumentBuf::try_from(&reply).expect("BSON");
+    let read = parse_users_info(&reply, USER, "admin").expect("credentials");
+    let keys = read.keys(Mechanism::ScramSha256).expect("SCRAM-SHA-256");
+    let (salt, iterations) = (keys.salt(), keys.iterations());
+    let derived = derive_from_password(Mechanism::ScramSha256, USER, PASSWORD, salt, iterations);
+    let derived = derived.expect("keys");
+    let login = Login::Keys {
+        client_key: derived.client_key,
+        keys: derived.keys,
+    };
+    Identity::new(USER, "admin", None, login)
+}
+
+fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
+    let port = free_port().expect("a port");
+    let process = haproxy(scratch.path(), server, port).expect("HAProxy starts")?;
+    let address = format!("127.0.0.1:{port}").parse().expect("an address");
+    Some(Target {
+        name: "HAProxy",
+        address,
+        process: Some(process),
+    })
+}
+
+fn behind_seawall(server: &str, pool_size: usize) -> Target {
+    let port = free_port().expect("a port");
+    let mut command = Command::new(seawall_binary().expect("Seawall builds"));
+    command
+        .args([
+            "serve",
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+            "--admin",
+            "off",
+        ])
+        .args(["--deployment", &format!("mongodb://{server}/")])
+        .env("SEAWALL_POOL__MAX_POOL_SIZE", pool_size.to_string());
+    let process = Process::start(&mut command).expect("Seawall starts");
+    let address = format!("127.0.0.1:{port}").parse().expect("an address");
+    Target {
+        name: "Seawall",
+        address,
+        process: Some(process),
+    }
+}
+
+/// The binary as users run it: built in release, whatever this program was built in.
+///
+/// # Errors
+/// If it does not build.
+pub fn seawall_binary() -> io::Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "seawall",
+            "--bin",
+            "seawall",
+        ])
+        .args(["--message-format=json-render-diagnostics"])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let messages = lines
+        .lines()
+        .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
+    let executables = messages.filter_map(|m| Some(m.get("executable")?.as_str()?.to_owned()));
+    executables
+        .last()
+        .map(PathBuf::from)
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
