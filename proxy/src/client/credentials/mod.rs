@@ -139,6 +139,18 @@ impl Credentials {
         *self.mode.borrow()
     }
 
+    /// The mode, waited for where it is still being found out: a login that comes right after the start must not
+    /// fail for coming early. Still undecided when the deployment could not be asked within the limit.
+    async fn decided_mode(&self) -> CredentialMode {
+        let mut mode = self.mode.subscribe();
+        let decided = mode.wait_for(|mode| *mode != CredentialMode::Undecided);
+        // The channel is ours and stays open, so that the only way to come to nothing is the limit.
+        match timeout(QUESTION_LIMIT, decided).await {
+            Ok(Ok(mode)) => *mode,
+            Ok(Err(_)) | Err(_) => CredentialMode::Undecided,
+        }
+    }
+
     /// Users whose keys are known.
     pub fn known_users(&self) -> usize {
         self.store.lock().count()
@@ -187,7 +199,7 @@ impl Credentials {
         if let Some(known) = self.freshened(user).await {
             return Ok(Obtained::Known(known));
         }
-        match self.mode() {
+        match self.decided_mode().await {
             CredentialMode::Own => self.introduction(user, mechanism).await,
             CredentialMode::Lookup => self.look_up(user, mechanism).await.map(Obtained::Known),
             CredentialMode::Users => self
