@@ -1,0 +1,255 @@
+//! What Seawall saw, in lines for a terminal. Computes and words; prints nothing.
+
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+
+use super::{
+    address_of,
+    burst::{Burst, CLIENTS},
+    deployment::{Deployment, USER},
+    traffic::DATABASE,
+};
+use crate::{
+    app::App,
+    observe::{MetricName, Observer, Outcome, Shape, ShapeSums},
+};
+
+/// What driver and Seawall counted, at one moment.
+pub(super) struct Figures {
+    /// Commands that the driver sent, by name.
+    sent: BTreeMap<String, u64>,
+    /// Operations that Seawall served, by command; what it answers itself (hello, logins) left out.
+    served: BTreeMap<String, u64>,
+    shapes: Vec<(Shape, ShapeSums)>,
+    client_connections: u64,
+    client_authentications: u64,
+    server_connections: u64,
+    server_authentications: u64,
+}
+
+impl Figures {
+    pub(super) fn take(observer: &Observer, sent: BTreeMap<String, u64>) -> Self {
+        let mut served = BTreeMap::<String, u64>::new();
+        for (namespace, sums) in observer.namespaces() {
+            let outcomes = Outcome::ALL.iter().zip(sums.outcomes);
+            let by_servers = outcomes.filter(|(outcome, _)| **outcome != Outcome::Local);
+            let count: u64 = by_servers.map(|(_, count)| count).sum();
+            if count > 0 {
+                *served.entry(namespace.command.to_owned()).or_default() += count;
+            }
+        }
+        let shapes = observer.shapes().into_iter();
+        let mut shapes: Vec<_> = shapes.map(|(shape, _, sums)| (shape, sums)).collect();
+        shapes.sort_by_key(|(_, sums)| Reverse(sums.durations.sum() + sums.more_time));
+        let metrics = observer.render();
+        let sum = |name: MetricName| sum_of_series(&metrics, name.as_str());
+        Self {
+            sent,
+            served,
+            shapes,
+            client_connections: sum(MetricName::ClientConnectionsTotal),
+            client_authentications: sum(MetricName::ClientAuthenticationsTotal),
+            server_connections: sum(MetricName::ServerConnectionsCreatedTotal),
+            server_authentications: sum(MetricName::ServerAuthenticationsTotal),
+        }
+    }
+
+    /// Whether Seawall served exactly what the driver sent.
+    pub(super) fn agree(&self) -> bool {
+        self.sent == self.served
+    }
+}
+
+/// The sum of a counter's series in Prometheus text.
+fn sum_of_series(metrics: &str, name: &str) -> u64 {
+    let series = metrics.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let is_named = rest.starts_with('{') || rest.starts_with(' ');
+        is_named.then(|| rest.rsplit(' ').next()?.parse::<u64>().ok())?
+    });
+    series.sum()
+}
+
+/// How a burst went, in a line.
+pub(super) fn burst_line(way: &str, burst: &Burst) -> String {
+    format!(
+        "{CLIENTS} short-lived clients {way}: {:.1} s",
+        burst.time.as_secs_f64()
+    )
+}
+
+/// The table of operations by fingerprint, heaviest first.
+pub(super) fn shapes(figures: &Figures) -> Vec<String> {
+    let mut lines = vec![
+        "\nWhat Seawall saw: operations by fingerprint, heaviest first (times in ms)\n".to_owned(),
+        format!(
+            "{:<17} {:<14} {:>6} {:>7} {:>7} {:>7} {:>8}  shape",
+            "command", "namespace", "count", "getMore", "p50", "p99", "total"
+        ),
+    ];
+    lines.extend(figures.shapes.iter().map(|(shape, sums)| {
+        let namespace = match &*shape.namespace.collection {
+            "" => shape.namespace.db.to_string(),
+            collection => format!("{}.{collection}", shape.namespace.db),
+        };
+        format!(
+            "{:<17} {:<14} {:>6} {:>7} {:>7.2} {:>7.2} {:>8.1}  {}",
+            shape.namespace.command,
+            namespace,
+            sums.count,
+            sums.more_count,
+            millis(sums.durations.quantile(0.5)),
+            millis(sums.durations.quantile(0.99)),
+            millis(sums.durations.sum() + sums.more_time),
+            shortened(&shape.text),
+        )
+    }));
+    lines
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(SHAPE_CHARACTERS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+        None => text.to_owned(),
+    }
+}
+
+/// Connections and logins before and behind Seawall, and the burst as the mongod counted it.
+pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) -> Vec<String> {
+    let row = |what: &str, left: &str, right: &str| format!("{what:<36} {left:>16} {right:>16}");
+    let numbers =
+        |what: &str, left: i64, right: i64| row(what, &left.to_string(), &right.to_string());
+    let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    vec![
+        "\nConnections and authentications, as Seawall counted them\n".to_owned(),
+        row("", "from clients", "to the server"),
+        numbers(
+            "connections",
+            signed(figures.client_connections),
+            signed(figures.server_connections),
+        ),
+        numbers(
+            "authentications",
+            signed(figures.client_authentications),
+            signed(figures.server_authentications),
+        ),
+        format!("\nThe burst of {CLIENTS} clients, as the mongod counted it\n"),
+        row("", "straight to it", "through Seawall"),
+        numbers(
+            "connections opened",
+            straight.server.connections,
+            through.server.connections,
+        ),
+        numbers(
+            "authentications",
+            straight.server.authentications,
+            through.server.authentications,
+        ),
+        "\n(A client of this driver opens one or two connections more, to watch the servers.)"
+            .to_owned(),
+    ]
+}
+
+/// Whether the numbers add up, a line a command.
+pub(super) fn comparison(figures: &Figures) -> Vec<String> {
+    let mut lines = vec![
+        "\nDo the numbers add up? Commands that the driver sent, operations that Seawall counted\n"
+            .to_owned(),
+    ];
+    let mut names: Vec<_> = figures.sent.keys().chain(figures.served.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    lines.extend(names.into_iter().map(|name| {
+        let of = |counts: &BTreeMap<String, u64>| counts.get(name).copied().unwrap_or(0);
+        let (sent, served) = (of(&figures.sent), of(&figures.served));
+        let verdict = if sent == served { "" } else { "  DIFFERENT" };
+        format!("{name}: driver {sent}, Seawall {served}{verdict}")
+    }));
+    lines.push(if figures.agree() {
+        "They agree.".to_owned()
+    } else {
+        "They do not agree.".to_owned()
+    });
+    lines
+}
+
+/// What to try next, while it runs.
+pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
+    let admin = app.admin_address().unwrap_or("off");
+    vec![
+        "\nStill running. Where to look next:\n".to_owned(),
+        format!("  metrics     http://{admin}/metrics"),
+        format!("  shapes      http://{admin}/api/v1/shapes"),
+        format!("  pools       http://{admin}/api/v1/pools"),
+        format!(
+            "  as a client mongodb://{USER}@{}/{DATABASE}?authSource=admin",
+            address_of(app)
+        ),
+        format!("  password    {}", deployment.password()),
+        "\nCtrl-C ends the demonstration and removes all of it.".to_owned(),
+    ]
+}
+
+/// What is left of a line of 140 characters.
+const SHAPE_CHARACTERS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(rows: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        let rows = rows
+            .iter()
+            .map(|(name, count)| ((*name).to_owned(), *count));
+        rows.collect()
+    }
+
+    fn figures(sent: &[(&str, u64)], served: &[(&str, u64)]) -> Figures {
+        Figures {
+            sent: counts(sent),
+            served: counts(served),
+            shapes: Vec::new(),
+            client_connections: 0,
+            client_authentications: 0,
+            server_connections: 0,
+            server_authentications: 0,
+        }
+    }
+
+    #[test]
+    fn equal_counts_agree() {
+        let figures = figures(&[("find", 201)], &[("find", 201)]);
+        assert!(figures.agree());
+        let lines = comparison(&figures);
+        assert_eq!(lines[1..], ["find: driver 201, Seawall 201", "They agree."]);
+    }
+
+    #[test]
+    fn command_that_only_one_side_counted_is_told() {
+        let figures = figures(&[("find", 2)], &[("find", 2), ("insert", 1)]);
+        assert!(!figures.agree());
+        let lines = comparison(&figures);
+        assert_eq!(lines[2], "insert: driver 0, Seawall 1  DIFFERENT");
+    }
+
+    #[test]
+    fn series_of_one_name_are_summed_and_no_other() {
+        let metrics = "# TYPE a_total counter\na_total{x=\"y z\"} 2\na_total{x=\"w\"} 3\n\
+                       a_total_more 100\nb_total 7\n";
+        assert_eq!(sum_of_series(metrics, "a_total"), 5);
+        assert_eq!(sum_of_series(metrics, "b_total"), 7);
+        assert_eq!(sum_of_series(metrics, "c_total"), 0);
+    }
+
+    #[test]
+    fn long_shape_is_cut_between_characters() {
+        let text = "ü".repeat(SHAPE_CHARACTERS + 1);
+        let cut = shortened(&text);
+        assert_eq!(cut.chars().count(), SHAPE_CHARACTERS + 1);
+        assert!(cut.ends_with('…'));
+        assert_eq!(shortened("find _id"), "find _id");
+    }
+}

@@ -1,0 +1,148 @@
+//! What a small shop does all day: writes, reads, a long cursor, aggregations and transactions.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures_util::TryStreamExt as _;
+use mongodb::{
+    Client, Collection, IndexModel,
+    bson::{Document, doc},
+    event::{EventHandler, command::CommandEvent},
+    options::ClientOptions,
+};
+use parking_lot::Mutex;
+
+use super::Failure;
+
+/// The database that the demonstration works in.
+pub(super) const DATABASE: &str = "shop";
+
+/// The collection that most of it is in.
+pub(super) const ORDERS: &str = "orders";
+
+/// How many commands of each name the driver has sent. It does not tell of handshakes and logins.
+#[derive(Debug, Default)]
+pub(super) struct SentCommands(Mutex<BTreeMap<String, u64>>);
+
+impl SentCommands {
+    pub(super) fn counts(&self) -> BTreeMap<String, u64> {
+        self.0.lock().clone()
+    }
+
+    fn count(&self, event: &CommandEvent) {
+        if let CommandEvent::Started(started) = event {
+            let name = started.command_name.clone();
+            *self.0.lock().entry(name).or_default() += 1;
+        }
+    }
+}
+
+/// The same options, with every command that is sent counted.
+pub(super) fn counted(options: &ClientOptions, sent: &Arc<SentCommands>) -> ClientOptions {
+    let mut options = options.clone();
+    let sent = Arc::clone(sent);
+    options.command_event_handler = Some(EventHandler::callback(move |event| sent.count(&event)));
+    options
+}
+
+/// Drives all of it through one client, which is shut down at the end, so that it ends its sessions.
+pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
+    let client = Client::with_options(options)?;
+    let orders = client.database(DATABASE).collection::<Document>(ORDERS);
+    write(&orders).await?;
+    read(&orders).await?;
+    aggregate(&orders).await?;
+    for number in 0..TRANSACTIONS {
+        transact(&client, number).await?;
+    }
+    client.shutdown().await;
+    Ok(())
+}
+
+async fn write(orders: &Collection<Document>) -> Result<(), Failure> {
+    let documents = (0..ORDER_COUNT).map(|number| {
+        doc! {
+            "_id": number,
+            "customer": number % 40,
+            "status": if number % 3 == 0 { "open" } else { "paid" },
+            "lines": [{ "article": number % 7, "amount": 1 + number % 4 }],
+        }
+    });
+    orders.insert_many(documents).await?;
+    let by_customer = IndexModel::builder().keys(doc! { "customer": 1 }).build();
+    orders.create_index(by_customer).await?;
+    for number in 0..60 {
+        let paid = doc! { "$set": { "status": "paid" } };
+        orders.update_one(doc! { "_id": number }, paid).await?;
+    }
+    let of_customer = doc! { "customer": 7, "status": "open" };
+    let flagged = doc! { "$set": { "reminder": true } };
+    orders.update_many(of_customer, flagged).await?;
+    for number in 0..10 {
+        orders
+            .find_one_and_update(doc! { "_id": number }, doc! { "$inc": { "version": 1 } })
+            .await?;
+        orders
+            .delete_one(doc! { "_id": ORDER_COUNT - 1 - number })
+            .await?;
+    }
+    Ok(())
+}
+
+async fn read(orders: &Collection<Document>) -> Result<(), Failure> {
+    for number in 0..200 {
+        orders.find_one(doc! { "_id": number }).await?;
+    }
+    for customer in 0..20 {
+        let open = doc! { "customer": customer, "status": { "$in": ["open", "paid"] } };
+        let newest = orders.find(open).sort(doc! { "_id": -1 }).limit(5).await?;
+        newest.try_collect::<Vec<_>>().await?;
+    }
+    let all = orders.find(doc! {}).batch_size(BATCH_SIZE).await?;
+    let found = all.try_collect::<Vec<_>>().await?.len();
+    let expected = usize::try_from(ORDER_COUNT - 10).unwrap_or_default();
+    if found == expected {
+        Ok(())
+    } else {
+        Err(Failure::CursorCutShort { expected, found })
+    }
+}
+
+async fn aggregate(orders: &Collection<Document>) -> Result<(), Failure> {
+    for least in 0..20 {
+        let by_customer = [
+            doc! { "$match": { "customer": { "$gte": least } } },
+            doc! { "$group": { "_id": "$customer", "orders": { "$sum": 1 } } },
+            doc! { "$sort": { "orders": -1 } },
+        ];
+        let groups = orders.aggregate(by_customer).await?;
+        groups.try_collect::<Vec<_>>().await?;
+    }
+    orders.count_documents(doc! { "status": "open" }).await?;
+    orders.distinct("status", doc! {}).await?;
+    Ok(())
+}
+
+/// One order paid for: two writes in two collections, together or not at all.
+async fn transact(client: &Client, number: i32) -> Result<(), Failure> {
+    let database = client.database(DATABASE);
+    let mut session = client.start_session().await?;
+    session.start_transaction().await?;
+    let payment = doc! { "order": number, "amount": 10 };
+    database
+        .collection::<Document>("payments")
+        .insert_one(payment)
+        .session(&mut session)
+        .await?;
+    database
+        .collection::<Document>(ORDERS)
+        .update_one(doc! { "_id": number }, doc! { "$set": { "settled": true } })
+        .session(&mut session)
+        .await?;
+    session.commit_transaction().await?;
+    Ok(())
+}
+
+const ORDER_COUNT: i32 = 500;
+/// Small, so that the cursor takes ten batches.
+const BATCH_SIZE: u32 = 50;
+const TRANSACTIONS: i32 = 5;
