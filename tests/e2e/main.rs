@@ -3,6 +3,7 @@
 mod basics;
 mod credentials;
 mod crosswiring;
+mod demo;
 mod drain;
 mod drivers;
 mod exactness;

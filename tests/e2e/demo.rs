@@ -1,0 +1,155 @@
+//! `seawall demo` as a newcomer runs it: the real binary, from nothing to nothing.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use seawall_tests::scratch::Scratch;
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::Command,
+    time::timeout,
+};
+
+/// A busy machine may have to fetch a mongod first.
+const DEMO_LIMIT: Duration = Duration::from_secs(300);
+
+#[tokio::test]
+async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
+    let directory = Scratch::create().unwrap();
+    let output = demo(&directory, &["--once"]).output();
+    let output: Output = timeout(DEMO_LIMIT, output).await.unwrap().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}\n{errors}");
+
+    let mut commands = 0;
+    for line in text.lines() {
+        let Some((sent, served)) = counts(line) else {
+            continue;
+        };
+        assert_eq!(sent, served, "{line}");
+        commands += 1;
+    }
+    assert!(commands >= 10, "{text}");
+    for command in ["find", "getMore", "insert", "commitTransaction"] {
+        let start = format!("{command}: driver ");
+        assert!(text.lines().any(|line| line.starts_with(&start)), "{text}");
+    }
+    assert_nothing_is_left(directory.path());
+}
+
+#[tokio::test]
+async fn interrupted_demonstration_leaves_nothing_behind() {
+    let directory = Scratch::create().unwrap();
+    let mut child = demo(&directory, &[]).spawn().unwrap();
+    let stdout = child.stdout.take().unwrap();
+    let mut lines = BufReader::new(stdout).lines();
+    let report = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with("Ctrl-C ends") {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(timeout(DEMO_LIMIT, report).await.unwrap());
+    assert!(!processes_of(directory.path()).is_empty());
+    interrupt(&child);
+    let status = timeout(DEMO_LIMIT, child.wait()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert_nothing_is_left(directory.path());
+}
+
+#[tokio::test]
+async fn demonstration_interrupted_while_it_starts_leaves_nothing_behind() {
+    let directory = Scratch::create().unwrap();
+    let mut child = demo(&directory, &[]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let starts = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.starts_with("Starting") {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(timeout(DEMO_LIMIT, starts).await.unwrap());
+    interrupt(&child);
+    let status = timeout(DEMO_LIMIT, child.wait()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Some(130));
+    assert_nothing_is_left(directory.path());
+}
+
+/// `find: driver 201, Seawall 201`, with or without a verdict behind it.
+fn counts(line: &str) -> Option<(u64, u64)> {
+    let (_, counts) = line.split_once(": driver ")?;
+    let (sent, served) = counts.split_once(", Seawall ")?;
+    let served = served.split(' ').next()?;
+    Some((sent.parse().ok()?, served.parse().ok()?))
+}
+
+fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .arg("demo")
+        .args(arguments)
+        // The mongod's directory is made here, so what is left of it can be seen.
+        .env("TMPDIR", directory.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+fn interrupt(child: &tokio::process::Child) {
+    let pid = i32::try_from(child.id().unwrap()).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
+}
+
+/// The binary in the profile of this test; Cargo builds those of other packages only when asked.
+fn binary() -> PathBuf {
+    let mut cargo = std::process::Command::new(env!("CARGO"));
+    cargo
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .args(["build", "--bin", "seawall", "--message-format=json"]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let output = cargo.stderr(Stdio::inherit()).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let messages = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let mut executables = messages.filter_map(|message: Value| {
+        let is_ours = message["target"]["name"] == "seawall";
+        message["executable"]
+            .as_str()
+            .filter(|_| is_ours)
+            .map(PathBuf::from)
+    });
+    executables.next().unwrap()
+}
+
+fn assert_nothing_is_left(directory: &Path) {
+    let files: Vec<_> = fs::read_dir(directory).unwrap().collect();
+    assert!(files.is_empty(), "{files:?}");
+    let processes = processes_of(directory);
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
+/// The command lines that name a directory.
+fn processes_of(directory: &Path) -> Vec<String> {
+    let wanted = directory.to_str().unwrap();
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let lines = processes.filter_map(|process| {
+        let line = fs::read(process.path().join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    lines.filter(|line| line.contains(wanted)).collect()
+}
