@@ -3,10 +3,14 @@
 use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use seawall_tests::{
-    mongod::{NewUser, create_user, shared_replica_set, unique_name},
-    raw::{Login, Outcome, RawClient, Verdict},
-    seawall::Seawall,
+    mongod::{
+        NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, shared_replica_set,
+        unique_name,
+    },
+    raw::{KeyCache, Login, Mechanism, Outcome, RawClient, Verdict},
+    seawall::{self, Seawall},
 };
+use tokio::task::JoinSet;
 
 #[tokio::test]
 async fn crud_cursors_and_transactions_work_through_the_proxy() {
@@ -72,32 +76,90 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
 
 #[tokio::test]
 async fn short_connections_open_no_more_server_connections_and_no_login_reaches_a_server() {
-    let set = shared_replica_set().await.unwrap();
-    let user = unique_name("user");
-    let new = NewUser::new("admin", &user, "secret").role("readWriteAnyDatabase", "admin");
-    create_user(&set.client().await.unwrap(), &new)
-        .await
-        .unwrap();
-    let seawall = Seawall::start(&set.uri()).await;
-    for n in 0..100 {
-        let mut client = RawClient::connect(seawall.address().parse().unwrap())
-            .await
-            .unwrap();
-        let login = Login::new("admin", &user, "secret");
-        let Outcome { verdict, replies } = client.login(&login).await.unwrap();
-        assert!(
-            matches!(verdict, Verdict::Authenticated),
-            "login {n}: {verdict:?} {replies:?}"
-        );
-        let found = client.command("test", doc! {"find": "c"}).await.unwrap();
-        assert!(found.is_ok(), "{found:?}");
+    const CONNECTIONS: usize = 1000;
+    const AT_A_TIME: usize = 20;
+    const MAX_POOL_SIZE: usize = 10;
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
+    create_user(&server.client().unwrap(), &user).await.unwrap();
+    let mut root = server.raw_client().await.unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(root.login(&login).await.unwrap().is_authenticated());
+    let options = seawall::Options {
+        toml: format!("[pool]\nmax_pool_size = {MAX_POOL_SIZE}\n"),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let before = scram_conversations(&mut root).await;
+
+    let login = user
+        .login()
+        .mechanism(Mechanism::ScramSha256)
+        .keys(&KeyCache::default());
+    let address = seawall.address().parse().unwrap();
+    let mut clients = JoinSet::new();
+    for _ in 0..AT_A_TIME {
+        let login = login.clone();
+        clients.spawn(async move {
+            for n in 0..CONNECTIONS / AT_A_TIME {
+                let mut client = RawClient::connect(address).await.unwrap();
+                assert!(client.hello(doc! {}).await.unwrap().is_ok());
+                let Outcome { verdict, replies } = client.login(&login).await.unwrap();
+                assert_eq!(verdict, Verdict::Authenticated, "login {n}: {replies:?}");
+                let found = client.command("test", doc! {"find": "c"}).await.unwrap();
+                assert!(found.is_ok(), "{found:?}");
+            }
+        });
     }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+
+    let logins = seawall
+        .metric("seawall_client_authentications_total", &["result=\"ok\""])
+        .await;
+    assert_eq!(whole(logins), CONNECTIONS);
     let created = seawall
         .metric("seawall_server_connections_created_total", &[])
         .await;
-    let logins = seawall
+    let created = whole(created);
+    assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
+    // A pool takes in the connection of an introduction: each of its connections is one authentication.
+    let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;
-    assert!(created <= 2.0, "{created}");
-    assert!(logins <= created, "{logins} {created}");
+    assert_eq!(whole(authentications), created);
+    let at_server = scram_conversations(&mut root).await - before;
+    assert_eq!(at_server.to_string(), created.to_string());
+}
+
+/// How many SCRAM-SHA-256 conversations the server itself has counted.
+async fn scram_conversations(root: &mut RawClient) -> i64 {
+    let status = root
+        .command("admin", doc! {"serverStatus": 1})
+        .await
+        .unwrap();
+    let mechanisms = status
+        .body
+        .get_document("security")
+        .unwrap()
+        .get_document("authentication")
+        .unwrap();
+    let scram = mechanisms
+        .get_document("mechanisms")
+        .unwrap()
+        .get_document("SCRAM-SHA-256")
+        .unwrap();
+    scram
+        .get_document("authenticate")
+        .unwrap()
+        .get_i64("received")
+        .unwrap()
+}
+
+fn whole(metric: f64) -> usize {
+    metric
+        .to_string()
+        .parse()
+        .unwrap_or_else(|_| panic!("{metric} is no count"))
 }

@@ -1,1 +1,239 @@
-//! No reply ever reaches another client, whatever clients do.
+//! Cross-wiring: whatever clients do, a reply reaches the client that asked, and no connection is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, Standalone, create_user},
+    raw::{KeyCache, Login, OpMsg, RawClient, RawError, RawReply},
+    seawall::{self, Seawall},
+};
+use tokio::task::JoinSet;
+
+const CLIENTS: u64 = 200;
+const OPERATIONS_EACH: u64 = 100;
+const POOL_SIZE: u64 = 20;
+const SEED: u64 = 0x5ea_4a11;
+const LIMIT: Duration = Duration::from_secs(90);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let root = server.client().unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
+    create_user(&root, &user).await.unwrap();
+    let pads = (0..10)
+        .map(|n| doc! {"_id": n, "pad": if n == 0 { "x".repeat(200_000) } else { String::new() }});
+    let collection = root.database("echo").collection::<Document>("pads");
+    collection.insert_many(pads).await.unwrap();
+    let options = seawall::Options {
+        toml: format!("[pool]\nmax_pool_size = {POOL_SIZE}\nwait_queue_timeout_ms = 60000\n"),
+        ..seawall::Options::default()
+    };
+    let seawall = Arc::new(Seawall::start_with(&server.uri(), options).await);
+    let keys = KeyCache::default();
+    let login = user.login().keys(&keys);
+
+    let is_over = Arc::new(AtomicBool::new(false));
+    let watch = tokio::spawn(watch(Arc::clone(&seawall), Arc::clone(&is_over)));
+    let disconnects = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let chaos = Chaos {
+            address: seawall.address().parse().unwrap(),
+            login: login.clone(),
+            rng: StdRng::seed_from_u64(SEED + number),
+            disconnects: Arc::clone(&disconnects),
+        };
+        clients.spawn(chaos.run(number));
+    }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let most = watch.await.unwrap();
+    assert!(most <= POOL_SIZE, "{most} connections at once");
+    let disconnects = disconnects.load(Ordering::Relaxed);
+    assert!(
+        disconnects >= 1000,
+        "only {disconnects} clients left in mid-operation"
+    );
+
+    let is_idle = || async {
+        let [pending, available, in_use, waiting] = pool(&seawall).await;
+        match (pending, available <= POOL_SIZE, in_use, waiting) {
+            (0, true, 0, 0) => Ok(()),
+            _ => Err(format!("{pending} {available} {in_use} {waiting}")),
+        }
+    };
+    eventually(LIMIT, is_idle).await.unwrap();
+    // Every place of the pool can be used again, all at the same time.
+    let mut clients = JoinSet::new();
+    for number in 0..i32::try_from(POOL_SIZE).unwrap() {
+        let address = seawall.address().parse().unwrap();
+        let login = login.clone();
+        clients.spawn(async move {
+            let mut client = RawClient::connect(address).await.unwrap();
+            assert!(client.login(&login).await.unwrap().is_authenticated());
+            let find = doc! {"find": "pads", "filter": {"$where": "sleep(20) || true"}, "projection": {"v": {"$literal": number}}};
+            let reply = client.command("echo", find).await.unwrap();
+            assert!(reply.is_ok() && reply.body.to_string().contains(&format!("\"v\": {number}")));
+        });
+    }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    eventually(LIMIT, is_idle).await.unwrap();
+}
+
+/// The largest number of server connections that was ever seen.
+async fn watch(seawall: Arc<Seawall>, is_over: Arc<AtomicBool>) -> u64 {
+    let mut most = 0;
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    while !is_over.load(Ordering::Relaxed) {
+        ticks.tick().await;
+        let [pending, available, in_use, _] = pool(&seawall).await;
+        most = most.max(pending + available + in_use);
+    }
+    most
+}
+
+async fn pool(seawall: &Seawall) -> [u64; 4] {
+    let pools = seawall.api("/api/v1/pools").await;
+    ["pending", "available", "in_use", "wait_queue"]
+        .map(|part| pools["pools"][0][part].as_u64().unwrap())
+}
+
+/// One client that now and then leaves at the worst moment, and comes back.
+struct Chaos {
+    address: std::net::SocketAddr,
+    login: Login,
+    rng: StdRng,
+    disconnects: Arc<AtomicUsize>,
+}
+
+/// How an operation is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    Never,
+    InTheRequest,
+    AfterTheRequest,
+    InTheReply,
+}
+
+impl Chaos {
+    async fn run(mut self, number: u64) {
+        let mut client = self.connect().await;
+        for operation in 0..OPERATIONS_EACH {
+            let unique =
+                i64::try_from(number * OPERATIONS_EACH + operation + 1).unwrap() * 1_000_003;
+            let leave = match self.rng.random_range(0..100) {
+                0..4 => Leave::InTheRequest,
+                4..8 => Leave::AfterTheRequest,
+                8..12 => Leave::InTheReply,
+                _ => Leave::Never,
+            };
+            if leave == Leave::Never {
+                self.echo(&mut client, unique).await;
+                continue;
+            }
+            self.leave(client, leave, unique).await;
+            self.disconnects.fetch_add(1, Ordering::Relaxed);
+            client = self.connect().await;
+        }
+    }
+
+    async fn connect(&self) -> RawClient {
+        let mut client = RawClient::connect(self.address).await.unwrap();
+        client.set_limit(LIMIT);
+        let outcome = client.login(&self.login).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+        client
+    }
+
+    /// One operation to its end; `exchange` sees to it that the reply answers the request.
+    async fn echo(&mut self, client: &mut RawClient, unique: i64) {
+        let command = self.command(unique);
+        let reply = exchange(client, &command, unique).await;
+        check(&reply, unique);
+        let cursor = reply.cursor_id().unwrap_or(0);
+        if cursor != 0 {
+            let more = doc! {"getMore": cursor, "collection": "pads", "$db": "echo"};
+            let reply = exchange(client, &OpMsg::new(more), unique).await;
+            check(&reply, unique);
+            assert_eq!(reply.cursor_id(), Some(0));
+        }
+    }
+
+    /// The request carries a value that no other has, and its reply has to bring it back.
+    fn command(&mut self, unique: i64) -> OpMsg {
+        let projection = doc! {"pad": 1, "v": {"$literal": unique}};
+        let body = match self.rng.random_range(0..8) {
+            0 => doc! {"find": "pads", "filter": {format!("$echo{unique}"): 1}},
+            1 => doc! {"find": "pads", "filter": {"_id": 0}, "projection": projection},
+            2 => {
+                doc! {"find": "pads", "filter": {"_id": {"$gt": 0}}, "projection": projection, "batchSize": 4}
+            }
+            3 => {
+                doc! {"find": "pads", "filter": {"_id": 1, "$where": "sleep(1) || true"}, "projection": projection}
+            }
+            4 | 5 => doc! {"find": "pads", "filter": {"_id": 1}, "projection": projection},
+            _ => doc! {"aggregate": 1, "pipeline": [{"$documents": [{"v": unique}]}], "cursor": {}},
+        };
+        let mut body = body;
+        body.insert("$db", "echo");
+        let message = OpMsg::new(body);
+        if self.rng.random_bool(0.2) {
+            message.checksum()
+        } else {
+            message
+        }
+    }
+
+    async fn leave(&mut self, mut client: RawClient, leave: Leave, unique: i64) {
+        let message = self.command(unique).to_bytes();
+        let sent = match leave {
+            Leave::InTheRequest => self.rng.random_range(1..message.len()),
+            _ => message.len(),
+        };
+        let (sent, _) = message.split_at(sent);
+        client.send_bytes(sent).await.unwrap();
+        if leave == Leave::InTheReply {
+            let count = self.rng.random_range(1..30);
+            client.read_bytes(count).await.unwrap();
+        }
+    }
+}
+
+async fn exchange(client: &mut RawClient, message: &OpMsg, unique: i64) -> RawReply {
+    let reply: Result<_, RawError> = client.exchange(message).await;
+    reply.unwrap_or_else(|error| panic!("{unique}: {error:?}"))
+}
+
+fn check(reply: &RawReply, unique: i64) {
+    let body = &reply.body;
+    let Ok(cursor) = body.get_document("cursor") else {
+        let text = body.get_str("errmsg").unwrap_or_else(|_| panic!("{body}"));
+        assert!(
+            text.contains(&format!("$echo{unique}.")),
+            "{unique}: {body}"
+        );
+        return;
+    };
+    let batch = cursor
+        .get_array("firstBatch")
+        .or_else(|_| cursor.get_array("nextBatch"))
+        .unwrap();
+    assert!(!batch.is_empty(), "{unique}: {body}");
+    for document in batch {
+        let value = document
+            .as_document()
+            .and_then(|document| document.get_i64("v").ok());
+        assert_eq!(value, Some(unique));
+    }
+}

@@ -1,1 +1,265 @@
-//! Every operation counted once and timed exactly, with the profiler as the reference.
+//! Exactness: what Seawall counts is what the server's own profiler counts, operation by operation.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use mongodb::bson::{Document, doc};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, Standalone, create_user},
+    raw::{KeyCache, RawClient},
+    seawall::Seawall,
+};
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+const CLIENTS: i32 = 8;
+const ROUNDS: i32 = 65;
+const DB: &str = "exactness";
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Collection and command: the profiler's and Seawall's common key within one database.
+type Place = (String, String);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Profiled {
+    count: u64,
+    milliseconds: i64,
+}
+
+#[tokio::test]
+async fn counts_equal_the_profilers_and_times_contain_the_servers() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let root = server.client().unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
+    create_user(&root, &user).await.unwrap();
+    let db = root.database(DB);
+    let numbers = (0..400).map(|n| doc! {"_id": n, "n": n, "even": n % 2 == 0});
+    for name in ["read", "changed", "slow"] {
+        let collection = db.collection::<Document>(name);
+        let documents = numbers.clone().take(if name == "slow" { 3 } else { 400 });
+        collection.insert_many(documents).await.unwrap();
+    }
+    let profile = |level: i32| db.run_command(doc! {"profile": level});
+    profile(0).await.unwrap();
+    db.collection::<Document>("system.profile")
+        .drop()
+        .await
+        .unwrap();
+    let create = doc! {"create": "system.profile", "capped": true, "size": 64 << 20};
+    db.run_command(create).await.unwrap();
+    profile(2).await.unwrap();
+
+    let seawall = Seawall::start(&server.uri()).await;
+    let keys = KeyCache::default();
+    let login = user.login().keys(&keys);
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let address = seawall.address().parse().unwrap();
+        let login = login.clone();
+        clients.spawn(async move {
+            let mut client = RawClient::connect(address).await.unwrap();
+            assert!(client.login(&login).await.unwrap().is_authenticated());
+            work(&mut client, number).await
+        });
+    }
+    let mut sent: BTreeMap<Place, u64> = BTreeMap::new();
+    let mut waited = Duration::ZERO;
+    while let Some(done) = clients.join_next().await {
+        let (counts, time) = done.unwrap();
+        waited += time;
+        for (place, count) in counts {
+            *sent.entry(place).or_default() += count;
+        }
+    }
+    let total: u64 = sent.values().sum();
+    assert!(total >= 5000, "{total}");
+
+    let counted = seawall_counts(&seawall);
+    assert_eq!(counted, sent);
+    let is_profiled = || async { count_of(&profiled(&db).await) == total };
+    eventually(LIMIT, is_profiled).await.unwrap();
+    profile(0).await.unwrap();
+    let profiled = profiled(&db).await;
+    let of_profiler: BTreeMap<_, _> = profiled
+        .iter()
+        .map(|(p, sums)| (p.clone(), sums.count))
+        .collect();
+    assert_eq!(of_profiler, counted);
+    for ((collection, command), count) in &counted {
+        let labels = [
+            format!("db=\"{DB}\""),
+            format!("collection=\"{collection}\""),
+            format!("command=\"{command}\""),
+        ];
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        let metric = seawall.metric("seawall_operations_total", &labels).await;
+        assert_eq!(
+            metric.to_string(),
+            count.to_string(),
+            "{collection} {command}"
+        );
+    }
+    check_times(
+        &seawall.api("/api/v1/shapes?limit=10000").await,
+        &profiled,
+        waited,
+    );
+}
+
+/// Each command, some in several forms; returns what was sent, and the time that the client waited for it.
+async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Duration) {
+    let mut sent = BTreeMap::new();
+    let mut waited = Duration::ZERO;
+    for round in 0..ROUNDS {
+        let id = number * ROUNDS + round;
+        for command in commands(id) {
+            let mut next = Some(command);
+            while let Some(command) = next.take() {
+                *sent.entry(place(&command)).or_default() += 1;
+                let began = Instant::now();
+                let reply = client.command(DB, command.clone()).await.unwrap();
+                waited += began.elapsed();
+                assert!(reply.is_ok(), "{command}: {}", reply.body);
+                next = more(&command, reply.cursor_id().unwrap_or(0));
+            }
+        }
+    }
+    (sent, waited)
+}
+
+fn more(command: &Document, cursor: i64) -> Option<Document> {
+    let collection = place(command).0;
+    let more = doc! {"getMore": cursor, "collection": collection, "batchSize": 100};
+    (cursor != 0).then_some(more)
+}
+
+fn commands(id: i32) -> Vec<Document> {
+    let mut commands = vec![
+        doc! {"insert": "written", "documents": [{"_id": id}]},
+        // Write errors inside `ok: 1` are operations too.
+        doc! {"insert": "changed", "documents": [{"_id": 0}]},
+        doc! {"find": "read", "filter": {"_id": id % 400}},
+        doc! {"find": "read", "filter": {"even": true, "n": {"$lt": id}}, "batchSize": 1000},
+        doc! {"update": "changed", "updates": [{"q": {"_id": id % 400}, "u": {"$inc": {"n": 1}}}]},
+        doc! {"delete": "written", "deletes": [{"q": {"_id": id}, "limit": 1}]},
+        doc! {"aggregate": "read", "cursor": {},
+        "pipeline": [{"$match": {"n": {"$gte": id % 400}}}, {"$group": {"_id": "$even"}}]},
+        doc! {"count": "read", "query": {"even": false}},
+        doc! {"distinct": "read", "key": "even"},
+        doc! {"findAndModify": "changed", "query": {"_id": id % 400}, "update": {"$set": {"last": id}}},
+    ];
+    if id % 10 == 0 {
+        // Several batches: three getMores follow.
+        commands.push(doc! {"find": "read", "filter": {}, "batchSize": 100, "comment": "batches"});
+        // Some milliseconds a document, so that the profiler's times are not all 0.
+        commands.push(doc! {"find": "slow", "filter": {"$where": "sleep(4) || true"}});
+        commands.push(doc! {"aggregate": "read", "pipeline": [], "cursor": {"batchSize": 150}});
+    }
+    commands
+}
+
+fn place(command: &Document) -> Place {
+    let (name, target) = command.iter().next().unwrap();
+    let collection = match name.as_str() {
+        "getMore" => command.get_str("collection").unwrap(),
+        _ => target.as_str().unwrap(),
+    };
+    (collection.to_owned(), name.clone())
+}
+
+fn seawall_counts(seawall: &Seawall) -> BTreeMap<Place, u64> {
+    let rows = seawall.app.observer().namespaces().into_iter();
+    let rows = rows.filter(|(namespace, _)| &*namespace.db == DB);
+    rows.map(|(namespace, sums)| {
+        let place = (
+            namespace.collection.to_string(),
+            namespace.command.to_owned(),
+        );
+        (place, sums.outcomes.iter().sum())
+    })
+    .collect()
+}
+
+async fn profiled(db: &mongodb::Database) -> BTreeMap<Place, Profiled> {
+    let entries = db.collection::<Document>("system.profile");
+    let other = doc! {"ns": {"$nin": [format!("{DB}.system.profile"), format!("{DB}.$cmd")]}};
+    let entries: Vec<_> = entries
+        .find(other)
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
+    let mut sums: BTreeMap<Place, Profiled> = BTreeMap::new();
+    for entry in entries {
+        let command = match entry.get_str("op").unwrap() {
+            "query" => "find",
+            "remove" => "delete",
+            "getmore" => "getMore",
+            "command" => {
+                let command = entry.get_document("command").unwrap();
+                command.keys().next().unwrap()
+            }
+            other => other,
+        };
+        let (_, collection) = entry.get_str("ns").unwrap().split_once('.').unwrap();
+        let sums = sums
+            .entry((collection.to_owned(), command.to_owned()))
+            .or_default();
+        sums.count += 1;
+        sums.milliseconds += i64::from(entry.get_i32("millis").unwrap());
+    }
+    sums
+}
+
+fn count_of(sums: &BTreeMap<Place, Profiled>) -> u64 {
+    sums.values().map(|sums| sums.count).sum()
+}
+
+/// The shapes' times against the profiler's below them and the clients' clocks above.
+fn check_times(answer: &Value, profiled: &BTreeMap<Place, Profiled>, waited: Duration) {
+    let shapes = answer["shapes"].as_array().unwrap();
+    let own: Vec<_> = shapes.iter().filter(|shape| shape["db"] == DB).collect();
+    let of = |place: &Place, sum: &dyn Fn(&Value) -> f64| -> f64 {
+        let same =
+            |shape: &&&Value| shape["collection"] == *place.0 && shape["command"] == *place.1;
+        own.iter().filter(same).map(|shape| sum(shape)).sum()
+    };
+    let mut compared_ms = 0;
+    for (place, sums) in profiled.iter().filter(|(place, _)| place.1 != "getMore") {
+        let server = of(place, &|shape| {
+            shape["phases_ms"]["server"].as_f64().unwrap()
+        });
+        let least: f64 = sums.milliseconds.to_string().parse().unwrap();
+        assert!(
+            server >= least,
+            "{place:?}: {server} ms, the profiler has {least} ms"
+        );
+        compared_ms += sums.milliseconds;
+    }
+    assert!(
+        compared_ms >= 500,
+        "the profiler saw next to no time: {compared_ms} ms"
+    );
+    let mut all_ms = 0.0;
+    for shape in &own {
+        let total = shape["total_time_ms"].as_f64().unwrap();
+        let phases = shape["phases_ms"].as_object().unwrap();
+        let sum: f64 = phases.values().map(|phase| phase.as_f64().unwrap()).sum();
+        assert!((sum - total).abs() <= total / 100.0, "{shape}");
+        all_ms += total + shape["more"]["total_time_ms"].as_f64().unwrap();
+    }
+    let waited_ms = waited.as_secs_f64() * 1e3;
+    assert!(
+        all_ms <= waited_ms,
+        "{all_ms} ms, the clients waited {waited_ms} ms"
+    );
+    let more: u64 = own
+        .iter()
+        .map(|shape| shape["more"]["count"].as_u64().unwrap())
+        .sum();
+    let profiled_more = profiled.iter().filter(|(place, _)| place.1 == "getMore");
+    assert_eq!(more, profiled_more.map(|(_, sums)| sums.count).sum::<u64>());
+}

@@ -100,6 +100,17 @@ impl RawClient {
         Ok(message.request_id)
     }
 
+    /// Reads exactly so many bytes, wherever in a message they end.
+    pub async fn read_bytes(&mut self, byte_count: usize) -> Result<Vec<u8>, RawError> {
+        let stream = &mut self.stream;
+        within(self.limit, async move {
+            let mut bytes = vec![0; byte_count];
+            stream.read_exact(&mut bytes).await?;
+            Ok::<_, io::Error>(bytes)
+        })
+        .await
+    }
+
     /// Reads one message, whatever its opcode.
     pub async fn read_message(&mut self) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
