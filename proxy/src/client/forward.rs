@@ -239,6 +239,9 @@ pub(super) struct ClientEnd<'c> {
     pub(super) reader: &'c mut MessageReader,
     /// How long the client may take no byte.
     pub(super) write_idle: Duration,
+    /// Whether the client waits for a reply. If not (`moreToCome`), it is sent nothing, and its leaving ends
+    /// nothing: many leave right after their last unacknowledged write, which a server would carry out.
+    pub(super) is_awaiting: bool,
 }
 
 impl ClientEnd<'_> {
@@ -249,13 +252,25 @@ impl ClientEnd<'_> {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(done));
             }
-            self.reader.poll_gone(cx, self.stream).map(|()| None)
+            self.poll_gone(cx).map(|()| None)
         })
         .await
     }
 
-    /// Sends bytes to the client.
+    /// Ready when the client has left and that matters.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_awaiting {
+            self.reader.poll_gone(cx, self.stream)
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Sends bytes to the client, if it waits for any.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.is_awaiting {
+            return Ok(());
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             let write = poll_fn(|cx| Pin::new(&mut *self.stream).poll_write(cx, rest));
@@ -385,7 +400,7 @@ fn poll_read_or_gone(
     if let Poll::Ready(read) = poll_read_into(cx, server, held) {
         return Poll::Ready(Some(read));
     }
-    client.reader.poll_gone(cx, client.stream).map(|()| None)
+    client.poll_gone(cx).map(|()| None)
 }
 
 fn poll_read_into(

@@ -547,6 +547,7 @@ impl Client {
             stream: &mut self.stream,
             reader: &mut self.reader,
             write_idle,
+            is_awaiting: true,
         };
         end.send(&bytes).await.map_err(|_| End::Gone)
     }

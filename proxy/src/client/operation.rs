@@ -96,6 +96,7 @@ impl Client {
             stream: &mut self.stream,
             reader: &mut self.reader,
             write_idle: shared.settings.client_write_idle_timeout,
+            is_awaiting: !reply_to.is_unwanted(),
         };
         match operation.run(&mut end, &mut observation).await {
             Ended::Gone => Err(End::Gone),
@@ -434,18 +435,9 @@ impl Operation<'_> {
         }
         observation.enter(Phase::Server, Instant::now());
         let request_id = self.message.header.request_id;
-        let relayed = if self.reply_to.is_unwanted() {
-            // Its answer is awaited all the same, so that the client's next operation comes after it.
-            relay_unwanted(end, &mut checkout, request_id, observation).await
-        } else {
-            relay_reply(
-                end,
-                &mut checkout.connection().stream,
-                request_id,
-                observation,
-            )
-            .await
-        };
+        // One that is for nobody is awaited all the same, so that the client's next operation comes after it.
+        let server = &mut checkout.connection().stream;
+        let relayed = relay_reply(end, server, request_id, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts)) => {
                 checkout.finish();
@@ -589,22 +581,6 @@ enum CheckOutFailure {
     NoServer,
     Overload(&'static str),
     KeysRefused,
-}
-
-/// Reads a reply that is for nobody; a client's leaving does not end it.
-async fn relay_unwanted(
-    end: &mut ClientEnd<'_>,
-    checkout: &mut Checkout,
-    request_id: i32,
-    observation: &mut Observation<'_>,
-) -> Result<Reply, RelayError> {
-    relay_reply(
-        end,
-        &mut checkout.connection().stream,
-        request_id,
-        observation,
-    )
-    .await
 }
 
 /// Keeps a connection whose client left: its reply is read to the end, within bounds, in the background.
