@@ -4,7 +4,7 @@ use bson::RawDocument;
 
 use crate::{
     command::ErrorReply,
-    wire::{self, CHECKSUM_PRESENT, MORE_TO_COME},
+    wire::{self, CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME},
 };
 
 /// What a request needs of its answer.
@@ -17,9 +17,18 @@ pub(super) struct ReplyTo {
 /// The opcode it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    Msg { flags: u32 },
+    Msg {
+        flags: u32,
+    },
     Query,
+    /// A read by a legacy opcode, which is always refused.
+    LegacyRead,
 }
+
+/// `AwaitCapable` in an `OP_REPLY`, which servers set in replies to commands.
+const AWAIT_CAPABLE: u32 = 8;
+/// `QueryFailure` in an `OP_REPLY`: its document is `{$err, code}`.
+const QUERY_FAILURE: u32 = 2;
 
 impl ReplyTo {
     /// Whether the sender wants no answer, not even an error.
@@ -27,11 +36,18 @@ impl ReplyTo {
         matches!(self.form, Form::Msg { flags } if flags & MORE_TO_COME != 0)
     }
 
+    /// Whether the sender takes several replies.
+    pub(super) fn allows_exhaust(self) -> bool {
+        matches!(self.form, Form::Msg { flags } if flags & EXHAUST_ALLOWED != 0)
+    }
+
     /// The message, in the opcode of the request, with a checksum if that had one.
     pub(super) fn encode(self, own_id: i32, document: &RawDocument) -> Vec<u8> {
         let bytes = document.as_bytes();
+        let legacy = |flags| wire::encode_op_reply(flags, own_id, self.request_id, bytes);
         match self.form {
-            Form::Query => wire::encode_op_reply(own_id, self.request_id, bytes),
+            Form::Query => legacy(AWAIT_CAPABLE),
+            Form::LegacyRead => legacy(QUERY_FAILURE),
             Form::Msg { flags } => {
                 let like = flags & CHECKSUM_PRESENT;
                 wire::encode_op_msg_like(like, own_id, self.request_id, bytes)

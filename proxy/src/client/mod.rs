@@ -21,7 +21,7 @@ mod operation;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -164,6 +164,10 @@ impl Client {
                 self.shared.observer.unobserved("opcode_0");
                 Ok(())
             }
+            OpCode::Other(OP_GET_MORE) => {
+                self.refuse_legacy_read(message.header.request_id, "OP_GET_MORE")
+                    .await
+            }
             OpCode::Reply | OpCode::Compressed | OpCode::Other(_) => self.close("unknown_opcode"),
         }
     }
@@ -267,11 +271,9 @@ impl Client {
             .command_database()
             .and_then(|db| std::str::from_utf8(db).ok());
         let Some(db) = db else {
-            let message =
-                "Unsupported OP_QUERY command: find. The client driver may require an upgrade";
-            let mut reply = rawdoc! { "$err": message, "code": 5_739_101 };
-            reply.append(cstr!("ok"), 0.0);
-            return self.send(reply_to, &reply).await;
+            return self
+                .refuse_legacy_read(reply_to.request_id, "OP_QUERY")
+                .await;
         };
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
@@ -306,6 +308,19 @@ impl Client {
         }
     }
 
+    /// Reads by opcodes that servers no longer serve.
+    async fn refuse_legacy_read(&mut self, request_id: i32, op_code: &str) -> Result<(), End> {
+        self.shared.observer.unobserved("legacy_read");
+        let reply_to = ReplyTo {
+            request_id,
+            form: Form::LegacyRead,
+        };
+        let message =
+            format!("{op_code} is no longer supported. The client driver may require an upgrade");
+        let reply = rawdoc! { "$err": message, "code": 5_739_101, "ok": 0.0 };
+        self.send(reply_to, &reply).await
+    }
+
     /// Commands of the handshake and the login.
     async fn serve_handshake(
         &mut self,
@@ -320,6 +335,10 @@ impl Client {
                 .await;
         };
         let reply = match handshake {
+            Handshake::Hello | Handshake::LegacyHello if is_exhaust_misused(body, reply_to) => {
+                let message = "A hello with exhaustAllowed must include 'maxAwaitTimeMS'";
+                Err(ErrorReply::new(51756, message))
+            }
             Handshake::Hello => self.hello(body, false).await,
             Handshake::LegacyHello => self.hello(body, true).await,
             Handshake::SaslStart => self.sasl_start(body, command.db).await,
@@ -551,6 +570,14 @@ impl Client {
         };
         end.send(&bytes).await.map_err(|_| End::Gone)
     }
+}
+
+/// The legacy opcode by which cursors were once read.
+const OP_GET_MORE: i32 = 2005;
+
+/// A stream of hellos is asked for, but not how often.
+fn is_exhaust_misused(hello: &RawDocument, reply_to: ReplyTo) -> bool {
+    reply_to.allows_exhaust() && !matches!(hello.get("maxAwaitTimeMS"), Ok(Some(_)))
 }
 
 /// The flags of a message whose sections may be wrong.

@@ -509,7 +509,7 @@ impl Operation<'_> {
             Some(body) => {
                 let flags = match self.reply_to.form {
                     super::answer::Form::Msg { flags } => flags,
-                    super::answer::Form::Query => 0,
+                    super::answer::Form::Query | super::answer::Form::LegacyRead => 0,
                 };
                 encode_op_msg_like(flags, 0, self.reply_to.request_id, &body)
             }

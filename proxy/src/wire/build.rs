@@ -45,9 +45,12 @@ pub fn encode_request(request_id: i32, body: &[u8]) -> Vec<u8> {
 }
 
 /// An `OP_REPLY` of one document, as a server answers a command that came in `OP_QUERY`.
-pub fn encode_op_reply(request_id: i32, response_to: i32, document: &[u8]) -> Vec<u8> {
-    /// `AwaitCapable`, which servers always set.
-    const RESPONSE_FLAGS: i32 = 8;
+pub fn encode_op_reply(
+    response_flags: u32,
+    request_id: i32,
+    response_to: i32,
+    document: &[u8],
+) -> Vec<u8> {
     let message_length = HEADER_BYTES + 20 + document.len();
     let header = Header {
         message_length,
@@ -57,7 +60,7 @@ pub fn encode_op_reply(request_id: i32, response_to: i32, document: &[u8]) -> Ve
     };
     let mut message = Vec::with_capacity(message_length);
     message.extend_from_slice(&header.to_bytes());
-    message.extend_from_slice(&RESPONSE_FLAGS.to_le_bytes());
+    message.extend_from_slice(&response_flags.to_le_bytes());
     message.extend_from_slice(&0i64.to_le_bytes()); // cursorId
     message.extend_from_slice(&0i32.to_le_bytes()); // startingFrom
     message.extend_from_slice(&1i32.to_le_bytes()); // numberReturned
