@@ -8,6 +8,7 @@ use seawall_tests::{
     mongod::{FailTimes, Options, ReplicaSet, fail_command, shared_standalone, unique_name},
     raw::message::{EXHAUST_ALLOWED, MORE_TO_COME, OP_MSG, OP_REPLY},
     raw::{Header, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
+    recorder::{Cut, Recorder},
     scratch::Scratch,
     seawall::{self, Seawall},
 };
@@ -1165,6 +1166,54 @@ async fn server_that_closes_under_an_operation_closes_no_client() {
         .map(|d| d.as_document().unwrap().get_i32("_id").unwrap())
         .collect();
     assert_eq!(ids, [0, 1, 3]);
+}
+
+#[tokio::test]
+async fn retryable_write_whose_reply_is_lost_is_applied_once() {
+    let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let member = &set.members()[0];
+    let recorder = Recorder::start(member.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = Seawall::start(&uri).await;
+    let mut through = connect(&seawall).await;
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    for (id, command) in [(1, retryable(insert(1))), (2, insert(2))] {
+        assert!(
+            through
+                .command("test", doc! {"ping": 1})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+        // Long enough for the cut to come between the write and its reply.
+        recorder.delay(Duration::from_secs(2));
+        let mut command = command;
+        command.insert("$db", "test");
+        through.send(&OpMsg::new(command)).await.unwrap();
+        let is_applied = async || {
+            let mut direct = set.raw_client(member).await.unwrap();
+            let count = doc! {"count": "c", "query": {"_id": id}};
+            let count = direct.command("test", count).await.unwrap();
+            count.body.get_i32("n").unwrap() == 1
+        };
+        eventually(LIMIT, is_applied).await.unwrap();
+        recorder.delay(Duration::ZERO);
+        recorder.cut_all(Cut::Reset);
+        let reply = through.read_reply().await.unwrap();
+        if id == 1 {
+            // The server's history answered the second time.
+            assert_eq!(reply.body.get_i32("n").ok(), Some(1), "{}", reply.body);
+            assert!(reply.body.contains_key("retriedStmtIds"), "{}", reply.body);
+        } else {
+            // Nobody can know: it must not look as if it could be sent again.
+            assert_eq!(
+                (reply.code(), reply.error_labels()),
+                (Some(6), vec![]),
+                "{}",
+                reply.body
+            );
+        }
+    }
 }
 
 #[tokio::test]
