@@ -71,14 +71,16 @@ impl Digest {
     /// A name that holds dots, digits, brackets or anything else that asks for a closer look.
     #[inline(never)]
     fn of_rare_name(name: Name<'_>) -> Self {
-        let brackets = name.brackets();
+        let (brackets, is_quoted) = name.brackets_and_quoting();
         let mut path = Path::EMPTY;
-        let is_quoted = name.each_component(|component, is_last| {
-            let start = if path.components == 0 { brackets } else { 0 };
-            let end = component
-                .len()
-                .saturating_sub(if is_last { brackets } else { 0 });
-            path.push(component.get(start..end).unwrap_or_default());
+        name.each_component(|component, is_last| {
+            let first = if path.components == 0 { brackets } else { 0 };
+            let last = if is_last {
+                component.len().saturating_sub(brackets)
+            } else {
+                component.len()
+            };
+            path.push(component.get(first..last).unwrap_or_default());
         });
         let mut digest = path.digest();
         let mut brackets = brackets;
@@ -183,6 +185,13 @@ impl<X: Clone + Default> Spare<X> for Option<[X; SPARE_MEMBERS]> {
     fn slots(&self) -> &[X] {
         self.as_ref()
             .map(<[X; SPARE_MEMBERS]>::as_slice)
+            .unwrap_or_default()
+    }
+
+    #[inline]
+    fn slots_mut(&mut self) -> &mut [X] {
+        self.as_mut()
+            .map(<[X; SPARE_MEMBERS]>::as_mut_slice)
             .unwrap_or_default()
     }
 }

@@ -9,8 +9,8 @@ use super::walk::MAX_SET_ENTRIES;
 
 /// One printed form: a leaf, an entry, a document or a list.
 pub(super) trait Form: Clone + Default + PartialEq {
-    /// Room for the members of a set.
-    type Room<X: Clone + Default>: Room<X>;
+    /// Room for the members of a set beyond the first few.
+    type Spare<X: Clone + Default>: Spare<X>;
     /// A set on its way to be printed.
     type Unordered: Default;
     /// A sequence on its way to be printed.
@@ -34,12 +34,14 @@ pub(super) trait Form: Clone + Default + PartialEq {
     fn close_sequence(items: &Self::Ordered, bracket: Bracket) -> Self;
 }
 
-/// Room for the members of a set, at most [`MAX_SET_ENTRIES`].
-pub(super) trait Room<X>: Clone + Default {
-    /// All places that there are, of which the first ones are taken.
-    fn places(&self) -> &[X];
-    /// A place to put a member in.
-    fn place(&mut self, index: usize) -> Option<&mut X>;
+/// Room for the members of a set beyond the first few, which costs nothing until one comes.
+pub(super) trait Spare<X>: Clone + Default {
+    /// The place of a member; `None` past the bound, which the caller minds.
+    fn slot(&mut self, index: usize) -> Option<&mut X>;
+    /// All places that have been made.
+    fn slots(&self) -> &[X];
+    /// The same to change them.
+    fn slots_mut(&mut self) -> &mut [X];
 }
 
 /// The brackets round a set or sequence.
@@ -143,7 +145,7 @@ impl<F: Form> Node<F> {
 
 /// A set: equal members count once, order does not count, and too many leave only a mark.
 pub(super) struct Set<'s, F: Form> {
-    members: Tracks<'s, F, Members<F>>,
+    members: Tracks<'s, F, F>,
     max_members: usize,
 }
 
@@ -162,17 +164,20 @@ impl<F: Form> Set<'_, F> {
         bracket: Bracket,
         fill: impl FnOnce(&mut Set<'_, F>),
     ) -> Node<F> {
-        let mut room = Members::default();
-        let mut set = Set { members: Tracks::new(&mut room), max_members };
+        let (mut fine, mut coarse) = (F::Spare::default(), F::Spare::default());
+        let mut set = Set {
+            members: Tracks::new(&mut fine, &mut coarse),
+            max_members,
+        };
         fill(&mut set);
         set.members.close(|members| {
             if members.is_over {
                 return F::word(too_many(bracket));
             }
             let mut entries = F::Unordered::default();
-            for member in members.taken() {
-                F::add(&mut entries, member);
-            }
+            members
+                .iter()
+                .for_each(|member| F::add(&mut entries, member));
             F::close_set(entries, bracket)
         })
     }
@@ -188,19 +193,11 @@ impl<F: Form> Set<'_, F> {
     pub(super) fn item(&mut self, item: &Node<F>) {
         let max_members = self.max_members;
         self.members.each(item, |members, item| {
-            if !members.taken().contains(item) {
+            if !members.iter().any(|member| member == item) {
                 members.push(item.clone(), max_members);
             }
         });
     }
-}
-
-/// The different members of one set.
-#[derive(Clone)]
-struct Members<F: Form, X: Clone + Default = F> {
-    room: F::Room<X>,
-    count: usize,
-    is_over: bool,
 }
 
 /// A sequence: order counts.
@@ -346,24 +343,22 @@ impl<F: Form> Conjuncts<'_, F> {
 impl<F: Form> Track<'_, F, Conjunct<F>> {
     fn add(&mut self, role: Role, path: &F, form: &F) {
         let mut first_of_path = None;
-        let mut index = 0;
-        for members in self.members() {
-            for known in members {
-                if known.path == *path {
-                    if known.form == *form && known.role == role {
-                        return;
-                    }
-                    if role != Role::Top && known.role != Role::Top && !known.is_later {
-                        first_of_path = Some(index);
-                    }
-                }
-                index += 1;
+        for known in self.iter_mut() {
+            if known.path != *path || (known.role == Role::Top) != (role == Role::Top) {
+                continue;
+            }
+            if known.form == *form && known.role == role {
+                return;
+            }
+            if role != Role::Top && !known.is_later {
+                first_of_path = Some(known);
             }
         }
-        if let Some(first) = first_of_path.and_then(|first| self.member_mut(first)) {
+        let is_later = first_of_path.is_some();
+        if let Some(first) = first_of_path {
             first.has_later = true;
         }
-        let (path, form, is_later) = (path.clone(), form.clone(), first_of_path.is_some());
+        let (path, form) = (path.clone(), form.clone());
         self.push(
             Conjunct {
                 role,
@@ -381,12 +376,7 @@ impl<F: Form> Track<'_, F, Conjunct<F>> {
             return F::word(too_many(Bracket::Document));
         }
         let mut entries = F::Unordered::default();
-        for conjunct in self
-            .members()
-            .into_iter()
-            .flatten()
-            .filter(|conjunct| !conjunct.is_later)
-        {
+        for conjunct in self.iter().filter(|conjunct| !conjunct.is_later) {
             match conjunct.role {
                 Role::Top => F::add(&mut entries, &conjunct.form),
                 Role::Equal | Role::Regex if !conjunct.has_later => {
@@ -407,7 +397,7 @@ impl<F: Form> Track<'_, F, Conjunct<F>> {
         if first.has_later {
             let is_of_path =
                 |other: &&Conjunct<F>| other.role != Role::Top && other.path == first.path;
-            for conjunct in self.members().into_iter().flatten().filter(is_of_path) {
+            for conjunct in self.iter().filter(is_of_path) {
                 F::add(&mut operators, &conjunct.named());
             }
         } else {
@@ -431,8 +421,8 @@ impl<F: Form> Conjunct<F> {
 /// A fine collection and its coarse sister, which is kept only from the first member in which they differ.
 struct Tracks<'s, F: Form, X: Clone + Default> {
     fine: Track<'s, F, X>,
-    coarse: Option<Track<'s, F, X>>,
-    coarse_spare: Option<&'s mut F::Spare<X>>,
+    coarse: Track<'s, F, X>,
+    is_split: bool,
 }
 
 impl<'s, F: Form, X: Clone + Default> Tracks<'s, F, X> {
@@ -440,33 +430,33 @@ impl<'s, F: Form, X: Clone + Default> Tracks<'s, F, X> {
     fn new(fine: &'s mut F::Spare<X>, coarse: &'s mut F::Spare<X>) -> Self {
         Self {
             fine: Track::new(fine),
-            coarse: None,
-            coarse_spare: Some(coarse),
+            coarse: Track::new(coarse),
+            is_split: false,
         }
     }
 
     #[inline]
     fn each(&mut self, node: &Node<F>, add: impl Fn(&mut Track<'s, F, X>, &F)) {
-        if !node.is_same()
-            && let Some(spare) = self.coarse_spare.take()
-        {
-            self.coarse = Some(self.fine.copy(spare));
+        if !self.is_split && !node.is_same() {
+            self.is_split = true;
+            self.coarse.copy(&self.fine);
         }
         add(&mut self.fine, &node.fine);
-        if let Some(coarse) = &mut self.coarse {
-            add(coarse, &node.coarse);
+        if self.is_split {
+            add(&mut self.coarse, &node.coarse);
         }
     }
 
     #[inline]
     fn close(&self, close: impl Fn(&Track<'s, F, X>) -> F) -> Node<F> {
         let fine = close(&self.fine);
-        match &self.coarse {
-            None => Node::same(fine),
-            Some(coarse) => Node {
+        if self.is_split {
+            Node {
                 fine,
-                coarse: close(coarse),
-            },
+                coarse: close(&self.coarse),
+            }
+        } else {
+            Node::same(fine)
         }
     }
 }
@@ -492,43 +482,46 @@ impl<'s, F: Form, X: Clone + Default> Track<'s, F, X> {
         }
     }
 
-    /// The same members in another spare room.
-    fn copy(&self, spare: &'s mut F::Spare<X>) -> Self {
+    fn copy(&mut self, other: &Self) {
+        self.near.clone_from(&other.near);
+        self.count = other.count;
+        self.is_over = other.is_over;
         if self.count > NEAR_MEMBERS {
-            spare.clone_from(self.spare);
-        }
-        Self {
-            near: self.near.clone(),
-            count: self.count,
-            is_over: self.is_over,
-            spare,
+            self.spare.clone_from(other.spare);
         }
     }
 
     /// Adds a member that differs from all before. One more than `max_members` make them too many.
     #[inline]
     fn push(&mut self, member: X, max_members: usize) {
-        if self.count >= max_members {
-            self.is_over = true;
-        } else if let Some(slot) = self.member_mut(self.count) {
-            *slot = member;
-            self.count += 1;
-        }
-    }
-
-    /// The members, first those at hand. Two plain slices are much faster to search than one chained iterator.
-    #[inline]
-    fn members(&self) -> [&[X]; 2] {
-        let in_spare = self.count.saturating_sub(NEAR_MEMBERS);
-        let near = self.near.get(..self.count).unwrap_or(&self.near);
-        [near, self.spare.slots().get(..in_spare).unwrap_or_default()]
-    }
-
-    fn member_mut(&mut self, index: usize) -> Option<&mut X> {
-        match index.checked_sub(NEAR_MEMBERS) {
-            None => self.near.get_mut(index),
+        let slot = match self.count.checked_sub(NEAR_MEMBERS) {
+            None => self.near.get_mut(self.count),
             Some(index) => self.spare.slot(index),
+        };
+        match slot {
+            Some(slot) if self.count < max_members => {
+                *slot = member;
+                self.count += 1;
+            }
+            _ => self.is_over = true,
         }
+    }
+
+    #[inline]
+    fn iter(&self) -> impl Iterator<Item = &X> {
+        let spare = self
+            .spare
+            .slots()
+            .iter()
+            .take(self.count.saturating_sub(NEAR_MEMBERS));
+        self.near.iter().take(self.count).chain(spare)
+    }
+
+    #[inline]
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut X> {
+        let spare = self.spare.slots_mut().iter_mut();
+        let spare = spare.take(self.count.saturating_sub(NEAR_MEMBERS));
+        self.near.iter_mut().take(self.count).chain(spare)
     }
 }
 

@@ -89,6 +89,10 @@ impl<X: Clone + Default> Spare<X> for Vec<X> {
     fn slots(&self) -> &[X] {
         self
     }
+
+    fn slots_mut(&mut self) -> &mut [X] {
+        self
+    }
 }
 
 /// Bytes as readable text; those that are not UTF-8 become `\xhh`.

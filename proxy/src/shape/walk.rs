@@ -33,13 +33,12 @@ impl<F: Form> Walk<F> {
     /// The next field or element, paid for.
     #[inline]
     pub(super) fn look<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
-        if self.looks_left == 0 {
-            self.is_spent |= items.next().is_some();
-            return None;
+        let item = items.next()?;
+        match self.looks_left.checked_sub(1) {
+            Some(left) => self.looks_left = left,
+            None => self.is_spent = true,
         }
-        let item = items.next();
-        self.looks_left -= u32::from(item.is_some());
-        item
+        (!self.is_spent).then_some(item)
     }
 
     /// The elements of an array that are looked at.
