@@ -1,5 +1,7 @@
 //! The main job: operations of the official driver through Seawall, nothing configured but the address.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use seawall_tests::{

@@ -1,5 +1,11 @@
 //! Cross-wiring: whatever clients do, a reply reaches the client that asked, and no connection is lost.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail as tests do"
+)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

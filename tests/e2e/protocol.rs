@@ -1,6 +1,13 @@
 //! The wire protocol, byte by byte: where a server's reaction exists, a direct connection is the reference.
 
-use std::time::{Duration, Instant};
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    reason = "helpers of tests fail as tests do, and a table is as long as its cases"
+)]
+
+use std::time::Duration;
 
 use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_tests::{
@@ -12,7 +19,7 @@ use seawall_tests::{
     scratch::Scratch,
     seawall::{self, Seawall},
 };
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::Instant};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const PING_ID: i32 = 4711;
@@ -923,8 +930,22 @@ async fn servers_see_the_applications_name() {
             .unwrap()
             .is_ok()
     );
+}
 
-    // The same while it runs, in currentOp.
+#[tokio::test]
+async fn current_op_names_the_application_and_the_router() {
+    let rig = Rig::shared().await;
+    let db = unique_name("running");
+    let mut direct = rig.direct().await;
+    let mut through = rig.through().await;
+    let metadata = doc! {"application": {"name": "billing"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    assert!(
+        through
+            .hello(doc! {"client": metadata})
+            .await
+            .unwrap()
+            .is_ok()
+    );
     let slow = doc! {"insert": "slow", "documents": [{"_id": 1}]};
     assert!(direct.command(&db, slow).await.unwrap().is_ok());
     let find =
