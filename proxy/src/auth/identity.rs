@@ -136,14 +136,17 @@ impl Identity {
         }
     }
 
-    /// Ends its use. There is no way back: a later login makes a new identity.
+    /// Ends its use, for the first reason given. There is no way back: a later login makes a new identity.
     pub fn end(&self, standing: Standing) {
         let value = match standing {
             Standing::Good => return,
             Standing::Gone => 1,
             Standing::Refused => 2,
         };
-        self.standing.fetch_max(value, Ordering::AcqRel);
+        // An operation under way may meet refused keys after the user is known to be gone; 13 is the truth then.
+        self.standing
+            .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
+            .ok();
         *self.login.write() = Login::Unknown;
     }
 

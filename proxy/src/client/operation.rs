@@ -563,17 +563,30 @@ impl Operation<'_> {
 
     /// A missing right is the user's own affair; a missing user makes the connection useless.
     fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
-        /// What servers say when the connection's user is no more; a missing right reads otherwise.
-        const NO_USER: &[u8] = b"requires authentication";
         if self.identity.is_anonymous() {
             self.shared.credentials.anonymous_refused();
-        } else if reply.windows(NO_USER.len()).any(|window| window == NO_USER) {
+        } else if lost_its_user(reply) {
             checkout.discard(CloseReason::Unauthorized);
             self.shared
                 .credentials
                 .user_unknown_on_connection(self.identity);
         }
     }
+}
+
+/// Whether a 13 says that the connection's user is no more; a missing right reads otherwise, and quotes the
+/// client's command, which may contain anything.
+fn lost_its_user(reply: &[u8]) -> bool {
+    let body = reply.get(crate::wire::HEADER_BYTES + 5..);
+    let elements = body
+        .into_iter()
+        .flat_map(Elements::of)
+        .filter_map(Result::ok);
+    let mut errmsg = elements.filter(|element| element.name == b"errmsg");
+    let text = errmsg.next().and_then(|element| element.value.as_str());
+    text.is_some_and(|text| {
+        text.starts_with("command ") && text.ends_with(" requires authentication")
+    })
 }
 
 /// Why an operation got no connection.

@@ -287,10 +287,11 @@ impl Credentials {
         self.take_reading(&UserName { name, source }, identity, Reading::Refused);
     }
 
-    /// A server no longer knows the user of a connection.
-    pub(super) fn user_unknown_on_connection(self: &Arc<Self>, identity: &Arc<Identity>) {
+    /// A server no longer knows the user of a connection: it was dropped, and nothing brings this user back. Said
+    /// at once, since keys that are refused in the meantime would have its clients closed.
+    pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
-        drop(self.read_again(&UserName { name, source }, identity));
+        self.take_reading(&UserName { name, source }, identity, Reading::Gone);
     }
 
     /// The mechanisms of a user, asked of a server if nothing is known; empty if there is no such user.
