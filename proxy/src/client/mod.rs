@@ -174,31 +174,24 @@ impl Client {
 
     async fn read(&mut self) -> Result<Option<Message>, End> {
         let shared = Arc::clone(&self.shared);
-        let read = match &self.handshake {
-            None => {
-                self.reader
-                    .next(&mut self.stream, MAX_MESSAGE_BYTES, &shared.budget)
-                    .await
-            }
-            Some((_, deadline)) => {
-                let carried_until = self.login.as_ref().and_then(|login| login.deadline());
-                let until = carried_until.map_or(*deadline, |carried| carried.min(*deadline));
-                let max = shared.settings.pre_auth_message_bytes;
-                match timeout_at(
-                    until,
-                    self.reader.next(&mut self.stream, max, &shared.budget),
-                )
-                .await
-                {
-                    Ok(read) => read,
-                    Err(_) if carried_until.is_some_and(|carried| carried < *deadline) => {
-                        // The introduction is over; the client may still begin another.
-                        self.login = None;
-                        return Box::pin(self.read()).await;
-                    }
-                    Err(_) => return self.close("authentication_timeout"),
+        let handshake_until = self.handshake.as_ref().map(|(_, deadline)| *deadline);
+        let carried_until = self.login.as_ref().and_then(|login| login.deadline());
+        let max = match handshake_until {
+            None => MAX_MESSAGE_BYTES,
+            Some(_) => shared.settings.pre_auth_message_bytes,
+        };
+        let next = self.reader.next(&mut self.stream, max, &shared.budget);
+        let read = match handshake_until.into_iter().chain(carried_until).min() {
+            None => next.await,
+            Some(until) => match timeout_at(until, next).await {
+                Ok(read) => read,
+                Err(_) if handshake_until.is_none_or(|deadline| until < deadline) => {
+                    // The introduction is over; the client may still begin another.
+                    self.login = None;
+                    return Box::pin(self.read()).await;
                 }
-            }
+                Err(_) => return self.close("authentication_timeout"),
+            },
         };
         match read {
             Ok(message) => Ok(message),
@@ -252,6 +245,8 @@ impl Client {
         }
         match self.identity.clone() {
             Some(identity) => {
+                // An introduction must not keep its place for as long as an operation may take.
+                self.login.take_if(|login| login.deadline().is_some());
                 self.operate(&message, identity, &parsed, &command, reply_to, now)
                     .await
             }
