@@ -344,6 +344,9 @@ impl Client {
                     format!("Received authentication for mechanism {name} which is not enabled");
                 Err(ErrorReply::new(MECHANISM_UNAVAILABLE, message))
             }
+            Handshake::Logout if self.identity.is_none() => {
+                Err(requires_authentication(command.name_str()))
+            }
             Handshake::Logout => Ok(self.logout(command.db)),
             Handshake::Getnonce => Ok(self.getnonce()),
             Handshake::WhatsMyUri => Ok(rawdoc! { "you": self.peer.text.as_str(), "ok": 1.0 }),
