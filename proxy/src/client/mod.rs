@@ -489,9 +489,9 @@ impl Client {
             ));
         };
         let around = self.surroundings();
-        let (login, stepped) = login
-            .proceed(&around, body, source, self.identity.as_ref())
-            .await?;
+        // Nobody in particular may become somebody.
+        let current = self.identity.as_ref().filter(|i| !i.is_anonymous());
+        let (login, stepped) = login.proceed(&around, body, source, current).await?;
         self.login = login.map(Box::new);
         if let Some(identity) = stepped.identity {
             self.connected
