@@ -1,1 +1,295 @@
-//! Where credentials come from, and every rule that makes it safe.
+//! Zero configuration: users log in with nothing configured, and keep their own rights.
+
+use std::time::Duration;
+
+use bson::{Bson, doc};
+use mongodb::Client;
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, create_user, shared_replica_set, unique_name},
+    raw::{KeyCache, Mechanism, RawReply, Start},
+    seawall::Seawall,
+};
+use tokio::task::JoinSet;
+
+use crate::scene::{
+    connect, connect_from, find, insert, log_in, logged_in, recorded, root, seawall, seawall_at,
+    server, update_user, writer,
+};
+
+const STARTS: [Start; 3] = [
+    Start::Command,
+    Start::SpeculativeHello,
+    Start::SpeculativeLegacyHello,
+];
+
+/// Each kind of user, in each way of logging in: the first login and a later one.
+async fn log_in_in_every_way(seawall: &Seawall, root: &Client) {
+    let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
+    let kinds: [(&[Mechanism], Mechanism); 4] = [
+        (&[sha1, sha256], sha1),
+        (&[sha1, sha256], sha256),
+        (&[sha1], sha1),
+        (&[sha256], sha256),
+    ];
+    for (kind, (mechanisms, mechanism)) in kinds.into_iter().enumerate() {
+        for (way, start) in STARTS.into_iter().enumerate() {
+            let has_empty_exchange = (kind + way) % 2 == 0;
+            let data = unique_name("data");
+            let db = if way == 0 { "admin" } else { data.as_str() };
+            let user = NewUser::new(db, &unique_name("a.b=c,d"), "pass word")
+                .mechanisms(mechanisms)
+                .role("read", &data);
+            create_user(root, &user).await.unwrap();
+            for skip_empty_exchange in [!has_empty_exchange, has_empty_exchange] {
+                let mut login = user.login().mechanism(mechanism).start(start);
+                login.skip_empty_exchange = skip_empty_exchange;
+                let mut client = logged_in(seawall, &login).await;
+                assert!(find(&mut client, &data).await.is_ok(), "{login:?}");
+                let refused = insert(&mut client, &data).await;
+                assert_eq!(refused.code(), Some(13), "{refused:?}");
+                let text = refused.body.get_str("errmsg").unwrap();
+                assert!(text.starts_with("not authorized on"), "{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn users_of_every_kind_log_in_in_every_way_and_keep_their_rights() {
+    let seawall = seawall("").await;
+    assert_eq!(seawall.api("/api/v1/status").await["credentials"], "self");
+    log_in_in_every_way(&seawall, &root().await).await;
+}
+
+#[tokio::test]
+async fn users_of_a_replica_set_log_in_in_every_way_and_keep_their_rights() {
+    let set = shared_replica_set().await.unwrap();
+    let seawall = seawall_at(&set.uri(), "").await;
+    log_in_in_every_way(&seawall, &set.client().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn refusals_of_a_missing_right_keep_the_pools_connections() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    let created = seawall
+        .metric("seawall_server_connections_created_total", &[])
+        .await;
+    for _ in 0..30 {
+        assert_eq!(insert(&mut client, "another").await.code(), Some(13));
+        // Quoted in the refusal, but not what a server says of a user that is no more.
+        let quoted = doc! { "find": "command x requires authentication" };
+        let refused = client.command("another", quoted).await.unwrap();
+        assert_eq!(refused.code(), Some(13));
+        assert!(insert(&mut client, &user.name).await.is_ok());
+    }
+    let name = "seawall_server_connections_created_total";
+    assert_eq!(seawall.metric(name, &[]).await, created);
+}
+
+#[tokio::test]
+async fn logins_of_a_known_user_reach_no_server() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    for mechanism in Mechanism::ALL {
+        for start in STARTS {
+            let login = user.login().mechanism(mechanism).start(start);
+            for _ in 0..5 {
+                logged_in(&seawall, &login).await;
+            }
+        }
+    }
+    let authentications = seawall
+        .metric("seawall_server_authentications_total", &[])
+        .await;
+    assert_eq!(authentications, 1.0);
+}
+
+#[tokio::test]
+async fn mechanisms_are_told_exactly_as_a_server_tells_them() {
+    let seawall = seawall("").await;
+    let root = root().await;
+    let mut direct = server().await.raw_client().await.unwrap();
+    let mechanisms_of = |reply: RawReply| {
+        let array = reply.body.get_array("saslSupportedMechs").ok()?;
+        let mut names: Vec<_> = array.iter().map(Bson::to_string).collect();
+        names.sort();
+        Some(names)
+    };
+    let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
+    let sets: [&[Mechanism]; 3] = [&[sha1], &[sha256], &[sha1, sha256]];
+    for mechanisms in sets {
+        let user = NewUser::new("admin", &unique_name("x.y"), "p").mechanisms(mechanisms);
+        create_user(&root, &user).await.unwrap();
+        let asked = doc! { "saslSupportedMechs": format!("admin.{}", user.name) };
+        let told = mechanisms_of(direct.hello(asked.clone()).await.unwrap());
+        assert_eq!(told.as_ref().map(Vec::len), Some(mechanisms.len()));
+        let mut client = connect(&seawall).await;
+        let before = mechanisms_of(client.hello(asked.clone()).await.unwrap());
+        let legacy = mechanisms_of(client.legacy_hello(asked.clone()).await.unwrap());
+        logged_in(&seawall, &user.login()).await;
+        let after = mechanisms_of(client.hello(asked).await.unwrap());
+        assert_eq!([&before, &legacy, &after], [&told; 3]);
+    }
+    let asked = doc! { "saslSupportedMechs": format!("admin.{}", unique_name("nobody")) };
+    for client in [&mut direct, &mut connect(&seawall).await] {
+        let reply = client.hello(asked.clone()).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+        assert_eq!(mechanisms_of(reply), None);
+    }
+}
+
+#[tokio::test]
+async fn speculation_is_taken_up_for_fresh_users_only() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    let login = user.login().start(Start::SpeculativeHello);
+    // Hello and two commands, where the speculation was not taken up.
+    let (_, first) = log_in(&seawall, &login).await;
+    assert_eq!((first.is_authenticated(), first.replies.len()), (true, 3));
+    let reply = &first.replies[0];
+    assert!(!reply.body.contains_key("speculativeAuthenticate"));
+    let is_taken_up = || async { log_in(&seawall, &login).await.1.replies.len() == 2 };
+    eventually(LIMIT, is_taken_up).await.unwrap();
+    let nobody = NewUser::new("admin", &unique_name("nobody"), "p").login();
+    for start in [Start::SpeculativeHello, Start::SpeculativeLegacyHello] {
+        let (_, refused) = log_in(&seawall, &nobody.clone().start(start)).await;
+        assert_eq!((refused.code(), refused.replies.len()), (Some(18), 2));
+        let hello = &refused.replies[0];
+        assert!(hello.is_ok() && !hello.body.contains_key("speculativeAuthenticate"));
+    }
+}
+
+#[tokio::test]
+async fn client_source_is_enforced_on_first_and_later_logins_and_through_roles() {
+    let seawall = seawall("").await;
+    let root = root().await;
+    let source = doc! { "clientSource": ["127.0.0.1"] };
+    let role = unique_name("role");
+    let create_role = doc! {
+        "createRole": &role, "privileges": [], "roles": [], "authenticationRestrictions": [&source],
+    };
+    root.database("admin")
+        .run_command(create_role)
+        .await
+        .unwrap();
+    for is_inherited in [false, true] {
+        for begins_outside in [false, true] {
+            let user = NewUser::new("admin", &unique_name("user"), "p");
+            let user = match is_inherited {
+                true => user.role(&role, "admin"),
+                false => user.restriction(source.clone()),
+            };
+            create_user(&root, &user).await.unwrap();
+            for turn in 0..4 {
+                let is_outside = (turn % 2 == 0) == begins_outside;
+                let address = if is_outside {
+                    [127, 0, 0, 2]
+                } else {
+                    [127, 0, 0, 1]
+                };
+                let mut client = connect_from(&seawall, address).await;
+                let outcome = client.login(&user.login()).await.unwrap();
+                assert_eq!(outcome.is_authenticated(), !is_outside, "{outcome:?}");
+                let expected = is_outside.then_some(18);
+                assert_eq!(outcome.code(), expected, "{outcome:?}");
+                let listed = client
+                    .command("admin", doc! { "listDatabases": 1 })
+                    .await
+                    .unwrap();
+                assert_eq!(listed.code(), is_outside.then_some(13), "{listed:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_restriction_that_comes_later_is_enforced() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    let restriction = doc! { "authenticationRestrictions": [{ "clientSource": ["127.0.0.1"] }] };
+    let mut outside = connect_from(&seawall, [127, 0, 0, 2]).await;
+    let outcome = outside.login(&user.login()).await.unwrap();
+    assert!(outcome.is_authenticated());
+    update_user(&root().await, &user, restriction).await;
+    let is_refused = || async {
+        let mut client = connect_from(&seawall, [127, 0, 0, 2]).await;
+        client.login(&user.login()).await.unwrap().code() == Some(18)
+    };
+    eventually(LIMIT, is_refused).await.unwrap();
+    logged_in(&seawall, &user.login()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_users_share_few_server_connections_and_none_starves() {
+    const USERS: usize = 200;
+    const MAX_SERVER_CONNECTIONS: u32 = 20;
+    /// Eight introductions, eight connections kept for the next ones, monitors, and what is just being closed.
+    const OUTSIDE_OF_POOLS: u32 = 28;
+    let toml = format!(
+        "[pool]\nmax_server_connections = {MAX_SERVER_CONNECTIONS}\nmax_pool_size = 5\nwait_queue_timeout_ms = 60000\n"
+    );
+    let (seawall, recorder) = recorded(&toml).await;
+    let root = root().await;
+    let prefix = unique_name("crowd");
+    let mut users = Vec::with_capacity(USERS);
+    for n in 0..USERS {
+        let user = NewUser::new("admin", &format!("{prefix}-{n}"), "secret").role("read", &prefix);
+        create_user(&root, &user).await.unwrap();
+        users.push(user);
+    }
+    // What a client derives from its password is not what is measured here.
+    let keys = KeyCache::default();
+    for user in &users {
+        let mut direct = server().await.raw_client().await.unwrap();
+        let outcome = direct.login(&user.login().keys(&keys)).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+    }
+    let address = seawall.address().parse::<std::net::SocketAddr>().unwrap();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], address.port()));
+    let mut clients = JoinSet::new();
+    for user in users {
+        for _ in 0..5 {
+            let (login, prefix) = (user.login().keys(&keys), prefix.clone());
+            clients.spawn(async move {
+                let mut client = seawall_tests::raw::RawClient::connect(address)
+                    .await
+                    .unwrap();
+                client.set_limit(CROWD_LIMIT);
+                let outcome = client.login(&login).await.unwrap();
+                assert!(outcome.is_authenticated(), "{outcome:?}");
+                for _ in 0..3 {
+                    let found = find(&mut client, &prefix).await;
+                    assert!(found.is_ok(), "{found:?}");
+                }
+            });
+        }
+    }
+    let (mut served, mut most_open) = (0, 0);
+    let mut sample = tokio::time::interval(Duration::from_millis(5));
+    loop {
+        tokio::select! {
+            ended = clients.join_next() => match ended {
+                Some(ended) => { ended.unwrap(); served += 1; }
+                None => break,
+            },
+            _ = sample.tick() => {
+                most_open = most_open.max(recorder.open_count());
+                let pooled = seawall.metric("seawall_server_connections", &[]).await;
+                assert!(pooled <= f64::from(MAX_SERVER_CONNECTIONS), "{pooled}");
+            }
+        }
+    }
+    assert_eq!(served, 5 * USERS);
+    assert!(
+        most_open <= usize::try_from(MAX_SERVER_CONNECTIONS + OUTSIDE_OF_POOLS).unwrap(),
+        "{most_open}"
+    );
+}
+
+/// Far more than anything here takes; only a failure waits for it.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long one of a thousand clients may wait for its turn, on a machine that also compiles.
+const CROWD_LIMIT: Duration = Duration::from_secs(120);

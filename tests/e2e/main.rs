@@ -1,6 +1,14 @@
 //! End-to-end tests against real servers: one binary, one module a theme.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "all of this is tests, functions that tests share included"
+)]
+
 mod basics;
+mod changes;
+mod credential_modes;
 mod credentials;
 mod crosswiring;
 mod demo;
@@ -8,7 +16,9 @@ mod drain;
 mod drivers;
 mod exactness;
 mod fixtures;
+mod introductions;
 mod protocol;
 mod routing;
+mod scene;
 mod start;
 mod unauthenticated;

@@ -1,1 +1,348 @@
-//! What a client may do before it has proved who it is: nothing that a pool would see.
+//! No byte of a client that has not proved who it is reaches a connection of a pool, whatever it sends.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use bson::{Binary, Document, doc, spec::BinarySubtype};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use seawall_tests::{
+    mongod::{NewUser, unique_name},
+    raw::{OpMsg, OpQuery, RawClient},
+    recorder::{Recorder, Recording},
+    seawall::Seawall,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use crate::scene::{connect, find, insert, logged_in, recorded, root, server, writer};
+
+/// What no message but those of the test contains.
+const MARKER: &str = "planted-by-the-test";
+
+/// The connections on which somebody has logged in, or something else has run than a handshake.
+fn pooled(recorder: &Recorder) -> Vec<usize> {
+    let is_pooled = |recording: &Recording| {
+        let mut names = recording.commands().into_iter();
+        names.any(|command| {
+            let name = command.keys().next().unwrap();
+            !["hello", "isMaster", "ismaster", "saslStart"].contains(&name.as_str())
+        })
+    };
+    let connections = recorder.connections().into_iter().enumerate();
+    let pooled = connections.filter(|(_, recording)| is_pooled(recording));
+    pooled.map(|(index, _)| index).collect()
+}
+
+/// A Seawall with a client that has worked, and the connections that its work used.
+async fn at_work() -> (Seawall, Recorder, NewUser, RawClient, Vec<usize>) {
+    let (seawall, recorder) = recorded("").await;
+    let user = writer().await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(insert(&mut client, &user.name).await.is_ok());
+    let pooled = pooled(&recorder);
+    assert!(!pooled.is_empty());
+    recorder.forget();
+    (seawall, recorder, user, client, pooled)
+}
+
+fn contains(bytes: &[u8], part: &str) -> bool {
+    let mut windows = bytes.windows(part.len());
+    windows.any(|window| window == part.as_bytes())
+}
+
+/// All commands of the server, with what is needed to run some of them.
+async fn all_commands() -> Vec<Document> {
+    let listed = root().await.database("admin");
+    let listed = listed
+        .run_command(doc! { "listCommands": 1 })
+        .await
+        .unwrap();
+    let names = listed.get_document("commands").unwrap().keys();
+    let mut commands = Vec::new();
+    for name in names {
+        let fields = doc! {
+            "documents": [{ "text": MARKER }], "pipeline": [], "cursor": {}, "comment": MARKER,
+        };
+        for fields in [doc! { "comment": MARKER }, fields] {
+            let mut command = doc! { name: MARKER };
+            command.extend(fields);
+            commands.push(command);
+        }
+    }
+    commands
+}
+
+#[tokio::test]
+async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
+    let (seawall, recorder, user, mut good, pooled) = at_work().await;
+    let commands = all_commands().await;
+    assert!(commands.len() > 300, "{}", commands.len());
+    let mut client = connect(&seawall).await;
+    for command in commands {
+        let name = command.keys().next().unwrap().clone();
+        for db in ["admin", &user.name] {
+            let reply = client.command(db, command.clone()).await.unwrap();
+            let answered = ["hello", "isMaster", "ismaster", "ping", "connectionStatus"];
+            let informs = ["buildInfo", "buildinfo", "whatsmyuri", "getnonce"];
+            let is_answered = answered.contains(&name.as_str()) || informs.contains(&name.as_str());
+            assert_eq!(reply.is_ok(), is_answered, "{name}: {reply:?}");
+        }
+        client.send_query(&OpQuery::new(command)).await.unwrap();
+        client.read_reply().await.unwrap();
+    }
+    // Unacknowledged, with a sequence, with a checksum: no way round.
+    let command = doc! { "insert": "c", "$db": &user.name };
+    let message = OpMsg::new(command).sequence("documents", vec![doc! { "text": MARKER }]);
+    let unacknowledged = message
+        .clone()
+        .flags(seawall_tests::raw::message::MORE_TO_COME);
+    client.send(&unacknowledged).await.unwrap();
+    for message in [message.clone(), message.checksum()] {
+        assert_eq!(client.exchange(&message).await.unwrap().code(), Some(13));
+    }
+    for (index, recording) in recorder.connections().iter().enumerate() {
+        assert!(!contains(&recording.from_client, MARKER), "{index}");
+        if pooled.contains(&index) {
+            assert!(
+                recording.from_client.is_empty(),
+                "{:?}",
+                recording.commands()
+            );
+        }
+    }
+    assert!(find(&mut good, &user.name).await.is_ok());
+    logged_in(&seawall, &user.login()).await;
+}
+
+#[tokio::test]
+async fn unauthenticated_commands_have_the_codes_of_a_server() {
+    let (seawall, _recorder) = recorded("").await;
+    let mut client = connect(&seawall).await;
+    let mut direct = server().await.raw_client().await.unwrap();
+    let mut different = HashSet::new();
+    let mut names: Vec<String> = Vec::new();
+    for command in all_commands().await {
+        names.extend(command.keys().next().cloned());
+    }
+    names.dedup();
+    for name in names {
+        let command = doc! { &name: 1 };
+        // Conversations have tests of their own.
+        if name == "authenticate" || name.starts_with("sasl") {
+            continue;
+        }
+        let expected = direct.command("admin", command.clone()).await.unwrap();
+        let reply = client.command("admin", command).await.unwrap();
+        let is_same_text = reply.body.get("errmsg") == expected.body.get("errmsg");
+        if reply.code() != expected.code() || (reply.code() == Some(13) && !is_same_text) {
+            assert_eq!(reply.code(), Some(13), "{name}: {reply:?} {expected:?}");
+            different.insert(name);
+        }
+    }
+    // What a server runs for everybody, and Seawall for those who have logged in; all but the first two are of
+    // no use to a driver, and most exist in servers under test only.
+    let known = HashSet::from([
+        "listCommands",
+        "_isSelf",
+        "configureFailPoint",
+        "echo",
+        "pinHistoryReplicated",
+        "refreshLogicalSessionCacheNow",
+        "testDeprecation",
+        "waitForFailPoint",
+        "waitForOngoingChunkSplits",
+    ]);
+    different.retain(|name| !known.contains(name.as_str()));
+    assert_eq!(different, HashSet::new());
+}
+
+#[tokio::test]
+async fn unauthenticated_answers_have_the_form_of_a_servers() {
+    let (seawall, _recorder) = recorded("").await;
+    let mut client = connect(&seawall).await;
+    let mut direct = server().await.raw_client().await.unwrap();
+    for name in [
+        "ping",
+        "buildInfo",
+        "connectionStatus",
+        "whatsmyuri",
+        "getnonce",
+    ] {
+        let expected = direct.command("admin", doc! { name: 1 }).await.unwrap();
+        let reply = client.command("admin", doc! { name: 1 }).await.unwrap();
+        let keys = |body: &Document| -> Vec<String> {
+            let mut keys: Vec<_> = body.keys().cloned().collect();
+            keys.retain(|key| !["$clusterTime", "operationTime"].contains(&key.as_str()));
+            keys
+        };
+        assert_eq!(keys(&reply.body), keys(&expected.body), "{name}");
+        if name == "connectionStatus" || name == "buildInfo" {
+            assert_eq!(reply.body, expected.body);
+        }
+    }
+}
+
+fn binary(text: &str) -> Binary {
+    let bytes = text.as_bytes().to_vec();
+    let subtype = BinarySubtype::Generic;
+    Binary { subtype, bytes }
+}
+
+/// The messages of a login, up to a proof that fits nothing.
+fn handshakes(user: &str) -> Vec<Vec<u8>> {
+    let payload = binary(&format!("n,,n={user},r=0123456789abcdefghij"));
+    let start = doc! {
+        "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "autoAuthorize": 1,
+        "options": { "skipEmptyExchange": true },
+    };
+    let mut speculative = start.clone();
+    speculative.insert("db", "admin");
+    let hello = doc! {
+        "isMaster": 1, "helloOk": true, "saslSupportedMechs": format!("admin.{user}"),
+        "speculativeAuthenticate": speculative, "compression": ["zlib"],
+        "client": { "driver": { "name": "d", "version": "1" }, "os": { "type": "Linux" } },
+    };
+    let proof = binary(
+        "c=biws,r=0123456789abcdefghijklmnop,p=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    );
+    let proof = doc! { "saslContinue": 1, "conversationId": 1, "payload": proof };
+    let message = |mut body: Document| {
+        body.insert("$db", "admin");
+        OpMsg::new(body).to_bytes()
+    };
+    vec![
+        OpQuery::new(hello.clone()).to_bytes(),
+        message(hello),
+        message(start.clone()),
+        [message(start), message(proof)].concat(),
+    ]
+}
+
+/// Changes, cuts out or repeats a few bytes; half of the time the first length stays right.
+fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
+    for _ in 0..rng.random_range(1..=4) {
+        let place = rng.random_range(0..bytes.len().max(1));
+        if bytes.len() <= place {
+            return;
+        }
+        match rng.random_range(0..6) {
+            0 => bytes[place] = rng.random(),
+            1 => bytes[place] ^= 1 << rng.random_range(0..8),
+            2 => bytes[place] = [0, 1, 0x7f, 0x80, 0xff][rng.random_range(0..5)],
+            3 => drop(bytes.remove(place)),
+            4 => bytes.insert(place, rng.random()),
+            _ => bytes.truncate(place.max(1)),
+        }
+    }
+    if rng.random() && bytes.len() >= 16 {
+        let length = i32::try_from(bytes.len()).unwrap();
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+/// Sends bytes, and reads until Seawall has nothing more to say.
+async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // Seawall may have closed already; what counts is what reaches a server.
+    drop(stream.write_all(bytes).await);
+    drop(stream.shutdown().await);
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer));
+    drop(read.await.expect("Seawall ends what its client has ended"));
+}
+
+/// How many introductions reached a server, after checking that nothing did but what Seawall builds.
+fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
+    // A login of a known user lets Seawall read that user's keys again; that command is its own.
+    let reading = doc! {
+        "usersInfo": { "user": &user.name, "db": "admin" }, "showCredentials": true,
+        "showAuthenticationRestrictions": true, "$db": "admin",
+    };
+    let handshake = HashSet::from([
+        "hello",
+        "isMaster",
+        "ismaster",
+        "saslStart",
+        "saslContinue",
+        "buildInfo",
+        "ping",
+    ]);
+    let mut introduced = 0;
+    for (index, recording) in recorder.connections().iter().enumerate() {
+        if pooled.contains(&index) {
+            let message_count = recording.messages_from_client().len();
+            assert_eq!(recording.commands().len(), message_count);
+        }
+        for command in recording.commands() {
+            if pooled.contains(&index) {
+                assert_eq!(command, reading);
+            }
+            let keys: Vec<_> = command.keys().map(String::as_str).collect();
+            match keys[0] {
+                "saslStart" => {
+                    let expected = ["saslStart", "mechanism", "payload", "options", "$db"];
+                    assert_eq!(keys, expected);
+                    introduced += 1;
+                }
+                "saslContinue" => {
+                    assert_eq!(keys, ["saslContinue", "conversationId", "payload", "$db"])
+                }
+                name => assert!(command == reading || handshake.contains(name), "{command}"),
+            }
+        }
+    }
+    introduced
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mutated_handshakes_put_no_byte_on_a_connection_of_a_pool() {
+    const MESSAGES: u64 = 10_000;
+    let (seawall, recorder, user, mut good, pooled) = at_work().await;
+    let stranger = writer().await;
+    let address = seawall.address().parse::<std::net::SocketAddr>().unwrap();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], address.port()));
+    let originals = [
+        handshakes(&user.name),
+        handshakes(&stranger.name),
+        handshakes("nobody"),
+    ];
+    let originals = Arc::new(originals.concat());
+    let at_a_time = Arc::new(Semaphore::new(32));
+    let mut sending = JoinSet::new();
+    for seed in 0..MESSAGES {
+        let (originals, place) = (Arc::clone(&originals), Arc::clone(&at_a_time));
+        let place = place.acquire_owned().await.unwrap();
+        sending.spawn(async move {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let mut bytes = originals[rng.random_range(0..originals.len())].clone();
+            mutate(&mut bytes, &mut rng);
+            send(address, &bytes).await;
+            drop(place);
+        });
+    }
+    while let Some(sent) = sending.join_next().await {
+        sent.unwrap();
+    }
+
+    let introduced = introduced_by_seawall(&recorder, &user, &pooled);
+    // Some got through to a server, so it is not the framing alone that kept them out.
+    assert!(introduced > 50, "{introduced}");
+    assert!(find(&mut good, &user.name).await.is_ok());
+    for user in [user, stranger] {
+        let mut client = logged_in(&seawall, &user.login()).await;
+        assert!(insert(&mut client, &user.name).await.is_ok());
+    }
+    let nobody = unique_name("nobody");
+    let mut client = connect(&seawall).await;
+    let outcome = client
+        .login(&seawall_tests::raw::Login::new("admin", &nobody, "p"))
+        .await
+        .unwrap();
+    assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+}
+
+/// Far more than anything here takes; only a failure waits for it.
+const LIMIT: Duration = Duration::from_secs(60);

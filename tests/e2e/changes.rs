@@ -1,0 +1,177 @@
+//! Users that change while their clients are connected: passwords, roles, being dropped and made again.
+
+use std::time::Duration;
+
+use bson::doc;
+use mongodb::Client;
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, create_user},
+    raw::{KeyCache, Login, Mechanism},
+    recorder::Cut,
+    seawall::Seawall,
+};
+
+use crate::scene::{
+    find, insert, log_in, logged_in, recorded, root, seawall, update_user, with_password, writer,
+};
+
+/// How many of several logins, one after another, are refused; the last one must not be.
+async fn refused(seawall: &Seawall, login: &Login) -> usize {
+    let mut refused = 0;
+    for _ in 0..4 {
+        let (_, outcome) = log_in(seawall, login).await;
+        refused += usize::from(outcome.code() == Some(18));
+        assert!(
+            outcome.is_authenticated() || outcome.code() == Some(18),
+            "{outcome:?}"
+        );
+    }
+    logged_in(seawall, login).await;
+    refused
+}
+
+#[tokio::test]
+async fn a_changed_password_refuses_one_login_at_most_and_the_old_one_fails() {
+    let seawall = seawall("").await;
+    let root = root().await;
+    for mechanism in Mechanism::ALL {
+        let user = writer().await;
+        let keys = KeyCache::default();
+        let login_with = |password: &str| {
+            with_password(&user, password)
+                .mechanism(mechanism)
+                .keys(&keys)
+        };
+        let mut connected = logged_in(&seawall, &login_with("secret")).await;
+        let mut old = "secret".to_owned();
+        for turn in 0..4 {
+            let new = format!("secret-{turn}");
+            update_user(&root, &user, doc! { "pwd": &new }).await;
+            let refused = refused(&seawall, &login_with(&new)).await;
+            assert!(refused <= 1, "{refused}");
+            let (_, outcome) = log_in(&seawall, &login_with(&old)).await;
+            assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+            // As at a server: who is connected goes on.
+            assert!(find(&mut connected, &user.name).await.is_ok());
+            old = new;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_same_password_set_again_refuses_one_login_at_most() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    logged_in(&seawall, &user.login()).await;
+    for _ in 0..3 {
+        update_user(&root().await, &user, doc! { "pwd": &user.password }).await;
+        let refused = refused(&seawall, &user.login()).await;
+        assert!(refused <= 1, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn an_old_password_fails_without_anybody_using_the_new_one() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    logged_in(&seawall, &user.login()).await;
+    update_user(&root().await, &user, doc! { "pwd": "new" }).await;
+    let is_refused = || async { log_in(&seawall, &user.login()).await.1.code() == Some(18) };
+    eventually(LIMIT, is_refused).await.unwrap();
+    logged_in(&seawall, &with_password(&user, "new")).await;
+}
+
+#[tokio::test]
+async fn keys_that_a_server_refuses_are_evicted_and_the_users_clients_closed() {
+    let (seawall, recorder) = recorded("").await;
+    let user = writer().await;
+    let mut connected = logged_in(&seawall, &user.login()).await;
+    assert!(find(&mut connected, &user.name).await.is_ok());
+    update_user(&root().await, &user, doc! { "pwd": "new" }).await;
+    recorder.cut_all(Cut::Close);
+    let closed = connected
+        .command(&user.name, doc! { "find": "c" })
+        .await
+        .map(|reply| reply.body);
+    assert!(closed.is_err(), "{closed:?}");
+    let new = with_password(&user, "new");
+    assert!(refused(&seawall, &new).await <= 1);
+    let (_, outcome) = log_in(&seawall, &user.login()).await;
+    assert_eq!(outcome.code(), Some(18));
+    let mut client = logged_in(&seawall, &new).await;
+    assert!(insert(&mut client, &user.name).await.is_ok());
+}
+
+#[tokio::test]
+async fn changed_roles_hold_from_the_next_command_on() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(insert(&mut client, &user.name).await.is_ok());
+    let read_only = doc! { "roles": [{ "role": "read", "db": &user.name }] };
+    update_user(&root().await, &user, read_only).await;
+    assert_eq!(insert(&mut client, &user.name).await.code(), Some(13));
+    assert!(find(&mut client, &user.name).await.is_ok());
+}
+
+async fn drop_user(root: &Client, user: &NewUser) {
+    let command = doc! { "dropUser": &user.name };
+    root.database(&user.db).run_command(command).await.unwrap();
+}
+
+#[tokio::test]
+async fn clients_of_a_dropped_user_get_13_and_nobody_logs_in_as_it() {
+    let seawall = seawall("").await;
+    let user = writer().await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(logged_in(&seawall, &user.login()).await);
+    }
+    drop_user(&root().await, &user).await;
+    for _ in 0..5 {
+        for client in &mut clients {
+            let reply = find(client, &user.name).await;
+            assert_eq!(reply.code(), Some(13), "{reply:?}");
+        }
+    }
+    let is_refused = || async { log_in(&seawall, &user.login()).await.1.code() == Some(18) };
+    eventually(LIMIT, is_refused).await.unwrap();
+    assert_eq!(find(&mut clients[0], &user.name).await.code(), Some(13));
+}
+
+#[tokio::test]
+async fn clients_of_a_user_made_again_never_gain_its_new_rights() {
+    let seawall = seawall("").await;
+    let root = root().await;
+    for works_between in [false, true] {
+        for mechanism in Mechanism::ALL {
+            let user = writer().await;
+            let login = user.login().mechanism(mechanism);
+            let mut old = logged_in(&seawall, &login).await;
+            assert!(find(&mut old, &user.name).await.is_ok());
+            drop_user(&root, &user).await;
+            if works_between {
+                assert_eq!(find(&mut old, &user.name).await.code(), Some(13));
+            }
+            let user = user.role("readWrite", "more");
+            create_user(&root, &user).await.unwrap();
+            for db in ["more", &user.name, "more"] {
+                assert_eq!(find(&mut old, db).await.code(), Some(13));
+            }
+            assert!(refused(&seawall, &login).await <= 1);
+            let mut new = logged_in(&seawall, &login).await;
+            for _ in 0..3 {
+                assert!(insert(&mut new, "more").await.is_ok());
+                assert_eq!(insert(&mut old, "more").await.code(), Some(13));
+            }
+            // On the same connection too, a new login is what it takes.
+            let again = old.login(&login).await.unwrap();
+            assert!(again.is_authenticated(), "{again:?}");
+            assert!(insert(&mut old, "more").await.is_ok());
+        }
+    }
+}
+
+/// Far more than anything here takes; only a failure waits for it.
+const LIMIT: Duration = Duration::from_secs(30);

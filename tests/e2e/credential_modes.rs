@@ -1,0 +1,202 @@
+//! Where credentials come from: found out, looked up, configured, or needed by nobody.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, Standalone, create_user, unique_name},
+    raw::Mechanism,
+    recorder::Recorder,
+    seawall::Seawall,
+};
+
+use crate::scene::{
+    connect, connect_from, find, insert, introductions, log_in, logged_in, root, seawall,
+    seawall_at, server, update_user, with_password, writer,
+};
+
+async fn mode(seawall: &Seawall) -> String {
+    let status = seawall.api("/api/v1/status").await;
+    status["credentials"].as_str().unwrap().to_owned()
+}
+
+/// A role with the one right that a lookup needs, an account that has it, and a URI of that account.
+async fn service_uri(address: std::net::SocketAddr) -> String {
+    let (root, name) = (root().await, unique_name("service"));
+    let privilege = doc! { "resource": { "db": "", "collection": "" }, "actions": ["viewUser"] };
+    let role = doc! { "createRole": &name, "privileges": [privilege], "roles": [] };
+    root.database("admin").run_command(role).await.unwrap();
+    let account = NewUser::new("admin", &name, "service").role(&name, "admin");
+    create_user(&root, &account).await.unwrap();
+    format!("mongodb://{name}:service@{address}/?authSource=admin&directConnection=true")
+}
+
+#[tokio::test]
+async fn lookup_serves_users_without_any_introduction() {
+    let recorder = Recorder::start(server().await.address()).await.unwrap();
+    let seawall = seawall_at(&service_uri(recorder.address()).await, "").await;
+    assert_eq!(mode(&seawall).await, "lookup");
+    let root = root().await;
+    for mechanism in Mechanism::ALL {
+        let db = unique_name("db");
+        let user = NewUser::new(&db, &unique_name("user"), "secret")
+            .mechanisms(&[mechanism])
+            .role("read", &db);
+        create_user(&root, &user).await.unwrap();
+        let (_, outcome) = log_in(&seawall, &with_password(&user, "wrong")).await;
+        assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+        let mut client = logged_in(&seawall, &user.login()).await;
+        // The user's proof was verified here.
+        assert_eq!(introductions(&recorder, &user.name), []);
+        assert!(find(&mut client, &db).await.is_ok());
+        assert_eq!(insert(&mut client, &db).await.code(), Some(13));
+    }
+}
+
+#[tokio::test]
+async fn lookup_refuses_the_unknown_the_dropped_and_those_from_elsewhere() {
+    let seawall = seawall_at(&service_uri(server().await.address()).await, "").await;
+    let root = root().await;
+    let nobody = NewUser::new("admin", &unique_name("nobody"), "p");
+    let (_, outcome) = log_in(&seawall, &nobody.login()).await;
+    assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+
+    let restricted = NewUser::new("admin", &unique_name("user"), "p")
+        .restriction(doc! { "clientSource": ["127.0.0.1"] });
+    create_user(&root, &restricted).await.unwrap();
+    logged_in(&seawall, &restricted.login()).await;
+    let mut outside = connect_from(&seawall, [127, 0, 0, 2]).await;
+    let outcome = outside.login(&restricted.login()).await.unwrap();
+    assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+
+    let user = writer().await;
+    let mut connected = logged_in(&seawall, &user.login()).await;
+    assert!(find(&mut connected, &user.name).await.is_ok());
+    update_user(&root, &user, doc! { "pwd": "new" }).await;
+    let new = with_password(&user, "new");
+    let (mut refused, mut last) = (0, false);
+    for _ in 0..3 {
+        last = log_in(&seawall, &new).await.1.is_authenticated();
+        refused += usize::from(!last);
+    }
+    assert!(last && refused <= 1, "{refused}");
+    let command = doc! { "dropUser": &user.name };
+    root.database("admin").run_command(command).await.unwrap();
+    assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
+    let is_refused = || async { log_in(&seawall, &new).await.1.code() == Some(18) };
+    eventually(LIMIT, is_refused).await.unwrap();
+    assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
+}
+
+/// The keys of a user as the configuration takes them.
+async fn configured_keys(user: &NewUser) -> String {
+    let command =
+        doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
+    let reply = root()
+        .await
+        .database("admin")
+        .run_command(command)
+        .await
+        .unwrap();
+    let users = reply.get_array("users").unwrap();
+    let credentials = users[0].as_document().unwrap();
+    let credentials = credentials.get_document("credentials").unwrap();
+    let section = |(mechanism, table): (Mechanism, &str)| {
+        let keys: &Document = credentials.get_document(mechanism.name()).unwrap();
+        let text = |name| keys.get_str(name).unwrap();
+        format!(
+            "[auth.users.{table}]\nsalt = {:?}\niterations = {}\nstored_key = {:?}\nserver_key = {:?}\n",
+            text("salt"),
+            keys.get_i32("iterationCount").unwrap(),
+            text("storedKey"),
+            text("serverKey"),
+        )
+    };
+    let tables = [
+        (Mechanism::ScramSha1, "scram_sha_1"),
+        (Mechanism::ScramSha256, "scram_sha_256"),
+    ];
+    tables.map(section).concat()
+}
+
+#[tokio::test]
+async fn configured_users_log_in_and_others_are_refused() {
+    let (by_password, by_keys, absent) = (writer().await, writer().await, writer().await);
+    let toml = format!(
+        "[[auth.users]]\nname = {:?}\nsource = \"admin\"\npassword = \"secret\"\n\
+         [[auth.users]]\nname = {:?}\nsource = \"admin\"\n{}",
+        by_password.name,
+        by_keys.name,
+        configured_keys(&by_keys).await,
+    );
+    let seawall = seawall(&toml).await;
+    assert_eq!(mode(&seawall).await, "users");
+    for user in [&by_password, &by_keys] {
+        for mechanism in Mechanism::ALL {
+            let wrong = with_password(user, "wrong").mechanism(mechanism);
+            let (_, outcome) = log_in(&seawall, &wrong).await;
+            assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+            for _ in 0..2 {
+                let login = user.login().mechanism(mechanism);
+                let mut client = logged_in(&seawall, &login).await;
+                assert!(insert(&mut client, &user.name).await.is_ok());
+                assert_eq!(insert(&mut client, "another").await.code(), Some(13));
+            }
+        }
+    }
+    let (_, outcome) = log_in(&seawall, &absent.login()).await;
+    assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn nobody_is_asked_where_the_deployment_asks_nobody() {
+    let open = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&open.uri()).await;
+    assert_eq!(mode(&seawall).await, "none");
+    let mut client = seawall_tests::raw::RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(insert(&mut client, "test").await.is_ok());
+    assert!(find(&mut client, "test").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_server_without_users_grants_nothing_through_seawall() {
+    // Such a server lets whoever comes from loopback make the first user.
+    let options = Options {
+        arguments: vec!["--auth".to_owned()],
+        ..Options::default()
+    };
+    let empty = Standalone::start(options).await.unwrap();
+    let seawall = seawall_at(&empty.uri(), "").await;
+    assert_eq!(mode(&seawall).await, "self");
+    let first_user = doc! { "createUser": "first", "pwd": "p", "roles": ["root"] };
+    let role = doc! { "createRole": "r", "privileges": [], "roles": [] };
+    let mut client = connect(&seawall).await;
+    for command in [&first_user, &role] {
+        let reply = client.command("admin", command.clone()).await.unwrap();
+        assert_eq!(reply.code(), Some(13), "{reply:?}");
+    }
+    let mut direct = empty.raw_client().await.unwrap();
+    assert!(direct.command("admin", first_user).await.unwrap().is_ok());
+    logged_in(&seawall, &NewUser::new("admin", "first", "p").login()).await;
+}
+
+#[tokio::test]
+async fn a_deployment_that_asks_after_all_ends_the_mode_none() {
+    let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
+    assert_eq!(mode(&seawall).await, "none");
+    let mut early = connect(&seawall).await;
+    assert_eq!(find(&mut early, "test").await.code(), Some(13));
+    assert_eq!(mode(&seawall).await, "self");
+    let user = writer().await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(insert(&mut client, &user.name).await.is_ok());
+    let outcome = early.login(&user.login()).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    assert!(insert(&mut early, &user.name).await.is_ok());
+}
+
+/// Far more than anything here takes; only a failure waits for it.
+const LIMIT: Duration = Duration::from_secs(30);

@@ -1,0 +1,341 @@
+//! First logins, carried to a server: what travels, how many at a time, and what ends them; and
+//! conversations in general, where Seawall has to answer as a server does.
+
+use std::time::Duration;
+
+use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, create_user, unique_name},
+    raw::{Mechanism, RawClient, RawError, RawReply},
+};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::scene::{
+    commands_named, connect, find, introductions, log_in, logged_in, recorded, root, seawall,
+    server, with_password, writer,
+};
+
+fn binary(text: &str) -> Binary {
+    let bytes = text.as_bytes().to_vec();
+    let subtype = BinarySubtype::Generic;
+    Binary { subtype, bytes }
+}
+
+fn sasl_start(user: &str) -> Document {
+    let payload = binary(&format!("n,,n={user},r=0123456789abcdefghij"));
+    doc! { "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload }
+}
+
+fn sasl_continue(conversation_id: impl Into<Bson>) -> Document {
+    doc! { "saslContinue": 1, "conversationId": conversation_id, "payload": binary("c=biws,r=x,p=AAAA") }
+}
+
+/// Begins to log in and says no more.
+async fn stall(client: &mut RawClient, user: &NewUser) {
+    let started = client
+        .command(&user.db, sasl_start(&user.name))
+        .await
+        .unwrap();
+    assert!(started.is_ok(), "{started:?}");
+}
+
+/// What is known of a connection's users.
+async fn users_of(client: &mut RawClient) -> Vec<String> {
+    let reply = client
+        .command("admin", doc! { "connectionStatus": 1 })
+        .await
+        .unwrap();
+    let info = reply.body.get_document("authInfo").unwrap();
+    let users = info.get_array("authenticatedUsers").unwrap().iter();
+    users
+        .map(|user| {
+            user.as_document()
+                .unwrap()
+                .get_str("user")
+                .unwrap()
+                .to_owned()
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn only_payloads_travel_in_commands_that_seawall_builds() {
+    let (seawall, recorder) = recorded("").await;
+    let user = writer().await;
+    let mut client = connect(&seawall).await;
+    let mut start = sasl_start(&user.name);
+    start.extend(doc! {
+        "autoAuthorize": 1, "comment": "planted", "maxTimeMS": 9999, "planted": "planted",
+        "options": { "skipEmptyExchange": false, "planted": 1 }, "$readPreference": { "mode": "primary" },
+    });
+    let payload = start.get("payload").cloned();
+    let challenge = client.command(&user.db, start).await.unwrap();
+    assert!(challenge.is_ok(), "{challenge:?}");
+    let given = challenge.body.get_binary_generic("payload").unwrap();
+    let given = String::from_utf8(given.clone()).unwrap();
+    let nonce = given.split(',').next().unwrap();
+    let mut proof = sasl_continue(1);
+    let wrong = format!("c=biws,{nonce},p={}", "A".repeat(43) + "=");
+    proof.insert("payload", binary(&wrong));
+    proof.extend(doc! { "comment": "planted", "lsid": { "id": 1 }, "maxTimeMS": 9999 });
+    let refused = client.command(&user.db, proof.clone()).await.unwrap();
+    assert_eq!(refused.code(), Some(18), "{refused:?}");
+
+    let starts = introductions(&recorder, &user.name);
+    let continues = commands_named(&recorder, "saslContinue");
+    let ([(first, start)], [(second, carried)]) = (starts.as_slice(), continues.as_slice()) else {
+        panic!("{starts:?} {continues:?}");
+    };
+    assert_eq!(first, second);
+    let expected = doc! {
+        "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload,
+        "options": { "skipEmptyExchange": true }, "$db": "admin",
+    };
+    assert_eq!(*start, expected);
+    let expected = doc! {
+        "saslContinue": 1, "conversationId": 1, "payload": proof.get("payload").cloned(),
+        "$db": "admin",
+    };
+    assert_eq!(*carried, expected);
+    for connection in recorder.connections() {
+        let bytes = [connection.from_client, connection.from_server].concat();
+        assert!(!bytes.windows(7).any(|window| window == b"planted"));
+    }
+}
+
+#[tokio::test]
+async fn logins_of_one_unknown_user_make_one_introduction() {
+    let (seawall, recorder) = recorded("").await;
+    let user = writer().await;
+    let began = Instant::now();
+    let mut logins = JoinSet::new();
+    for _ in 0..20 {
+        let mut client = connect(&seawall).await;
+        let login = user.login();
+        logins.spawn(async move { client.login(&login).await.unwrap() });
+    }
+    while let Some(outcome) = logins.join_next().await {
+        let outcome = outcome.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+    }
+    // On a slow machine the leader counts as stalled after a quarter of a second.
+    let most = 1 + began.elapsed().as_millis() / 250;
+    let count = introductions(&recorder, &user.name).len();
+    assert!(
+        count >= 1 && u128::try_from(count).unwrap() <= most,
+        "{count} {most}"
+    );
+}
+
+#[tokio::test]
+async fn introductions_are_bounded_over_all_users() {
+    let (seawall, recorder) = recorded("[limits]\nintroductions = 2\n").await;
+    let names = |count| {
+        let recorder = &recorder;
+        move || async move { commands_named(recorder, "saslStart").len() == count }
+    };
+    let (mut stalled, mut waiting) = (Vec::new(), JoinSet::new());
+    for _ in 0..2 {
+        let mut client = connect(&seawall).await;
+        stall(&mut client, &writer().await).await;
+        stalled.push(client);
+    }
+    eventually(LIMIT, names(2)).await.unwrap();
+    let user = writer().await;
+    let mut client = connect(&seawall).await;
+    client.set_limit(Duration::from_millis(500));
+    let held = client.command(&user.db, sasl_start(&user.name)).await;
+    assert!(matches!(held, Err(RawError::TimedOut { .. })), "{held:?}");
+    assert_eq!(commands_named(&recorder, "saslStart").len(), 2);
+    drop(client);
+    let login = user.login();
+    let mut client = connect(&seawall).await;
+    waiting.spawn(async move { client.login(&login).await.unwrap() });
+    stalled.pop();
+    let outcome = waiting.join_next().await.unwrap().unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_stalled_leader_holds_up_the_next_login_briefly_and_is_given_up() {
+    let (seawall, recorder) = recorded("").await;
+    let user = writer().await;
+    let mut leader = connect(&seawall).await;
+    stall(&mut leader, &user).await;
+    let began = Instant::now();
+    logged_in(&seawall, &user.login()).await;
+    assert!(began.elapsed() < Duration::from_secs(3), "{began:?}");
+    let carried = introductions(&recorder, &user.name)[0].0;
+    let is_given_up = || async { !recorder.connections()[carried].is_open };
+    eventually(LIMIT, is_given_up).await.unwrap();
+    let late = leader.command(&user.db, sasl_continue(1)).await.unwrap();
+    assert_eq!(late.code(), Some(17), "{late:?}");
+    let outcome = leader.login(&user.login()).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_has_logged_in_cannot_hold_an_introduction_for_ever() {
+    let (seawall, _recorder) = recorded("[limits]\nintroductions = 1\n").await;
+    let mut client = logged_in(&seawall, &writer().await.login()).await;
+    stall(&mut client, &writer().await).await;
+    let user = writer().await;
+    let is_served = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
+    eventually(LIMIT, is_served).await.unwrap();
+    // The one who stalled keeps its identity.
+    let late = client.command("admin", sasl_continue(1)).await.unwrap();
+    assert_eq!(late.code(), Some(17), "{late:?}");
+    assert_eq!(users_of(&mut client).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_client_may_try_again_on_its_connection() {
+    let seawall = seawall("").await;
+    for mechanism in Mechanism::ALL {
+        let user = writer().await;
+        // Before and after the first good login.
+        for _ in 0..2 {
+            let mut client = connect(&seawall).await;
+            let nobody = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");
+            let wrong = with_password(&user, "wrong").mechanism(mechanism);
+            let mut elsewhere = user.login();
+            elsewhere.db = "test".to_owned();
+            for login in [nobody, wrong, elsewhere] {
+                let outcome = client.login(&login).await.unwrap();
+                assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+                let refused = find(&mut client, &user.name).await;
+                assert_eq!(refused.code(), Some(13));
+            }
+            let good = user.login().mechanism(mechanism);
+            let outcome = client.login(&good).await.unwrap();
+            assert!(outcome.is_authenticated(), "{outcome:?}");
+            assert!(find(&mut client, &user.name).await.is_ok());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_mechanism_that_a_user_lacks_is_refused_and_the_other_one_works() {
+    let seawall = seawall("").await;
+    for (has, lacks) in [(0, 1), (1, 0)] {
+        let (has, lacks) = (Mechanism::ALL[has], Mechanism::ALL[lacks]);
+        let user = NewUser::new("admin", &unique_name("user"), "p").mechanisms(&[has]);
+        create_user(&root().await, &user).await.unwrap();
+        for _ in 0..2 {
+            let (_, outcome) = log_in(&seawall, &user.login().mechanism(lacks)).await;
+            assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+            logged_in(&seawall, &user.login()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn names_that_failed_are_remembered_briefly() {
+    let (seawall, recorder) = recorded("").await;
+    let name = unique_name("nobody");
+    let user = NewUser::new("admin", &name, "p");
+    let began = Instant::now();
+    for _ in 0..20 {
+        let (_, outcome) = log_in(&seawall, &user.login()).await;
+        assert_eq!(outcome.code(), Some(18), "{outcome:?}");
+    }
+    let most = 1 + began.elapsed().as_secs();
+    let count = introductions(&recorder, &name).len();
+    assert!(
+        count >= 1 && u64::try_from(count).unwrap() <= most,
+        "{count} {most}"
+    );
+    create_user(&root().await, &user).await.unwrap();
+    let logs_in = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
+    eventually(LIMIT, logs_in).await.unwrap();
+}
+
+/// The code of each step, which must be those of a server; and who the client is after it.
+async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec<String> {
+    let [own, same_db, other_db] = users;
+    let mut codes = Vec::new();
+    let mut note = |what: &str, reply: &RawReply| codes.push(format!("{what}: {:?}", reply.code()));
+    let db = own.db.as_str();
+
+    let reply = client.command(db, sasl_continue(1)).await.unwrap();
+    note("continue without start", &reply);
+    stall(client, own).await;
+    let reply = client.command(db, sasl_continue(2)).await.unwrap();
+    note("another conversation", &reply);
+    stall(client, own).await;
+    let reply = client.command(db, sasl_continue(1_i64)).await.unwrap();
+    note("64 bits", &reply);
+    stall(client, own).await;
+    let reply = client.command("test", sasl_continue(1)).await.unwrap();
+    note("another database", &reply);
+    stall(client, own).await;
+    let reply = client.command(db, sasl_continue(1)).await.unwrap();
+    note("another nonce", &reply);
+    for mechanism in ["PLAIN", "SCRAM-SHA-512", ""] {
+        let mut start = sasl_start(&own.name);
+        start.insert("mechanism", mechanism);
+        let reply = client.command(db, start).await.unwrap();
+        note(mechanism, &reply);
+    }
+    for payload in [
+        "",
+        "garbage",
+        "p=tls-unique,,n=a,r=abcdefgh",
+        "n,,n=,r=abcdefgh",
+    ] {
+        let mut start = sasl_start(&own.name);
+        start.insert("payload", binary(payload));
+        let reply = client.command(db, start).await.unwrap();
+        note(payload, &reply);
+    }
+    let reply = client.command(db, doc! { "logout": 1 }).await.unwrap();
+    note("logout before login", &reply);
+
+    for user in [own, own, same_db, other_db, own] {
+        let outcome = client.login(&user.login()).await.unwrap();
+        note("login", outcome.replies.last().unwrap());
+        assert_eq!(users_of(client).await, [own.name.as_str()]);
+    }
+    let outcome = client.login(&with_password(own, "wrong")).await.unwrap();
+    note("wrong password", outcome.replies.last().unwrap());
+    note("still there", &find(client, &own.name).await);
+    let reply = client.command("test", doc! { "logout": 1 }).await.unwrap();
+    note("logout elsewhere", &reply);
+    note("still there", &find(client, &own.name).await);
+    let reply = client.command(db, doc! { "logout": 1 }).await.unwrap();
+    note("logout", &reply);
+    assert_eq!(users_of(client).await, [""; 0]);
+    note("after logout", &find(client, &own.name).await);
+    let outcome = client.login(&same_db.login()).await.unwrap();
+    note("another user", outcome.replies.last().unwrap());
+    assert_eq!(users_of(client).await, [same_db.name.as_str()]);
+    note("the first one's data", &find(client, &own.name).await);
+    codes
+}
+
+#[tokio::test]
+async fn conversations_have_the_codes_of_a_server() {
+    let seawall = seawall("").await;
+    let other_db = NewUser::new(&unique_name("db"), "other", "p");
+    create_user(&root().await, &other_db).await.unwrap();
+    let users = [writer().await, writer().await, other_db];
+    let mut direct = server().await.raw_client().await.unwrap();
+    let expected = conversation_codes(&mut direct, &users).await;
+    assert!(
+        expected.contains(&"login: Some(5626701)".to_owned()),
+        "{expected:?}"
+    );
+    assert!(
+        expected.contains(&"login: Some(5626702)".to_owned()),
+        "{expected:?}"
+    );
+    // Once by introductions, once with keys that are known.
+    for _ in 0..2 {
+        let codes = conversation_codes(&mut connect(&seawall).await, &users).await;
+        assert_eq!(codes, expected);
+    }
+}
+
+/// Far more than anything here takes; only a failure waits for it.
+const LIMIT: Duration = Duration::from_secs(30);

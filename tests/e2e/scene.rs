@@ -1,0 +1,145 @@
+//! What tests of logins share: a server whose users are quick to log in, and small steps.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bson::{Document, doc};
+use mongodb::Client;
+use seawall_tests::{
+    mongod::{NewUser, Options, Standalone, create_user, unique_name},
+    raw::{Login, Outcome, RawClient, RawReply},
+    recorder::Recorder,
+    seawall::{self, Seawall},
+};
+use tokio::{net::TcpSocket, sync::OnceCell};
+
+/// A standalone with authentication whose users have the fewest rounds that drivers take.
+pub(crate) async fn server() -> &'static Standalone {
+    static SHARED: OnceCell<Standalone> = OnceCell::const_new();
+    let start = || async {
+        let names = ["scramIterationCount", "scramSHA256IterationCount"];
+        let parameters = names.map(|name| (name.to_owned(), "5000".to_owned()));
+        let options = Options {
+            parameters: parameters.into(),
+            ..Options::with_auth()
+        };
+        Standalone::start(options).await.unwrap()
+    };
+    SHARED.get_or_init(start).await
+}
+
+/// The root user of [`server`].
+pub(crate) async fn root() -> Client {
+    server().await.client().unwrap()
+}
+
+/// Makes a user of [`server`] with a new name, who may read and write a database of that name.
+pub(crate) async fn writer() -> NewUser {
+    let name = unique_name("user");
+    let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
+    create_user(&root().await, &user).await.unwrap();
+    user
+}
+
+/// A Seawall in front of [`server`] with more configuration.
+pub(crate) async fn seawall(toml: &str) -> Seawall {
+    seawall_at(&server().await.uri(), toml).await
+}
+
+/// A Seawall in front of [`server`] that sees it through a recorder.
+pub(crate) async fn recorded(toml: &str) -> (Seawall, Recorder) {
+    let recorder = Recorder::start(server().await.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    (seawall_at(&uri, toml).await, recorder)
+}
+
+/// A Seawall in front of any deployment, on all addresses.
+pub(crate) async fn seawall_at(uri: &str, toml: &str) -> Seawall {
+    let options = seawall::Options {
+        toml: toml.to_owned(),
+        listen: Some("0.0.0.0:0".to_owned()),
+    };
+    Seawall::start_with(uri, options).await
+}
+
+/// A client of Seawall that comes from 127.0.0.1.
+pub(crate) async fn connect(seawall: &Seawall) -> RawClient {
+    connect_from(seawall, [127, 0, 0, 1]).await
+}
+
+/// A client of Seawall that comes from this address.
+pub(crate) async fn connect_from(seawall: &Seawall, source: [u8; 4]) -> RawClient {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket
+        .bind(SocketAddr::new(IpAddr::from(source), 0))
+        .unwrap();
+    let listen: SocketAddr = seawall.address().parse().unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], listen.port()));
+    let stream = socket.connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    RawClient::new(stream)
+}
+
+/// A client of Seawall that has tried to log in.
+pub(crate) async fn log_in(seawall: &Seawall, login: &Login) -> (RawClient, Outcome) {
+    let mut client = connect(seawall).await;
+    let outcome = client.login(login).await.unwrap();
+    (client, outcome)
+}
+
+/// A client of Seawall that has logged in.
+pub(crate) async fn logged_in(seawall: &Seawall, login: &Login) -> RawClient {
+    let (client, outcome) = log_in(seawall, login).await;
+    assert!(outcome.is_authenticated(), "{login:?}: {outcome:?}");
+    client
+}
+
+/// Reads something of a database.
+pub(crate) async fn find(client: &mut RawClient, db: &str) -> RawReply {
+    client.command(db, doc! { "find": "c" }).await.unwrap()
+}
+
+/// Writes something to a database.
+pub(crate) async fn insert(client: &mut RawClient, db: &str) -> RawReply {
+    let command = doc! { "insert": "c", "documents": [{ "a": 1 }] };
+    client.command(db, command).await.unwrap()
+}
+
+/// Changes a user as `updateUser` does.
+pub(crate) async fn update_user(root: &Client, user: &NewUser, change: Document) {
+    let mut command = doc! { "updateUser": &user.name };
+    command.extend(change);
+    root.database(&user.db).run_command(command).await.unwrap();
+}
+
+/// The same user's login with another password.
+pub(crate) fn with_password(user: &NewUser, password: &str) -> Login {
+    Login {
+        password: password.to_owned(),
+        ..user.login()
+    }
+}
+
+/// The commands of a name that reached a server, with the index of their connection.
+pub(crate) fn commands_named(recorder: &Recorder, name: &str) -> Vec<(usize, Document)> {
+    let connections = recorder.connections().into_iter().enumerate();
+    connections
+        .flat_map(|(index, connection)| {
+            let commands = connection.commands().into_iter();
+            commands.map(move |command| (index, command))
+        })
+        .filter(|(_, command)| command.keys().next().is_some_and(|first| first == name))
+        .collect()
+}
+
+/// The commands `saslStart` about a user that reached a server.
+pub(crate) fn introductions(recorder: &Recorder, user: &str) -> Vec<(usize, Document)> {
+    let name = format!("n,,n={user},").into_bytes();
+    let mut starts = commands_named(recorder, "saslStart");
+    starts.retain(|(_, start)| {
+        start
+            .get_binary_generic("payload")
+            .unwrap()
+            .starts_with(&name)
+    });
+    starts
+}
