@@ -13,8 +13,8 @@ use tokio::{
 };
 
 use super::{
-    CredentialError, Credentials, Known, Obtained, QUESTION_LIMIT, UserName, UserSecret,
-    reading::ask_own_keys,
+    CredentialError, Credentials, INTRODUCTION_LIMIT, Known, Obtained, QUESTION_LIMIT, UserName,
+    UserSecret, reading::ask_own_keys,
 };
 use crate::{
     auth::{CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, Mechanism},
@@ -57,6 +57,7 @@ impl Credentials {
     pub(super) async fn introduce(
         self: &Arc<Self>,
         user: &UserName,
+        mechanism: Mechanism,
         number: u64,
         deadline: Instant,
     ) -> Result<Obtained, CredentialError> {
@@ -65,13 +66,17 @@ impl Credentials {
             self.end_introduction(user, number);
             return Err(CredentialError::Unavailable);
         };
-        Ok(Obtained::Introduce(Introduction {
+        let now = Instant::now();
+        let introduction = Introduction {
             credentials: Arc::clone(self),
             user: user.clone(),
             number,
-            deadline,
+            deadline: now + INTRODUCTION_LIMIT,
             _place: place,
-        }))
+        };
+        // In a storm the place comes late, and another login of this user may have been introduced meanwhile.
+        let known = self.already(user, mechanism, now)?;
+        Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
     }
 
     /// An unauthenticated connection to the primary, or to what serves as one.

@@ -50,8 +50,12 @@ const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 /// How long one introduction may hold up the others of its user.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// How long an introduction may take in all.
-pub(super) const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
+/// How long an introduction may take in all, once it has its place.
+const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a login waits for its place among the introductions. Long, since a delayed login harms no driver,
+/// while a refused one clears its pool.
+const PLACE_LIMIT: Duration = Duration::from_secs(25);
 
 /// How long a question about a user may take.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
@@ -317,31 +321,36 @@ impl Credentials {
         user: &UserName,
         mechanism: Mechanism,
     ) -> Result<Obtained, CredentialError> {
-        let deadline = Instant::now() + INTRODUCTION_LIMIT;
+        let deadline = Instant::now() + PLACE_LIMIT;
         loop {
             let now = Instant::now();
-            let (known, is_unknown) = {
-                let mut store = self.store.lock();
-                (
-                    store.known(user, now),
-                    store.is_unknown(user, mechanism, now),
-                )
-            };
-            if let Some(known) = known {
+            if let Some(known) = self.already(user, mechanism, now)? {
                 return Ok(Obtained::Known(known));
-            }
-            if is_unknown {
-                return Err(CredentialError::Refused);
             }
             if now >= deadline {
                 return Err(CredentialError::Unavailable);
             }
             let (ended, stalled_at) = match self.lead(user, now) {
-                Ok(number) => return self.introduce(user, number, deadline).await,
+                Ok(number) => return self.introduce(user, mechanism, number, deadline).await,
                 Err(waits) => waits,
             };
             let ended = ended.notified();
             drop(timeout_at(stalled_at.min(deadline), ended).await);
+        }
+    }
+
+    /// What another's introduction has brought, be it a refusal.
+    fn already(
+        &self,
+        user: &UserName,
+        mechanism: Mechanism,
+        now: Instant,
+    ) -> Result<Option<Known>, CredentialError> {
+        let mut store = self.store.lock();
+        match store.known(user, now) {
+            Some(known) => Ok(Some(known)),
+            None if store.is_unknown(user, mechanism, now) => Err(CredentialError::Refused),
+            None => Ok(None),
         }
     }
 
