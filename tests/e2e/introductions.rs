@@ -7,7 +7,7 @@ use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, create_user, unique_name},
-    raw::{Mechanism, RawClient, RawError, RawReply},
+    raw::{Mechanism, OpMsg, RawClient, RawError, RawReply},
 };
 use tokio::{task::JoinSet, time::Instant};
 
@@ -155,6 +155,21 @@ async fn introductions_are_bounded_over_all_users() {
     stalled.pop();
     let outcome = waiting.join_next().await.unwrap().unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_login_outlasts_several_stalled_introductions_before_it() {
+    let (seawall, recorder) = recorded("[limits]\nintroductions = 1\n").await;
+    let (first, second, user) = (writer().await, writer().await, writer().await);
+    let mut stalled = connect(&seawall).await;
+    stall(&mut stalled, &first).await;
+    let mut queued = connect(&seawall).await;
+    let mut start = sasl_start(&second.name);
+    start.insert("$db", "admin");
+    queued.send(&OpMsg::new(start)).await.unwrap();
+    logged_in(&seawall, &user.login()).await;
+    assert_eq!(introductions(&recorder, &first.name).len(), 1);
+    assert_eq!(introductions(&recorder, &user.name).len(), 1);
 }
 
 #[tokio::test]
