@@ -74,7 +74,12 @@ impl Setup {
         let nonces = Arc::new(NonceSource::new().expect("random numbers"));
         let observer = Observer::new(false, 1, 1).expect("metrics");
         let scratch = Scratch::create().expect("a directory");
-        let server = set.primary().await.expect("a primary").address().to_string();
+        let server = set
+            .primary()
+            .await
+            .expect("a primary")
+            .address()
+            .to_string();
         let mut targets = vec![Target {
             name: "direct",
             address: server.parse().expect("an address"),
@@ -174,14 +179,7 @@ fn behind_seawall(server: &str, pool_size: usize) -> Target {
 pub fn seawall_binary() -> io::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args([
-            "build",
-            "--release",
-            "--package",
-            "seawall",
-            "--bin",
-            "seawall",
-        ])
+        .args(["build", "--release", "--workspace", "--bin", "seawall"])
         .args(["--message-format=json-render-diagnostics"])
         .stderr(std::process::Stdio::inherit())
         .output()?;
@@ -191,7 +189,7 @@ pub fn seawall_binary() -> io::Result<PathBuf> {
         .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
     let executables = messages.filter_map(|m| Some(m.get("executable")?.as_str()?.to_owned()));
     executables
-        .last()
+        .reduce(|_, last| last)
         .map(PathBuf::from)
         .ok_or_else(|| io::ErrorKind::NotFound.into())
 }

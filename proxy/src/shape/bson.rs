@@ -46,7 +46,7 @@ pub(super) enum Number {
     MinusOne,
     Positive,
     Negative,
-    NotANumber,
+    NonNumeric,
 }
 
 impl Field<'_> {
@@ -190,7 +190,7 @@ impl<'a> Document<'a> {
             names_ref |= name == b"$ref";
             names_id |= name == b"$id";
         }
-        !is_empty && !(names_ref && names_id)
+        !(is_empty || names_ref && names_id)
     }
 }
 
@@ -266,7 +266,7 @@ impl Number {
 
     fn of_double(number: f64) -> Self {
         if number.is_nan() {
-            Self::NotANumber
+            Self::NonNumeric
         } else if number == 0.0 {
             Self::Zero
         } else if number.abs() == 1.0 {
@@ -284,7 +284,7 @@ impl Number {
         const MAX_COEFFICIENT: u128 = 10u128.pow(34) - 1;
         let negative = bits >> 127 == 1;
         match (bits >> 122) & 0b11111 {
-            NAN => return Self::NotANumber,
+            NAN => return Self::NonNumeric,
             INFINITY => return Self::signed(negative),
             // The long form of the coefficient only encodes numbers past its maximum, which count as zero.
             0b11000.. => return Self::Zero,

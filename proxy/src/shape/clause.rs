@@ -311,7 +311,7 @@ fn limit<F: Form>(value: &Value<'_>) -> Option<Node<F>> {
     match value.number()? {
         Number::Zero => None,
         Number::One | Number::MinusOne => Some(Node::word(word!("1"))),
-        Number::Positive | Number::Negative | Number::NotANumber => Some(Node::value()),
+        Number::Positive | Number::Negative | Number::NonNumeric => Some(Node::value()),
     }
 }
 

@@ -217,7 +217,7 @@ fn direction<F: Form>(value: &Value<'_>) -> F {
     F::word(match value.number() {
         Some(Number::One | Number::Positive) => word!("1"),
         Some(Number::MinusOne | Number::Negative) => word!("-1"),
-        Some(Number::Zero | Number::NotANumber) | None => word!("?"),
+        Some(Number::Zero | Number::NonNumeric) | None => word!("?"),
     })
 }
 
