@@ -1,10 +1,9 @@
-//! A reader of BSON that skips: it walks the fields of one document and steps over every value by its length.
+//! A reader of BSON that skips: it walks the fields of one document and steps over every value by
+//! its length.
 //!
-//! Nothing is copied and nothing is checked beyond what the next step needs. Bytes that lie (a length past the end, an
-//! unknown type, a name without its NUL) end the walk of that document as if it had no more fields; the server is the
-//! one who judges them.
-
-use std::iter::Take;
+//! Nothing is copied and nothing is checked beyond what the next step needs. Bytes that lie (a
+//! length past the end, an unknown type, a name without its NUL) end the walk of that document as
+//! if it had no more fields; the server is the one who judges them.
 
 /// One field of a document, or one element of an array (whose name is its index and says nothing).
 #[derive(Copy, Clone, Debug)]
@@ -17,8 +16,9 @@ pub(super) struct Field<'a> {
 
 /// A value, as far as the rules tell values apart.
 ///
-/// All payloads are eight bytes wide or a slice: a value is then copied in whole words, which is what makes walking
-/// fast. Narrower ones would be copied in pieces and stall the reads that follow.
+/// All payloads are eight bytes wide or a slice: a value is then copied in whole words, which is
+/// what makes walking fast. Narrower ones would be copied in pieces and stall the reads that
+/// follow.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Value<'a> {
     Document(Document<'a>),
@@ -46,16 +46,16 @@ pub(super) enum Number {
     MinusOne,
     Positive,
     Negative,
-    NonNumeric,
+    Nan,
 }
 
 impl Field<'_> {
-    /// What stands for the first field of a document that has none.
-    pub(super) const NONE: Self = Self {
-        name: b"",
-        head: 0,
-        value: Value::Null,
-    };
+    /// Whether the field has this name, of which the head is known to be the same.
+    #[inline]
+    pub(super) fn has_rest_of(&self, name: &str) -> bool {
+        let is_all_head = name.len() <= size_of_val(&self.head);
+        self.name.len() == name.len() && (is_all_head || self.name == name.as_bytes())
+    }
 }
 
 impl Value<'_> {
@@ -86,7 +86,7 @@ impl<'a> Value<'a> {
     }
 
     /// Splits a value of the given type off the front of `bytes`.
-    #[inline]
+    #[inline(always)]
     fn split(kind: u8, bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let skip = |length: usize| Some((Self::Other, bytes.get(length..)?));
         match kind {
@@ -151,14 +151,12 @@ impl<'a> Document<'a> {
         Some((Self { fields }, rest))
     }
 
-    /// The fields that a reader looks at.
-    pub(super) fn fields(self) -> Take<Fields<'a>> {
-        self.all_fields().take(MAX_FIELDS)
-    }
-
-    /// Every field.
-    pub(super) fn all_fields(self) -> Fields<'a> {
-        Fields { rest: self.fields }
+    /// The fields, as many as are looked at.
+    pub(super) fn fields(self) -> Fields<'a> {
+        Fields {
+            rest: self.fields,
+            left: MAX_FIELDS,
+        }
     }
 
     pub(super) fn is_empty(self) -> bool {
@@ -167,7 +165,7 @@ impl<'a> Document<'a> {
 
     /// The first field.
     pub(super) fn first(self) -> Option<Field<'a>> {
-        self.all_fields().next()
+        self.fields().next()
     }
 
     /// The value of the field of that name, among those that a reader looks at.
@@ -177,12 +175,14 @@ impl<'a> Document<'a> {
             .map(|field| field.value)
     }
 
-    /// Whether the document, as a field's value in a filter, holds operators: its first name begins with `$`, and it is
-    /// not the reference to another document (`$ref` with `$id`) that old drivers write.
+    /// Whether the document, as a field's value in a filter, holds operators: its first name begins
+    /// with `$`, and it is not the reference to another document (`$ref` with `$id`) that old
+    /// drivers write.
     pub(super) fn is_operators(self) -> bool {
         let (mut names_ref, mut names_id) = (false, false);
         let mut is_empty = true;
-        for Field { name, .. } in self.fields() {
+        let mut fields = self.fields();
+        while let Some(Field { name, .. }) = fields.advance() {
             if is_empty && name.first() != Some(&b'$') {
                 return false;
             }
@@ -190,7 +190,8 @@ impl<'a> Document<'a> {
             names_ref |= name == b"$ref";
             names_id |= name == b"$id";
         }
-        !(is_empty || names_ref && names_id)
+        let is_reference = names_ref && names_id;
+        !is_empty && !is_reference
     }
 }
 
@@ -205,10 +206,11 @@ impl<'a> Array<'a> {
         self.elements.is_empty()
     }
 
-    /// Every element, in order.
+    /// The elements, as many as are looked at.
     pub(super) fn elements(self) -> Fields<'a> {
         Fields {
             rest: self.elements,
+            left: MAX_ELEMENTS,
         }
     }
 
@@ -218,17 +220,26 @@ impl<'a> Array<'a> {
     }
 }
 
-/// The fields of one document, in order, up to its end or to the first that makes no sense.
+/// The fields of one document, in order, up to its end, to the first that makes no sense, or to as
+/// many as are looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
+    left: usize,
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Field<'a>;
+impl<'a> Fields<'a> {
+    /// Whether there are more fields than are looked at; for the end of a walk.
+    pub(super) fn is_cut(&self) -> bool {
+        let mut rest = Self { left: 1, ..*self };
+        self.left == 0 && rest.next().is_some()
+    }
 
-    #[inline]
-    fn next(&mut self) -> Option<Field<'a>> {
+    /// The same as `next`, for the few loops that are worth a copy of the code: a field that is
+    /// used where it was read never passes through memory.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) -> Option<Field<'a>> {
+        self.left = self.left.checked_sub(1)?;
         let (&kind, rest) = self.rest.split_first()?;
         self.rest = &[];
         let (name, head, rest) = split_name(rest)?;
@@ -238,7 +249,17 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// A regular expression value: two C strings, the pattern and the options, and whatever follows them.
+impl<'a> Iterator for Fields<'a> {
+    type Item = Field<'a>;
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Field<'a>> {
+        self.advance()
+    }
+}
+
+/// A regular expression value: two C strings, the pattern and the options, and whatever follows
+/// them.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Regex<'a> {
     bytes: &'a [u8],
@@ -266,7 +287,7 @@ impl Number {
 
     fn of_double(number: f64) -> Self {
         if number.is_nan() {
-            Self::NonNumeric
+            Self::Nan
         } else if number == 0.0 {
             Self::Zero
         } else if number.abs() == 1.0 {
@@ -276,7 +297,8 @@ impl Number {
         }
     }
 
-    /// Decimal128, binary integer encoding (IEEE 754-2008): sign, 14 bits of exponent, 113 bits of coefficient.
+    /// Decimal128, binary integer encoding (IEEE 754-2008): sign, 14 bits of exponent, 113 bits of
+    /// coefficient.
     fn of_decimal(bits: u128) -> Self {
         const NAN: u128 = 0b11111;
         const INFINITY: u128 = 0b11110;
@@ -284,9 +306,10 @@ impl Number {
         const MAX_COEFFICIENT: u128 = 10u128.pow(34) - 1;
         let negative = bits >> 127 == 1;
         match (bits >> 122) & 0b11111 {
-            NAN => return Self::NonNumeric,
+            NAN => return Self::Nan,
             INFINITY => return Self::signed(negative),
-            // The long form of the coefficient only encodes numbers past its maximum, which count as zero.
+            // The long form of the coefficient only encodes numbers past its maximum, which count
+            // as zero.
             0b11000.. => return Self::Zero,
             _ => {}
         }
@@ -294,7 +317,8 @@ impl Number {
         if coefficient == 0 || coefficient > MAX_COEFFICIENT {
             return Self::Zero;
         }
-        // One is 1E0, 10E-1, 100E-2 and so on: the coefficient is ten to the power of minus the exponent.
+        // One is 1E0, 10E-1, 100E-2 and so on: the coefficient is ten to the power of minus the
+        // exponent.
         let exponent = (bits >> 113) & 0x3FFF;
         let is_unit = EXPONENT_BIAS
             .checked_sub(exponent)
@@ -355,29 +379,47 @@ fn split_cstring(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((string, rest.get(1..)?))
 }
 
-/// A field's name and its head. Looking for the NUL takes much of the time of a walk, so it is done eight bytes at a
-/// time.
+/// A field's name and its head. Looking for the NUL takes much of the time of a walk, so it is done
+/// eight bytes at a time.
 #[inline]
 fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
-    const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
-    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
-    let Some(first) = bytes.first_chunk() else {
-        return split_long_name(bytes);
+    let (length, head) = match bytes.first_chunk() {
+        Some(first) => {
+            let word = u64::from_le_bytes(*first);
+            let zeros = zero_bytes(word);
+            // The lowest bit that is set belongs to the first byte that is zero.
+            let bits = zeros.trailing_zeros() & !7;
+            match u64::MAX.checked_shl(bits) {
+                Some(mask) => (usize::try_from(bits / 8).ok()?, word & !mask),
+                None => (long_name_bytes(bytes)?, word),
+            }
+        }
+        None => short_name(bytes)?,
     };
-    let word = u64::from_le_bytes(*first);
-    // The lowest high bit that is set belongs to the first byte that is zero.
-    let zeros = word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS;
-    if zeros == 0 {
-        return split_long_name(bytes);
-    }
-    let bits = zeros.trailing_zeros() & !7;
-    let (name, rest) = bytes.split_at_checked(usize::try_from(bits / 8).ok()?)?;
-    Some((name, word & !(u64::MAX << bits), rest.get(1..)?))
+    let (name, rest) = bytes.split_at_checked(length)?;
+    Some((name, head, rest.get(1..)?))
 }
 
-fn split_long_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
-    let (name, rest) = split_cstring(bytes)?;
-    Some((name, head_of(name), rest))
+/// The length of a name that is longer than its head.
+#[inline(never)]
+fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| byte == 0)
+}
+
+/// The length and the head of a name so near the end that eight bytes cannot be read.
+#[inline(never)]
+fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
+    let length = bytes.iter().position(|&byte| byte == 0)?;
+    Some((length, head_of(bytes.get(..length)?)))
+}
+
+/// The high bit of the first byte that is zero, and perhaps of bytes after it; nothing if there is
+/// none.
+#[inline]
+const fn zero_bytes(word: u64) -> u64 {
+    const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
+    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
 /// The first eight bytes of a name, with zeros for those that it lacks: most names differ in them.
@@ -403,5 +445,8 @@ fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((string.get(..length.checked_sub(1)?)?, rest))
 }
 
-/// Fields of one document that are looked at. It bounds the work that one hostile document can cause.
-pub(super) const MAX_FIELDS: usize = 256;
+/// Fields of one document that are looked at. It bounds the work that one hostile document can
+/// cause.
+const MAX_FIELDS: usize = 256;
+/// Elements of one array that are looked at, for the same reason.
+pub(super) const MAX_ELEMENTS: usize = 64;

@@ -1,4 +1,5 @@
-//! The clauses of a command or statement: which field becomes which part of a shape, in which order.
+//! The clauses of a command or statement: which field becomes which part of a shape, in which
+//! order.
 
 use super::Sequence;
 use super::bson::{Document, Documents, Field, Fields, Number, Value, head_of};
@@ -82,7 +83,7 @@ impl<'a> Slots<'a> {
         let Some(clause) = table.clauses.get(index) else {
             return;
         };
-        if clause.field.as_bytes() == field.name && self.present >> index & 1 == 0 {
+        if field.has_rest_of(clause.field) && self.present >> index & 1 == 0 {
             self.set(index, field.value);
         }
     }
@@ -118,8 +119,8 @@ impl<F: Form> Walk<F> {
     ) -> Node<F> {
         let mut slots = Slots::new();
         let mut fields = statement.fields();
-        while let Some(field) = self.look(&mut fields) {
-            slots.put(table, &field);
+        while let Some(field) = &self.look_here(&mut fields) {
+            slots.put(table, field);
         }
         self.clauses(table, &slots, &[], depth)
     }
@@ -219,7 +220,8 @@ impl<F: Form> Walk<F> {
         }
     }
 
-    /// The set of the shapes of the first statements. A batch that mixes too many is not told apart from others.
+    /// The set of the shapes of the first statements. A batch that mixes too many is not told apart
+    /// from others.
     pub(super) fn list_of_statements<'a>(
         &mut self,
         statements: Statements<'a>,
@@ -311,7 +313,7 @@ fn limit<F: Form>(value: &Value<'_>) -> Option<Node<F>> {
     match value.number()? {
         Number::Zero => None,
         Number::One | Number::MinusOne => Some(Node::word(word!("1"))),
-        Number::Positive | Number::Negative | Number::NonNumeric => Some(Node::value()),
+        Number::Positive | Number::Negative | Number::Nan => Some(Node::value()),
     }
 }
 

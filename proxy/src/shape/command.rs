@@ -1,17 +1,17 @@
 //! One command: what it is, where it goes, and its shape.
 
-use super::bson::{Document, Field, Number, Value};
+use super::bson::{Document, Field, MAX_ELEMENTS, Number, Value};
 use super::clause::{BULK_DELETE, BULK_UPDATE, Slots, Statements};
 use super::command_name::{self, Kind, UNKNOWN};
-use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
+use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
 use super::name::Name;
-use super::walk::{MAX_DEPTH, MAX_ELEMENTS, Walk};
+use super::walk::{MAX_DEPTH, Walk};
 use super::{Collection, Sequence};
 
 /// A command with its shape in both versions.
 #[derive(Debug)]
 pub(super) struct Shaped<'a, F> {
-    pub(super) op: &'static str,
+    pub(super) op: Word,
     pub(super) db: &'a [u8],
     pub(super) collection: Collection<'a>,
     pub(super) shape: Node<F>,
@@ -48,15 +48,19 @@ impl<F: Form> Walk<F> {
         depth: u32,
     ) -> Shaped<'a, F> {
         let mut fields = body.fields();
-        let first = self.look(&mut fields).unwrap_or(Field::NONE);
-        let known = command_name::find(first.name).unwrap_or(&UNKNOWN);
+        let first = self.look(&mut fields);
+        let known = first
+            .as_ref()
+            .and_then(command_name::find)
+            .unwrap_or(&UNKNOWN);
+        let first = first.as_ref().map_or(&Value::Null, |first| &first.value);
         let (kind, table) = (known.kind, known.kind.table());
         let mut slots = Slots::new();
         let mut db = db;
-        while let Some(field) = self.look(&mut fields) {
+        while let Some(field) = &self.look_here(&mut fields) {
             match (field.name, &field.value) {
                 (b"$db", &Value::String(name)) => db = name,
-                _ => slots.put(table, &field),
+                _ => slots.put(table, field),
             }
         }
         let shaped = |collection, shape| Shaped {
@@ -66,14 +70,14 @@ impl<F: Form> Walk<F> {
             shape,
         };
         match kind {
-            Kind::Explain => self.explain(&first.value, sequences, db, depth + 1),
+            Kind::Explain => self.explain(first, sequences, db, depth + 1),
             Kind::BulkWrite => self.bulk_write(body, sequences, db, depth),
             Kind::Plain => shaped(Collection::NONE, empty()),
-            Kind::OnCollection => shaped(named_collection(&first.value), empty()),
+            Kind::OnCollection => shaped(named_collection(first), empty()),
             Kind::GetMore => shaped(collection_field(body), empty()),
             Kind::Aggregate => {
                 let shape = self.clauses(table, &slots, sequences, depth);
-                let aggregate = shaped(aggregated_collection(&first.value), shape);
+                let aggregate = shaped(aggregated_collection(first), shape);
                 let is_explained = body.value_of(b"explain").is_some_and(|value| value.truth());
                 if is_explained {
                     explained(aggregate)
@@ -90,7 +94,7 @@ impl<F: Form> Walk<F> {
             | Kind::FindAndModify
             | Kind::CreateIndexes => {
                 let shape = self.clauses(table, &slots, sequences, depth);
-                shaped(named_collection(&first.value), shape)
+                shaped(named_collection(first), shape)
             }
         }
     }
@@ -144,7 +148,7 @@ impl<F: Form> Walk<F> {
             None => (db, Collection::new(b"$cmd.bulkWrite")),
         };
         Shaped {
-            op: "bulkWrite",
+            op: word!("bulkWrite"),
             db,
             collection,
             shape: shape.close(Bracket::Document),
@@ -229,7 +233,7 @@ impl<'a> Namespaces<'_, 'a> {
 /// A command that is only asked about: its own shape below the name of its operation.
 pub(super) fn explained<F: Form>(inner: Shaped<'_, F>) -> Shaped<'_, F> {
     let mut shape = Ordered::new();
-    shape.entry(&F::leaf(inner.op.as_bytes()), &inner.shape);
+    shape.entry(&F::word(inner.op), &inner.shape);
     Shaped {
         op: EXPLAIN,
         shape: shape.close(Bracket::Document),
@@ -255,4 +259,4 @@ fn namespace_of(document: Document<'_>) -> Option<&[u8]> {
     }
 }
 
-const EXPLAIN: &str = "explain";
+const EXPLAIN: Word = Word::new("explain");

@@ -1,13 +1,15 @@
 //! The commands that are known by name, and what each is to a fingerprint.
 
+use super::bson::{Field, head_of};
 use super::clause::{self, Table};
-use super::digest::Digest;
+use super::form::Word;
 
-/// The canonical name of a command: aliases and old spellings are resolved, names that are no command give `None`.
+/// The canonical name of a command: aliases and old spellings are resolved, names that are no
+/// command give `None`.
 ///
 /// The answer is the only form in which a command's name may become a label.
 pub fn canonical_name(name: &[u8]) -> Option<&'static str> {
-    find(name).map(|command| command.name)
+    find_by(name, head_of(name)).map(|command| command.name.text)
 }
 
 /// A known command.
@@ -16,7 +18,7 @@ pub(super) struct KnownCommand {
     /// As clients write it.
     wire_name: &'static str,
     /// As it is counted.
-    pub(super) name: &'static str,
+    pub(super) name: Word,
     pub(super) kind: Kind,
 }
 
@@ -64,9 +66,15 @@ impl Kind {
 /// What stands for every name that is no command.
 pub(super) static UNKNOWN: KnownCommand = known("<unknown>", Kind::Plain);
 
-/// The known command of that name.
-pub(super) fn find(name: &[u8]) -> Option<&'static KnownCommand> {
-    let mut slot = first_slot(name);
+/// The known command that a first field names.
+#[inline]
+pub(super) fn find(first: &Field<'_>) -> Option<&'static KnownCommand> {
+    find_by(first.name, first.head)
+}
+
+#[inline]
+fn find_by(name: &[u8], head: u64) -> Option<&'static KnownCommand> {
+    let mut slot = first_slot(head);
     loop {
         // An empty slot holds a number past the end of the table.
         let command = COMMANDS.get(usize::from(*SLOTS.get(slot)?))?;
@@ -77,13 +85,16 @@ pub(super) fn find(name: &[u8]) -> Option<&'static KnownCommand> {
     }
 }
 
-/// Where the search for a name begins.
+/// Where the search for a name with that head begins. Names with one head stand one after the
+/// other.
 #[expect(
     clippy::as_conversions,
     reason = "const code cannot call try_from; the result is small"
 )]
-const fn first_slot(name: &[u8]) -> usize {
-    (Digest::of_bytes(name).as_u64() % SLOT_COUNT as u64) as usize
+const fn first_slot(head: u64) -> usize {
+    // Fibonacci hashing: the multiplier is 2^64 over the golden ratio, and the high bits are the
+    // good ones.
+    (head.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
 }
 
 /// An open-addressed hash table of numbers of [`COMMANDS`], made at compile time.
@@ -101,7 +112,7 @@ const fn make_slots() -> [u8; SLOT_COUNT] {
     let mut slots = [EMPTY; SLOT_COUNT];
     let mut number = 0;
     while number < COMMANDS.len() {
-        let mut slot = first_slot(COMMANDS[number].wire_name.as_bytes());
+        let mut slot = first_slot(head_of(COMMANDS[number].wire_name.as_bytes()));
         while slots[slot] != EMPTY {
             slot = (slot + 1) % SLOT_COUNT;
         }
@@ -112,7 +123,8 @@ const fn make_slots() -> [u8; SLOT_COUNT] {
 }
 
 /// Room enough that most names are found at the first look.
-const SLOT_COUNT: usize = 512;
+const SLOT_COUNT: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 9;
 const EMPTY: u8 = u8::MAX;
 
 const _: () = assert!(
@@ -121,17 +133,13 @@ const _: () = assert!(
 );
 
 const fn known(name: &'static str, kind: Kind) -> KnownCommand {
-    KnownCommand {
-        wire_name: name,
-        name,
-        kind,
-    }
+    alias(name, name, kind)
 }
 
 const fn alias(wire_name: &'static str, name: &'static str, kind: Kind) -> KnownCommand {
     KnownCommand {
         wire_name,
-        name,
+        name: Word::new(name),
         kind,
     }
 }

@@ -1,16 +1,19 @@
 //! The hash of a shape, built without any heap.
 //!
-//! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain), with its constants: two
-//! 64-bit words are multiplied to 128 bits and the halves are folded together. It is written out here instead of taken
-//! from a crate because the hash must never change: instances of different releases add up their statistics by it. All
-//! reads are little-endian and nothing depends on the word size.
+//! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain),
+//! with its constants: two 64-bit words are multiplied to 128 bits and the halves are folded
+//! together. It is written out here instead of taken from a crate because the hash must never
+//! change: instances of different releases add up their statistics by it. All reads are
+//! little-endian and nothing depends on the word size.
 //!
-//! What is hashed is the printed form, token by token: a leaf is its bytes and whether they are quoted, an entry is a
-//! pair, a list or document is its items with their number. Every token carries its length or count, so no two
-//! different forms feed the same stream, and equal text always means equal hash.
+//! What is hashed is the printed form, token by token: a leaf is its bytes and whether they are
+//! quoted, an entry is a pair, a list or document is its items with their number. Every token
+//! carries its length or count, so no two different forms feed the same stream, and equal text
+//! always means equal hash.
 
-use super::form::{Bracket, Form, SPARE_MEMBERS, Spare, Word};
+use super::form::{Bracket, Form, Room, Word};
 use super::name::Name;
+use super::walk::MAX_SET_ENTRIES;
 
 /// The hash of one printed form.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
@@ -27,7 +30,8 @@ impl Digest {
         Self(hash_bytes(bytes))
     }
 
-    /// Unquoted text. A path is hashed by its components, so that a name's components can be hashed as they are found.
+    /// Unquoted text. A path is hashed by its components, so that a name's components can be hashed
+    /// as they are found.
     pub(super) const fn of_text(text: &[u8]) -> Self {
         if let b"{}" = text {
             return Self(close(0, 0, Bracket::Document));
@@ -71,16 +75,14 @@ impl Digest {
     /// A name that holds dots, digits, brackets or anything else that asks for a closer look.
     #[inline(never)]
     fn of_rare_name(name: Name<'_>) -> Self {
-        let (brackets, is_quoted) = name.brackets_and_quoting();
+        let brackets = name.brackets();
         let mut path = Path::EMPTY;
-        name.each_component(|component, is_last| {
-            let first = if path.components == 0 { brackets } else { 0 };
-            let last = if is_last {
-                component.len().saturating_sub(brackets)
-            } else {
-                component.len()
-            };
-            path.push(component.get(first..last).unwrap_or_default());
+        let is_quoted = name.each_component(|component, is_last| {
+            let start = if path.components == 0 { brackets } else { 0 };
+            let end = component
+                .len()
+                .saturating_sub(if is_last { brackets } else { 0 });
+            path.push(component.get(start..end).unwrap_or_default());
         });
         let mut digest = path.digest();
         let mut brackets = brackets;
@@ -98,7 +100,7 @@ impl Digest {
 }
 
 impl Form for Digest {
-    type Spare<X: Clone + Default> = Option<[X; SPARE_MEMBERS]>;
+    type Room = Places;
     type Unordered = Unordered;
     type Ordered = Ordered;
 
@@ -174,25 +176,28 @@ pub(super) struct Ordered {
     count: u64,
 }
 
-/// Room on the stack, cleared when it is first needed.
-impl<X: Clone + Default> Spare<X> for Option<[X; SPARE_MEMBERS]> {
-    fn slot(&mut self, index: usize) -> Option<&mut X> {
-        self.get_or_insert_with(|| std::array::from_fn(|_| X::default()))
-            .get_mut(index)
+/// Room on the stack.
+#[derive(Clone, Debug)]
+pub(super) struct Places([Digest; MAX_SET_ENTRIES]);
+
+impl Default for Places {
+    #[inline]
+    fn default() -> Self {
+        Self([Digest(0); MAX_SET_ENTRIES])
+    }
+}
+
+impl Room<Digest> for Places {
+    #[inline]
+    fn taken(&self, count: usize) -> &[Digest] {
+        self.0.get(..count).unwrap_or(&self.0)
     }
 
     #[inline]
-    fn slots(&self) -> &[X] {
-        self.as_ref()
-            .map(<[X; SPARE_MEMBERS]>::as_slice)
-            .unwrap_or_default()
-    }
-
-    #[inline]
-    fn slots_mut(&mut self) -> &mut [X] {
-        self.as_mut()
-            .map(<[X; SPARE_MEMBERS]>::as_mut_slice)
-            .unwrap_or_default()
+    fn put(&mut self, count: usize, member: Digest) {
+        if let Some(place) = self.0.get_mut(count) {
+            *place = member;
+        }
     }
 }
 
@@ -260,7 +265,8 @@ const fn hash_bytes(bytes: &[u8]) -> u64 {
     fold(low ^ SECRET_0 ^ length(bytes), high ^ SECRET_1)
 }
 
-/// Up to 16 bytes as two words, which overlap when there are fewer. With the length they tell all such inputs apart.
+/// Up to 16 bytes as two words, which overlap when there are fewer. With the length they tell all
+/// such inputs apart.
 #[inline]
 const fn ends(bytes: &[u8]) -> (u64, u64) {
     match bytes {

@@ -38,14 +38,15 @@ impl<F: Form> Walk<F> {
         }
     }
 
-    /// The arguments of an operator. A list of constants has no length here: what prints like its neighbour is dropped.
+    /// The arguments of an operator. A list of constants has no length here: what prints like its
+    /// neighbour is dropped.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
         if array.is_empty() {
             return plain_value(&Value::Array(array));
         }
         let mut items = Ordered::new();
-        let mut elements = Self::elements(array);
-        while let Some(element) = self.look(&mut elements) {
+        let mut elements = array.elements();
+        while let Some(element) = &self.look(&mut elements) {
             let item = self.expression(&element.value, depth + 1);
             items.unlike_item(&item);
         }

@@ -37,8 +37,8 @@ impl<F: Form> Walk<F> {
         }
         Set::of(Bracket::Document, |set| {
             let mut fields = operators.fields();
-            while let Some(field) = self.look(&mut fields) {
-                if let Some((_, argument)) = self.operator_argument(&field, operators, depth) {
+            while let Some(field) = &self.look(&mut fields) {
+                if let Some((_, argument)) = self.operator_argument(field, operators, depth) {
                     set.entry(&operator_or_path(field.name), &argument);
                 }
             }
@@ -48,11 +48,11 @@ impl<F: Form> Walk<F> {
     /// Adds the conjuncts of a filter document to those of the filter it belongs to.
     fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut fields = filter.fields();
-        while let Some(field) = self.look(&mut fields) {
+        while let Some(field) = &self.look(&mut fields) {
             if field.name.first() == Some(&b'$') {
-                self.gather_top(&field, depth, conjuncts);
+                self.gather_top(field, depth, conjuncts);
             } else {
-                self.gather_path(&field, depth, conjuncts);
+                self.gather_path(field, depth, conjuncts);
             }
         }
     }
@@ -75,8 +75,8 @@ impl<F: Form> Walk<F> {
     }
 
     fn gather_and(&mut self, filters: Array<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
-        let mut elements = Self::elements(filters);
-        while let Some(element) = self.look(&mut elements) {
+        let mut elements = filters.elements();
+        while let Some(element) = &self.look(&mut elements) {
             let Value::Document(filter) = element.value else {
                 continue;
             };
@@ -101,8 +101,8 @@ impl<F: Form> Walk<F> {
             return conjuncts.add(Role::Equal, &path, &Node::cut());
         }
         let mut fields = operators.fields();
-        while let Some(field) = self.look(&mut fields) {
-            match self.operator_argument(&field, operators, depth + 1) {
+        while let Some(field) = &self.look(&mut fields) {
+            match self.operator_argument(field, operators, depth + 1) {
                 Some((Role::Operator, argument)) => {
                     let form = Node::entry(&operator_or_path(field.name), &argument);
                     conjuncts.add(Role::Operator, &path, &form);
@@ -113,8 +113,8 @@ impl<F: Form> Walk<F> {
         }
     }
 
-    /// The argument of one operator among its siblings at `depth`, and how the two print. `$options` is part of its
-    /// `$regex` and nothing by itself.
+    /// The argument of one operator among its siblings at `depth`, and how the two print.
+    /// `$options` is part of its `$regex` and nothing by itself.
     fn operator_argument(
         &mut self,
         field: &Field<'_>,
@@ -180,7 +180,7 @@ impl<F: Form> Walk<F> {
         let mut is_empty = true;
         let set = Set::of(Bracket::Document, |set| {
             let mut fields = document.fields();
-            while let Some(field) = self.look(&mut fields) {
+            while let Some(field) = &self.look(&mut fields) {
                 if field.name.first() == Some(&b'$') {
                     set.entry(&operator(field.name), &Node::value());
                     is_empty = false;

@@ -1,7 +1,8 @@
 //! What the walk of a command builds: one printed form, either as a hash or as text.
 //!
-//! The walk is written once over the trait [`Form`], so hash and text cannot drift apart. It builds two forms at a time,
-//! the fine and the coarse one, as a [`Node`]; collections keep the coarse side only from where it begins to differ.
+//! The walk is written once over the trait [`Form`], so hash and text cannot drift apart. It builds
+//! two forms at a time, the fine and the coarse one, as a [`Node`]; collections keep the coarse
+//! side only from where it begins to differ.
 
 use super::digest::Digest;
 use super::name::Name;
@@ -9,8 +10,8 @@ use super::walk::MAX_SET_ENTRIES;
 
 /// One printed form: a leaf, an entry, a document or a list.
 pub(super) trait Form: Clone + Default + PartialEq {
-    /// Room for the members of a set beyond the first few.
-    type Spare<X: Clone + Default>: Spare<X>;
+    /// Room for the members of a set.
+    type Room: Room<Self>;
     /// A set on its way to be printed.
     type Unordered: Default;
     /// A sequence on its way to be printed.
@@ -34,14 +35,12 @@ pub(super) trait Form: Clone + Default + PartialEq {
     fn close_sequence(items: &Self::Ordered, bracket: Bracket) -> Self;
 }
 
-/// Room for the members of a set beyond the first few, which costs nothing until one comes.
-pub(super) trait Spare<X>: Clone + Default {
-    /// The place of a member; `None` past the bound, which the caller minds.
-    fn slot(&mut self, index: usize) -> Option<&mut X>;
-    /// All places that have been made.
-    fn slots(&self) -> &[X];
-    /// The same to change them.
-    fn slots_mut(&mut self) -> &mut [X];
+/// Room for the members of a set, at most [`MAX_SET_ENTRIES`]; the caller minds how many there are.
+pub(super) trait Room<F>: Clone + Default {
+    /// The first `count` members.
+    fn taken(&self, count: usize) -> &[F];
+    /// Puts a member in the place after the first `count`.
+    fn put(&mut self, count: usize, member: F);
 }
 
 /// The brackets round a set or sequence.
@@ -53,7 +52,7 @@ pub(super) enum Bracket {
     List,
 }
 
-/// A text of ours with its digest, made at compile time by [`word!`](super::form::word).
+/// A text of ours with its digest, made at compile time by [`word`].
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: &'static str,
@@ -72,7 +71,7 @@ impl Word {
 /// The [`Word`] of a literal, hashed at compile time.
 macro_rules! word {
     ($text:expr) => {
-        const { $crate::shape::form::Word::new($text) }
+        const { super::form::Word::new($text) }
     };
 }
 pub(super) use word;
@@ -145,7 +144,7 @@ impl<F: Form> Node<F> {
 
 /// A set: equal members count once, order does not count, and too many leave only a mark.
 pub(super) struct Set<'s, F: Form> {
-    members: Tracks<'s, F, F>,
+    members: Pair<'s, Members<F>>,
     max_members: usize,
 }
 
@@ -156,30 +155,21 @@ impl<F: Form> Set<'_, F> {
         Self::with_max(MAX_SET_ENTRIES, bracket, fill)
     }
 
-    /// The set that `fill` makes, which leaves only a mark when it gets more than `max_members`, at most
-    /// [`MAX_SET_ENTRIES`].
+    /// The set that `fill` makes, which leaves only a mark when it gets more than `max_members`, at
+    /// most [`MAX_SET_ENTRIES`].
     #[inline]
     pub(super) fn with_max(
         max_members: usize,
         bracket: Bracket,
         fill: impl FnOnce(&mut Set<'_, F>),
     ) -> Node<F> {
-        let (mut fine, mut coarse) = (F::Spare::default(), F::Spare::default());
+        let (mut fine, mut coarse) = (Members::default(), None);
         let mut set = Set {
-            members: Tracks::new(&mut fine, &mut coarse),
+            members: Pair::new(&mut fine, &mut coarse),
             max_members,
         };
         fill(&mut set);
-        set.members.close(|members| {
-            if members.is_over {
-                return F::word(too_many(bracket));
-            }
-            let mut entries = F::Unordered::default();
-            members
-                .iter()
-                .for_each(|member| F::add(&mut entries, member));
-            F::close_set(entries, bracket)
-        })
+        set.members.close(|members| members.close(bracket))
     }
 
     /// Adds an entry of a document.
@@ -192,11 +182,54 @@ impl<F: Form> Set<'_, F> {
     #[inline]
     pub(super) fn item(&mut self, item: &Node<F>) {
         let max_members = self.max_members;
-        self.members.each(item, |members, item| {
-            if !members.iter().any(|member| member == item) {
-                members.push(item.clone(), max_members);
-            }
-        });
+        self.members
+            .each(item, |members, item| members.add(item, max_members));
+    }
+}
+
+/// The different members of a set.
+#[derive(Clone)]
+struct Members<F: Form> {
+    room: F::Room,
+    count: usize,
+    is_over: bool,
+}
+
+impl<F: Form> Default for Members<F> {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            room: F::Room::default(),
+            count: 0,
+            is_over: false,
+        }
+    }
+}
+
+impl<F: Form> Members<F> {
+    #[inline]
+    fn add(&mut self, item: &F, max_members: usize) {
+        if self.room.taken(self.count).contains(item) {
+            return;
+        }
+        if self.count >= max_members {
+            self.is_over = true;
+            return;
+        }
+        self.room.put(self.count, item.clone());
+        self.count += 1;
+    }
+
+    #[inline]
+    fn close(&self, bracket: Bracket) -> F {
+        if self.is_over {
+            return F::word(too_many(bracket));
+        }
+        let mut entries = F::Unordered::default();
+        for member in self.room.taken(self.count) {
+            F::add(&mut entries, member);
+        }
+        F::close_set(entries, bracket)
     }
 }
 
@@ -286,7 +319,7 @@ struct Items<F: Form> {
 
 /// A filter: a set of conjuncts, of which those of one path print as one entry.
 pub(super) struct Conjuncts<'s, F: Form> {
-    conjuncts: Tracks<'s, F, Conjunct<F>>,
+    conjuncts: Pair<'s, Gathered<F>>,
 }
 
 /// How a conjunct prints, alone and among others of its path.
@@ -303,28 +336,16 @@ pub(super) enum Role {
     Operator,
 }
 
-#[derive(Clone, Default)]
-struct Conjunct<F> {
-    role: Role,
-    /// Whether an earlier conjunct has the same path, and prints this one too.
-    is_later: bool,
-    /// Whether a later conjunct has the same path.
-    has_later: bool,
-    path: F,
-    /// The argument for `$eq` and `$regex`, else the entry `operator:argument`.
-    form: F,
-}
-
 impl<F: Form> Conjuncts<'_, F> {
     /// The filter of the conjuncts that `fill` adds.
     #[inline]
     pub(super) fn of(fill: impl FnOnce(&mut Conjuncts<'_, F>)) -> Node<F> {
-        let (mut fine, mut coarse) = (F::Spare::default(), F::Spare::default());
+        let (mut fine, mut coarse) = (Gathered::default(), None);
         let mut conjuncts = Conjuncts {
-            conjuncts: Tracks::new(&mut fine, &mut coarse),
+            conjuncts: Pair::new(&mut fine, &mut coarse),
         };
         fill(&mut conjuncts);
-        conjuncts.conjuncts.close(Track::close)
+        conjuncts.conjuncts.close(Gathered::close)
     }
 
     /// Adds a conjunct of no path.
@@ -332,7 +353,8 @@ impl<F: Form> Conjuncts<'_, F> {
         self.add(Role::Top, &F::default(), &Node::entry(operator, argument));
     }
 
-    /// Adds a conjunct of a path, `form` being what [`Role`] asks for.
+    /// Adds a conjunct of a path; `form` is the argument for `$eq` and `$regex`, else the entry
+    /// `operator:argument`.
     #[inline]
     pub(super) fn add(&mut self, role: Role, path: &F, form: &Node<F>) {
         self.conjuncts
@@ -340,35 +362,73 @@ impl<F: Form> Conjuncts<'_, F> {
     }
 }
 
-impl<F: Form> Track<'_, F, Conjunct<F>> {
+/// The different conjuncts of a filter, their parts side by side so that a path is quickly found.
+#[derive(Clone)]
+struct Gathered<F: Form> {
+    paths: F::Room,
+    forms: F::Room,
+    marks: [Mark; MAX_SET_ENTRIES],
+    count: usize,
+    is_over: bool,
+}
+
+#[derive(Copy, Clone, Default)]
+struct Mark {
+    role: Role,
+    /// Whether an earlier conjunct has the same path, and prints this one too.
+    is_later: bool,
+    /// Whether a later conjunct has the same path.
+    has_later: bool,
+}
+
+impl<F: Form> Default for Gathered<F> {
+    #[inline]
+    fn default() -> Self {
+        Self {
+            paths: F::Room::default(),
+            forms: F::Room::default(),
+            marks: [Mark::default(); MAX_SET_ENTRIES],
+            count: 0,
+            is_over: false,
+        }
+    }
+}
+
+impl<F: Form> Gathered<F> {
+    #[inline]
     fn add(&mut self, role: Role, path: &F, form: &F) {
-        let mut first_of_path = None;
-        for known in self.iter_mut() {
-            if known.path != *path || (known.role == Role::Top) != (role == Role::Top) {
-                continue;
-            }
-            if known.form == *form && known.role == role {
-                return;
-            }
-            if role != Role::Top && !known.is_later {
-                first_of_path = Some(known);
-            }
+        let is_met = role == Role::Top || self.paths.taken(self.count).contains(path);
+        if is_met
+            && self
+                .iter()
+                .any(|(p, f, mark)| mark.role == role && f == form && p == path)
+        {
+            return;
         }
-        let is_later = first_of_path.is_some();
-        if let Some(first) = first_of_path {
+        let is_later = is_met && role != Role::Top && self.mark_first_of(path);
+        let Some(mark) = self.marks.get_mut(self.count) else {
+            self.is_over = true;
+            return;
+        };
+        *mark = Mark {
+            role,
+            is_later,
+            has_later: false,
+        };
+        self.paths.put(self.count, path.clone());
+        self.forms.put(self.count, form.clone());
+        self.count += 1;
+    }
+
+    /// Tells the first conjunct of a path that one more comes, if there is a first.
+    fn mark_first_of(&mut self, path: &F) -> bool {
+        let mut marks = self.marks.iter_mut().zip(self.paths.taken(self.count));
+        let first = marks.find(|(mark, other)| mark.role != Role::Top && *other == path);
+        if let Some((first, _)) = first {
             first.has_later = true;
+            return true;
         }
-        let (path, form) = (path.clone(), form.clone());
-        self.push(
-            Conjunct {
-                role,
-                is_later,
-                has_later: false,
-                path,
-                form,
-            },
-            MAX_SET_ENTRIES,
-        );
+        false
     }
 
     fn close(&self) -> F {
@@ -376,152 +436,85 @@ impl<F: Form> Track<'_, F, Conjunct<F>> {
             return F::word(too_many(Bracket::Document));
         }
         let mut entries = F::Unordered::default();
-        for conjunct in self.iter().filter(|conjunct| !conjunct.is_later) {
-            match conjunct.role {
-                Role::Top => F::add(&mut entries, &conjunct.form),
-                Role::Equal | Role::Regex if !conjunct.has_later => {
-                    F::add(&mut entries, &F::entry(&conjunct.path, &conjunct.form));
+        for (path, form, mark) in self.iter() {
+            match mark.role {
+                _ if mark.is_later => {}
+                Role::Top => F::add(&mut entries, form),
+                Role::Equal | Role::Regex if !mark.has_later => {
+                    F::add(&mut entries, &F::entry(path, form));
                 }
                 Role::Equal | Role::Regex | Role::Operator => {
-                    let operators = self.operators_of(conjunct);
-                    F::add(&mut entries, &F::entry(&conjunct.path, &operators));
+                    let mut operators = F::Unordered::default();
+                    if mark.has_later {
+                        self.add_all_of(path, &mut operators);
+                    } else {
+                        F::add(&mut operators, form);
+                    }
+                    let operators = F::close_set(operators, Bracket::Document);
+                    F::add(&mut entries, &F::entry(path, &operators));
                 }
             }
         }
         F::close_set(entries, Bracket::Document)
     }
 
-    /// The operators of a path, of which the first conjunct is given.
-    fn operators_of(&self, first: &Conjunct<F>) -> F {
-        let mut operators = F::Unordered::default();
-        if first.has_later {
-            let is_of_path =
-                |other: &&Conjunct<F>| other.role != Role::Top && other.path == first.path;
-            for conjunct in self.iter().filter(is_of_path) {
-                F::add(&mut operators, &conjunct.named());
+    /// Adds the entries `operator:argument` of all conjuncts of a path.
+    fn add_all_of(&self, path: &F, operators: &mut F::Unordered) {
+        for (_, form, mark) in self.iter().filter(|(other, ..)| *other == path) {
+            match mark.role {
+                Role::Top => {}
+                Role::Equal => F::add(operators, &F::entry(&F::word(word!("$eq")), form)),
+                Role::Regex => F::add(operators, &F::entry(&F::word(word!("$regex")), form)),
+                Role::Operator => F::add(operators, form),
             }
-        } else {
-            F::add(&mut operators, &first.named());
-        }
-        F::close_set(operators, Bracket::Document)
-    }
-}
-
-impl<F: Form> Conjunct<F> {
-    /// The entry `operator:argument`.
-    fn named(&self) -> F {
-        match self.role {
-            Role::Equal => F::entry(&F::word(word!("$eq")), &self.form),
-            Role::Regex => F::entry(&F::word(word!("$regex")), &self.form),
-            Role::Operator | Role::Top => self.form.clone(),
-        }
-    }
-}
-
-/// A fine collection and its coarse sister, which is kept only from the first member in which they differ.
-struct Tracks<'s, F: Form, X: Clone + Default> {
-    fine: Track<'s, F, X>,
-    coarse: Track<'s, F, X>,
-    is_split: bool,
-}
-
-impl<'s, F: Form, X: Clone + Default> Tracks<'s, F, X> {
-    #[inline]
-    fn new(fine: &'s mut F::Spare<X>, coarse: &'s mut F::Spare<X>) -> Self {
-        Self {
-            fine: Track::new(fine),
-            coarse: Track::new(coarse),
-            is_split: false,
         }
     }
 
     #[inline]
-    fn each(&mut self, node: &Node<F>, add: impl Fn(&mut Track<'s, F, X>, &F)) {
-        if !self.is_split && !node.is_same() {
-            self.is_split = true;
-            self.coarse.copy(&self.fine);
-        }
-        add(&mut self.fine, &node.fine);
-        if self.is_split {
-            add(&mut self.coarse, &node.coarse);
-        }
-    }
-
-    #[inline]
-    fn close(&self, close: impl Fn(&Track<'s, F, X>) -> F) -> Node<F> {
-        let fine = close(&self.fine);
-        if self.is_split {
-            Node {
-                fine,
-                coarse: close(&self.coarse),
-            }
-        } else {
-            Node::same(fine)
-        }
-    }
-}
-
-/// The different members of one set: the first few at hand, the rest in spare room that the caller lends, so that it
-/// never has to be moved.
-struct Track<'s, F: Form, X: Clone + Default> {
-    near: [X; NEAR_MEMBERS],
-    count: usize,
-    is_over: bool,
-    spare: &'s mut F::Spare<X>,
-}
-
-impl<'s, F: Form, X: Clone + Default> Track<'s, F, X> {
-    #[inline]
-    fn new(spare: &'s mut F::Spare<X>) -> Self {
-        let near = std::array::from_fn(|_| X::default());
-        Self {
-            near,
-            count: 0,
-            is_over: false,
-            spare,
-        }
-    }
-
-    fn copy(&mut self, other: &Self) {
-        self.near.clone_from(&other.near);
-        self.count = other.count;
-        self.is_over = other.is_over;
-        if self.count > NEAR_MEMBERS {
-            self.spare.clone_from(other.spare);
-        }
-    }
-
-    /// Adds a member that differs from all before. One more than `max_members` make them too many.
-    #[inline]
-    fn push(&mut self, member: X, max_members: usize) {
-        let slot = match self.count.checked_sub(NEAR_MEMBERS) {
-            None => self.near.get_mut(self.count),
-            Some(index) => self.spare.slot(index),
-        };
-        match slot {
-            Some(slot) if self.count < max_members => {
-                *slot = member;
-                self.count += 1;
-            }
-            _ => self.is_over = true,
-        }
-    }
-
-    #[inline]
-    fn iter(&self) -> impl Iterator<Item = &X> {
-        let spare = self
-            .spare
-            .slots()
+    fn iter(&self) -> impl Iterator<Item = (&F, &F, &Mark)> {
+        let (paths, forms) = (self.paths.taken(self.count), self.forms.taken(self.count));
+        paths
             .iter()
-            .take(self.count.saturating_sub(NEAR_MEMBERS));
-        self.near.iter().take(self.count).chain(spare)
+            .zip(forms)
+            .zip(&self.marks)
+            .map(|((path, form), mark)| (path, form, mark))
+    }
+}
+
+/// A fine collection and its coarse sister, which is made from it when the first member comes in
+/// which they differ. Both are lent by the caller, so that they never have to be moved.
+struct Pair<'s, C> {
+    fine: &'s mut C,
+    coarse: &'s mut Option<C>,
+}
+
+impl<'s, C: Clone> Pair<'s, C> {
+    #[inline]
+    fn new(fine: &'s mut C, coarse: &'s mut Option<C>) -> Self {
+        Self { fine, coarse }
     }
 
     #[inline]
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut X> {
-        let spare = self.spare.slots_mut().iter_mut();
-        let spare = spare.take(self.count.saturating_sub(NEAR_MEMBERS));
-        self.near.iter_mut().take(self.count).chain(spare)
+    fn each<F: Form>(&mut self, node: &Node<F>, add: impl Fn(&mut C, &F)) {
+        if !node.is_same() && self.coarse.is_none() {
+            *self.coarse = Some(self.fine.clone());
+        }
+        add(self.fine, &node.fine);
+        if let Some(coarse) = self.coarse {
+            add(coarse, &node.coarse);
+        }
+    }
+
+    #[inline]
+    fn close<F: Form>(&self, close: impl Fn(&C) -> F) -> Node<F> {
+        let fine = close(self.fine);
+        match &*self.coarse {
+            None => Node::same(fine),
+            Some(coarse) => Node {
+                fine,
+                coarse: close(coarse),
+            },
+        }
     }
 }
 
@@ -531,8 +524,3 @@ fn too_many(bracket: Bracket) -> Word {
         Bracket::List => word!("[...]"),
     }
 }
-
-/// Members of a set that need no spare room; few sets have more.
-const NEAR_MEMBERS: usize = 8;
-/// Members that the spare room has to take.
-pub(super) const SPARE_MEMBERS: usize = MAX_SET_ENTRIES - NEAR_MEMBERS;

@@ -67,7 +67,7 @@ impl<F: Form> Walk<F> {
     pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> Shaped<'a, F> {
         let shaped = match *message {
             Legacy::Query(query) => self.legacy_query(&query),
-            Legacy::Insert { namespace } => on("insert", namespace, empty()),
+            Legacy::Insert { namespace } => on(word!("insert"), namespace, empty()),
             Legacy::Update {
                 namespace,
                 flags,
@@ -81,7 +81,11 @@ impl<F: Form> Walk<F> {
                 put("upsert", Value::boolean(flags & 1 != 0));
                 put("multi", Value::boolean(flags & 2 != 0));
                 let form = self.clauses(&UPDATE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
-                on("update", namespace, batch_of_one(word!("updates"), &form))
+                on(
+                    word!("update"),
+                    namespace,
+                    batch_of_one(word!("updates"), &form),
+                )
             }
             Legacy::Delete {
                 namespace,
@@ -93,10 +97,14 @@ impl<F: Form> Walk<F> {
                 put("q", Value::Document(Document::at(selector)));
                 put("limit", Value::Integer(i64::from(flags & 1)));
                 let form = self.clauses(&DELETE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
-                on("delete", namespace, batch_of_one(word!("deletes"), &form))
+                on(
+                    word!("delete"),
+                    namespace,
+                    batch_of_one(word!("deletes"), &form),
+                )
             }
-            Legacy::GetMore { namespace } => on("getMore", namespace, empty()),
-            Legacy::KillCursors => on("killCursors", b"", empty()),
+            Legacy::GetMore { namespace } => on(word!("getMore"), namespace, empty()),
+            Legacy::KillCursors => on(word!("killCursors"), b"", empty()),
         };
         self.bounded(shaped)
     }
@@ -137,7 +145,7 @@ impl<F: Form> Walk<F> {
         put("tailable", Value::boolean(message.flags & 2 != 0));
         let shape = self.clauses(&FIND, &slots, &[], 0);
         let find = Shaped {
-            op: "find",
+            op: word!("find"),
             db,
             collection,
             shape,
@@ -166,7 +174,7 @@ fn unwrapped_command(command: Document<'_>) -> Document<'_> {
     }
 }
 
-fn on<'a, F>(op: &'static str, namespace: &'a [u8], shape: Node<F>) -> Shaped<'a, F> {
+fn on<'a, F>(op: Word, namespace: &'a [u8], shape: Node<F>) -> Shaped<'a, F> {
     let (db, collection) = split_namespace(namespace);
     Shaped {
         op,

@@ -1,26 +1,29 @@
 //! Fingerprints: what a command is when its values are taken away.
 //!
-//! A command becomes an operation, a database, a collection and a *shape*, which is the command with every value as `?`.
-//! Commands that the server plans alike get one shape, so that statistics per shape mean something and stay few. The
-//! rules are version `fp1`: what the server treats as a set (a filter's conjuncts, sibling operators, the branches of an
-//! `$or`) is sorted and loses its doubles, what it treats as a sequence (sort keys, stages, arguments) keeps its order,
-//! lists of values have no length, and names that are data (ids, dates, array indexes) become `*`. Each command has two
-//! shapes: the coarse one leaves out what only widens an operation, such as a projection, and is where a client that
-//! makes too many fine shapes is counted.
+//! A command becomes an operation, a database, a collection and a *shape*, which is the command
+//! with every value as `?`. Commands that the server plans alike get one shape, so that statistics
+//! per shape mean something and stay few. The rules are version `fp1`: what the server treats as a
+//! set (a filter's conjuncts, sibling operators, the branches of an `$or`) is sorted and loses its
+//! doubles, what it treats as a sequence (sort keys, stages, arguments) keeps its order, lists of
+//! values have no length, and names that are data (ids, dates, array indexes) become `*`. Each
+//! command has two shapes: the coarse one leaves out what only widens an operation, such as a
+//! projection, and is where a client that makes too many fine shapes is counted.
 //!
-//! [`fingerprint`] hashes both shapes in one pass without any heap, in bounded time; [`describe`] prints them, once per
-//! new hash. Both are the same walk over the command, once building hashes and once building text (the `Form` trait),
-//! so equal texts have equal hashes and the other way round.
+//! [`fingerprint`] hashes both shapes in one pass without any heap, in bounded time; [`describe`]
+//! prints them, once per new hash. Both are the same walk over the command, once building hashes
+//! and once building text (the `Form` trait), so equal texts have equal hashes and the other way
+//! round.
 //!
 //! ```text
-//! bytes ─► bson ─► command ─► clause ─► filter, update, pipeline, expression ─► Form ─┬─► Digest ─► Fingerprint
-//!                     ▲                                                              └─► Text ───► Description
-//! old opcodes ─► legacy
+//! bytes ─► bson ─► command ─► clause ─► filter, update, pipeline ─► Form ┬► Digest ─► Fingerprint
+//!                     ▲                  └► expression, projection       └► Text ──► Description
+//!                  legacy ◄─ old opcodes
 //! ```
 //!
-//! It keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It judges no command: bytes that
-//! lie end the walk of the document they stand in. Invariants: no input makes it panic or read past the end, no value
-//! reaches a text (but words from fixed lists, and collations), and no hash ever changes under one version.
+//! It keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It judges no
+//! command: bytes that lie end the walk of the document they stand in. Invariants: no input makes
+//! it panic or read past the end, no value reaches a text (but words from fixed lists, and
+//! collations), and no hash ever changes under one version.
 
 mod bson;
 mod clause;
@@ -102,8 +105,8 @@ impl<'a> Collection<'a> {
     }
 }
 
-/// The hash of an operation, a database, a collection and a shape. It is the same on every platform and in every release
-/// that speaks `fp1`, so it may be stored and compared between instances.
+/// The hash of an operation, a database, a collection and a shape. It is the same on every platform
+/// and in every release that speaks `fp1`, so it may be stored and compared between instances.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ShapeId(u64);
 
@@ -144,8 +147,8 @@ pub struct Description {
     pub coarse: String,
 }
 
-/// The fingerprint of a command. It takes no memory from the heap and looks at a bounded number of fields; values are
-/// stepped over whatever their size.
+/// The fingerprint of a command. It takes no memory from the heap and looks at a bounded number of
+/// fields; values are stepped over whatever their size.
 pub fn fingerprint<'a>(input: &Input<'a>) -> Fingerprint<'a> {
     let body = Document::at(input.body);
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
@@ -176,12 +179,12 @@ impl<'a> Fingerprint<'a> {
             shape,
         } = shaped;
         let target = const { Digest::of_bytes(VERSION) }
-            .then(Digest::of_bytes(op.as_bytes()))
+            .then(op.digest)
             .then(Digest::of_bytes(db).then(Digest::of_bytes(collection.as_bytes())));
         Self {
             shape: ShapeId(target.then(shape.fine).as_u64()),
             coarse: ShapeId(target.then(shape.coarse).as_u64()),
-            op,
+            op: op.text,
             db,
             collection: *collection,
         }
@@ -197,7 +200,7 @@ impl Description {
             shape,
         } = shaped;
         Self {
-            op,
+            op: op.text,
             db: text::readable(db),
             collection: text::readable(collection.as_bytes()),
             shape: shape.fine.into_string(),

@@ -1,13 +1,15 @@
-//! Names: paths, operators, collections. What in them is data becomes `*`; what would not read back is quoted.
+//! Names: paths, operators, collections. What in them is data becomes `*`; what would not read back
+//! is quoted.
 //!
-//! A name is normalised one component at a time into a small buffer, and handed on component by component; a name as
-//! a whole is never copied here.
+//! A name is normalised one component at a time into a small buffer, and handed on component by
+//! component; a name as a whole is never copied here.
 
 /// A name on its way into a shape.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Name<'a> {
     bytes: &'a [u8],
-    /// How many `$` stand before the path of an expression. They are printed but are no part of the path.
+    /// How many `$` stand before the path of an expression. They are printed but are no part of the
+    /// path.
     sigils: usize,
     rule: Rule,
 }
@@ -49,39 +51,47 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The name as one component that stays as it is, if a first look can tell; most names are of this kind.
+    /// The name as one component that stays as it is, if a first look can tell; most names are of
+    /// this kind.
     #[inline]
     pub(super) fn as_simple(&self) -> Option<&'a [u8]> {
         let is_short = (1..=MAX_COMPONENT_BYTES).contains(&self.bytes.len());
-        let classes = || {
-            self.bytes
-                .iter()
-                .fold(0, |classes, &byte| classes | class_of(byte))
-        };
-        (is_short && classes() == 0).then_some(self.bytes)
+        (is_short && self.bytes.iter().all(|&byte| class_of(byte) == PLAIN)).then_some(self.bytes)
     }
 
-    /// Calls `each` with every component as it prints, and whether it is the last. Returns whether the name has to be
-    /// quoted.
+    /// Calls `each` with every component as it prints, and whether it is the last. Returns whether
+    /// the name has to be quoted.
     pub(super) fn each_component(&self, mut each: impl FnMut(&[u8], bool)) -> bool {
         let mut is_quoted = self.bytes.is_empty();
         let mut sigils = self.sigils;
-        let mut components = self.bytes.split(|&byte| byte == b'.').peekable();
-        while let Some(component) = components.next() {
-            let mut buffer = Buffer::EMPTY;
-            let (printed, is_odd) = match self.rule {
-                Rule::Verbatim => (component, !is_bare(component)),
-                Rule::Normalised => buffer.normalise(component, sigils),
+        let mut rest = Some(self.bytes);
+        while let Some(name) = rest {
+            let length = name.iter().take_while(|&&byte| byte != b'.').count();
+            let (component, after) = name.split_at_checked(length).unwrap_or_default();
+            rest = after.split_first().map(|(_, after)| after);
+            let (own_sigils, data) = component.split_at_checked(sigils).unwrap_or_default();
+            let dynamic = match self.rule {
+                Rule::Verbatim => 0,
+                Rule::Normalised => dynamic_bytes(data),
             };
-            is_quoted |= is_odd;
-            each(printed, components.peek().is_none());
+            if dynamic == 0 {
+                is_quoted |= component.iter().any(|&byte| class_of(byte) == ODD);
+                each(component, rest.is_none());
+            } else {
+                let normal = Normal::new(own_sigils, data, dynamic);
+                is_quoted |= normal.is_odd;
+                each(normal.as_bytes(), rest.is_none());
+            }
             sigils = 0;
         }
         is_quoted
     }
 
-    /// How many pairs of brackets enclose the printed name, and whether it is quoted, in which case they do not matter.
-    pub(super) fn brackets_and_quoting(&self) -> (usize, bool) {
+    /// How many pairs of brackets enclose the printed name, if it is not quoted.
+    pub(super) fn brackets(&self) -> usize {
+        if !self.bytes.contains(&b'[') {
+            return 0;
+        }
         let (mut opening, mut closing, mut components) = (0, 0, 0_usize);
         let is_quoted = self.each_component(|component, _| {
             if components == 0 {
@@ -94,7 +104,7 @@ impl<'a> Name<'a> {
                 .count();
             components += 1;
         });
-        (if is_quoted { 0 } else { opening.min(closing) }, is_quoted)
+        if is_quoted { 0 } else { opening.min(closing) }
     }
 }
 
@@ -106,46 +116,49 @@ pub(super) fn is_operator_name(name: &[u8]) -> bool {
             .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$')
 }
 
-/// Whether all bytes may stand in a name without quotes.
-fn is_bare(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| class_of(byte) != ODD)
+/// A component in which something has become `*`.
+struct Normal {
+    bytes: [u8; MAX_COMPONENT_BYTES + MAX_SIGILS],
+    length: usize,
+    /// Whether what is left of it cannot stand without quotes. A `*` that stands for data can.
+    is_odd: bool,
 }
 
-/// Room for one component in which something has become `*`.
-struct Buffer([u8; MAX_COMPONENT_BYTES + MAX_SIGILS]);
-
-impl Buffer {
-    const EMPTY: Self = Self([0; MAX_COMPONENT_BYTES + MAX_SIGILS]);
-
-    /// The component as it prints, and whether it cannot stand without quotes. A `*` that stands for data can.
-    fn normalise<'n>(&'n mut self, component: &'n [u8], sigils: usize) -> (&'n [u8], bool) {
-        let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
-        let dynamic = dynamic_bytes(name);
-        if dynamic == 0 {
-            return (component, !is_bare(component));
-        }
-        let kept = sigils.iter().map(|&byte| (byte, false));
-        // A name too long to have a bit for each byte is dynamic as a whole.
-        let name = name.get(..MAX_COMPONENT_BYTES).unwrap_or(name);
-        let kept_or_not = name
-            .iter()
-            .enumerate()
-            .map(|(i, &byte)| (byte, dynamic >> i & 1 == 1));
-        let mut slots = self.0.iter_mut();
-        let (mut length, mut is_odd, mut follows_dynamic) = (0, false, false);
-        for (byte, is_dynamic) in kept.chain(kept_or_not) {
-            // Neighbouring dynamic parts share one mark.
-            if is_dynamic && follows_dynamic {
-                continue;
+impl Normal {
+    fn new(sigils: &[u8], data: &[u8], dynamic: u64) -> Self {
+        let bytes = [0; MAX_COMPONENT_BYTES + MAX_SIGILS];
+        let mut normal = Self {
+            bytes,
+            length: 0,
+            is_odd: false,
+        };
+        sigils.iter().for_each(|&sigil| normal.push(sigil));
+        let mut follows_dynamic = false;
+        // A component too long to have a bit for each byte is dynamic as a whole, so its beginning
+        // tells enough.
+        for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
+            let is_dynamic = dynamic >> index & 1 == 1;
+            if !is_dynamic {
+                normal.is_odd |= class_of(byte) == ODD;
+                normal.push(byte);
+            } else if !follows_dynamic {
+                // Neighbouring dynamic parts share one mark.
+                normal.push(b'*');
             }
             follows_dynamic = is_dynamic;
-            is_odd |= !is_dynamic && class_of(byte) == ODD;
-            if let Some(slot) = slots.next() {
-                *slot = if is_dynamic { b'*' } else { byte };
-                length += 1;
-            }
         }
-        (self.0.get(..length).unwrap_or_default(), is_odd)
+        normal
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(slot) = self.bytes.get_mut(self.length) {
+            *slot = byte;
+            self.length += 1;
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
     }
 }
 
@@ -184,8 +197,8 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
     )
 }
 
-/// Adds to `taken` every run that qualifies. A run is as long as it can be of bytes that are not taken and are digits or
-/// one of `joints`, and is then trimmed to begin and end with a digit.
+/// Adds to `taken` every run that qualifies. A run is as long as it can be of bytes that are not
+/// taken and are digits or one of `joints`, and is then trimmed to begin and end with a digit.
 fn runs(
     name: &[u8],
     taken: u64,
@@ -225,10 +238,12 @@ fn class_of(byte: u8) -> u8 {
     CLASSES.get(usize::from(byte)).copied().unwrap_or(ODD)
 }
 
+/// Stands in any name and means nothing special.
+const PLAIN: u8 = 0;
+/// Asks for a closer look: digits, dots and brackets.
+const SPECIAL: u8 = 1;
 /// Cannot stand in a name without quotes.
-const ODD: u8 = 1;
-/// Can, but asks for a closer look: digits, dots and brackets.
-const SPECIAL: u8 = 2;
+const ODD: u8 = 2;
 
 #[expect(
     clippy::as_conversions,
@@ -243,7 +258,7 @@ const CLASSES: [u8; 256] = {
     let mut byte = 0;
     while byte < classes.len() {
         match byte as u8 {
-            b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | b'-' => classes[byte] = 0,
+            b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | b'-' => classes[byte] = PLAIN,
             b'0'..=b'9' | b'.' | b'[' | b']' => classes[byte] = SPECIAL,
             _ => {}
         }
@@ -252,8 +267,8 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Longest component that is printed. Longer ones are data more often than names, and a bit mask has to hold one bit a
-/// byte.
+/// Longest component that is printed. Longer ones are data more often than names, and a bit mask
+/// has to hold one bit a byte.
 const MAX_COMPONENT_BYTES: usize = 64;
 const MAX_SIGILS: usize = 2;
 /// Shortest run of digits that is taken for data: a year.

@@ -3,7 +3,7 @@
 use super::bson::{Array, Document, Field, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::name::Name;
-use super::walk::{MAX_DEPTH, MAX_ELEMENTS, Walk, operator_or_path, plain_value};
+use super::walk::{MAX_DEPTH, Walk, operator_or_path, plain_value};
 
 /// What a stage's argument is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -61,12 +61,11 @@ impl<F: Form> Walk<F> {
         }
         let mut stages = Ordered::new();
         let mut elements = pipeline.elements();
-        let mut seen = elements.by_ref().take(MAX_ELEMENTS);
-        while let Some(element) = self.look(&mut seen) {
+        while let Some(element) = &self.look(&mut elements) {
             let stage = self.stage(&element.value, depth + 1);
             stages.item(&stage);
         }
-        if elements.next().is_some() {
+        if elements.is_cut() {
             stages.item(&Node::cut());
         }
         stages.close(Bracket::List)
@@ -83,7 +82,7 @@ impl<F: Form> Walk<F> {
         let &Value::Document(stage) = value else {
             return Node::value();
         };
-        let mut fields = stage.all_fields();
+        let mut fields = stage.fields();
         let (Some(field), None) = (self.look(&mut fields), fields.next()) else {
             return Node::value();
         };
@@ -203,7 +202,8 @@ impl<F: Form> Walk<F> {
         }
     }
 
-    /// The argument of `$search`, going down: it nests freely and names fields under few known keys.
+    /// The argument of `$search`, going down: it nests freely and names fields under few known
+    /// keys.
     fn search(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -329,9 +329,7 @@ fn is_names(value: &Value<'_>) -> bool {
     let is_string = |element: Field<'_>| matches!(element.value, Value::String(_));
     match value {
         Value::String(_) => true,
-        Value::Array(array) => {
-            array.first().is_some() && array.elements().take(MAX_ELEMENTS).all(is_string)
-        }
+        Value::Array(array) => array.first().is_some() && array.elements().all(is_string),
         _ => false,
     }
 }

@@ -1,6 +1,6 @@
 //! A shape as text, for people. Made once per new shape, so it allocates as it likes.
 
-use super::form::{Bracket, Form, Spare, Word};
+use super::form::{Bracket, Form, Room, Word};
 use super::name::Name;
 
 /// One printed form.
@@ -24,7 +24,7 @@ impl Text {
 }
 
 impl Form for Text {
-    type Spare<X: Clone + Default> = Vec<X>;
+    type Room = Vec<Self>;
     type Unordered = Vec<Self>;
     type Ordered = Vec<Self>;
 
@@ -78,20 +78,14 @@ impl Form for Text {
     }
 }
 
-impl<X: Clone + Default> Spare<X> for Vec<X> {
-    fn slot(&mut self, index: usize) -> Option<&mut X> {
-        if index >= self.len() {
-            self.resize(index + 1, X::default());
-        }
-        self.get_mut(index)
+impl Room<Text> for Vec<Text> {
+    fn taken(&self, count: usize) -> &[Text] {
+        self.get(..count).unwrap_or(self)
     }
 
-    fn slots(&self) -> &[X] {
-        self
-    }
-
-    fn slots_mut(&mut self) -> &mut [X] {
-        self
+    fn put(&mut self, count: usize, member: Text) {
+        self.truncate(count);
+        self.push(member);
     }
 }
 

@@ -1,7 +1,8 @@
 //! The walk over one command: its budget, and the rules that several parts of a command share.
 //!
-//! Depth counts from the command, which is 0; a value in a document or array is one deeper than what holds it. Every
-//! function that can come to itself again takes the depth of what it is given and stops at [`MAX_DEPTH`].
+//! Depth counts from the command, which is 0; a value in a document or array is one deeper than
+//! what holds it. Every function that can come to itself again takes the depth of what it is given
+//! and stops at [`MAX_DEPTH`].
 
 use std::marker::PhantomData;
 
@@ -33,20 +34,29 @@ impl<F: Form> Walk<F> {
     /// The next field or element, paid for.
     #[inline]
     pub(super) fn look<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
-        let item = items.next()?;
-        match self.looks_left.checked_sub(1) {
-            Some(left) => self.looks_left = left,
-            None => self.is_spent = true,
+        if self.looks_left == 0 {
+            self.is_spent |= items.next().is_some();
+            return None;
         }
-        (!self.is_spent).then_some(item)
+        let item = items.next();
+        self.looks_left -= u32::from(item.is_some());
+        item
     }
 
-    /// The elements of an array that are looked at.
-    pub(super) fn elements<'a>(array: Array<'a>) -> std::iter::Take<Fields<'a>> {
-        array.elements().take(MAX_ELEMENTS)
+    /// The same as [`Walk::look`], with [`Fields::advance`].
+    #[inline(always)]
+    pub(super) fn look_here<'a>(&mut self, fields: &mut Fields<'a>) -> Option<Field<'a>> {
+        if self.looks_left == 0 {
+            self.is_spent |= fields.next().is_some();
+            return None;
+        }
+        let field = fields.advance();
+        self.looks_left -= u32::from(field.is_some());
+        field
     }
 
-    /// A document as the set of what `value` makes of its fields, under the names that `key` makes of theirs.
+    /// A document as the set of what `value` makes of its fields, under the names that `key` makes
+    /// of theirs.
     pub(super) fn set_of(
         &mut self,
         document: Document<'_>,
@@ -55,22 +65,23 @@ impl<F: Form> Walk<F> {
     ) -> Node<F> {
         Set::of(Bracket::Document, |set| {
             let mut fields = document.fields();
-            while let Some(field) = self.look(&mut fields) {
-                let form = value(self, &field);
+            while let Some(field) = &self.look(&mut fields) {
+                let form = value(self, field);
                 set.entry(&key(field.name), &form);
             }
         })
     }
 
-    /// A list as the set of what `item` makes of its elements; those it makes nothing of are skipped.
+    /// A list as the set of what `item` makes of its elements; those it makes nothing of are
+    /// skipped.
     pub(super) fn list_of(
         &mut self,
         array: Array<'_>,
         mut item: impl FnMut(&mut Self, &Value<'_>) -> Option<Node<F>>,
     ) -> Node<F> {
         Set::of(Bracket::List, |set| {
-            let mut elements = Self::elements(array);
-            while let Some(element) = self.look(&mut elements) {
+            let mut elements = array.elements();
+            while let Some(element) = &self.look(&mut elements) {
                 if let Some(form) = item(self, &element.value) {
                     set.item(&form);
                 }
@@ -100,18 +111,17 @@ impl<F: Form> Walk<F> {
     /// Keys in their order, each with its direction or index type.
     pub(super) fn keys(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
-        let mut fields = document.all_fields();
-        let mut seen = fields.by_ref().take(super::bson::MAX_FIELDS);
-        while let Some(Field { name, value, .. }) = self.look(&mut seen) {
+        let mut fields = document.fields();
+        while let Some(Field { name, value, .. }) = &self.look(&mut fields) {
             let is_path = name.first() != Some(&b'$') || name.contains(&b'.');
             let key = if is_path {
                 F::name(Name::path(name))
             } else {
                 operator(name)
             };
-            keys.entry(&key, &Node::same(direction(&value)));
+            keys.entry(&key, &Node::same(direction(value)));
         }
-        if fields.next().is_some() {
+        if fields.is_cut() {
             keys.item(&Node::cut());
         }
         keys.close(Bracket::Document)
@@ -129,7 +139,7 @@ impl<F: Form> Walk<F> {
     pub(super) fn bounds(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
-        while let Some(field) = self.look(&mut fields) {
+        while let Some(field) = &self.look(&mut fields) {
             keys.entry(&F::name(Name::path(field.name)), &Node::value());
         }
         keys.close(Bracket::Document)
@@ -155,7 +165,8 @@ impl<F: Form> Walk<F> {
     }
 }
 
-/// The name of an operator or stage, which begins with `$`. It is printed only if it looks like the server's own.
+/// The name of an operator or stage, which begins with `$`. It is printed only if it looks like the
+/// server's own.
 pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     if is_operator_name(name) {
         F::leaf(name)
@@ -217,7 +228,7 @@ fn direction<F: Form>(value: &Value<'_>) -> F {
     F::word(match value.number() {
         Some(Number::One | Number::Positive) => word!("1"),
         Some(Number::MinusOne | Number::Negative) => word!("-1"),
-        Some(Number::Zero | Number::NonNumeric) | None => word!("?"),
+        Some(Number::Zero | Number::Nan) | None => word!("?"),
     })
 }
 
@@ -242,10 +253,9 @@ fn integer<F: Form>(number: i64) -> F {
 
 /// Deepest value that is walked into. It bounds the recursion, and with it the stack.
 pub(super) const MAX_DEPTH: u32 = 32;
-/// Different members that a set may print. It bounds the stack that a set takes, and the time to compare members.
+/// Different members that a set may print. It bounds the stack that a set takes, and the time to
+/// compare members.
 pub(super) const MAX_SET_ENTRIES: usize = 64;
-/// Elements of one array that are looked at. It bounds the work that one list can cause.
-pub(super) const MAX_ELEMENTS: usize = 64;
 /// Fields and elements that are looked at in one command. It bounds the time of a fingerprint.
 const MAX_LOOKS: u32 = 4096;
 /// Longest string of a collation that is printed; locales are far shorter.

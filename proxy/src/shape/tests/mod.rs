@@ -1,3 +1,45 @@
-//! Tests of the fingerprint rules.
+//! Tests of the fingerprint rules: the published examples, each rule by itself, and what must hold
+//! for all commands.
 
+mod bounds;
+mod corpus;
+mod names;
+mod properties;
+mod rules;
 mod vectors;
+
+use bson::Document;
+
+use super::{Description, Input, ShapeId, describe, fingerprint};
+
+/// The text of a command's fingerprint.
+fn described(command: &Document) -> Description {
+    describe(&Input {
+        body: &command.to_vec().unwrap(),
+        sequences: &[],
+    })
+}
+
+/// The fine and the coarse hash of a command.
+fn hashed(command: &Document) -> (ShapeId, ShapeId) {
+    let body = command.to_vec().unwrap();
+    let print = fingerprint(&Input {
+        body: &body,
+        sequences: &[],
+    });
+    (print.shape, print.coarse)
+}
+
+/// The fine shape of a command.
+fn shape(command: &Document) -> String {
+    described(command).shape
+}
+
+/// The shape of a filter in a find, without the command round it.
+fn filter_shape(filter: Document) -> String {
+    let shape = shape(&bson::doc! { "find": "c", "filter": filter, "$db": "d" });
+    let inner = shape
+        .strip_prefix("{filter:")
+        .and_then(|rest| rest.strip_suffix('}'));
+    inner.unwrap_or("{}").to_owned()
+}

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
-use crate::shape::{
+use super::super::{
     Description, Fingerprint, Input, Legacy, Query, ShapeId, describe, describe_legacy,
     fingerprint, fingerprint_legacy,
 };

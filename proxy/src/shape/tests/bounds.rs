@@ -1,0 +1,213 @@
+//! The bounds: what is left out of a shape, and where.
+
+use bson::{Bson, Document, doc};
+
+use super::{described, filter_shape, hashed, shape};
+
+/// Names without digits, so that none is taken for data: `aa`, `ab` and so on.
+fn name(number: u8) -> String {
+    [number / 26, number % 26]
+        .map(|letter| char::from(b'a' + letter))
+        .iter()
+        .collect()
+}
+
+fn names(count: u8) -> impl Iterator<Item = String> {
+    (0..count).map(name)
+}
+
+fn pipeline_shape(stages: Vec<Bson>) -> String {
+    shape(&doc! { "aggregate": "c", "pipeline": stages, "$db": "d" })
+}
+
+#[test]
+fn filters_deeper_than_the_bound_are_cut() {
+    // Filters stand at the depths 1, 3, 5 and so on, so the seventeenth is too deep.
+    let nested = |levels| {
+        (0..levels).fold(
+            doc! { "x": 1 },
+            |filter, _| doc! { "a": { "$elemMatch": filter } },
+        )
+    };
+    let printed = |inner: &str, levels| {
+        (0..levels).fold(inner.to_owned(), |filter, _| {
+            format!("{{a:{{$elemMatch:{filter}}}}}")
+        })
+    };
+    assert_eq!(filter_shape(nested(15)), printed("{x:?}", 15));
+    assert_eq!(filter_shape(nested(16)), printed("...", 16));
+    assert_eq!(filter_shape(nested(40)), printed("...", 16));
+}
+
+#[test]
+fn operators_expressions_and_stages_deeper_than_the_bound_are_cut() {
+    let not = (0..40).fold(doc! { "$gt": 1 }, |operators, _| doc! { "$not": operators });
+    let printed = (0..31).fold("...".to_owned(), |inner, _| format!("{{$not:{inner}}}"));
+    assert_eq!(filter_shape(doc! { "a": not }), format!("{{a:{printed}}}"));
+
+    let sum = (0..40).fold(Bson::from("$x"), |inner, _| {
+        Bson::from(doc! { "$abs": inner })
+    });
+    let printed = (0..31).fold("...".to_owned(), |inner, _| format!("{{$abs:{inner}}}"));
+    assert_eq!(
+        filter_shape(doc! { "$expr": sum }),
+        format!("{{$expr:{printed}}}")
+    );
+
+    let facets = (0..20).fold(vec![Bson::Int32(1)], |inner, _| {
+        vec![Bson::from(doc! { "$facet": { "f": inner } })]
+    });
+    // Pipelines stand at the depths 1, 4, 7 and so on, the arguments of their stages two deeper.
+    let last = "[{$facet:...}]".to_owned();
+    let printed = (0..10).fold(last, |inner, _| format!("[{{$facet:{{f:{inner}}}}}]"));
+    assert_eq!(pipeline_shape(facets), format!("{{pipeline:{printed}}}"));
+
+    let and = (0..40).fold(doc! { "x": 1 }, |filter, _| doc! { "$and": [filter] });
+    assert_eq!(filter_shape(and), "{$and:...}");
+
+    let explain = (0..40).fold(doc! { "ping": 1 }, |command, _| doc! { "explain": command });
+    let printed = (0..32).fold("...".to_owned(), |inner, _| format!("{{explain:{inner}}}"));
+    assert_eq!(shape(&explain), printed);
+}
+
+#[test]
+fn sets_of_too_many_members_are_only_a_mark() {
+    let fields = |count| {
+        names(count)
+            .map(|name| (name, Bson::Int32(1)))
+            .collect::<Document>()
+    };
+    let find = |clause: &str, document| doc! { "find": "c", clause: document, "$db": "d" };
+    assert_eq!(filter_shape(fields(64)).matches(":?").count(), 64);
+    assert_eq!(filter_shape(fields(65)), "{...}");
+    assert_eq!(shape(&find("projection", fields(65))), "{projection:{...}}");
+    assert_eq!(described(&find("projection", fields(65))).coarse, "{}");
+    // Sequences have no such bound.
+    assert_eq!(shape(&find("sort", fields(65))).matches(":1").count(), 65);
+
+    // Conjuncts are counted, not paths: 33 paths of two operators are too many.
+    let ranges = |count| -> Document {
+        names(count)
+            .map(|name| (name, Bson::from(doc! { "$gt": 1, "$lt": 2 })))
+            .collect()
+    };
+    assert_eq!(filter_shape(ranges(32)).matches("$gt").count(), 32);
+    assert_eq!(filter_shape(ranges(33)), "{...}");
+
+    // Equal ones count once.
+    let equal: Vec<Document> = (0..60)
+        .map(|_| doc! { "a": 1, "b": { "$gt": 1 } })
+        .collect();
+    assert_eq!(filter_shape(doc! { "$and": equal }), "{a:?,b:{$gt:?}}");
+}
+
+#[test]
+fn arrays_and_documents_are_looked_at_up_to_a_bound() {
+    let branches = |count: u8| -> Vec<Document> {
+        (0..count)
+            .map(|number| doc! { if number < 64 { "a" } else { "b" }: 1 })
+            .collect()
+    };
+    assert_eq!(filter_shape(doc! { "$or": branches(65) }), "{$or:[{a:?}]}");
+    assert_eq!(filter_shape(doc! { "$and": branches(65) }), "{a:?}");
+
+    let stages = |count: usize| vec![Bson::from(doc! { "$limit": 1 }); count];
+    assert!(pipeline_shape(stages(64)).ends_with("{$limit:?}]}"));
+    assert!(pipeline_shape(stages(65)).ends_with("{$limit:?},...]}"));
+
+    let keys = |count: usize| -> Document {
+        (0..count)
+            .map(|number| (letters(number), Bson::Int32(1)))
+            .collect()
+    };
+    let hint = |count| doc! { "find": "c", "hint": keys(count), "limit": 5 };
+    assert!(!shape(&hint(256)).contains("..."));
+    assert_ne!(hashed(&hint(256)), hashed(&hint(257)));
+    assert_eq!(hashed(&hint(257)), hashed(&hint(258)));
+
+    // All names but the last print alike, and the last is not looked at.
+    let alike = (0..256).map(|number| format!("a.{number}"));
+    let wide = alike
+        .chain(["z".to_owned()])
+        .map(|name| (name, Bson::Int32(1)));
+    assert_eq!(filter_shape(wide.collect()), "{a.*:?}");
+}
+
+/// A number in letters.
+fn letters(number: usize) -> String {
+    number
+        .to_string()
+        .bytes()
+        .map(|digit| char::from(digit - b'0' + b'a'))
+        .collect()
+}
+
+#[test]
+fn statements_are_looked_at_up_to_a_bound() {
+    let statement = |name: String| doc! { "q": { name: 1 }, "limit": 1 };
+    let delete = |statements: Vec<Document>| {
+        shape(&doc! { "delete": "c", "deletes": statements, "$db": "d" })
+    };
+    assert_eq!(
+        delete(names(4).map(statement).collect())
+            .matches("filter")
+            .count(),
+        4
+    );
+    assert_eq!(delete(names(5).map(statement).collect()), "{deletes:[...]}");
+    let mut same = vec![statement("a".to_owned()); 16];
+    same.push(statement("b".to_owned()));
+    assert_eq!(delete(same), "{deletes:[{filter:{a:?}}]}");
+}
+
+#[test]
+fn fine_and_coarse_sets_overflow_apart() {
+    let statements: Vec<Document> = names(5)
+        .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
+        .collect();
+    let text = described(&doc! { "update": "c", "updates": statements, "$db": "d" });
+    assert_eq!(text.shape, "{updates:[...]}");
+    assert_eq!(
+        text.coarse,
+        "{updates:[{filter:{a:?},update:{$set:{...}}}]}"
+    );
+}
+
+#[test]
+fn a_command_with_too_much_to_look_at_has_no_shape() {
+    let branch = |first: u8| -> Document {
+        (0..63)
+            .map(|number| (name(first) + &name(number), Bson::Int32(1)))
+            .collect()
+    };
+    let filter = |branches: u8| doc! { "$or": (0..branches).map(branch).collect::<Vec<_>>() };
+    let spent = doc! { "find": "c", "filter": { "$and": [filter(64), filter(64)] }, "$db": "d" };
+    let text = described(&spent);
+    assert_eq!(
+        (text.shape.as_str(), text.coarse.as_str()),
+        ("{...}", "{...}")
+    );
+    let whole = doc! { "find": "c", "filter": filter(60), "$db": "d" };
+    assert_ne!(described(&whole).shape, "{...}");
+    let (fine, coarse) = hashed(&spent);
+    assert_eq!(fine, coarse);
+}
+
+#[test]
+fn a_long_text_is_cut_and_its_hash_is_not() {
+    let long = |last: &str| {
+        let names = (0..63).map(|number| name(number) + &"é".repeat(31));
+        let names = names.chain([format!("zz{last}")]);
+        let filter: Document = names.map(|name| (name, Bson::Int32(1))).collect();
+        doc! { "find": "c", "filter": filter, "$db": "d" }
+    };
+    let (left, right) = (described(&long("l")), described(&long("r")));
+    assert_eq!(left.shape, right.shape);
+    assert!(
+        (4090..=4096).contains(&left.shape.len()),
+        "{}",
+        left.shape.len()
+    );
+    assert!(left.shape.ends_with("..."));
+    assert_ne!(hashed(&long("l")), hashed(&long("r")));
+}

@@ -1,0 +1,178 @@
+//! What must hold for every command.
+
+use bson::{Bson, Document, doc};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::super::{Input, Sequence, describe, fingerprint};
+use super::corpus::{Dice, PLANTED};
+use super::{described, hashed};
+
+fn choices() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..200)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn equal_text_means_equal_hash_and_the_other_way_round(
+        seeds in vec(vec(any::<u8>(), 0..40), 12),
+    ) {
+        let commands: Vec<_> = seeds.iter().map(|seed| Dice::new(seed).command()).collect();
+        let outcomes: Vec<_> =
+            commands.iter().map(|command| (described(command), hashed(command))).collect();
+        for (index, (left, left_hash)) in outcomes.iter().enumerate() {
+            for (right, right_hash) in &outcomes[index..] {
+                let same_target = left.op == right.op && left.collection == right.collection;
+                prop_assert_eq!(
+                    same_target && left.shape == right.shape,
+                    left_hash.0 == right_hash.0,
+                    "{:?} {:?}", left, right
+                );
+                prop_assert_eq!(
+                    same_target && left.coarse == right.coarse,
+                    left_hash.1 == right_hash.1,
+                    "{:?} {:?}", left, right
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn values_never_show_and_never_matter(choices in choices(), salt in 1_u32..100_000) {
+        let command = Dice::new(&choices).command();
+        let mut dice = Dice::new(&choices);
+        dice.salt = salt;
+        let other = dice.command();
+        let text = described(&command);
+        prop_assert!(!text.shape.contains(PLANTED), "{}", text.shape);
+        prop_assert!(!text.coarse.contains(PLANTED), "{}", text.coarse);
+        prop_assert_eq!(&text, &described(&other));
+        prop_assert_eq!(hashed(&command), hashed(&other));
+    }
+
+    #[test]
+    fn the_order_of_sets_never_matters(choices in choices()) {
+        let command = Dice::new(&choices).command();
+        let mut dice = Dice::new(&choices);
+        dice.is_shuffled = true;
+        let shuffled = dice.command();
+        prop_assert_eq!(described(&command), described(&shuffled));
+        prop_assert_eq!(hashed(&command), hashed(&shuffled));
+    }
+
+    #[test]
+    fn the_order_of_sequences_matters(choices in choices(), swapped in 0_usize..3) {
+        let mut stages = Dice::new(&choices).pipeline();
+        stages.push(doc! { "$match": { "first": 1 } });
+        stages.push(doc! { "$match": { "second": 1 } });
+        let keys = doc! { "s": 1, "t": 1, "u": -1 };
+        let command = |stages: &[Document], keys: &Document| {
+            doc! { "aggregate": "c", "pipeline": stages.to_vec(), "hint": keys.clone(), "$db": "d" }
+        };
+        let one = command(&stages, &keys);
+        let last = stages.len() - 1;
+        let other = if swapped == 0 {
+            stages.swap(last - 1, last);
+            command(&stages, &keys)
+        } else {
+            let mut fields: Vec<_> = keys.into_iter().collect();
+            fields.swap(0, swapped);
+            command(&stages, &fields.into_iter().collect())
+        };
+        prop_assert_ne!(described(&one).shape, described(&other).shape);
+        prop_assert_ne!(hashed(&one).0, hashed(&other).0);
+    }
+
+    #[test]
+    fn bytes_that_lie_never_panic_and_text_and_hash_still_agree(
+        choices in choices(),
+        cut in any::<prop::sample::Index>(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let whole = Dice::new(&choices).command().to_vec().unwrap();
+        let mut lying = whole.clone();
+        for (place, byte) in changes {
+            let place = place.index(lying.len());
+            lying[place] = byte;
+        }
+        let truncated = &lying[..cut.index(lying.len() + 1)];
+        let outcomes = [&whole, &lying, truncated].map(|body| {
+            let sequences = [Sequence { identifier: b"updates", documents: body }];
+            let input = Input { body, sequences: &sequences };
+            let print = fingerprint(&input);
+            let target = (print.op, print.db.to_vec(), print.collection.as_bytes().to_vec());
+            (target, describe(&input).shape, print.shape)
+        });
+        for (left_target, left_text, left_hash) in &outcomes {
+            for (right_target, right_text, right_hash) in &outcomes {
+                let same = left_target == right_target && left_text == right_text;
+                prop_assert_eq!(same, left_hash == right_hash);
+            }
+        }
+    }
+
+    #[test]
+    fn noise_never_panics(body in vec(any::<u8>(), 0..300), documents in vec(any::<u8>(), 0..100)) {
+        let sequences = [Sequence { identifier: b"ops", documents: &documents }];
+        let input = Input { body: &body, sequences: &sequences };
+        prop_assert_eq!(fingerprint(&input).op, describe(&input).op);
+    }
+}
+
+/// Every prefix of a command that uses all parts of the grammar, with its length as it is and put
+/// right.
+#[test]
+fn every_truncation_is_survived() {
+    let choices: Vec<u8> = (0..=255).cycle().take(600).collect();
+    for start in 0..40 {
+        let whole = Dice::new(&choices[start..]).command().to_vec().unwrap();
+        for end in 0..whole.len() {
+            let mut body = whole[..end].to_vec();
+            let input = Input {
+                body: &body,
+                sequences: &[],
+            };
+            assert_eq!(fingerprint(&input).op, describe(&input).op);
+            if let Some(length) = body.first_chunk_mut() {
+                *length = i32::try_from(end).unwrap().to_le_bytes();
+            }
+            let input = Input {
+                body: &body,
+                sequences: &[],
+            };
+            assert_eq!(fingerprint(&input).op, describe(&input).op);
+        }
+    }
+}
+
+/// The stack of the deepest and widest filter fits a small thread.
+#[test]
+fn the_deepest_command_fits_a_small_stack() {
+    let branch = |filter: Document| {
+        let mut filter = doc! { "$or": [filter, { "z": 1 }], "$nor": [{ "y": 1 }] };
+        filter.extend((b'a'..=b'p').map(|name| (char::from(name).to_string(), Bson::Int32(1))));
+        filter
+    };
+    let filter = (0..40).fold(doc! { "x": 1 }, |filter, _| branch(filter));
+    let body = doc! { "find": "c", "filter": filter, "$db": "d" }
+        .to_vec()
+        .unwrap();
+    let small = std::thread::Builder::new().stack_size(SMALL_STACK_BYTES);
+    let walk = small.spawn(move || {
+        fingerprint(&Input {
+            body: &body,
+            sequences: &[],
+        })
+        .shape
+    });
+    walk.unwrap().join().unwrap();
+}
+
+/// Unoptimised code takes several times the stack of a release, which is to stay near 100 KiB.
+const SMALL_STACK_BYTES: usize = 512 * 1024;
