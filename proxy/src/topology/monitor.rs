@@ -105,7 +105,9 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
         let again = DeploymentOptions::parse(&deployment.uri, deployment.heartbeat_frequency).await;
         match again {
             Ok(parsed) => deployment = parsed,
-            Err(error) => tracing::warn!(%error, "deployment's connection string not resolved"),
+            Err(error) => {
+                tracing::warn!(%error, "deployment's connection string not resolved");
+            }
         }
     };
     options.app_name = Some("seawall".to_owned());
