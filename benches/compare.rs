@@ -3,7 +3,8 @@
 //! Finds by `_id` in a closed loop over 1 to 1,000 connections, small documents and 16 KiB ones, and what idle
 //! connections cost. Every answer is checked. All three share the machine with the generator, so only ratios
 //! within a round mean anything; the medians of the rounds are printed. With `--quick`, a tenth of it, for CI:
-//! that asserts counts only.
+//! that
+//! asserts counts only. `--rounds N` and `--seconds S` shorten or lengthen a full run.
 
 use std::{io::Write, time::Duration};
 
@@ -46,8 +47,8 @@ fn main() {
     } else {
         Plan {
             connections: vec![1, 16, 64, 256, 1000],
-            rounds: 5,
-            time: Duration::from_secs(3),
+            rounds: option("--rounds").unwrap_or(5),
+            time: Duration::from_secs(option("--seconds").unwrap_or(3)),
             idle: 9_800,
         }
     };
@@ -56,6 +57,12 @@ fn main() {
         .build()
         .expect("a runtime");
     runtime.block_on(compare(&plan));
+}
+
+/// The number after an option on the command line.
+fn option<T: std::str::FromStr>(name: &str) -> Option<T> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1)?.parse().ok()
 }
 
 async fn compare(plan: &Plan) {

@@ -109,7 +109,7 @@ pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<P
     };
     let path = directory.join("haproxy.cfg");
     let text = format!(
-        "global\n  nbthread 2\n  maxconn 20000\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
+        "global\n  nbthread 2\n  maxconn 9950\ndefaults\n  mode tcp\n  timeout connect 5s\n  \
          timeout client 600s\n  timeout server 600s\nlisten mongo\n  bind 127.0.0.1:{port}\n  \
          server s {server}\n"
     );

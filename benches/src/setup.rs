@@ -96,7 +96,7 @@ impl Setup {
             _scratch: scratch,
         };
         for target in &setup.targets {
-            let connect = || async { setup.connect(&target.address).await.ok() };
+            let connect = || async { setup.connect(&target.address).await };
             eventually(Duration::from_secs(20), connect)
                 .await
                 .expect("every target serves");
