@@ -87,7 +87,8 @@ fn eligible(
         .unwrap_or_default()
 }
 
-/// How far a member lags, estimated as the specification says. Unknown times count as no lag.
+/// How far a member lags, estimated as the specification says. A lag that is not known counts as too far: until
+/// the first probe has come back, a member that is said to be fresh may be hours behind.
 fn staleness_ms(description: &Description, index: usize) -> i64 {
     let lag = |server: &Server| {
         server
@@ -117,7 +118,9 @@ fn staleness_ms(description: &Description, index: usize) -> i64 {
                 .map(|(newest, mine)| newest - mine)
         }
     };
-    behind.map_or(0, |behind| behind + millis(description.heartbeat_frequency))
+    behind.map_or(i64::MAX, |behind| {
+        behind.saturating_add(millis(description.heartbeat_frequency))
+    })
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -259,6 +262,21 @@ mod tests {
             [2],
             "against the newest secondary"
         );
+    }
+
+    #[test]
+    fn a_member_whose_lag_is_not_known_yet_is_passed_over() {
+        let mut set = replica_set();
+        set.servers[1].probe.last_write_ms = None;
+        let limited = ReadPreference {
+            max_staleness: Some(Duration::from_secs(90)),
+            ..preference(Mode::Secondary, &[])
+        };
+        assert_eq!(select(&set, &limited, NO_LIMIT), [2]);
+        set.servers[0].probe.last_write_ms = None;
+        assert!(select(&set, &limited, NO_LIMIT).is_empty());
+        let any = preference(Mode::Secondary, &[]);
+        assert_eq!(select(&set, &any, NO_LIMIT), [1, 2]);
     }
 
     #[test]
