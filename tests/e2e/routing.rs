@@ -1,1 +1,425 @@
-//! Read preference, cursors and transactions land on the right server.
+//! Each operation lands on the member that the server selection specification picks, as the members' own
+//! profilers tell.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures_util::TryStreamExt;
+use mongodb::{
+    Client, Collection,
+    bson::{DateTime, Document, doc},
+    error::ErrorKind,
+    options::WriteConcern,
+};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
+    raw::{Login, RawClient},
+    seawall::{self, Seawall},
+};
+
+/// The database whose operations the members' profilers write down.
+const DB: &str = "routing";
+const COLLECTION: &str = "things";
+const DOCUMENTS: usize = 20;
+/// Enough for each of several suitable members to have its turn.
+const READS: usize = 12;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Member 0 is the primary; each has its own `n`, and the first two share a `dc`.
+struct Profiled {
+    set: ReplicaSet,
+    members: Vec<Client>,
+}
+
+impl Profiled {
+    async fn start() -> Self {
+        let tag = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let options = Options {
+            tags: vec![
+                vec![tag("n", "0"), tag("dc", "east")],
+                vec![tag("n", "1"), tag("dc", "east")],
+                vec![tag("n", "2"), tag("dc", "west")],
+            ],
+            priorities: vec![9],
+            ..Options::with_auth()
+        };
+        let set = ReplicaSet::start(3, options).await.unwrap();
+        let primary = set.primary().await.unwrap().address();
+        assert_eq!(primary, set.members()[0].address());
+        let things = set.client().await.unwrap();
+        let things = things.database(DB).collection::<Document>(COLLECTION);
+        things
+            .insert_many((0..20).map(|n| doc! {"_id": n}))
+            .write_concern(WriteConcern::builder().w(Some(3.into())).build())
+            .await
+            .unwrap();
+        let mut members = Vec::new();
+        for member in set.members() {
+            let client = set.direct_client(member).unwrap();
+            let db = client.database(DB);
+            db.run_command(doc! {"profile": 2}).await.unwrap();
+            members.push(client);
+        }
+        Self { set, members }
+    }
+
+    /// How many operations with this comment each of these members ran, by the kind of operation.
+    async fn ran(&self, member: usize, comment: &str) -> BTreeMap<String, usize> {
+        let profile = self.members[member]
+            .database(DB)
+            .collection::<Document>("system.profile");
+        let entries: Vec<Document> = profile
+            .find(doc! {"command.comment": comment})
+            .await
+            .unwrap()
+            .try_collect()
+            .await
+            .unwrap();
+        let mut counts = BTreeMap::new();
+        for entry in entries {
+            *counts
+                .entry(entry.get_str("op").unwrap().to_owned())
+                .or_default() += 1;
+        }
+        counts
+    }
+
+    /// The members that ran operations with this comment; no operation ran twice.
+    async fn where_ran(&self, comment: &str, count: usize) -> Vec<usize> {
+        let mut members = Vec::new();
+        let mut total = 0;
+        for member in 0..self.members.len() {
+            let ran: usize = self.ran(member, comment).await.values().sum();
+            total += ran;
+            members.extend((ran > 0).then_some(member));
+        }
+        assert_eq!(total, count, "{comment}");
+        members
+    }
+
+    /// How far a member's last write is behind the primary's.
+    async fn lag(&self, member: usize) -> Duration {
+        let last_write = async |member: usize| -> DateTime {
+            let hello = self.members[member].database("admin");
+            let hello = hello.run_command(doc! {"hello": 1}).await.unwrap();
+            let last_write = hello.get_document("lastWrite").unwrap();
+            *last_write.get_datetime("lastWriteDate").unwrap()
+        };
+        let behind =
+            last_write(0).await.timestamp_millis() - last_write(member).await.timestamp_millis();
+        Duration::from_millis(u64::try_from(behind).unwrap_or(0))
+    }
+}
+
+/// All members are near enough, however busy the machine is.
+async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
+    let options = seawall::Options {
+        toml: format!("deployment.local_threshold_ms = 60000\n{more}"),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
+    (seawall, client)
+}
+
+fn things(client: &Client) -> Collection<Document> {
+    client.database(DB).collection(COLLECTION)
+}
+
+/// Reads by three different commands in turn; each sees all documents.
+///
+/// Not by the official driver, which sends tag sets to routers under a name that none knows (`tagSets`).
+async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
+    for n in 0..READS {
+        let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
+        let mut command = match n % 3 {
+            0 => doc! {"find": COLLECTION},
+            1 => doc! {"distinct": COLLECTION, "key": "_id"},
+            _ => doc! {"aggregate": COLLECTION, "pipeline": [group], "cursor": {}},
+        };
+        command.extend(doc! {"comment": comment, "$readPreference": preference});
+        let reply = client.command(DB, command).await.unwrap();
+        assert!(reply.is_ok(), "{preference}: {reply:?}");
+        let batch = |reply: &Document| {
+            let cursor = reply.get_document("cursor").unwrap();
+            cursor.get_array("firstBatch").unwrap().clone()
+        };
+        let seen = match n % 3 {
+            0 => batch(&reply.body).len(),
+            1 => reply.body.get_array("values").unwrap().len(),
+            _ => {
+                let group = batch(&reply.body)[0].as_document().unwrap().clone();
+                usize::try_from(group.get_i32("n").unwrap()).unwrap()
+            }
+        };
+        assert_eq!(seen, DOCUMENTS, "{preference}");
+    }
+}
+
+#[tokio::test]
+async fn each_read_preference_lands_on_the_members_that_the_specification_picks() {
+    let profiled = Profiled::start().await;
+    let (seawall, _client) = in_front_of(&profiled.set, "").await;
+    let members = async || {
+        let topology = seawall.api("/api/v1/topology").await;
+        topology["servers"].as_array().map(Vec::len) == Some(3)
+            && topology["servers"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|s| s["type"] != "Unknown")
+    };
+    eventually(LIMIT, members).await.unwrap();
+    let cases: Vec<(Document, &[usize])> = vec![
+        (doc! {"mode": "primary"}, &[0]),
+        (doc! {"mode": "primaryPreferred"}, &[0]),
+        // Tags do not keep it from a primary.
+        (
+            doc! {"mode": "primaryPreferred", "tags": [{"n": "2"}]},
+            &[0],
+        ),
+        (doc! {"mode": "secondary"}, &[1, 2]),
+        (doc! {"mode": "secondary", "tags": [{"dc": "east"}]}, &[1]),
+        (
+            doc! {"mode": "secondary", "tags": [{"dc": "north"}, {"dc": "west"}]},
+            &[2],
+        ),
+        (
+            doc! {"mode": "secondary", "tags": [{"dc": "west", "n": "1"}, {}]},
+            &[1, 2],
+        ),
+        (doc! {"mode": "secondaryPreferred"}, &[1, 2]),
+        (
+            doc! {"mode": "secondaryPreferred", "tags": [{"n": "2"}]},
+            &[2],
+        ),
+        (
+            doc! {"mode": "secondaryPreferred", "tags": [{"dc": "north"}]},
+            &[0],
+        ),
+        (doc! {"mode": "nearest"}, &[0, 1, 2]),
+        (doc! {"mode": "nearest", "tags": [{"dc": "east"}]}, &[0, 1]),
+        (doc! {"mode": "nearest", "tags": [{"n": "0"}]}, &[0]),
+    ];
+    let mut client = logged_in(&seawall).await;
+    for (n, (preference, expected)) in cases.iter().enumerate() {
+        let comment = format!("case {n}");
+        read(&mut client, preference, &comment).await;
+        let members = profiled.where_ran(&comment, READS).await;
+        assert_eq!(members, *expected, "{preference:?}");
+    }
+}
+
+#[tokio::test]
+async fn writes_and_transactions_go_to_the_primary_whatever_the_read_preference() {
+    let profiled = Profiled::start().await;
+    let (seawall, client) = in_front_of(&profiled.set, "").await;
+    let mut raw = logged_in(&seawall).await;
+    let secondary = doc! {"mode": "secondary"};
+    let commands = [
+        doc! {"insert": COLLECTION, "documents": [{"_id": "new"}], "comment": "write"},
+        doc! {"update": COLLECTION, "updates": [{"q": {"_id": "new"}, "u": {"$set": {"a": 1}}}], "comment": "write"},
+        doc! {"findAndModify": COLLECTION, "query": {"_id": "new"}, "remove": true, "comment": "write"},
+        doc! {"aggregate": COLLECTION, "pipeline": [{"$out": "copy"}], "cursor": {}, "comment": "write"},
+    ];
+    for mut command in commands {
+        command.insert("$readPreference", secondary.clone());
+        let reply = raw.command(DB, command.clone()).await.unwrap();
+        assert!(reply.is_ok(), "{command}: {reply:?}");
+    }
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    for n in 0..2 {
+        let document = doc! {"_id": format!("transaction {n}")};
+        let things = things(&client);
+        let insert = things.insert_one(document).session(&mut session);
+        insert.comment("write").await.unwrap();
+    }
+    session.commit_transaction().await.unwrap();
+    for member in [1, 2] {
+        assert_eq!(
+            profiled.ran(member, "write").await,
+            BTreeMap::new(),
+            "member {member}"
+        );
+    }
+    // An update and a removal count as themselves and as the command that carries them.
+    let ran: usize = profiled.ran(0, "write").await.values().sum();
+    assert!(ran >= 6, "{ran}");
+}
+
+#[tokio::test]
+async fn without_a_primary_only_the_preferences_that_allow_a_secondary_are_served() {
+    let profiled = Profiled::start().await;
+    let more =
+        "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
+    let (seawall, client) = in_front_of(&profiled.set, more).await;
+    things(&client).find_one(doc! {}).await.unwrap();
+    for member in &profiled.set.members()[..2] {
+        member.kill().await.unwrap();
+    }
+    let no_primary =
+        async || seawall.api("/api/v1/topology").await["type"] == "ReplicaSetNoPrimary";
+    eventually(LIMIT, no_primary).await.unwrap();
+    let mut raw = logged_in(&seawall).await;
+    for mode in [
+        "primaryPreferred",
+        "secondary",
+        "secondaryPreferred",
+        "nearest",
+    ] {
+        read(&mut raw, &doc! {"mode": mode}, mode).await;
+        let ran: usize = profiled.ran(2, mode).await.values().sum();
+        assert_eq!(ran, READS, "{mode}");
+    }
+    let refused = things(&client).find_one(doc! {}).await.unwrap_err();
+    let ErrorKind::Command(error) = refused.kind.as_ref() else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(error.code, 6, "{error}");
+}
+
+#[tokio::test]
+async fn a_lagging_secondary_is_passed_over_where_the_staleness_is_limited() {
+    let profiled = Profiled::start().await;
+    let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
+    let lagging = profiled.members[2].database("admin");
+    lagging.run_command(stop("alwaysOn")).await.unwrap();
+    let direct = profiled.set.client().await.unwrap();
+    let ticks = direct.database("ticks").collection::<Document>("ticks");
+    // The estimate is the lag and a heartbeat: with a heartbeat of 80 s the least limit, 90 s, is passed at
+    // a lag of 10 s, which can be waited for.
+    let lags = async || {
+        ticks.insert_one(doc! {}).await.unwrap();
+        profiled.lag(2).await >= Duration::from_secs(12)
+    };
+    eventually(LIMIT, lags).await.unwrap();
+    let caught_up = async || profiled.lag(1).await < Duration::from_secs(5);
+    eventually(LIMIT, caught_up).await.unwrap();
+
+    let heartbeat = "deployment.heartbeat_frequency_ms = 80000";
+    let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
+    let limited = |mode: &str| doc! {"mode": mode, "maxStalenessSeconds": 90};
+    let tagged = |mode: &str, members: &[&str]| {
+        let tags: Vec<_> = members.iter().map(|n| doc! {"n": n}).collect();
+        doc! {"mode": mode, "maxStalenessSeconds": 90, "tags": tags}
+    };
+    let cases: Vec<(Document, &[usize])> = vec![
+        (limited("secondary"), &[1]),
+        (limited("secondaryPreferred"), &[1]),
+        (tagged("secondaryPreferred", &["2"]), &[0]),
+        (tagged("secondary", &["2", "1"]), &[1]),
+        (limited("nearest"), &[0, 1]),
+        (
+            doc! {"mode": "secondary", "maxStalenessSeconds": 300},
+            &[1, 2],
+        ),
+        (doc! {"mode": "secondary"}, &[1, 2]),
+    ];
+    let mut client = logged_in(&seawall).await;
+    for (n, (preference, expected)) in cases.iter().enumerate() {
+        let comment = format!("lagging {n}");
+        read(&mut client, preference, &comment).await;
+        let members = profiled.where_ran(&comment, READS).await;
+        assert_eq!(members, *expected, "{preference:?}");
+    }
+
+    lagging.run_command(stop("off")).await.unwrap();
+    let caught_up = async || profiled.lag(2).await < Duration::from_secs(5);
+    eventually(LIMIT, caught_up).await.unwrap();
+    // A new one, since the other looks again only after its heartbeat.
+    let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
+    let mut client = logged_in(&seawall).await;
+    read(&mut client, &limited("secondary"), "fresh").await;
+    assert_eq!(profiled.where_ran("fresh", READS).await, [1, 2]);
+}
+
+#[tokio::test]
+async fn a_read_preference_that_no_server_takes_is_refused_as_by_a_server() {
+    let profiled = Profiled::start().await;
+    let (seawall, _client) = in_front_of(&profiled.set, "").await;
+    let mut through = logged_in(&seawall).await;
+    let mut direct = profiled
+        .set
+        .raw_client(&profiled.set.members()[0])
+        .await
+        .unwrap();
+    let outcome = direct
+        .login(&Login::new("admin", ROOT, ROOT_PASSWORD))
+        .await
+        .unwrap();
+    assert!(outcome.is_authenticated());
+    let preferences = [
+        doc! {"mode": "secondary", "maxStalenessSeconds": 30},
+        doc! {"mode": "primary", "maxStalenessSeconds": 120},
+        doc! {"mode": "nowhere"},
+        doc! {"mode": "secondary", "tags": "east"},
+        doc! {"mode": "primary", "tags": [{"dc": "east"}]},
+    ];
+    for preference in preferences {
+        let command = doc! {"find": COLLECTION, "$readPreference": &preference};
+        let here = through.command(DB, command.clone()).await.unwrap();
+        let there = direct.command(DB, command).await.unwrap();
+        assert!(!there.is_ok(), "{preference}: {there:?}");
+        assert_eq!(
+            (here.code(), here.body.get("errmsg")),
+            (there.code(), there.body.get("errmsg")),
+            "{preference}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user() {
+    let profiled = Profiled::start().await;
+    let (seawall, _client) = in_front_of(&profiled.set, "").await;
+    let mut opening = logged_in(&seawall).await;
+    let mut others = [logged_in(&seawall).await, logged_in(&seawall).await];
+    let mut cursors = Vec::new();
+    for n in 0..30 {
+        let member = n % 3;
+        let command = doc! {
+            "find": COLLECTION, "batchSize": 5, "comment": format!("cursor {n}"),
+            "$readPreference": {"mode": "nearest", "tags": [{"n": member.to_string()}]},
+        };
+        let reply = opening.command(DB, command).await.unwrap();
+        cursors.push((n, member, reply.cursor_id().filter(|id| *id != 0).unwrap()));
+    }
+    // All are open at once; each goes on over another connection than the one that opened it, by turns.
+    for round in 0..2 {
+        for (n, _, cursor) in &cursors {
+            let other = &mut others[(n + round) % 2];
+            let command = doc! {
+                "getMore": *cursor, "collection": COLLECTION, "batchSize": 5, "comment": format!("cursor {n}"),
+            };
+            let reply = other.command(DB, command).await.unwrap();
+            assert_eq!(reply.cursor_id(), Some(*cursor), "{reply:?}");
+        }
+    }
+    for (n, member, cursor) in cursors {
+        let kill = doc! {"killCursors": COLLECTION, "cursors": [cursor]};
+        let reply = others[n % 2].command(DB, kill).await.unwrap();
+        assert_eq!(
+            reply.body.get_array("cursorsKilled").unwrap().len(),
+            1,
+            "{reply:?}"
+        );
+        let comment = format!("cursor {n}");
+        assert_eq!(profiled.where_ran(&comment, 3).await, [member]);
+        let ran = profiled.ran(member, &comment).await;
+        assert_eq!(
+            (ran.get("query"), ran.get("getmore")),
+            (Some(&1), Some(&2)),
+            "{ran:?}"
+        );
+    }
+}
+
+async fn logged_in(seawall: &Seawall) -> RawClient {
+    let address = seawall.address().parse().unwrap();
+    let mut client = RawClient::connect(address).await.unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let outcome = client.login(&login).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    client
+}
