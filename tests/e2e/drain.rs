@@ -1,1 +1,341 @@
-//! SIGTERM and its kin: clients move on, nothing fails.
+//! Going away without an error: drains, signals, and what the shell is told.
+
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::ClientOptions,
+};
+use rustix::process::Signal;
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{ROOT, ROOT_PASSWORD, shared_replica_set, unique_name},
+    process::{Process, run},
+    raw::{Login, RawClient, RawError},
+    scratch::Scratch,
+    seawall::{self, Seawall},
+};
+use tokio::{
+    sync::oneshot,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const SHUTDOWN_IN_PROGRESS: i32 = 91;
+
+/// A configuration file for a process in front of the shared set.
+async fn configuration(scratch: &Scratch, listen: &str, drain_ms: u32) -> std::path::PathBuf {
+    let uri = shared_replica_set().await.unwrap().uri();
+    let toml = format!(
+        "listen.address = {listen:?}\ndeployment.uri = {uri:?}\nadmin.address = \"127.0.0.1:0\"\n\
+         shutdown.drain_ms = {drain_ms}\n"
+    );
+    let name = unique_name("seawall.toml");
+    scratch.write(&name, toml).unwrap()
+}
+
+async fn is_ready(process: &Process) -> bool {
+    let mut client = match process.address().parse() {
+        Ok(address) => RawClient::connect(address).await.unwrap(),
+        Err(error) => panic!("{error}"),
+    };
+    client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
+}
+
+/// Retryable reads and writes of the official driver, until told to stop.
+struct Load {
+    client: Client,
+    done: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+    workers: JoinSet<Vec<String>>,
+}
+
+impl Load {
+    async fn begin(addresses: &[&str]) -> Self {
+        let uri = format!(
+            "mongodb://{ROOT}:{ROOT_PASSWORD}@{}/?heartbeatFrequencyMS=500",
+            addresses.join(",")
+        );
+        let options = ClientOptions::parse(uri).await.unwrap();
+        let client = Client::with_options(options).unwrap();
+        let mut load = Self {
+            client,
+            done: Arc::default(),
+            is_over: Arc::default(),
+            workers: JoinSet::new(),
+        };
+        let db = unique_name("drain");
+        for worker in 0..8 {
+            let things = load.client.database(&db).collection::<Document>("things");
+            let (done, is_over) = (Arc::clone(&load.done), Arc::clone(&load.is_over));
+            load.workers.spawn(async move {
+                let mut errors = Vec::new();
+                for n in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let id = format!("{worker} {n}");
+                    let outcome = async {
+                        things.insert_one(doc! {"_id": &id, "n": 0}).await?;
+                        let found = things.find_one(doc! {"_id": &id}).await?;
+                        let change = doc! {"$inc": {"n": 1}};
+                        let updated = things.update_one(doc! {"_id": &id}, change).await?;
+                        let once = things.find_one_and_delete(doc! {"_id": &id}).await?;
+                        Ok::<_, mongodb::error::Error>((found, updated.modified_count, once))
+                    };
+                    match outcome.await {
+                        Ok((Some(_), 1, Some(last))) if last.get_i32("n").ok() == Some(1) => {}
+                        Ok(other) => errors.push(format!("not once: {other:?}")),
+                        Err(error) => errors.push(error.to_string()),
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+                errors
+            });
+        }
+        load
+    }
+
+    /// Waits until each worker has gone on for a while.
+    async fn goes_on(&self) {
+        let target = self.done.load(Ordering::Relaxed) + 200;
+        let goes_on = async || self.done.load(Ordering::Relaxed) >= target;
+        eventually(LIMIT, goes_on).await.unwrap();
+    }
+
+    async fn end(self) -> Vec<String> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let errors = timeout(LIMIT, self.workers.join_all()).await.unwrap();
+        errors.into_iter().flatten().collect()
+    }
+}
+
+#[tokio::test]
+async fn a_rolling_restart_under_load_fails_no_operation() {
+    let scratch = Scratch::create().unwrap();
+    let any = configuration(&scratch, "127.0.0.1:0", 20_000).await;
+    let mut processes = [Process::serve(&any).await, Process::serve(&any).await];
+    for process in &processes {
+        eventually(LIMIT, || is_ready(process)).await.unwrap();
+    }
+    let addresses = processes
+        .each_ref()
+        .map(|process| process.address().to_owned());
+    let load = Load::begin(&addresses.each_ref().map(String::as_str)).await;
+    load.goes_on().await;
+    for process in &mut processes {
+        let address = process.address().to_owned();
+        process.signal(Signal::TERM);
+        let began = Instant::now();
+        let status = process.ended().await;
+        assert_eq!(status.code(), Some(0), "{}", process.log());
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "clients moved on before the end"
+        );
+        let drained = process.said("drained").unwrap();
+        assert_eq!(drained["fields"]["closed_clients"], 0, "{}", process.log());
+        load.goes_on().await;
+        let same = configuration(&scratch, &address, 20_000).await;
+        *process = Process::serve(&same).await;
+        eventually(LIMIT, || is_ready(process)).await.unwrap();
+        load.goes_on().await;
+    }
+    assert_eq!(load.end().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_second_signal_hastens_and_what_is_closed_is_counted() {
+    let scratch = Scratch::create().unwrap();
+    let patient = configuration(&scratch, "127.0.0.1:0", 600_000).await;
+    let mut process = Process::serve(&patient).await;
+    eventually(LIMIT, || is_ready(&process)).await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        let mut client = RawClient::connect(process.address().parse().unwrap())
+            .await
+            .unwrap();
+        assert!(client.hello(doc! {}).await.unwrap().is_ok());
+        idle.push(client);
+    }
+    process.signal(Signal::TERM);
+    for client in &mut idle {
+        let drains =
+            async || client.hello(doc! {}).await.unwrap().code() == Some(SHUTDOWN_IN_PROGRESS);
+        drains_soon(drains).await;
+    }
+    process.signal(Signal::TERM);
+    assert_eq!(process.ended().await.code(), Some(0), "{}", process.log());
+    for client in &mut idle {
+        assert_eq!(client.read_to_close().await.unwrap(), b"");
+    }
+    let drained = async || process.said("drained");
+    let drained = eventually(LIMIT, drained).await.unwrap();
+    assert_eq!(drained["fields"]["closed_clients"], 3, "{}", process.log());
+}
+
+/// [`eventually`] for an attempt that borrows mutably.
+async fn drains_soon(mut attempt: impl AsyncFnMut() -> bool) {
+    let soon = async { while !attempt().await {} };
+    timeout(LIMIT, soon).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_at_once_and_says_so() {
+    let scratch = Scratch::create().unwrap();
+    let patient = configuration(&scratch, "127.0.0.1:0", 600_000).await;
+    let mut process = Process::serve(&patient).await;
+    eventually(LIMIT, || is_ready(&process)).await.unwrap();
+    let mut idle = RawClient::connect(process.address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(idle.hello(doc! {}).await.unwrap().is_ok());
+    process.signal(Signal::INT);
+    assert_eq!(process.ended().await.code(), Some(130), "{}", process.log());
+}
+
+#[tokio::test]
+async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() {
+    let set = shared_replica_set().await.unwrap();
+    let options = seawall::Options {
+        toml: "shutdown.drain_ms = 3000".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let connect = async || RawClient::connect(seawall.address().parse().unwrap()).await;
+    let mut busy = connect().await.unwrap();
+    assert!(busy.login(&login).await.unwrap().is_authenticated());
+    let mut idle = connect().await.unwrap();
+    assert!(idle.hello(doc! {}).await.unwrap().is_ok());
+    let (hasten, hastened) = oneshot::channel::<()>();
+    let began = Instant::now();
+    let draining = seawall.app.drain(async {
+        // Held back to the end, so that the time alone ends the drain.
+        drop(hastened.await);
+    });
+    let watching = async {
+        drains_soon(async || seawall.get("/health/ready").await.0 == 503).await;
+        assert_eq!(seawall.get("/health/live").await.0, 200);
+        let hello = busy.hello(doc! {}).await.unwrap();
+        assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
+        let remaining = hello.body.get_i64("remainingQuiesceTimeMillis").unwrap();
+        assert!((1..=3000).contains(&remaining), "{hello:?}");
+        assert_eq!(hello.body.get("topologyVersion"), None);
+        // Who comes now is told the same, and may still work.
+        let mut late = connect().await.unwrap();
+        let hello = late.hello(doc! {}).await.unwrap();
+        assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
+        assert!(late.login(&login).await.unwrap().is_authenticated());
+        let mut served = 0;
+        let closed = loop {
+            let (one, other) = (doc! {"find": "c"}, doc! {"find": "c"});
+            match (
+                busy.command("drain", one).await,
+                late.command("drain", other).await,
+            ) {
+                (Ok(one), Ok(other)) => assert!(one.is_ok() && other.is_ok(), "{one:?} {other:?}"),
+                (Err(error), _) | (_, Err(error)) => break error,
+            }
+            served += 1;
+        };
+        assert!(matches!(closed, RawError::Closed), "{closed:?}");
+        assert!(served > 10, "{served}");
+        assert!(began.elapsed() >= Duration::from_secs(3));
+        assert_eq!(idle.read_to_close().await.unwrap(), b"");
+        drop(hasten);
+    };
+    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, watching) })
+        .await
+        .unwrap();
+    assert_eq!(drained.closed_clients, 3);
+    assert!(connect().await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn a_drain_ends_when_the_last_client_has_left() {
+    let set = shared_replica_set().await.unwrap();
+    let options = seawall::Options {
+        toml: "shutdown.drain_ms = 600000".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let mut client = RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    assert!(client.hello(doc! {}).await.unwrap().is_ok());
+    let leaving = async {
+        drains_soon(async || {
+            client.hello(doc! {}).await.unwrap().code() == Some(SHUTDOWN_IN_PROGRESS)
+        })
+        .await;
+        drop(client);
+    };
+    let draining = seawall.app.drain(std::future::pending());
+    let (drained, ()) = timeout(LIMIT, async { tokio::join!(draining, leaving) })
+        .await
+        .unwrap();
+    assert_eq!(drained.closed_clients, 0);
+}
+
+#[tokio::test]
+async fn configuration_errors_are_told_all_at_once_before_a_port_is_bound() {
+    let scratch = Scratch::create().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let empty = scratch.write("empty.pem", "").unwrap();
+    let cases = [
+        (
+            "deployment.uri = \"http://127.0.0.1/\"\npool.max_pool_size = 0\nlisten.colour = 1\n"
+                .to_owned(),
+            vec!["deployment.uri", "pool.max_pool_size", "listen.colour"],
+        ),
+        (
+            format!(
+                "deployment.uri = \"mongodb://127.0.0.1/?loadBalanced=true\"\n\
+                 listen.tls.certificate_file = {empty:?}\n\
+                 listen.tls.key_file = {empty:?}\n",
+            ),
+            vec!["deployment.uri", "listen.tls"],
+        ),
+    ];
+    for (toml, keys) in cases {
+        let toml = format!("listen.address = \"{address}\"\n{toml}");
+        let path = scratch.write("bad.toml", toml).unwrap();
+        for command in ["serve", "check"] {
+            let output = run(&[command, "--config", path.to_str().unwrap()]).await;
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(64), "{command}: {said}");
+            for key in &keys {
+                assert!(said.contains(key), "{command}: {key} is not in {said}");
+            }
+        }
+    }
+    let usage = run(&["serve", "--no-such-argument"]).await;
+    assert_eq!(usage.status.code(), Some(64));
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_unavailable() {
+    let scratch = Scratch::create().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let cases = [(address.as_str(), "off"), ("127.0.0.1:0", address.as_str())];
+    for (listen, admin) in cases {
+        let path = configuration(&scratch, listen, 0).await;
+        let path = path.to_str().unwrap();
+        let output = run(&["serve", "--config", path, "--admin", admin]).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{said}");
+        assert!(said.contains(&address), "{said}");
+    }
+}

@@ -6,15 +6,18 @@
 //! | [`raw`] | a client that sends exactly the bytes a test asks for, and its own SCRAM |
 //! | [`recorder`] | a forwarder that remembers what passed and can cut, delay or freeze |
 //! | [`certificates`] | an authority and the certificates it signed |
+//! | [`seawall`] | Seawall in the test's own process |
+//! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
 //! | [`eventually`] | waiting for a fact, with a limit |
 //! | [`scratch`] | a directory that ends with its guard |
 //!
-//! Nothing here uses the proxy, apart from the module that finds and runs a mongod: a fixture that
-//! shared the proxy's code would share its mistakes.
+//! Nothing else here uses the proxy, apart from the module that finds and runs a mongod: a fixture
+//! that shared the proxy's code would share its mistakes.
 
 pub mod certificates;
 pub mod eventually;
 pub mod mongod;
+pub mod process;
 pub mod raw;
 pub mod recorder;
 pub mod scratch;

@@ -41,7 +41,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 }
 
 /// Problems that only the parts themselves can find.
-async fn problems(settings: &Settings) -> Vec<String> {
+pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = Vec::new();
     let uri = settings.deployment.uri.expose();
     match DeploymentOptions::parse(uri, settings.deployment.heartbeat_frequency).await {

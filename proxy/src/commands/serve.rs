@@ -6,7 +6,7 @@ use seawall_config::{LogFormat, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-use super::{ConfigArguments, Exit, complain};
+use super::{ConfigArguments, Exit, check, complain};
 use crate::app::{App, StartError};
 
 /// Overrides the log level by part, in the form of `tracing`'s filters.
@@ -17,6 +17,11 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&problems.to_string(), Exit::Usage),
     };
+    // Starting would stop at the first of them.
+    let problems = check::problems(&settings).await;
+    if !problems.is_empty() {
+        return complain(&problems.join("\n"), Exit::Usage);
+    }
     begin_log(&settings);
     let (terminate, interrupt) = match (
         signal(SignalKind::terminate()),

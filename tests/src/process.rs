@@ -1,0 +1,162 @@
+//! Seawall as a process of its own: the real binary, its signals, its exit code and what it says.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{ExitStatus, Output, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, Command},
+    sync::OnceCell,
+    time::timeout,
+};
+
+use crate::eventually::eventually;
+
+/// How long a process may take to say that it serves, or to end.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The binary, built once for all tests of this process.
+///
+/// # Panics
+/// If it cannot be built.
+pub async fn binary() -> &'static Path {
+    static BINARY: OnceCell<PathBuf> = OnceCell::const_new();
+    BINARY.get_or_init(build).await
+}
+
+async fn build() -> PathBuf {
+    // Together with the tests, so that the dependencies are the ones that are built already.
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--message-format=json-render-diagnostics"])
+        .args(["-p", "seawall", "-p", "seawall-tests", "--bin", "seawall"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("cargo can be run");
+    let errors = String::from_utf8_lossy(&built.stderr);
+    assert!(built.status.success(), "{errors}");
+    let messages = String::from_utf8_lossy(&built.stdout).into_owned();
+    let executables = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    });
+    executables.last().expect("cargo names what it has built")
+}
+
+/// Runs a subcommand to its end.
+///
+/// # Panics
+/// If it does not end within a minute.
+pub async fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary().await);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let ended = timeout(LIMIT, command.output()).await;
+    ended.expect("it ends").expect("the binary can be run")
+}
+
+/// A running `seawall serve`; killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    /// Whole lines, as they were written.
+    lines: Arc<Mutex<Vec<Value>>>,
+    address: String,
+    admin: String,
+}
+
+impl Process {
+    /// Starts it with a configuration in TOML, and returns when it says that it serves.
+    ///
+    /// # Panics
+    /// If it ends instead, with what it said.
+    pub async fn serve(toml: &Path) -> Self {
+        let mut child = Command::new(binary().await)
+            .args(["serve", "--config"])
+            .arg(toml)
+            .env("SEAWALL_LOG__FORMAT", "json")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary can be run");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let stderr = child.stderr.take().expect("its standard error is piped");
+        let reading = Arc::clone(&lines);
+        tokio::spawn(async move {
+            let mut said = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = said.next_line().await {
+                let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                reading.lock().push(line);
+            }
+        });
+        let mut process = Self {
+            child,
+            lines,
+            address: String::new(),
+            admin: String::new(),
+        };
+        let serving = async || process.said("serving").ok_or_else(|| process.log());
+        let serving = eventually(LIMIT, serving).await.expect("it serves");
+        let field = |name: &str| serving["fields"][name].as_str().map(str::to_owned);
+        let clients = field("clients").expect("it says where clients connect to");
+        let clients: Vec<String> = serde_json::from_str(&clients).expect("a list");
+        process.address = clients.into_iter().next().expect("one address");
+        process.admin = field("admin").expect("it says where its window is");
+        process
+    }
+
+    /// Where clients connect to.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Where its metrics are.
+    pub fn admin(&self) -> &str {
+        &self.admin
+    }
+
+    /// The first line of its log with this message.
+    pub fn said(&self, message: &str) -> Option<Value> {
+        let lines = self.lines.lock();
+        let line = lines
+            .iter()
+            .find(|line| line["fields"]["message"] == message);
+        line.cloned()
+    }
+
+    /// All that it said.
+    pub fn log(&self) -> String {
+        let lines = self.lines.lock();
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn signal(&self, signal: Signal) {
+        let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
+        let pid = pid.and_then(Pid::from_raw).expect("it runs");
+        kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// If it does not end within a minute.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let ended = timeout(LIMIT, self.child.wait()).await;
+        ended.expect("it ends").expect("a child can be waited for")
+    }
+}
