@@ -18,6 +18,7 @@ mod exactness;
 mod fixtures;
 mod introductions;
 mod protocol;
+mod routers;
 mod routing;
 mod scene;
 mod start;

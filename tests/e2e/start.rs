@@ -1,1 +1,373 @@
-//! Starting: configuration, a deployment that is down, TLS, unix sockets.
+//! Starting and going on, whatever the deployment does: doors, TLS, limits, failures.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::{ClientOptions, Credential},
+};
+use seawall_tests::{
+    certificates::Certificates,
+    eventually::eventually,
+    mongod::{
+        Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, shared_replica_set,
+        shared_standalone, unique_name,
+    },
+    process::run,
+    raw::{Login, RawClient, RawError},
+    recorder::Recorder,
+    scratch::Scratch,
+    seawall::{self, Seawall},
+};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SHUTDOWN_IN_PROGRESS: i32 = 91;
+
+fn with(toml: &str) -> seawall::Options {
+    seawall::Options {
+        toml: toml.to_owned(),
+        ..seawall::Options::default()
+    }
+}
+
+async fn connect(seawall: &Seawall) -> RawClient {
+    let address = seawall.address().parse().unwrap();
+    RawClient::connect(address).await.unwrap()
+}
+
+async fn logged_in(seawall: &Seawall) -> RawClient {
+    let mut client = connect(seawall).await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let outcome = client.login(&login).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    client
+}
+
+/// The official driver with the root user.
+async fn driver(uri: &str) -> Client {
+    let mut options = ClientOptions::parse(uri).await.unwrap();
+    let credential = Credential::builder().username(ROOT.to_owned());
+    options.credential = Some(credential.password(ROOT_PASSWORD.to_owned()).build());
+    Client::with_options(options).unwrap()
+}
+
+async fn is_served(client: &Client) -> mongodb::error::Result<()> {
+    let things = client
+        .database(&unique_name("start"))
+        .collection::<Document>("things");
+    things.insert_one(doc! {"_id": 1}).await?;
+    let found = things.find_one(doc! {"_id": 1}).await?;
+    assert!(found.is_some());
+    things.drop().await
+}
+
+#[tokio::test]
+async fn a_deployment_that_is_down_is_waited_for() {
+    let mut server = Standalone::start(Options::with_auth()).await.unwrap();
+    server.mongod().kill().await.unwrap();
+    let toml = "deployment.heartbeat_frequency_ms = 500";
+    let seawall = Seawall::launch(&server.uri(), with(toml)).await.unwrap();
+    let (status, reason) = seawall.get("/health/ready").await;
+    assert_eq!(status, 503, "{reason}");
+    assert_eq!(seawall.get("/health/live").await.0, 200);
+    let mut early = connect(&seawall).await;
+    let hello = early.hello(doc! {}).await.unwrap();
+    assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
+    // A driver that came too early waits by itself.
+    let client = driver(&seawall.uri()).await;
+    let waiting = async { is_served(&client).await };
+    let appearing = async { server.mongod_mut().restart().await.unwrap() };
+    let (served, ()) = tokio::join!(waiting, appearing);
+    served.unwrap();
+    assert_eq!(seawall.get("/health/ready").await.0, 200);
+    let hello = early.hello(doc! {}).await.unwrap();
+    assert!(hello.is_ok(), "{hello:?}");
+}
+
+#[tokio::test]
+async fn check_finds_out_what_starting_would_and_on_request_whether_the_deployment_answers() {
+    let server = shared_standalone().await.unwrap();
+    let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());
+    let plain = run(&["check", "--deployment", &down]).await;
+    assert_eq!(plain.status.code(), Some(0), "{plain:?}");
+    assert!(String::from_utf8_lossy(&plain.stdout).contains("the configuration is valid"));
+    let answers = run(&["check", "--connect", "--deployment", &up]).await;
+    assert_eq!(answers.status.code(), Some(0), "{answers:?}");
+    assert!(String::from_utf8_lossy(&answers.stdout).contains("the deployment answers"));
+    let silent = run(&["check", "--connect", "--deployment", &down]).await;
+    assert_eq!(silent.status.code(), Some(69), "{silent:?}");
+    assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));
+}
+
+#[tokio::test]
+async fn the_official_driver_works_over_a_unix_socket() {
+    let server = shared_standalone().await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("seawall.sock");
+    let options = || seawall::Options {
+        listen: Some(format!("unix:{}", path.display())),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options()).await;
+    let encoded = path.display().to_string().replace('/', "%2F");
+    let client = driver(&format!("mongodb://{encoded}/")).await;
+    is_served(&client).await.unwrap();
+    // A second one does not take the place of one that lives.
+    assert!(Seawall::launch(&server.uri(), options()).await.is_err());
+    is_served(&client).await.unwrap();
+    drop(seawall);
+    let gone = async || !Path::new(&path).exists();
+    eventually(LIMIT, gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn tls_is_spoken_on_both_sides_and_nothing_passes_in_the_clear() {
+    let options = Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let to_server = Recorder::start(server.address()).await.unwrap();
+    let ours = Certificates::generate().unwrap();
+    let toml = format!(
+        "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
+        ours.server_certificate_file(),
+        ours.server_key_file()
+    );
+    let uri = |ca: &Certificates, address: &str| {
+        format!(
+            "mongodb://{address}/?tls=true&tlsCAFile={}",
+            ca.ca_file().display()
+        )
+    };
+    let servers = server.certificates().unwrap();
+    let behind = to_server.address().to_string();
+    let seawall = Seawall::start_with(&uri(servers, &behind), with(&toml)).await;
+    let to_client = Recorder::start(seawall.address().parse().unwrap())
+        .await
+        .unwrap();
+    let front = to_client.address().to_string();
+    is_served(&driver(&uri(&ours, &front)).await).await.unwrap();
+    for recorder in [&to_server, &to_client] {
+        let connections = recorder.connections();
+        assert!(!connections.is_empty());
+        for recording in connections {
+            // Each begins with a handshake record, and names no command later on.
+            assert_eq!(recording.from_client.first(), Some(&0x16));
+            let names_a_command = recording.from_client.windows(6).any(|w| w == b"insert");
+            assert!(!names_a_command);
+        }
+    }
+    // Whoever trusts another authority, or speaks no TLS, is not served.
+    let mut stranger = ClientOptions::parse(uri(servers, &front)).await.unwrap();
+    stranger.server_selection_timeout = Some(Duration::from_secs(2));
+    let stranger = Client::with_options(stranger).unwrap();
+    let refused = stranger
+        .database("admin")
+        .run_command(doc! {"ping": 1})
+        .await;
+    assert!(refused.unwrap_err().to_string().contains("ertificate"));
+    let mut plain = connect(&seawall).await;
+    assert!(plain.hello(doc! {}).await.is_err());
+    let refused = "seawall_client_connections_refused_total";
+    let counted = async || seawall.metric(refused, &["reason=\"tls\""]).await >= 2.0;
+    eventually(LIMIT, counted).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
+    let options = Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let to_server = Recorder::start(server.address()).await.unwrap();
+    let other = Certificates::generate().unwrap();
+    let uri = format!(
+        "mongodb://{}/?tls=true&tlsCAFile={}",
+        to_server.address(),
+        other.ca_file().display()
+    );
+    let toml = "deployment.heartbeat_frequency_ms = 500";
+    let seawall = Seawall::launch(&uri, with(toml)).await.unwrap();
+    // Both the driver's monitor and our own probe try again and again.
+    let tried = async || to_server.connections().len() >= 6;
+    eventually(LIMIT, tried).await.unwrap();
+    assert_eq!(seawall.get("/health/ready").await.0, 503);
+    let hello = connect(&seawall).await.hello(doc! {}).await.unwrap();
+    assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
+}
+
+#[tokio::test]
+async fn one_client_too_many_is_turned_away_without_a_byte_and_counted() {
+    let server = shared_standalone().await.unwrap();
+    let seawall =
+        Seawall::start_with(&server.uri(), with("listen.max_client_connections = 2")).await;
+    let mut clients = [logged_in(&seawall).await, logged_in(&seawall).await];
+    let mut extra = connect(&seawall).await;
+    assert_eq!(extra.read_to_close().await.unwrap(), b"");
+    let refused = "seawall_client_connections_refused_total";
+    assert_eq!(
+        seawall.metric(refused, &["max_client_connections"]).await,
+        1.0
+    );
+    for client in &mut clients {
+        assert!(
+            client
+                .command("c", doc! {"find": "c"})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+    }
+    drop(clients);
+    let admitted = async || connect(&seawall).await.hello(doc! {}).await.is_ok();
+    eventually(LIMIT, admitted).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_drivers_monitor_is_not_closed_for_not_logging_in() {
+    let server = shared_standalone().await.unwrap();
+    let toml = "auth.authentication_timeout_ms = 1000\nlimits.unauthenticated_connections = 1";
+    let seawall = Seawall::start_with(&server.uri(), with(toml)).await;
+    let metadata = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    let mut monitor = connect(&seawall).await;
+    let hello = monitor.hello(doc! {"client": metadata}).await.unwrap();
+    assert!(hello.is_ok(), "{hello:?}");
+    // It takes no place from those who log in, and outlives one who does not.
+    let mut silent = connect(&seawall).await;
+    let began = Instant::now();
+    assert_eq!(silent.read_to_close().await.unwrap(), b"");
+    assert!(began.elapsed() >= Duration::from_millis(900));
+    let hello = monitor.hello(doc! {}).await.unwrap();
+    assert!(hello.is_ok(), "{hello:?}");
+    // Once it begins to log in it is like any other.
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(monitor.login(&login).await.unwrap().is_authenticated());
+    assert!(
+        monitor
+            .command("c", doc! {"find": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn clients_keep_their_connections_over_a_restart_of_the_server() {
+    let mut server = Standalone::start(Options::with_auth()).await.unwrap();
+    let toml = "deployment.heartbeat_frequency_ms = 500";
+    let seawall = Seawall::start_with(&server.uri(), with(toml)).await;
+    let mut before = logged_in(&seawall).await;
+    let mut during = logged_in(&seawall).await;
+    for client in [&mut before, &mut during] {
+        assert!(
+            client
+                .command("c", doc! {"find": "c"})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+    }
+    server.mongod().kill().await.unwrap();
+    // Asked while there is no server, and answered when there is one again.
+    let held = async { during.command("c", doc! {"find": "c"}).await.unwrap() };
+    let restart = async { server.mongod_mut().restart().await.unwrap() };
+    let (held, ()) = tokio::join!(held, restart);
+    assert!(held.is_ok(), "{held:?}");
+    let found = before.command("c", doc! {"find": "c"}).await.unwrap();
+    assert!(found.is_ok(), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_client() {
+    let set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
+    let seawall =
+        Seawall::start_with(&set.uri(), with("deployment.heartbeat_frequency_ms = 500")).await;
+    let client = driver(&seawall.uri()).await;
+    let mut raw = logged_in(&seawall).await;
+    let is_over = Arc::new(Notify::new());
+    let things = client.database("stepdown").collection::<Document>("things");
+    things.insert_one(doc! {"_id": "warm"}).await.unwrap();
+    let mut workers = JoinSet::new();
+    for worker in 0..6 {
+        let (things, over) = (things.clone(), Arc::clone(&is_over));
+        workers.spawn(async move {
+            let over = over.notified();
+            tokio::pin!(over);
+            over.as_mut().enable();
+            for n in 0.. {
+                let id = format!("{worker} {n}");
+                let change = doc! {"$inc": {"n": 1}};
+                things
+                    .insert_one(doc! {"_id": &id, "n": 0})
+                    .await
+                    .map_err(|e| e.to_string())?;
+                things
+                    .update_one(doc! {"_id": &id}, change)
+                    .await
+                    .map_err(|e| e.to_string())?;
+                let found = things
+                    .find_one(doc! {"_id": &id})
+                    .await
+                    .map_err(|e| e.to_string())?;
+                let count = found.as_ref().and_then(|found| found.get_i32("n").ok());
+                if count != Some(1) {
+                    return Err(format!("not once: {found:?}"));
+                }
+                if futures_util::poll!(over.as_mut()).is_ready() {
+                    return Ok(n);
+                }
+            }
+            Ok(0)
+        });
+    }
+    let count = async |wanted: u64| {
+        let count = async || {
+            things
+                .count_documents(doc! {})
+                .await
+                .is_ok_and(|n| n > wanted)
+        };
+        eventually(LIMIT, count).await.unwrap();
+    };
+    count(50).await;
+    let opened = "seawall_client_connections_total";
+    let before = seawall.metric(opened, &[]).await;
+    set.step_down().await.unwrap();
+    let already = things.count_documents(doc! {}).await.unwrap();
+    count(already + 100).await;
+    is_over.notify_waiters();
+    let outcomes = timeout(LIMIT, workers.join_all()).await.unwrap();
+    for outcome in outcomes {
+        outcome.unwrap();
+    }
+    // The pool may grow while operations wait, but nobody had to come again.
+    let after = seawall.metric(opened, &[]).await;
+    assert!(after - before <= 10.0, "{before} {after}");
+    let connected = seawall.metric("seawall_client_connections", &[]).await;
+    assert!(
+        (after - connected).abs() < f64::EPSILON,
+        "all that ever came are there: {after} {connected}"
+    );
+    assert!(raw.command("c", doc! {"find": "c"}).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_credentials_is_not_open_to_clients_that_came_early() {
+    let set = shared_replica_set().await.unwrap();
+    let seawall = Seawall::launch(&set.uri(), with("")).await.unwrap();
+    let mut early = connect(&seawall).await;
+    seawall.ready().await;
+    let refused = early.command("c", doc! {"find": "c"}).await;
+    match refused {
+        Ok(reply) => assert_eq!(reply.code(), Some(13), "{reply:?}"),
+        Err(error) => assert!(matches!(error, RawError::Closed), "{error:?}"),
+    }
+}

@@ -32,11 +32,18 @@ pub async fn binary() -> &'static Path {
 }
 
 async fn build() -> PathBuf {
-    // Together with the tests, so that the dependencies are the ones that are built already.
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--message-format=json-render-diagnostics"])
-        .args(["-p", "seawall", "-p", "seawall-tests", "--bin", "seawall"])
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args([
+        "build",
+        "--bin",
+        "seawall",
+        "--message-format=json-render-diagnostics",
+    ]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let built = cargo
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .stdin(Stdio::null())
         .output()
         .await
@@ -44,11 +51,13 @@ async fn build() -> PathBuf {
     let errors = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{errors}");
     let messages = String::from_utf8_lossy(&built.stdout).into_owned();
-    let executables = messages.lines().filter_map(|line| {
+    let mut executables = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         message.get("executable")?.as_str().map(PathBuf::from)
     });
-    executables.last().expect("cargo names what it has built")
+    executables
+        .next_back()
+        .expect("cargo names what it has built")
 }
 
 /// Runs a subcommand to its end.
@@ -108,7 +117,7 @@ impl Process {
         };
         let serving = async || process.said("serving").ok_or_else(|| process.log());
         let serving = eventually(LIMIT, serving).await.expect("it serves");
-        let field = |name: &str| serving["fields"][name].as_str().map(str::to_owned);
+        let field = |name: &str| field(&serving, name)?.as_str().map(str::to_owned);
         let clients = field("clients").expect("it says where clients connect to");
         let clients: Vec<String> = serde_json::from_str(&clients).expect("a list");
         process.address = clients.into_iter().next().expect("one address");
@@ -131,7 +140,7 @@ impl Process {
         let lines = self.lines.lock();
         let line = lines
             .iter()
-            .find(|line| line["fields"]["message"] == message);
+            .find(|line| field(line, "message").is_some_and(|said| said == message));
         line.cloned()
     }
 
@@ -159,4 +168,9 @@ impl Process {
         let ended = timeout(LIMIT, self.child.wait()).await;
         ended.expect("it ends").expect("a child can be waited for")
     }
+}
+
+/// A field of a line of the log.
+fn field<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
+    line.get("fields")?.get(name)
 }

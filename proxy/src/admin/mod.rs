@@ -109,6 +109,11 @@ async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) 
             StatusCode::SERVICE_UNAVAILABLE,
             "no server of the deployment is available\n",
         )
+    } else if (window.credentials)() == "auto" {
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not known yet where credentials come from\n",
+        )
     } else {
         (StatusCode::OK, "ready\n")
     }

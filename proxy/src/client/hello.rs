@@ -76,6 +76,12 @@ impl Hello {
         }
         Ok(hello)
     }
+
+    /// Whether a driver's monitor says it, which never logs in: who means to asks for its mechanisms first, or
+    /// begins to log in at once.
+    pub(super) fn is_monitors(&self) -> bool {
+        self.metadata.is_some() && self.sasl_supported_mechs.is_none() && self.speculative.is_none()
+    }
 }
 
 fn truthy(body: &RawDocument, name: &str) -> bool {

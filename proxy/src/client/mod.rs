@@ -123,7 +123,7 @@ struct Client {
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     login: Option<Box<Login>>,
-    /// Until it has logged in.
+    /// Until it has logged in, or is seen to be a driver's monitor, which never does.
     handshake: Option<(HandshakePermit, Instant)>,
 }
 
@@ -176,9 +176,9 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let handshake_until = self.handshake.as_ref().map(|(_, deadline)| *deadline);
         let carried_until = self.login.as_ref().and_then(|login| login.deadline());
-        let max = match handshake_until {
-            None => MAX_MESSAGE_BYTES,
-            Some(_) => shared.settings.pre_auth_message_bytes,
+        let max = match &self.identity {
+            Some(_) => MAX_MESSAGE_BYTES,
+            None => shared.settings.pre_auth_message_bytes,
         };
         let next = self.reader.next(&mut self.stream, max, &shared.budget);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
@@ -404,6 +404,10 @@ impl Client {
             let host = &self.shared.settings.host;
             self.client_element = client_element(metadata, host, &self.peer.text);
         }
+        if hello.is_monitors() {
+            // Closing it would make the driver give up the server and all its connections.
+            self.handshake = None;
+        }
         let draining = *self.shared.draining.borrow();
         if let Some(until) = draining {
             return Ok(quiesce(Some(
@@ -412,7 +416,9 @@ impl Client {
         }
         let shared = Arc::clone(&self.shared);
         let snapshot = shared.topology.snapshot();
-        if !snapshot.description.was_seen {
+        // Whether clients have to log in is known a moment after the first server.
+        let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
+        if !snapshot.description.was_seen || is_undecided {
             return Ok(quiesce(None));
         }
         let mechanisms = match &hello.sasl_supported_mechs {
@@ -472,6 +478,9 @@ impl Client {
         source: &str,
     ) -> Result<RawDocumentBuf, ErrorReply> {
         self.login = None;
+        if self.handshake.is_none() && self.identity.is_none() {
+            self.has_to_log_in();
+        }
         let (login, reply) = Login::start(&self.surroundings(), body, source).await?;
         self.login = Some(Box::new(login));
         Ok(reply)
@@ -510,15 +519,16 @@ impl Client {
         if is_own {
             self.identity = None;
             self.connected.is_user(None);
-            let deadline = Instant::now() + self.shared.settings.authentication_timeout;
-            // Among those that have not logged in, if there is a place; else it goes on without one.
-            self.handshake = self
-                .shared
-                .limits
-                .admit_handshake()
-                .map(|permit| (permit, deadline));
+            self.has_to_log_in();
         }
         rawdoc! { "ok": 1.0 }
+    }
+
+    /// Among those that have not logged in, if there is a place; else it goes on without one.
+    fn has_to_log_in(&mut self) {
+        let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+        let permit = self.shared.limits.admit_handshake();
+        self.handshake = permit.map(|permit| (permit, deadline));
     }
 
     fn getnonce(&self) -> RawDocumentBuf {

@@ -1,0 +1,293 @@
+//! A server that refuses, closes or is not there, and what its client sees.
+
+use super::*;
+
+fn session() -> Document {
+    let bytes = rand::random::<[u8; 16]>().to_vec();
+    doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes }}
+}
+
+fn retryable(mut command: Document) -> Document {
+    command.insert("lsid", session());
+    command.insert("txnNumber", 1i64);
+    command
+}
+
+#[tokio::test]
+async fn not_primary_is_repeated_where_safe_and_concealed_elsewhere() {
+    let rig = Rig::start("").await;
+    let mut direct = rig.direct().await;
+    let mut through = rig.through().await;
+    let fail = |command: &str| {
+        doc! {"failCommands": [command], "errorCode": 10107, "errorLabels": ["SomeLabel"]}
+    };
+    rig.fail(2, fail("insert")).await;
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    let own = direct.command("test", insert(1)).await.unwrap();
+    assert!(
+        own.code() == Some(10107) && own.body.contains_key("topologyVersion"),
+        "{}",
+        own.body
+    );
+    let concealed = through.command("test", insert(1)).await.unwrap();
+    assert_eq!(
+        (concealed.code(), concealed.error_labels()),
+        (Some(6), vec!["SomeLabel"])
+    );
+    assert_eq!(
+        concealed.body.get_str("codeName").ok(),
+        Some("HostUnreachable")
+    );
+    assert!(
+        !concealed.body.contains_key("topologyVersion"),
+        "{}",
+        concealed.body
+    );
+    let text = concealed.body.get_str("errmsg").unwrap();
+    for word in ["not master", "not primary", "node is recovering"] {
+        assert!(!text.contains(word), "{text}");
+    }
+    assert!(through.command("test", insert(1)).await.unwrap().is_ok());
+
+    for command in [doc! {"find": "c"}, retryable(insert(2))] {
+        let name = command.keys().next().unwrap().clone();
+        rig.fail(1, fail(&name)).await;
+        let reply = through.command("test", command).await.unwrap();
+        assert!(reply.is_ok(), "{name}: {}", reply.body);
+    }
+    let count = direct.command("test", doc! {"count": "c"}).await.unwrap();
+    assert_eq!(count.body.get_i32("n").ok(), Some(2));
+
+    let write_concern =
+        doc! {"failCommands": ["insert"], "writeConcernError": {"code": 91, "errmsg": "going"}};
+    rig.fail(1, write_concern).await;
+    let reply = through.command("test", insert(3)).await.unwrap();
+    let error = reply.body.get_document("writeConcernError").unwrap();
+    assert_eq!(
+        (reply.is_ok(), error.get_i32("code").ok()),
+        (true, Some(6)),
+        "{}",
+        reply.body
+    );
+}
+
+#[tokio::test]
+async fn server_that_closes_under_an_operation_closes_no_client() {
+    let rig = Rig::start("").await;
+    let mut through = rig.through().await;
+    let close = |command: &str| doc! {"failCommands": [command], "closeConnection": true};
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    assert!(through.command("test", insert(0)).await.unwrap().is_ok());
+
+    for command in [doc! {"find": "c"}, retryable(insert(1))] {
+        let name = command.keys().next().unwrap().clone();
+        rig.fail(1, close(&name)).await;
+        let reply = through.command("test", command).await.unwrap();
+        assert!(reply.is_ok(), "{name}: {}", reply.body);
+    }
+    rig.fail(1, close("insert")).await;
+    let reply = through.command("test", insert(2)).await.unwrap();
+    assert_eq!(
+        (reply.code(), reply.error_labels()),
+        (Some(6), vec![]),
+        "{}",
+        reply.body
+    );
+
+    // Repeated once, not more: what still fails is the driver's to repeat, if its label says so.
+    for (command, labels) in [
+        (doc! {"find": "c"}, vec![]),
+        (retryable(insert(3)), vec!["RetryableWriteError"]),
+    ] {
+        let name = command.keys().next().unwrap().clone();
+        rig.fail(2, close(&name)).await;
+        let reply = through.command("test", command.clone()).await.unwrap();
+        assert_eq!(
+            (reply.code(), reply.error_labels()),
+            (Some(6), labels),
+            "{name}: {}",
+            reply.body
+        );
+        let reply = through.command("test", command).await.unwrap();
+        assert!(reply.is_ok(), "{name}: {}", reply.body);
+    }
+    let in_transaction = |mut command: Document| {
+        command.insert("txnNumber", 1i64);
+        command.insert("autocommit", false);
+        command
+    };
+    let lsid = session();
+    let mut first = in_transaction(insert(4));
+    first.extend(doc! {"lsid": &lsid, "startTransaction": true});
+    assert!(through.command("test", first).await.unwrap().is_ok());
+    for (mut command, db, label) in [
+        (
+            in_transaction(doc! {"find": "c"}),
+            "test",
+            "TransientTransactionError",
+        ),
+        (
+            in_transaction(doc! {"commitTransaction": 1}),
+            "admin",
+            "RetryableWriteError",
+        ),
+    ] {
+        command.insert("lsid", &lsid);
+        let name = command.keys().next().unwrap().clone();
+        rig.fail(1, close(&name)).await;
+        let reply = through.command(db, command).await.unwrap();
+        assert_eq!(
+            (reply.code(), reply.error_labels()),
+            (Some(6), vec![label]),
+            "{name}: {}",
+            reply.body
+        );
+    }
+    let count = through
+        .command("test", doc! {"find": "c", "sort": {"_id": 1}})
+        .await
+        .unwrap();
+    let batch = count
+        .body
+        .get_document("cursor")
+        .unwrap()
+        .get_array("firstBatch")
+        .unwrap();
+    let ids: Vec<_> = batch
+        .iter()
+        .map(|d| d.as_document().unwrap().get_i32("_id").unwrap())
+        .collect();
+    assert_eq!(ids, [0, 1, 3]);
+}
+
+#[tokio::test]
+async fn retryable_write_whose_reply_is_lost_is_applied_once() {
+    let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let member = &set.members()[0];
+    let recorder = Recorder::start(member.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = Seawall::start(&uri).await;
+    let mut through = connect(&seawall).await;
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    for (id, command) in [(1, retryable(insert(1))), (2, insert(2))] {
+        assert!(
+            through
+                .command("test", doc! {"ping": 1})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+        // Long enough for the cut to come between the write and its reply.
+        recorder.delay(Duration::from_secs(2));
+        let mut command = command;
+        command.insert("$db", "test");
+        through.send(&OpMsg::new(command)).await.unwrap();
+        let is_applied = async || {
+            let mut direct = set.raw_client(member).await.unwrap();
+            let count = doc! {"count": "c", "query": {"_id": id}};
+            let count = direct.command("test", count).await.unwrap();
+            count.body.get_i32("n").unwrap() == 1
+        };
+        eventually(LIMIT, is_applied).await.unwrap();
+        recorder.delay(Duration::ZERO);
+        recorder.cut_all(Cut::Reset);
+        let reply = through.read_reply().await.unwrap();
+        if id == 1 {
+            // The server's history answered the second time.
+            assert_eq!(reply.body.get_i32("n").ok(), Some(1), "{}", reply.body);
+            assert!(reply.body.contains_key("retriedStmtIds"), "{}", reply.body);
+        } else {
+            // Nobody can know: it must not look as if it could be sent again.
+            assert_eq!(
+                (reply.code(), reply.error_labels()),
+                (Some(6), vec![]),
+                "{}",
+                reply.body
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn operation_without_a_connection_is_held_and_then_told_so() {
+    const WAIT: Duration = Duration::from_millis(600);
+    let rig = Rig::start("[pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 600\n").await;
+    let mut holder = rig.through().await;
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    assert!(holder.command("test", insert).await.unwrap().is_ok());
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(4000) || true"}, "$db": "test"};
+    let request_id = holder.send(&OpMsg::new(slow)).await.unwrap();
+    let is_held = async || {
+        let pools = rig.seawall.api("/api/v1/pools").await;
+        pools["pools"][0]["in_use"] == 1
+    };
+    eventually(LIMIT, is_held).await.unwrap();
+
+    let mut plain = rig.through().await;
+    let began = Instant::now();
+    let hurried = plain
+        .command("test", doc! {"find": "c", "maxTimeMS": 100})
+        .await
+        .unwrap();
+    assert_eq!(
+        (hurried.code(), hurried.error_labels()),
+        (Some(50), vec![]),
+        "{}",
+        hurried.body
+    );
+    assert!(
+        (Duration::from_millis(100)..WAIT).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
+
+    let began = Instant::now();
+    let held = plain.command("test", doc! {"find": "c"}).await.unwrap();
+    assert_eq!(
+        (held.code(), held.error_labels()),
+        (Some(202), vec![]),
+        "{}",
+        held.body
+    );
+    assert!(began.elapsed() >= WAIT, "{:?}", began.elapsed());
+
+    let mut aware = rig.through().await;
+    assert!(
+        aware
+            .hello(doc! {"backpressure": "2"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let began = Instant::now();
+    let shed = aware.command("test", doc! {"find": "c"}).await.unwrap();
+    let labels = vec![
+        "SystemOverloadedError",
+        "RetryableError",
+        "NoWritesPerformed",
+    ];
+    assert_eq!(
+        (shed.code(), shed.error_labels()),
+        (Some(462), labels),
+        "{}",
+        shed.body
+    );
+    assert!(began.elapsed() >= WAIT, "{:?}", began.elapsed());
+
+    let reply = holder.read_reply().await.unwrap();
+    assert!(reply.is_ok() && reply.header.response_to == request_id);
+    for client in [&mut plain, &mut aware] {
+        assert!(
+            client
+                .command("test", doc! {"find": "c"})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+    }
+    let shed = rig
+        .seawall
+        .metric("seawall_operations_shed_total", &["wait_queue_timeout"])
+        .await;
+    assert_eq!(shed.to_string(), "2");
+}

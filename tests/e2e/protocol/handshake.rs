@@ -1,0 +1,287 @@
+//! What is said before the first operation: legacy queries, hello, metadata.
+
+use super::*;
+
+/// The parts of an OP_REPLY before its document: flags, cursor, start, count.
+fn reply_head(reply: &RawReply) -> &[u8] {
+    assert_eq!(reply.header.op_code, OP_REPLY);
+    reply.raw.get(16..36).unwrap()
+}
+
+async fn query(client: &mut RawClient, collection: &str, query: Document) -> RawReply {
+    let message = OpQuery {
+        request_id: REQUEST_ID,
+        collection: collection.to_owned(),
+        ..OpQuery::new(query)
+    };
+    client.send_query(&message).await.unwrap();
+    client.read_reply().await.unwrap()
+}
+
+#[tokio::test]
+async fn legacy_queries_are_answered_as_a_server_answers_them() {
+    let rig = Rig::shared().await;
+    let cases = [
+        ("admin.$cmd", doc! {"isMaster": 1}, None),
+        ("admin.$cmd", doc! {"ismaster": true}, None),
+        ("elsewhere.$cmd", doc! {"hello": 1.0}, None),
+        ("admin.$cmd", doc! {"buildInfo": 1}, None),
+        (
+            "admin.$cmd",
+            doc! {"$query": {"isMaster": 1}, "$readPreference": {"mode": "nearest"}},
+            None,
+        ),
+        ("admin.$cmd", doc! {"ping": 1}, Some(352)),
+        ("admin.$cmd", doc! {"find": "c"}, Some(352)),
+        ("admin.$cmd", doc! {"nonsense": 1}, Some(352)),
+        ("test.c", doc! {"_id": 1}, Some(5_739_101)),
+    ];
+    for (collection, command, code) in cases {
+        let mut clients = [rig.direct().await, rig.through().await];
+        let mut heads = Vec::new();
+        for client in &mut clients {
+            let reply = query(client, collection, command.clone()).await;
+            assert_eq!(reply.code(), code, "{command}: {}", reply.body);
+            assert_eq!(reply.is_ok(), code.is_none(), "{command}: {}", reply.body);
+            assert_eq!(reply.header.response_to, REQUEST_ID, "{command}");
+            heads.push(reply_head(&reply).to_vec());
+            assert!(
+                client
+                    .command("admin", doc! {"ping": 1})
+                    .await
+                    .unwrap()
+                    .is_ok(),
+                "{command}"
+            );
+        }
+        assert_eq!(heads[0], heads[1], "{command}");
+    }
+    let with_db = doc! {"isMaster": 1, "$db": "admin"};
+    for client in &mut [rig.direct().await, rig.through().await] {
+        assert!(!query(client, "admin.$cmd", with_db.clone()).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn legacy_get_more_meets_the_servers_own_reaction() {
+    let rig = Rig::shared().await;
+    let content = [&[0; 4], b"test.c\0".as_slice(), &[0; 4], &[1; 8]].concat();
+    let message = framed(16 + i32::try_from(content.len()).unwrap(), 2005, &content);
+    let direct = reaction(&mut rig.direct().await, &message).await;
+    assert_eq!(
+        direct.answers[0].code,
+        Some(5_739_101),
+        "the server: {direct:?}"
+    );
+    assert_eq!(reaction(&mut rig.through().await, &message).await, direct);
+}
+
+fn names(document: &Document) -> Vec<&str> {
+    document.keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn hello_presents_a_router_in_front_of_a_set() {
+    let rig = Rig::shared().await;
+    let mut through = rig.through().await;
+    let server = rig.direct().await.hello(doc! {}).await.unwrap();
+    let hello = through.hello(doc! {"helloOk": true}).await.unwrap();
+    let expected = [
+        "isWritablePrimary",
+        "msg",
+        "helloOk",
+        "maxBsonObjectSize",
+        "maxMessageSizeBytes",
+        "maxWriteBatchSize",
+        "localTime",
+        "logicalSessionTimeoutMinutes",
+        "connectionId",
+        "minWireVersion",
+        "maxWireVersion",
+        "ok",
+    ];
+    assert_eq!(names(&hello.body), expected);
+    assert_eq!(hello.body.get_str("msg").ok(), Some("isdbgrid"));
+    let same = [
+        "isWritablePrimary",
+        "maxBsonObjectSize",
+        "maxMessageSizeBytes",
+        "maxWriteBatchSize",
+        "logicalSessionTimeoutMinutes",
+        "minWireVersion",
+        "maxWireVersion",
+        "ok",
+    ];
+    for name in same {
+        assert_eq!(hello.body.get(name), server.body.get(name), "{name}");
+    }
+    for name in ["isMaster", "ismaster"] {
+        let legacy = through
+            .command("anywhere", doc! {name: {"a": 1}})
+            .await
+            .unwrap();
+        assert!(
+            legacy.body.get_bool("ismaster").unwrap()
+                && !legacy.body.contains_key("isWritablePrimary")
+        );
+        assert!(!legacy.body.contains_key("helloOk"));
+    }
+}
+
+#[tokio::test]
+async fn hello_presents_a_standalone_in_front_of_one() {
+    let server = shared_standalone().await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let hello = connect(&seawall)
+        .await
+        .hello(doc! {"helloOk": true})
+        .await
+        .unwrap();
+    let mut direct = server.raw_client().await.unwrap();
+    let mut direct = direct.hello(doc! {"helloOk": true}).await.unwrap().body;
+    direct.remove("topologyVersion");
+    let mut direct = names(&direct);
+    let mut through = names(&hello.body);
+    direct.sort_unstable();
+    through.sort_unstable();
+    assert_eq!(through, direct);
+}
+
+#[tokio::test]
+async fn hello_is_refused_as_a_server_refuses_it() {
+    let rig = Rig::shared().await;
+    let metadata = || doc! {"application": {"name": "a"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    let client = |name: &str, value: Option<Bson>| {
+        let mut metadata = metadata();
+        match value {
+            Some(value) => drop(metadata.insert(name, value)),
+            None => drop(metadata.remove(name)),
+        }
+        doc! {"hello": 1, "client": metadata}
+    };
+    let version = || doc! {"processId": ObjectId::from_bytes([7; 12]), "counter": 1i64};
+    let name = |length: usize| Some(Bson::from(doc! {"name": "n".repeat(length)}));
+    let cases = [
+        (doc! {"hello": 1, "client": metadata()}, None),
+        (client("driver", None), Some(183)),
+        (client("os", None), Some(183)),
+        (client("application", name(128)), None),
+        (client("application", name(129)), Some(184)),
+        (client("pad", Some("x".repeat(1100).into())), Some(185)),
+        (doc! {"hello": 1, "apiVersion": "1"}, None),
+        (
+            doc! {"hello": 1, "apiVersion": "1", "apiStrict": true},
+            None,
+        ),
+        (doc! {"hello": 1, "apiVersion": "2"}, Some(322)),
+        (
+            doc! {"isMaster": 1, "apiVersion": "1", "apiStrict": true},
+            Some(323),
+        ),
+        (
+            doc! {"hello": 1, "topologyVersion": version(), "maxAwaitTimeMS": 10_000},
+            None,
+        ),
+        (doc! {"hello": 1, "maxAwaitTimeMS": 10_000}, Some(31368)),
+        (doc! {"hello": 1, "topologyVersion": version()}, Some(31368)),
+        (doc! {"hello": 1, "saslSupportedMechs": "nodot"}, Some(2)),
+        (doc! {"hello": 1, "saslSupportedMechs": 1}, Some(14)),
+        (doc! {"hello": 1, "speculativeAuthenticate": {}}, Some(2)),
+        (
+            doc! {"hello": 1, "speculativeAuthenticate": {"ping": 1}},
+            Some(51769),
+        ),
+        (
+            doc! {"hello": 1, "foo": 1, "backpressure": "2", "loadBalanced": true},
+            None,
+        ),
+        (doc! {"Hello": 1}, Some(59)),
+        (doc! {"ISMASTER": 1}, Some(59)),
+    ];
+    for (command, code) in cases {
+        let began = Instant::now();
+        for (mut connection, whose) in [
+            (rig.direct().await, "server"),
+            (rig.through().await, "seawall"),
+        ] {
+            let reply = connection.command("admin", command.clone()).await.unwrap();
+            assert_eq!(reply.code(), code, "{whose}: {command}: {}", reply.body);
+            assert_eq!(
+                reply.is_ok(),
+                code.is_none(),
+                "{whose}: {command}: {}",
+                reply.body
+            );
+            let ping = connection.command("admin", doc! {"ping": 1}).await.unwrap();
+            assert!(ping.is_ok(), "{whose}: {command}");
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(9),
+            "answered at once: {command}"
+        );
+    }
+    let exhaust = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).flags(EXHAUST_ALLOWED);
+    for mut connection in [rig.direct().await, rig.through().await] {
+        assert_eq!(
+            connection.exchange(&exhaust).await.unwrap().code(),
+            Some(51756)
+        );
+    }
+}
+
+#[tokio::test]
+async fn metadata_is_taken_in_the_first_hello_only() {
+    let rig = Rig::shared().await;
+    let metadata = || doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    for (mut connection, whose) in [
+        (rig.direct().await, "server"),
+        (rig.through().await, "seawall"),
+    ] {
+        // A command before it does not make a hello the second one.
+        assert!(
+            connection
+                .command("admin", doc! {"ping": 1})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+        assert!(
+            connection
+                .hello(doc! {"client": metadata()})
+                .await
+                .unwrap()
+                .is_ok(),
+            "{whose}"
+        );
+        let again = connection.hello(doc! {"client": metadata()}).await.unwrap();
+        assert_eq!(again.code(), Some(186), "{whose}");
+        assert!(connection.hello(doc! {}).await.unwrap().is_ok(), "{whose}");
+    }
+    for (mut connection, whose) in [
+        (rig.direct().await, "server"),
+        (rig.through().await, "seawall"),
+    ] {
+        assert!(connection.hello(doc! {}).await.unwrap().is_ok());
+        let late = connection.hello(doc! {"client": metadata()}).await.unwrap();
+        assert_eq!(late.code(), Some(186), "{whose}");
+    }
+}
+
+#[tokio::test]
+async fn message_over_16_kib_before_authentication_closes() {
+    let server = shared_standalone().await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let ping_of = |length: usize| {
+        let empty = op_msg(vec![body(doc! {"ping": "", "$db": "admin"})])
+            .to_bytes()
+            .len();
+        op_msg(vec![body(
+            doc! {"ping": "x".repeat(length - empty), "$db": "admin"},
+        )])
+        .to_bytes()
+    };
+    let fitting = reaction(&mut connect(&seawall).await, &ping_of(16 * 1024)).await;
+    assert_eq!((fitting.answers.len(), fitting.is_usable), (1, true));
+    let larger = reaction(&mut connect(&seawall).await, &ping_of(16 * 1024 + 1)).await;
+    assert!(Expected::Closes.fits(&larger), "{larger:?}");
+}

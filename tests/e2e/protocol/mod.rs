@@ -1,0 +1,187 @@
+//! The wire protocol, byte by byte: where a server's reaction exists, a direct connection is the reference.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    reason = "helpers of tests fail as tests do, and a table is as long as its cases"
+)]
+
+mod failures;
+mod handshake;
+mod malformed;
+mod operations;
+
+use std::time::Duration;
+
+use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{FailTimes, Options, ReplicaSet, fail_command, shared_standalone, unique_name},
+    raw::message::{EXHAUST_ALLOWED, MORE_TO_COME, OP_MSG, OP_REPLY},
+    raw::{Header, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
+    recorder::{Cut, Recorder},
+    scratch::Scratch,
+    seawall::{self, Seawall},
+};
+use tokio::{sync::OnceCell, time::Instant};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const PING_ID: i32 = 4711;
+const REQUEST_ID: i32 = 815;
+
+/// A set of one without authentication, and Seawall in front of it.
+struct Rig {
+    set: ReplicaSet,
+    seawall: Seawall,
+}
+
+impl Rig {
+    async fn start(toml: &str) -> Self {
+        let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+        let options = seawall::Options {
+            toml: toml.to_owned(),
+            ..seawall::Options::default()
+        };
+        let seawall = Seawall::start_with(&set.uri(), options).await;
+        Self { set, seawall }
+    }
+
+    /// For tests that leave no trace but their own databases.
+    async fn shared() -> &'static Self {
+        static SHARED: OnceCell<Rig> = OnceCell::const_new();
+        SHARED.get_or_init(|| Self::start("")).await
+    }
+
+    async fn direct(&self) -> RawClient {
+        self.set.raw_client(&self.set.members()[0]).await.unwrap()
+    }
+
+    async fn through(&self) -> RawClient {
+        connect(&self.seawall).await
+    }
+
+    /// Makes the server's next commands fail.
+    async fn fail(&self, times: i32, data: Document) {
+        let client = self.set.direct_client(&self.set.members()[0]).unwrap();
+        fail_command(&client, FailTimes::Count(times), data)
+            .await
+            .unwrap();
+    }
+}
+
+async fn connect(seawall: &Seawall) -> RawClient {
+    RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap()
+}
+
+/// What became of a message, and of a `ping` sent right after it.
+#[derive(Debug, PartialEq, Eq)]
+struct Reaction {
+    answers: Vec<Answer>,
+    is_usable: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    op_code: i32,
+    flags: u32,
+    response_to: i32,
+    code: Option<i32>,
+    code_name: Option<String>,
+    checksum_fits: Option<bool>,
+}
+
+impl Answer {
+    fn of(reply: &RawReply) -> Self {
+        Self {
+            op_code: reply.header.op_code,
+            flags: reply.flags,
+            response_to: reply.header.response_to,
+            code: reply.code(),
+            code_name: reply.body.get_str("codeName").ok().map(str::to_owned),
+            checksum_fits: reply.checksum_fits(),
+        }
+    }
+}
+
+async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
+    let ping = OpMsg {
+        request_id: PING_ID,
+        ..OpMsg::new(doc! {"ping": 1, "$db": "admin"})
+    };
+    // A server that closes at once may do so before all is written.
+    let sent = client
+        .send_bytes(&[message, &ping.to_bytes()].concat())
+        .await;
+    let mut answers = Vec::new();
+    loop {
+        match client.read_reply().await {
+            Ok(reply) if reply.header.response_to == PING_ID => {
+                let is_usable = sent.is_ok() && reply.is_ok();
+                return Reaction { answers, is_usable };
+            }
+            Ok(reply) => answers.push(Answer::of(&reply)),
+            Err(RawError::Closed | RawError::Truncated) => {
+                return Reaction {
+                    answers,
+                    is_usable: false,
+                };
+            }
+            Err(error) => panic!("{error:?} after {answers:?}"),
+        }
+    }
+}
+
+/// What the notes say that a server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Closes,
+    Ignores,
+    Answers(i32),
+}
+
+impl Expected {
+    fn fits(self, reaction: &Reaction) -> bool {
+        let codes: Vec<_> = reaction.answers.iter().map(|answer| answer.code).collect();
+        match self {
+            Self::Closes => codes.is_empty() && !reaction.is_usable,
+            Self::Ignores => codes.is_empty() && reaction.is_usable,
+            Self::Answers(code) => codes == [Some(code)] && reaction.is_usable,
+        }
+    }
+}
+
+fn op_msg(sections: Vec<Section>) -> OpMsg {
+    OpMsg {
+        request_id: REQUEST_ID,
+        sections,
+        ..OpMsg::new(doc! {})
+    }
+}
+
+fn body(document: Document) -> Section {
+    Section::Body(document)
+}
+
+fn ping() -> Document {
+    doc! {"ping": 1, "$db": "admin"}
+}
+
+fn sequence(identifier: &str) -> Section {
+    Section::Sequence {
+        identifier: identifier.to_owned(),
+        documents: vec![doc! {"a": 1}],
+    }
+}
+
+fn framed(length: i32, op_code: i32, content: &[u8]) -> Vec<u8> {
+    let header = Header {
+        message_length: length,
+        request_id: REQUEST_ID,
+        response_to: 0,
+        op_code,
+    };
+    [header.to_bytes().as_slice(), content].concat()
+}

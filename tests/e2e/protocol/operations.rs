@@ -1,0 +1,365 @@
+//! Operations without a reply, in a row, of the largest size; cursors; the application's name.
+
+use super::*;
+
+#[tokio::test]
+async fn unacknowledged_write_is_seen_by_the_clients_next_read() {
+    let rig = Rig::shared().await;
+    let db = unique_name("unacknowledged");
+    let mut through = rig.through().await;
+    // Others keep several server connections in use, so that the read may take another one.
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let mut other = rig.through().await;
+        let db = db.clone();
+        others.push(tokio::spawn(async move {
+            loop {
+                let find = doc! {"find": "other", "filter": {"$where": "true"}};
+                assert!(other.command(&db, find).await.unwrap().is_ok());
+            }
+        }));
+    }
+    for id in 0..300 {
+        let insert =
+            doc! {"insert": "c", "documents": [{"_id": id}], "writeConcern": {"w": 0}, "$db": &db};
+        let insert = OpMsg::new(insert).flags(MORE_TO_COME);
+        let find = OpMsg::new(doc! {"find": "c", "filter": {"_id": id}, "$db": &db});
+        through.send(&insert).await.unwrap();
+        let reply = through.exchange(&find).await.unwrap();
+        let cursor = reply.body.get_document("cursor").unwrap();
+        assert_eq!(cursor.get_array("firstBatch").unwrap().len(), 1, "{id}");
+    }
+    others.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn unacknowledged_write_of_a_client_that_leaves_at_once_is_carried_out() {
+    let rig = Rig::shared().await;
+    let db = unique_name("leaving");
+    // Its own, so that the first writes meet an empty pool and have to wait.
+    let seawall = Seawall::start(&rig.set.uri()).await;
+    for id in 0..100 {
+        let insert =
+            doc! {"insert": "c", "documents": [{"_id": id}], "writeConcern": {"w": 0}, "$db": &db};
+        let insert = OpMsg::new(insert).flags(MORE_TO_COME);
+        connect(&seawall).await.send(&insert).await.unwrap();
+    }
+    let are_there = async || {
+        let mut direct = rig.direct().await;
+        let count = direct.command(&db, doc! {"count": "c"}).await.unwrap();
+        match count.body.get_i32("n").unwrap() {
+            100 => Ok(()),
+            count => Err(format!("{count} of 100 writes")),
+        }
+    };
+    eventually(LIMIT, are_there).await.unwrap();
+    let gone = seawall.metric("seawall_clients_gone_total", &[]).await;
+    assert!(gone < 1.0, "{gone}");
+}
+
+#[tokio::test]
+async fn message_that_wants_no_reply_gets_none() {
+    let rig = Rig::shared().await;
+    let db = unique_name("silent");
+    let mut through = rig.through().await;
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1, "pad": "x".repeat(500_000)}]};
+    assert!(through.command(&db, insert).await.unwrap().is_ok());
+    let commands = [
+        doc! {"ping": 1},
+        doc! {"hello": 1},
+        doc! {"nonsense": 1},
+        doc! {"insert": "c", "documents": [{"_id": 1}]},
+        doc! {"find": "c", "filter": {"$bad": 1}},
+        // Larger than what is held before it is sent on.
+        doc! {"find": "c"},
+    ];
+    for mut command in commands {
+        command.insert("$db", &db);
+        let message = op_msg(vec![body(command.clone())])
+            .flags(MORE_TO_COME)
+            .to_bytes();
+        let direct = reaction(&mut rig.direct().await, &message).await;
+        assert_eq!(
+            direct,
+            Reaction {
+                answers: vec![],
+                is_usable: true
+            },
+            "{command}: the server"
+        );
+        assert_eq!(reaction(&mut through, &message).await, direct, "{command}");
+    }
+}
+
+#[tokio::test]
+async fn pipelined_requests_are_answered_in_order() {
+    let rig = Rig::shared().await;
+    let db = unique_name("pipelined");
+    let mut through = rig.through().await;
+    let mut bytes = Vec::new();
+    for id in 1..=100 {
+        let command = match id % 3 {
+            0 => doc! {"hello": 1},
+            1 => doc! {"insert": "c", "documents": [{"_id": id}]},
+            _ => doc! {"find": "c", "filter": {"_id": id - 1}},
+        };
+        let mut command = command;
+        command.insert("$db", &db);
+        let message = OpMsg {
+            request_id: id,
+            ..OpMsg::new(command)
+        };
+        bytes.extend(message.to_bytes());
+    }
+    through.send_bytes(&bytes).await.unwrap();
+    for id in 1..=100 {
+        let reply = through.read_reply().await.unwrap();
+        assert_eq!(reply.header.response_to, id);
+        assert!(reply.is_ok(), "{}", reply.body);
+        if id % 3 == 2 {
+            let batch = reply
+                .body
+                .get_document("cursor")
+                .unwrap()
+                .get_array("firstBatch")
+                .unwrap();
+            assert_eq!(batch.len(), 1, "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn largest_documents_and_messages_pass_intact() {
+    let rig = Rig::shared().await;
+    let db = unique_name("large");
+    let mut through = rig.through().await;
+    let mut direct = rig.direct().await;
+    let metadata = doc! {"application": {"name": "large"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    through.hello(doc! {"client": metadata}).await.unwrap();
+    let overhead = doc! {"_id": 1, "pad": ""}.to_vec().unwrap().len();
+    let largest = doc! {"_id": 1, "pad": "x".repeat((16 << 20) - overhead)};
+    let insert = doc! {"insert": "largest", "documents": [largest.clone()]};
+    let reply = through.command(&db, insert).await.unwrap();
+    assert_eq!(reply.body.get_i32("n").ok(), Some(1), "{}", reply.body);
+    let find = doc! {"find": "largest"};
+    let reply = through.command(&db, find).await.unwrap();
+    let found = reply
+        .body
+        .get_document("cursor")
+        .unwrap()
+        .get_array("firstBatch")
+        .unwrap();
+    assert!(found == &vec![Bson::Document(largest)]);
+
+    let documents = (0..40)
+        .map(|n| doc! {"_id": n, "pad": "y".repeat(1_000_000)})
+        .collect();
+    let insert = OpMsg::new(doc! {"insert": "many", "$db": &db}).sequence("documents", documents);
+    let reply = through.exchange(&insert).await.unwrap();
+    assert_eq!(reply.body.get_i32("n").ok(), Some(40), "{}", reply.body);
+    let find = || doc! {"find": "many", "batchSize": 12, "singleBatch": true};
+    let through_cursor = through
+        .command(&db, find())
+        .await
+        .unwrap()
+        .body
+        .get_document("cursor")
+        .cloned();
+    let direct_cursor = direct
+        .command(&db, find())
+        .await
+        .unwrap()
+        .body
+        .get_document("cursor")
+        .cloned();
+    assert!(through_cursor.unwrap() == direct_cursor.unwrap());
+
+    let too_large = doc! {"insert": "c", "documents": [{"a": "x".repeat(16_793_600)}]};
+    for client in [&mut direct, &mut through] {
+        let reply = client.command(&db, too_large.clone()).await.unwrap();
+        assert_eq!(reply.code(), Some(10334), "{}", reply.body);
+        assert!(client.command(&db, doc! {"ping": 1}).await.unwrap().is_ok());
+    }
+}
+
+#[tokio::test]
+async fn unix_socket_is_served() {
+    let set = &Rig::shared().await.set;
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("seawall.sock");
+    let options = seawall::Options {
+        listen: Some(format!("unix:{}", path.display())),
+        ..seawall::Options::default()
+    };
+    let _seawall = Seawall::start_with(&set.uri(), options).await;
+    let mut client = RawClient::connect_unix(&path).await.unwrap();
+    assert!(client.hello(doc! {}).await.unwrap().is_ok());
+    let find = client.command("test", doc! {"find": "c"}).await.unwrap();
+    assert!(find.is_ok(), "{}", find.body);
+}
+
+#[tokio::test]
+async fn servers_see_the_applications_name() {
+    let rig = Rig::shared().await;
+    let db = unique_name("named");
+    let mut direct = rig.direct().await;
+    assert!(
+        direct
+            .command(&db, doc! {"profile": 2})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let mut through = rig.through().await;
+    let metadata = doc! {"application": {"name": "billing"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    assert!(
+        through
+            .hello(doc! {"client": metadata})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    assert!(
+        through
+            .command(&db, doc! {"find": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let mut nameless = rig.through().await;
+    assert!(
+        nameless
+            .command(&db, doc! {"count": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let application = async |direct: &mut RawClient, command: &str| {
+        let find = doc! {"find": "system.profile", "filter": {format!("command.{command}"): "c"}};
+        let reply = direct.command(&db, find).await.unwrap();
+        let entries = reply
+            .body
+            .get_document("cursor")
+            .unwrap()
+            .get_array("firstBatch")
+            .unwrap();
+        let [Bson::Document(entry)] = entries.as_slice() else {
+            panic!("{command}: {entries:?}")
+        };
+        entry.get_str("appName").ok().map(str::to_owned)
+    };
+    assert_eq!(
+        application(&mut direct, "find").await.as_deref(),
+        Some("billing")
+    );
+    assert_ne!(
+        application(&mut direct, "count").await.as_deref(),
+        Some("billing")
+    );
+    assert!(
+        direct
+            .command(&db, doc! {"profile": 0})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn current_op_names_the_application_and_the_router() {
+    let rig = Rig::shared().await;
+    let db = unique_name("running");
+    let mut direct = rig.direct().await;
+    let mut through = rig.through().await;
+    let metadata = doc! {"application": {"name": "billing"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    assert!(
+        through
+            .hello(doc! {"client": metadata})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let slow = doc! {"insert": "slow", "documents": [{"_id": 1}]};
+    assert!(direct.command(&db, slow).await.unwrap().is_ok());
+    let find =
+        OpMsg::new(doc! {"find": "slow", "filter": {"$where": "sleep(1000) || true"}, "$db": &db});
+    through.send(&find).await.unwrap();
+    let look = async || {
+        let mut direct = rig.direct().await;
+        let pipeline = vec![
+            doc! {"$currentOp": {}},
+            doc! {"$match": {"ns": format!("{db}.slow")}},
+        ];
+        let command = doc! {"aggregate": 1, "pipeline": pipeline, "cursor": {}};
+        let reply = direct.command("admin", command).await.unwrap();
+        let seen = reply
+            .body
+            .get_document("cursor")
+            .unwrap()
+            .get_array("firstBatch")
+            .unwrap()
+            .clone();
+        let operation = seen.first()?.as_document()?.clone();
+        Some((
+            operation.get_str("appName").ok()?.to_owned(),
+            operation.get_document("clientMetadata").ok()?.clone(),
+        ))
+    };
+    let (name, metadata) = eventually(LIMIT, look).await.unwrap();
+    assert_eq!(name, "billing");
+    assert!(
+        metadata
+            .get_document("mongos")
+            .unwrap()
+            .get_str("version")
+            .unwrap()
+            .contains("seawall")
+    );
+    assert!(through.read_reply().await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn cursors_go_on_and_end_on_any_client_connection() {
+    let rig = Rig::shared().await;
+    let db = unique_name("cursors");
+    let mut first = rig.through().await;
+    let mut second = rig.through().await;
+    let documents: Vec<_> = (0..30).map(|n| doc! {"_id": n}).collect();
+    let insert = doc! {"insert": "c", "documents": documents};
+    assert!(first.command(&db, insert).await.unwrap().is_ok());
+    let find = doc! {"find": "c", "batchSize": 10};
+    let id = first
+        .command(&db, find.clone())
+        .await
+        .unwrap()
+        .cursor_id()
+        .unwrap();
+    let more = |id: i64| doc! {"getMore": id, "collection": "c", "batchSize": 10};
+    for client in [&mut second, &mut first] {
+        let reply = client.command(&db, more(id)).await.unwrap();
+        let batch = reply
+            .body
+            .get_document("cursor")
+            .unwrap()
+            .get_array("nextBatch")
+            .unwrap();
+        assert_eq!(batch.len(), 10);
+    }
+    let id = first.command(&db, find).await.unwrap().cursor_id().unwrap();
+    let kill = doc! {"killCursors": "c", "cursors": [id]};
+    let killed = second.command(&db, kill).await.unwrap();
+    assert_eq!(
+        killed.body.get_array("cursorsKilled").unwrap(),
+        &vec![Bson::Int64(id)]
+    );
+    assert_eq!(first.command(&db, more(id)).await.unwrap().code(), Some(43));
+    // One reply, although the client takes several: the driver then asks again.
+    let find = doc! {"find": "c", "batchSize": 0};
+    let id = first.command(&db, find).await.unwrap().cursor_id().unwrap();
+    let mut more = more(id);
+    more.insert("$db", &db);
+    let exhaust = OpMsg::new(more).flags(EXHAUST_ALLOWED);
+    let reply = first.exchange(&exhaust).await.unwrap();
+    assert!(reply.is_ok() && !reply.has_more_to_come() && reply.cursor_id() == Some(id));
+    assert!(first.command(&db, doc! {"ping": 1}).await.unwrap().is_ok());
+}
