@@ -22,7 +22,7 @@ use crate::{
     auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError},
     client::{self, CredentialMode, CredentialSettings, Credentials, Shared, UserSecret},
     connection::{Connector, TlsError, client_config},
-    limits::Limits,
+    limits::{Limits, OperationPlaces, gather_wake_ups},
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
     pins::Pins,
@@ -296,6 +296,8 @@ impl App {
 
 /// The threads: two runtimes, so that monitors, scrapes and reports never stand in an operation's way.
 struct Planes {
+    /// What the data plane has under way.
+    operations: OperationPlaces,
     /// Clients and servers.
     data: Plane,
     /// Everything else.
@@ -323,10 +325,14 @@ impl Drop for Plane {
 
 impl Planes {
     fn start(settings: &config::Settings) -> io::Result<Self> {
+        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
+        let workers = match settings.runtime.worker_threads {
+            Some(threads) => threads,
+            None => std::thread::available_parallelism()?,
+        };
         let mut data = Builder::new_multi_thread();
-        if let Some(threads) = settings.runtime.worker_threads {
-            data.worker_threads(threads.get());
-        }
+        data.worker_threads(workers.get());
+        gather_wake_ups(&mut data, workers.get(), &operations);
         let data = data.thread_name("seawall-data").enable_all().build()?;
         let mut control = Builder::new_multi_thread();
         let control = control
@@ -334,6 +340,7 @@ impl Planes {
             .thread_name("seawall-control")
             .enable_all();
         Ok(Self {
+            operations,
             data: Plane(Some(data)),
             control: Plane(Some(control.build()?)),
         })
@@ -382,7 +389,7 @@ async fn wire(
         limits: Limits::new(
             max_clients(settings),
             limits.unauthenticated_connections.get(),
-            limits.max_in_flight_operations.get(),
+            planes.operations.clone(),
         ),
         pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
         credentials,

@@ -157,7 +157,8 @@ impl Client {
         };
         let now = Instant::now();
         match message.header.op_code {
-            OpCode::Msg => self.serve_msg(message, now).await,
+            // On the heap for as long as it takes: a client that is idle, as most are, must not carry its size.
+            OpCode::Msg => Box::pin(self.serve_msg(message, now)).await,
             OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
             // A server does not answer opcode 0, and goes on.
             OpCode::Other(0) => {

@@ -1,5 +1,7 @@
 //! What is refused or held: bounds on clients, handshakes and operations, each a permit that ends by itself.
 
+mod parking;
+
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -7,6 +9,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time::Instant,
 };
+
+pub use self::parking::gather_wake_ups;
 
 /// Time between two clients that Seawall closes of its own accord: a hundred reconnects a second can be borne.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
@@ -16,8 +20,31 @@ const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 pub struct Limits {
     clients: Arc<Semaphore>,
     handshakes: Arc<Semaphore>,
-    operations: Semaphore,
+    operations: OperationPlaces,
     next_close: Mutex<Option<Instant>>,
+}
+
+/// The places of operations under way.
+#[derive(Clone, Debug)]
+pub struct OperationPlaces {
+    free: Arc<Semaphore>,
+    all: usize,
+}
+
+impl OperationPlaces {
+    /// So many at a time.
+    pub fn new(max_operations: usize) -> Self {
+        let all = max_operations.min(Semaphore::MAX_PERMITS);
+        Self {
+            free: Arc::new(Semaphore::new(all)),
+            all,
+        }
+    }
+
+    /// Operations that have a place now.
+    pub fn in_flight(&self) -> usize {
+        self.all - self.free.available_permits()
+    }
 }
 
 /// One connected client's place.
@@ -37,12 +64,12 @@ pub struct Permit<'a>(#[expect(dead_code, reason = "held for its drop")] Semapho
 
 impl Limits {
     /// So many at a time.
-    pub fn new(max_clients: usize, max_handshakes: usize, max_operations: usize) -> Self {
+    pub fn new(max_clients: usize, max_handshakes: usize, operations: OperationPlaces) -> Self {
         let semaphore = |n: usize| Semaphore::new(n.min(Semaphore::MAX_PERMITS));
         Self {
             clients: Arc::new(semaphore(max_clients)),
             handshakes: Arc::new(semaphore(max_handshakes)),
-            operations: semaphore(max_operations),
+            operations,
             next_close: Mutex::new(None),
         }
     }
@@ -65,13 +92,14 @@ impl Limits {
 
     /// A place for an operation at once, if there is one.
     pub fn try_admit(&self) -> Option<Permit<'_>> {
-        self.operations.try_acquire().ok().map(Permit)
+        self.operations.free.try_acquire().ok().map(Permit)
     }
 
     /// A place for an operation, in order of arrival.
     pub async fn admit(&self) -> Permit<'_> {
         Permit(
             self.operations
+                .free
                 .acquire()
                 .await
                 .expect("the semaphore is never closed"),
@@ -93,20 +121,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn places_come_free_when_their_permits_end() {
-        let limits = Limits::new(1, 1, 1);
+        let limits = Limits::new(1, 1, OperationPlaces::new(1));
         let client = limits.admit_client().unwrap();
         assert!(limits.admit_client().is_none());
         drop(client);
         assert!(limits.admit_client().is_some());
         let operation = limits.try_admit().unwrap();
         assert!(limits.try_admit().is_none());
+        assert_eq!(limits.operations.in_flight(), 1);
         drop(operation);
+        assert_eq!(limits.operations.in_flight(), 0);
         let _operation = limits.admit().await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn closes_are_spread_out() {
-        let limits = Limits::new(1, 1, 1);
+        let limits = Limits::new(1, 1, OperationPlaces::new(1));
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);

@@ -187,10 +187,17 @@ fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
         return;
     };
     let mut closing = door.closing.clone();
-    let served = serve_accepted(door.clone(), stream, peer, client, handshake);
+    // Pinned outside the task: moved into it, it would take its place twice for the connection's whole life.
+    let mut served = Box::pin(serve_accepted(
+        door.clone(),
+        stream,
+        peer,
+        client,
+        handshake,
+    ));
     door.tracker.spawn(async move {
         tokio::select! {
-            () = served => {}
+            () = &mut served => {}
             // Spread out: each has its place among a hundred.
             _ = closing.wait_for(|percent| *percent > number % 100) => {}
         }
@@ -208,7 +215,7 @@ async fn serve_accepted(
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(acceptor)) => {
-            match timeout(TLS_LIMIT, acceptor.accept(stream)).await {
+            match timeout(TLS_LIMIT, Box::pin(acceptor.accept(stream))).await {
                 Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, peer = %peer.text, "TLS handshake");
