@@ -191,7 +191,7 @@ impl Credentials {
 
     fn is_fresh(&self, known: &Known, now: Instant) -> bool {
         let age = now.saturating_duration_since(known.confirmed_at);
-        !known.is_doubted && (age < FRESH_FOR || self.has_configured_keys(&known.credentials))
+        !known.is_doubted() && (age < FRESH_FOR || self.has_configured_keys(&known.credentials))
     }
 
     /// What a login of `user` goes on with.
@@ -222,7 +222,7 @@ impl Credentials {
         if self.is_fresh(&known, now) {
             return Some(known);
         }
-        let limit = if known.is_doubted {
+        let limit = if known.is_doubted() {
             DOUBTED_LIMIT
         } else {
             FRESHEN_LIMIT
@@ -248,19 +248,30 @@ impl Credentials {
         drop(readings);
         let (me, user, identity) = (Arc::clone(self), user.clone(), Arc::clone(identity));
         self.runtime.spawn(async move {
-            let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
-            let reading = reading.unwrap_or(Reading::Unavailable);
-            me.take_reading(&user, &identity, reading);
+            // What is doubted while the first reading runs needs a second one, begun after it.
+            for _ in 0..2 {
+                let asked_at = Instant::now();
+                let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
+                let reading = reading.unwrap_or(Reading::Unavailable);
+                me.take_reading(&user, &identity, reading, asked_at);
+                if !me.store.lock().is_doubted(&user) {
+                    break;
+                }
+            }
             me.readings.lock().remove(&user);
             sender.send_replace(true);
         });
         receiver
     }
 
-    fn take_reading(&self, user: &UserName, identity: &Arc<Identity>, reading: Reading) {
-        self.store
-            .lock()
-            .confirm(user, identity, reading, Instant::now());
+    fn take_reading(
+        &self,
+        user: &UserName,
+        identity: &Arc<Identity>,
+        reading: Reading,
+        asked_at: Instant,
+    ) {
+        self.store.lock().confirm(user, identity, reading, asked_at);
         if identity.standing() != Standing::Good {
             tracing::info!(user = %user.name, source = %user.source, "user's keys dropped");
             for pool in &self.topology.snapshot().pools {
@@ -278,7 +289,7 @@ impl Credentials {
 
     /// A proof failed: perhaps the password was changed.
     pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
-        self.store.lock().doubt(user);
+        self.store.lock().doubt(user, Instant::now());
         drop(self.read_again(user, identity));
     }
 
@@ -288,14 +299,24 @@ impl Credentials {
             return;
         }
         let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
-        self.take_reading(&UserName { name, source }, identity, Reading::Refused);
+        self.take_reading(
+            &UserName { name, source },
+            identity,
+            Reading::Refused,
+            Instant::now(),
+        );
     }
 
     /// A server no longer knows the user of a connection: it was dropped, and nothing brings this user back. Said
     /// at once, since keys that are refused in the meantime would have its clients closed.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
-        self.take_reading(&UserName { name, source }, identity, Reading::Gone);
+        self.take_reading(
+            &UserName { name, source },
+            identity,
+            Reading::Gone,
+            Instant::now(),
+        );
     }
 
     /// The mechanisms of a user, asked of a server if nothing is known; empty if there is no such user.

@@ -24,10 +24,17 @@ pub(in crate::client) struct UserName {
 pub(in crate::client) struct Known {
     pub(in crate::client) identity: Arc<Identity>,
     pub(in crate::client) credentials: Arc<auth::Credentials>,
-    /// When a server last said so.
+    /// When a server was last asked that said so.
     pub(in crate::client) confirmed_at: Instant,
-    /// A proof failed against these keys, and they have not been confirmed since.
-    pub(in crate::client) is_doubted: bool,
+    /// When a proof last failed against these keys, if they have not been confirmed since.
+    doubted_at: Option<Instant>,
+}
+
+impl Known {
+    /// Whether a proof failed against these keys, and they have not been confirmed since.
+    pub(in crate::client) fn is_doubted(&self) -> bool {
+        self.doubted_at.is_some()
+    }
 }
 
 /// What a server's reading of a user's keys means for what was known.
@@ -109,6 +116,7 @@ impl Store {
     }
 
     /// Takes in a user that was read for the first time, or anew; the identity stays if the user is the same.
+    /// `now` is when the server was asked: what was doubted after that, it did not answer.
     pub(super) fn learn(
         &mut self,
         user: UserName,
@@ -122,6 +130,10 @@ impl Store {
         let same = self
             .known(&user, now)
             .filter(|k| k.credentials.user_id == credentials.user_id);
+        let doubted_at = same
+            .as_ref()
+            .and_then(|known| known.doubted_at)
+            .filter(|doubted_at| *doubted_at > now);
         let identity = match same {
             Some(known) => {
                 keep_fitting_login(&known.identity, &credentials);
@@ -147,7 +159,7 @@ impl Store {
             identity,
             credentials: Arc::new(credentials),
             confirmed_at: now,
-            is_doubted: false,
+            doubted_at,
         };
         bounded(&mut self.known, self.max_users, |known| {
             now.saturating_duration_since(known.confirmed_at) < self.max_stale
@@ -193,10 +205,15 @@ impl Store {
     }
 
     /// A proof failed against what is known.
-    pub(super) fn doubt(&mut self, user: &UserName) {
+    pub(super) fn doubt(&mut self, user: &UserName, now: Instant) {
         if let Some(known) = self.known.get_mut(user) {
-            known.is_doubted = true;
+            known.doubted_at = Some(now);
         }
+    }
+
+    /// Whether a proof failed since the servers were last asked.
+    pub(super) fn is_doubted(&self, user: &UserName) -> bool {
+        self.known.get(user).is_some_and(Known::is_doubted)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -297,6 +314,20 @@ mod tests {
         assert_eq!(after.identity.id(), before.identity.id());
         assert!(matches!(after.identity.login(), Login::Unknown));
         assert_eq!(after.identity.standing(), Standing::Good);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_begun_before_a_proof_failed_does_not_end_the_doubt() {
+        let (mut store, began) = (store(), Instant::now());
+        let known = learn(&mut store, "u", "one", 1, began);
+        store.doubt(&user("u"), began + Duration::from_millis(2));
+        let reading = || Reading::Keys(Box::new(credentials("u", "one", 1).0));
+        let asked = began + Duration::from_millis(1);
+        store.confirm(&user("u"), &known.identity, reading(), asked);
+        assert!(store.is_doubted(&user("u")));
+        let asked = began + Duration::from_millis(3);
+        store.confirm(&user("u"), &known.identity, reading(), asked);
+        assert!(!store.is_doubted(&user("u")));
     }
 
     #[tokio::test(start_paused = true)]
