@@ -91,7 +91,7 @@ impl Setup {
             set,
             targets,
             identity,
-            connector: Connector::new(None, Duration::from_secs(30), nonces),
+            connector: Connector::new(None, Vec::new(), Duration::from_secs(30), nonces),
             metrics: observer.server("bench"),
             _scratch: scratch,
         };

@@ -13,8 +13,8 @@ use crate::check::is_connection_string;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::secret::Secret;
 use crate::settings::{
-    Admin, Auth, Credentials, Deployment, Limits, Listen, Log, Pool, Runtime, ScramKeys, Settings,
-    Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
+    Admin, Auth, Compressor, Credentials, Deployment, Limits, Listen, Log, Pool, Runtime,
+    ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
 };
 use crate::{MAX_SECRET_BYTES, base64, defaults, file, read_bounded};
 
@@ -76,8 +76,35 @@ fn listen(written: file::Listen, problems: &mut Problems) -> Listen {
             .max_client_connections
             .unwrap_or(defaults::MAX_CLIENT_CONNECTIONS),
         backlog: written.backlog.unwrap_or(defaults::BACKLOG),
+        compressors: compressors(
+            written
+                .compressors
+                .as_deref()
+                .unwrap_or(defaults::COMPRESSORS),
+            problems,
+        ),
         tls: written.tls.and_then(|written| tls(written, problems)),
     }
+}
+
+fn compressors(written: &str, problems: &mut Problems) -> Vec<Compressor> {
+    let mut compressors = Vec::new();
+    let names = written.split(',').filter(|_| written != "disabled");
+    for name in names {
+        let mut all = Compressor::ALL.into_iter();
+        match all.find(|compressor| compressor.name() == name.trim()) {
+            Some(compressor) if !compressors.contains(&compressor) => compressors.push(compressor),
+            _ => {
+                problems.add(Problem::new(
+                    "listen.compressors",
+                    &shown_text(written),
+                    "must be \"disabled\", or some of snappy, zstd and zlib, each once, joined by commas",
+                ));
+                break;
+            }
+        }
+    }
+    compressors
 }
 
 fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {

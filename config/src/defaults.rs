@@ -18,6 +18,9 @@ pub const MAX_CLIENT_CONNECTIONS: NonZeroUsize = count(18_000);
 /// instead of meeting resets. The kernel may cap it (`net.core.somaxconn`).
 pub const BACKLOG: NonZeroU32 = NonZeroU32::new(4096).expect("a constant above 0");
 
+/// What clients may compress with: all that a server takes by default, in its order.
+pub const COMPRESSORS: &str = "snappy,zstd,zlib";
+
 /// How clients are served.
 pub const MODE: Mode = Mode::Pooled;
 

@@ -33,6 +33,7 @@ pub(crate) struct Listen {
     pub(crate) address: Option<OneOrMore<ListenAddress>>,
     pub(crate) max_client_connections: Option<NonZeroUsize>,
     pub(crate) backlog: Option<NonZeroU32>,
+    pub(crate) compressors: Option<String>,
     pub(crate) tls: Option<Tls>,
 }
 

@@ -35,6 +35,14 @@ pub const KEYS: &[Key] = &[
         meaning: "connections the kernel holds until they are accepted",
     },
     Key {
+        path: "listen.compressors",
+        kind: Kind::Text,
+        default: Some("snappy,zstd,zlib"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "what clients may compress with, joined by commas, or disabled; towards servers the connection string's compressors count",
+    },
+    Key {
         path: "listen.tls.certificate_file",
         kind: Kind::Path,
         default: None,
@@ -523,10 +531,10 @@ const MIN_HEARTBEAT_FREQUENCY_MS: i64 = 500;
 const LARGEST_MESSAGE_BYTES: i64 = 48_000_000;
 
 /// The smallest budget for large messages.
-const MIN_MESSAGE_MEMORY_BYTES: i64 = 64 * 1024 * 1024;
+const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 
 /// A TiB: more than that is a mistake of the unit.
 const MAX_MESSAGE_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
 
-// The largest message must fit into the budget, or it could never be taken.
-const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES);
+// The largest message must fit into the budget's half, be it a request or a reply.
+const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

@@ -47,8 +47,35 @@ pub struct Listen {
     pub max_client_connections: NonZeroUsize,
     /// Connections that the kernel holds for each address until they are accepted.
     pub backlog: NonZeroU32,
+    /// What clients may compress with, none twice.
+    pub compressors: Vec<Compressor>,
     /// With which certificate clients are met; `None` is plain TCP.
     pub tls: Option<Tls>,
+}
+
+/// A way to compress messages that MongoDB knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compressor {
+    /// Fast, and the least of the three.
+    Snappy,
+    /// The smallest for the work.
+    Zstd,
+    /// Known to the oldest clients.
+    Zlib,
+}
+
+impl Compressor {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::Snappy, Self::Zstd, Self::Zlib];
+
+    /// Its name, here and in connection strings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snappy => "snappy",
+            Self::Zstd => "zstd",
+            Self::Zlib => "zlib",
+        }
+    }
 }
 
 /// The certificate that clients see. Both files could be opened when the settings were made.

@@ -430,9 +430,9 @@ const MISTAKES: &[(&str, &str)] = &[
         "deployment.mode = \"direct\": must be \"pooled\"",
     ),
     (
-        "limits.message_memory_bytes = 67108863",
-        "limits.message_memory_bytes = 67108863: \
-         must be an integer from 67108864 to 1099511627776",
+        "limits.message_memory_bytes = 134217727",
+        "limits.message_memory_bytes = 134217727: \
+         must be an integer from 134217728 to 1099511627776",
     ),
     (
         "shapes.enabled = \"yes\"",

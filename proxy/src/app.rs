@@ -28,7 +28,7 @@ use crate::{
     pins::Pins,
     pool,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
-    wire::MemoryBudget,
+    wire::{Compressor, MemoryBudget},
 };
 
 /// How long the clients that are left at the end of a drain are closed over.
@@ -394,7 +394,8 @@ async fn wire(
         pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
         credentials,
         nonces,
-        budget: MemoryBudget::of_bytes(limits.message_memory_bytes),
+        budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
+        reply_budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
         draining: draining_seen,
     });
     Ok((shared, draining))
@@ -414,6 +415,7 @@ fn connector(
     };
     Ok(Connector::new(
         tls,
+        named(&deployment.compressors()),
         settings.deployment.connect_timeout,
         Arc::clone(nonces),
     ))
@@ -505,8 +507,21 @@ fn client_settings(settings: &config::Settings) -> client::Settings {
         wait_queue_timeout: settings.pool.wait_queue_timeout,
         client_write_idle_timeout: settings.limits.client_write_idle_timeout,
         name_applications: settings.deployment.name_applications,
+        compressors: named(
+            &settings
+                .listen
+                .compressors
+                .iter()
+                .map(|c| c.name())
+                .collect::<Vec<_>>(),
+        ),
         host: first.map_or(host.clone(), |address| format!("{host} {address}")),
     }
+}
+
+fn named(compressors: &[&str]) -> Vec<Compressor> {
+    let named = compressors.iter().copied().filter_map(Compressor::parse);
+    named.collect()
 }
 
 fn credential_settings(

@@ -2,9 +2,10 @@
 
 use bson::RawDocument;
 
+use super::forward::pack;
 use crate::{
     command::ErrorReply,
-    wire::{self, CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME},
+    wire::{self, CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME, Message},
 };
 
 /// What a request needs of its answer.
@@ -12,6 +13,8 @@ use crate::{
 pub(super) struct ReplyTo {
     pub(super) request_id: i32,
     pub(super) form: Form,
+    /// How the request was compressed: a server compresses its answer exactly then, and in the same way.
+    pub(super) compressor: Option<Compressor>,
 }
 
 /// The opcode it came in.
@@ -31,6 +34,23 @@ const AWAIT_CAPABLE: u32 = 8;
 const QUERY_FAILURE: u32 = 2;
 
 impl ReplyTo {
+    /// What a message's answer has to be like.
+    pub(super) fn of(message: &Message, form: Form) -> Self {
+        Self {
+            request_id: message.header.request_id,
+            form,
+            compressor: message.compressor,
+        }
+    }
+
+    /// A complete answer as it goes on the wire.
+    pub(super) async fn pack(self, plain: Vec<u8>) -> Vec<u8> {
+        match self.compressor {
+            None => plain,
+            Some(compressor) => pack(plain, compressor).await,
+        }
+    }
+
     /// Whether the sender wants no answer, not even an error.
     pub(super) fn is_unwanted(self) -> bool {
         matches!(self.form, Form::Msg { flags } if flags & MORE_TO_COME != 0)

@@ -1,7 +1,7 @@
 //! A request's bytes to a server, unchanged but for the few edits that are listed here, and the reply back.
 //!
 //! The edits: `moreToCome` and `exhaustAllowed` cleared (one request has one reply), `$client` added, the
-//! remainder of `maxTimeMS`, a new checksum where there was one. A reply of up to [`HELD_REPLY_BYTES`] is held
+//! remainder of `maxTimeMS`, a new checksum where there was one; compression is each side's own. A reply of up to [`HELD_REPLY_BYTES`] is held
 //! until it is complete, so that an error in it can be acted upon; a larger one is forwarded as it comes.
 
 use std::{
@@ -13,16 +13,19 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    task::spawn_blocking,
     time::{Instant, timeout},
 };
 
 use crate::{
     command::{Command, MaxTime, ReplyFacts, ReplyScanner},
+    connection::Connection,
     observe::{Observation, Phase},
     wire::{
-        EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, Message,
-        MessageReader, OpCode, OpMsg, Stream, checksum, with_scratch,
+        COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header,
+        InflateError, MAX_MESSAGE_BYTES, MORE_TO_COME, MemoryBudget, MemoryShare, Message,
+        MessageReader, OpCode, OpMsg, Stream, checksum, deflate, with_scratch,
     },
 };
 
@@ -41,7 +44,39 @@ pub(super) struct Outgoing<'m> {
     body_length: [u8; 4],
     max_time: [u8; 8],
     checksum: Option<[u8; 4]>,
+    /// Commands that carry credentials are not (compression specification).
+    may_be_compressed: bool,
     layout: Layout<'m>,
+}
+
+/// Commands of the compression specification's list that are not answered here.
+const NEVER_COMPRESSED: &[&[u8]] = &[
+    b"createUser",
+    b"updateUser",
+    b"copydbSaslStart",
+    b"copydbgetnonce",
+    b"copydb",
+];
+
+/// Compressing more than this takes long enough to be left to a thread of its own.
+const PACK_ELSEWHERE_BYTES: usize = 128 * 1024;
+
+/// Compresses a message, or gives it back: a plain one is always allowed.
+pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor) -> Vec<u8> {
+    let is_large = plain.len() > PACK_ELSEWHERE_BYTES;
+    let pack = move || {
+        deflate(&plain, compressor).unwrap_or_else(|error| {
+            tracing::warn!(%error, "message not compressed");
+            plain
+        })
+    };
+    if is_large {
+        spawn_blocking(pack)
+            .await
+            .expect("compressing does not panic")
+    } else {
+        pack()
+    }
 }
 
 /// Where the edits fall in the client's message.
@@ -101,6 +136,7 @@ impl<'m> Outgoing<'m> {
             body_length,
             max_time,
             checksum: None,
+            may_be_compressed: !NEVER_COMPRESSED.contains(&command.name),
             layout,
         };
         if parsed.has_checksum() {
@@ -134,14 +170,27 @@ impl<'m> Outgoing<'m> {
         ]
     }
 
-    /// Its size on the wire.
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.pieces().concat();
+        bytes.extend(self.checksum.iter().flatten());
+        bytes
+    }
+
+    /// Its size on the wire, uncompressed.
     pub(super) fn len(&self) -> usize {
         let checksum_bytes = self.checksum.map_or(0, |c| c.len());
         self.pieces().iter().map(|piece| piece.len()).sum::<usize>() + checksum_bytes
     }
 
-    /// Writes it whole.
-    pub(super) async fn write(&self, stream: &mut Stream) -> io::Result<()> {
+    /// Writes it whole, compressed if its connection allows.
+    pub(super) async fn write(&self, connection: &mut Connection) -> io::Result<()> {
+        let compressor = connection.compressor.filter(|_| self.may_be_compressed);
+        let stream = &mut connection.stream;
+        if let Some(compressor) = compressor {
+            let packed = pack(self.to_bytes(), compressor).await;
+            stream.write_all(&packed).await?;
+            return stream.flush().await;
+        }
         let mut written = 0;
         let length = self.len();
         while written < length {
@@ -225,10 +274,17 @@ pub(super) enum RelayError {
     },
 }
 
+/// A whole reply, not yet sent.
+pub(super) struct HeldReply {
+    pub(super) bytes: Vec<u8>,
+    /// Its part of the memory for replies, if it is large.
+    pub(super) share: Option<MemoryShare>,
+}
+
 /// A reply that was held, or what a forwarded one said.
 pub(super) enum Reply {
     /// Complete, and not yet sent.
-    Held(Vec<u8>, ReplyFacts),
+    Held(HeldReply, ReplyFacts),
     /// Sent as it came.
     Forwarded { facts: ReplyFacts, bytes: usize },
 }
@@ -302,11 +358,20 @@ async fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     }
 }
 
-/// Reads the reply to `request_id` and, if it is large, forwards it.
+/// Which reply is awaited, and what may be done with a large one.
+#[derive(Clone, Copy)]
+pub(super) struct Awaited<'a> {
+    pub(super) request_id: i32,
+    /// Whether the client wants it compressed, for which it has to be whole.
+    pub(super) is_packed: bool,
+    pub(super) budget: &'a MemoryBudget,
+}
+
+/// Reads the awaited reply and, if it is large and plain on both sides, forwards it as it comes.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
-    request_id: i32,
+    awaited: Awaited<'_>,
     observation: &mut Observation<'_>,
 ) -> Result<Reply, RelayError> {
     let mut held = Vec::new();
@@ -317,35 +382,95 @@ pub(super) async fn relay_reply(
         None => return Err(RelayError::ClientGone { unread_bytes: None }),
         Some(Ok(_)) => observation.enter(Phase::Receive, Instant::now()),
     }
-    let length = loop {
+    let header = loop {
         if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
-            break check_header(head, request_id)?;
+            break check_header(head, awaited.request_id)?;
         }
         read_more(client, server, &mut held, None).await?;
     };
+    let length = header.message_length;
     if held.len() > length {
         return Err(RelayError::Foreign("bytes after the reply"));
     }
-    if length <= HELD_REPLY_BYTES {
-        while held.len() < length {
-            read_more(client, server, &mut held, Some(length)).await?;
-        }
-        let facts = scan(&held)?;
-        return Ok(Reply::Held(held, facts));
+    if header.op_code == OpCode::Compressed {
+        return inflate_reply(client, server, held, length, awaited).await;
     }
-    forward_large(client, server, held, length).await
+    let share = match length {
+        _ if length <= HELD_REPLY_BYTES => None,
+        // For the reply and for what it is compressed into.
+        _ if awaited.is_packed => match awaited.budget.try_reserve(2 * length) {
+            Some(share) => Some(share),
+            // It goes on plain, which is always allowed.
+            None => return forward_large(client, server, held, length).await,
+        },
+        _ => return forward_large(client, server, held, length).await,
+    };
+    read_whole(client, server, &mut held, length).await?;
+    let facts = scan(&held)?;
+    Ok(Reply::Held(HeldReply { bytes: held, share }, facts))
 }
 
-fn check_header(head: &[u8; HEADER_BYTES], request_id: i32) -> Result<usize, RelayError> {
+async fn read_whole(
+    client: &mut ClientEnd<'_>,
+    server: &mut Stream,
+    held: &mut Vec<u8>,
+    length: usize,
+) -> Result<(), RelayError> {
+    held.reserve_exact(length - held.len());
+    while held.len() < length {
+        read_more(client, server, held, Some(length)).await?;
+    }
+    Ok(())
+}
+
+/// A compressed reply is held whole: it says nothing before it is inflated.
+async fn inflate_reply(
+    client: &mut ClientEnd<'_>,
+    server: &mut Stream,
+    mut held: Vec<u8>,
+    length: usize,
+    awaited: Awaited<'_>,
+) -> Result<Reply, RelayError> {
+    while held.len() < COMPRESSED_HEAD_BYTES.min(length) {
+        read_more(client, server, &mut held, Some(length)).await?;
+    }
+    let wrong = |error: InflateError| {
+        tracing::warn!(%error, "compressed reply");
+        RelayError::Foreign("compressed, and not what it says")
+    };
+    let head = CompressedHead::parse(&held, MAX_MESSAGE_BYTES).map_err(wrong)?;
+    let inflated_length = head.inner.message_length;
+    if head.inner.op_code != OpCode::Msg || inflated_length < REPLY_HEAD_BYTES {
+        return Err(RelayError::Foreign("not OP_MSG"));
+    }
+    let bytes = length + inflated_length * if awaited.is_packed { 2 } else { 1 };
+    let share = match length.max(inflated_length) > HELD_REPLY_BYTES {
+        true => Some(awaited.budget.reserve(bytes).await),
+        false => None,
+    };
+    read_whole(client, server, &mut held, length).await?;
+    let inflated = if inflated_length > PACK_ELSEWHERE_BYTES {
+        let inflating = spawn_blocking(move || head.inflate(&held)).await;
+        inflating.map_err(|error| RelayError::MidReply(io::Error::other(error)))?
+    } else {
+        head.inflate(&held)
+    };
+    let bytes = inflated.map_err(wrong)?;
+    let facts = scan(&bytes)?;
+    Ok(Reply::Held(HeldReply { bytes, share }, facts))
+}
+
+fn check_header(head: &[u8; HEADER_BYTES], request_id: i32) -> Result<Header, RelayError> {
     let header = Header::parse(head, MAX_MESSAGE_BYTES)
         .map_err(|_| RelayError::Foreign("length out of range"))?;
     if header.response_to != request_id {
         return Err(RelayError::Foreign("answers another request"));
     }
-    if header.op_code != OpCode::Msg || header.message_length < REPLY_HEAD_BYTES {
+    let is_reply = matches!(header.op_code, OpCode::Msg | OpCode::Compressed);
+    if !is_reply || header.message_length < REPLY_HEAD_BYTES {
         return Err(RelayError::Foreign("not OP_MSG"));
     }
-    Ok(header.message_length)
+    Ok(header)
 }
 
 fn scan(reply: &[u8]) -> Result<ReplyFacts, RelayError> {
@@ -476,7 +601,7 @@ pub(super) async fn drain_reply(
         None => {
             let length = loop {
                 if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
-                    break check_header(head, request_id)?;
+                    break check_header(head, request_id)?.message_length;
                 }
                 if poll_fn(|cx| poll_read_into(cx, server, &mut held))
                     .await

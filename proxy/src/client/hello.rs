@@ -9,7 +9,7 @@ use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr}
 use crate::{
     command::{ErrorReply, SHUTDOWN_IN_PROGRESS},
     topology::Description,
-    wire::{MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES},
+    wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES},
 };
 
 /// The newest wire version whose commands Seawall has been told apart from (8.0).
@@ -37,6 +37,39 @@ pub(super) struct Hello {
     pub(super) sasl_supported_mechs: Option<String>,
     pub(super) speculative: Option<RawDocumentBuf>,
     pub(super) metadata: Option<RawDocumentBuf>,
+    /// Those of ours that it offers; `None` where it says nothing of compression.
+    pub(super) compressors: Option<Compressors>,
+}
+
+/// Some of the compressors, in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Compressors([Option<Compressor>; Compressor::ALL.len()]);
+
+impl Compressors {
+    fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        let mut compressors = Self::default();
+        for compressor in names.filter_map(Compressor::parse) {
+            let is_known = compressors.iter().any(|known| known == compressor);
+            let free = compressors.0.iter_mut().find(|place| place.is_none());
+            if let (false, Some(place)) = (is_known, free) {
+                *place = Some(compressor);
+            }
+        }
+        compressors
+    }
+
+    /// Those that are among `allowed`, in their own order.
+    pub(super) fn among(self, allowed: &[Compressor]) -> Self {
+        Self::of(
+            self.iter()
+                .filter(|c| allowed.contains(c))
+                .map(Compressor::name),
+        )
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Compressor> {
+        self.0.iter().copied().flatten()
+    }
 }
 
 impl Hello {
@@ -71,6 +104,14 @@ impl Hello {
         if let Ok(Some(RawBsonRef::Document(command))) = body.get("speculativeAuthenticate") {
             hello.speculative = Some(check_speculative(command)?);
         }
+        hello.compressors = match body.get("compression") {
+            Ok(Some(RawBsonRef::Array(names))) => {
+                let names = names.into_iter().filter_map(Result::ok);
+                Some(Compressors::of(names.filter_map(|name| name.as_str())))
+            }
+            Ok(None) => None,
+            _ => return Err(ErrorReply::new(14, "compression must be an array")),
+        };
         if let Ok(Some(RawBsonRef::Document(metadata))) = body.get("client") {
             hello.metadata = Some(check_metadata(metadata, is_first)?);
         }
@@ -186,6 +227,7 @@ pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> 
 pub(super) struct Greeting<'a> {
     pub(super) description: &'a Description,
     pub(super) connection_id: i32,
+    pub(super) compressors: Compressors,
     pub(super) mechanisms: Option<Vec<String>>,
     pub(super) speculative: Option<RawDocumentBuf>,
 }
@@ -227,6 +269,11 @@ impl Greeting<'_> {
         reply.append(cstr!("maxWireVersion"), max_wire_version);
         if is_standalone {
             reply.append(cstr!("readOnly"), false);
+        }
+        if self.compressors != Compressors::default() {
+            let mut array = RawArrayBuf::new();
+            self.compressors.iter().for_each(|c| array.push(c.name()));
+            reply.append(cstr!("compression"), array);
         }
         if let Some(mechanisms) = self.mechanisms.filter(|m| !m.is_empty()) {
             let mut array = RawArrayBuf::new();

@@ -37,8 +37,8 @@ use crate::{
     shape::{Input, Sequence},
     topology::Topology,
     wire::{
-        MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, OpCode, OpMsg, OpQuery, ReadError,
-        Stream,
+        Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, OpCode, OpMsg,
+        OpQuery, ReadError, Stream,
     },
 };
 
@@ -47,7 +47,7 @@ use self::{
     answer::{Form, ReplyTo, requires_authentication},
     credentials::UserName,
     forward::ClientEnd,
-    hello::{Greeting, Hello, client_element, quiesce},
+    hello::{Compressors, Greeting, Hello, client_element, quiesce},
     login::{Login, Surroundings},
 };
 
@@ -66,6 +66,8 @@ pub struct Settings {
     pub client_write_idle_timeout: Duration,
     /// Whether commands carry `$client`.
     pub name_applications: bool,
+    /// What clients may compress with.
+    pub compressors: Vec<Compressor>,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
 }
@@ -87,8 +89,11 @@ pub struct Shared {
     pub credentials: Arc<Credentials>,
     /// Nonces.
     pub nonces: Arc<NonceSource>,
-    /// Memory for large messages.
+    /// Memory for large requests.
     pub budget: MemoryBudget,
+    /// Memory for large replies that have to be held whole. A budget of its own: who holds a request waits
+    /// for it, and must not wait for others who do the same.
+    pub reply_budget: MemoryBudget,
     /// When draining ends, once it has begun.
     pub draining: watch::Receiver<Option<Instant>>,
 }
@@ -120,6 +125,8 @@ struct Client {
     next_reply_id: i32,
     has_greeted: bool,
     announces_backpressure: bool,
+    /// Negotiated in a hello, in the client's order.
+    compressors: Compressors,
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     login: Option<Box<Login>>,
@@ -141,6 +148,7 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
         next_reply_id: 1,
         has_greeted: false,
         announces_backpressure: false,
+        compressors: Compressors::default(),
         client_element: None,
         identity,
         login: None,
@@ -156,6 +164,10 @@ impl Client {
             return Err(End::Gone);
         };
         let now = Instant::now();
+        let message = match message.header.op_code {
+            OpCode::Compressed => Box::pin(self.inflate(message)).await?,
+            _ => message,
+        };
         match message.header.op_code {
             // On the heap for as long as it takes: a client that is idle, as most are, must not carry its size.
             OpCode::Msg => Box::pin(self.serve_msg(message, now)).await,
@@ -166,8 +178,7 @@ impl Client {
                 Ok(())
             }
             OpCode::Other(OP_GET_MORE) => {
-                self.refuse_legacy_read(message.header.request_id, "OP_GET_MORE")
-                    .await
+                Box::pin(self.refuse_legacy_read(&message, "OP_GET_MORE")).await
             }
             OpCode::Reply | OpCode::Compressed | OpCode::Other(_) => self.close("unknown_opcode"),
         }
@@ -177,10 +188,7 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let handshake_until = self.handshake.as_ref().map(|(_, deadline)| *deadline);
         let carried_until = self.login.as_ref().and_then(|login| login.deadline());
-        let max = match &self.identity {
-            Some(_) => MAX_MESSAGE_BYTES,
-            None => shared.settings.pre_auth_message_bytes,
-        };
+        let max = self.max_message_bytes();
         let next = self.reader.next(&mut self.stream, max, &shared.budget);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
             None => next.await,
@@ -202,13 +210,34 @@ impl Client {
         }
     }
 
+    /// The message inside a compressed one; one that is not what it says closes, as at a server.
+    async fn inflate(&self, message: Message) -> Result<Message, End> {
+        let shared = Arc::clone(&self.shared);
+        let inflated = message
+            .inflate(self.max_message_bytes(), &shared.budget)
+            .await;
+        match inflated {
+            Ok(message) => Ok(message),
+            Err(error) => {
+                tracing::debug!(%error, peer = %self.peer.text, "compressed message");
+                self.close("compressed")
+            }
+        }
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        match &self.identity {
+            Some(_) => MAX_MESSAGE_BYTES,
+            None => self.shared.settings.pre_auth_message_bytes,
+        }
+    }
+
     fn close<T>(&self, reason: &'static str) -> Result<T, End> {
         self.shared.observer.unobserved(reason);
         Err(End::Closed)
     }
 
     async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
-        let request_id = message.header.request_id;
         let parsed = match OpMsg::parse(&message.bytes) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -217,21 +246,14 @@ impl Client {
                     return Err(End::Closed);
                 };
                 let flags = flags_of(&message.bytes);
-                let reply_to = ReplyTo {
-                    request_id,
-                    form: Form::Msg { flags },
-                };
+                let reply_to = ReplyTo::of(&message, Form::Msg { flags });
                 return self
                     .refuse(reply_to, &ErrorReply::new(code, error.to_string()))
                     .await;
             }
         };
-        let reply_to = ReplyTo {
-            request_id,
-            form: Form::Msg {
-                flags: parsed.flags,
-            },
-        };
+        let flags = parsed.flags;
+        let reply_to = ReplyTo::of(&message, Form::Msg { flags });
         let command = match Command::inspect(parsed.body) {
             Ok(command) => command,
             Err(error) => {
@@ -256,10 +278,7 @@ impl Client {
     }
 
     async fn serve_query(&mut self, message: &Message, now: Instant) -> Result<(), End> {
-        let reply_to = ReplyTo {
-            request_id: message.header.request_id,
-            form: Form::Query,
-        };
+        let reply_to = ReplyTo::of(message, Form::Query);
         let Some(query) = OpQuery::parse(&message.bytes) else {
             return self.close("op_query");
         };
@@ -267,9 +286,7 @@ impl Client {
             .command_database()
             .and_then(|db| std::str::from_utf8(db).ok());
         let Some(db) = db else {
-            return self
-                .refuse_legacy_read(reply_to.request_id, "OP_QUERY")
-                .await;
+            return self.refuse_legacy_read(message, "OP_QUERY").await;
         };
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
@@ -305,12 +322,9 @@ impl Client {
     }
 
     /// Reads by opcodes that servers no longer serve.
-    async fn refuse_legacy_read(&mut self, request_id: i32, op_code: &str) -> Result<(), End> {
+    async fn refuse_legacy_read(&mut self, message: &Message, op_code: &str) -> Result<(), End> {
         self.shared.observer.unobserved("legacy_read");
-        let reply_to = ReplyTo {
-            request_id,
-            form: Form::LegacyRead,
-        };
+        let reply_to = ReplyTo::of(message, Form::LegacyRead);
         let message =
             format!("{op_code} is no longer supported. The client driver may require an upgrade");
         let reply = rawdoc! { "$err": message, "code": 5_739_101, "ok": 0.0 };
@@ -405,6 +419,9 @@ impl Client {
             let host = &self.shared.settings.host;
             self.client_element = client_element(metadata, host, &self.peer.text);
         }
+        if let Some(offered) = hello.compressors {
+            self.compressors = offered.among(&self.shared.settings.compressors);
+        }
         if hello.is_monitors() {
             // Closing it would make the driver give up the server and all its connections.
             self.handshake = None;
@@ -430,6 +447,7 @@ impl Client {
         let greeting = Greeting {
             description: &snapshot.description,
             connection_id: self.connected.id(),
+            compressors: self.compressors,
             mechanisms,
             speculative,
         };
@@ -569,7 +587,7 @@ impl Client {
         }
         let id = self.next_reply_id;
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
-        let bytes = reply_to.encode(id, reply);
+        let bytes = reply_to.pack(reply_to.encode(id, reply)).await;
         let write_idle = self.shared.settings.client_write_idle_timeout;
         let mut end = ClientEnd {
             stream: &mut self.stream,

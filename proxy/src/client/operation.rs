@@ -7,7 +7,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     Client, End, Shared,
     answer::ReplyTo,
-    forward::{ClientEnd, Outgoing, RelayError, Reply, drain_reply, is_quiet, relay_reply},
+    forward::{
+        Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, drain_reply, is_quiet,
+        relay_reply,
+    },
 };
 use crate::{
     auth::{Identity, Standing},
@@ -46,8 +49,8 @@ struct Operation<'a> {
 
 /// How an operation ends for its client.
 enum Ended {
-    /// These bytes are its answer.
-    Answer(Vec<u8>, Outcome, u64),
+    /// This is its answer, with the number of its documents.
+    Answer(HeldReply, Outcome, u64),
     /// It was answered as the reply came.
     Answered(Outcome),
     /// The client has left.
@@ -108,11 +111,14 @@ impl Client {
                 observation.finish(outcome, Instant::now());
                 Ok(())
             }
-            Ended::Answer(bytes, outcome, documents) => {
+            Ended::Answer(reply, outcome, documents) => {
                 observation.enter(Phase::Send, Instant::now());
                 if !reply_to.is_unwanted() {
-                    end.send(&bytes).await.map_err(|_| End::Gone)?;
-                    observation.add_reply(bytes.len(), documents);
+                    let plain_bytes = reply.bytes.len();
+                    let packed = reply_to.pack(reply.bytes).await;
+                    end.send(&packed).await.map_err(|_| End::Gone)?;
+                    drop(reply.share);
+                    observation.add_reply(plain_bytes, documents);
                 }
                 observation.finish(outcome, Instant::now());
                 Ok(())
@@ -400,7 +406,8 @@ impl Operation<'_> {
     }
 
     fn answer(&self, error: &ErrorReply, outcome: Outcome) -> Ended {
-        Ended::Answer(self.reply_to.encode(0, &error.to_document()), outcome, 0)
+        let bytes = self.reply_to.encode(0, &error.to_document());
+        Ended::Answer(HeldReply { bytes, share: None }, outcome, 0)
     }
 
     /// What is left of `maxTimeMS` after a wait, in milliseconds, if the wait was worth telling.
@@ -427,7 +434,7 @@ impl Operation<'_> {
             remaining,
         );
         let generation = checkout.connection().generation;
-        if let Err(error) = outgoing.write(&mut checkout.connection().stream).await {
+        if let Err(error) = outgoing.write(checkout.connection()).await {
             self.shared
                 .topology
                 .report_failure(checkout.pool(), generation);
@@ -435,9 +442,14 @@ impl Operation<'_> {
         }
         observation.enter(Phase::Server, Instant::now());
         let request_id = self.message.header.request_id;
+        let awaited = Awaited {
+            request_id,
+            is_packed: self.reply_to.compressor.is_some(),
+            budget: &self.shared.reply_budget,
+        };
         // One that is for nobody is awaited all the same, so that the client's next operation comes after it.
         let server = &mut checkout.connection().stream;
-        let relayed = relay_reply(end, server, request_id, observation).await;
+        let relayed = relay_reply(end, server, awaited, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts)) => {
                 checkout.finish();
@@ -481,12 +493,12 @@ impl Operation<'_> {
     fn settle(
         &self,
         mut checkout: Checkout,
-        reply: Vec<u8>,
+        mut reply: HeldReply,
         facts: ReplyFacts,
         observation: &Observation<'_>,
     ) -> Attempt {
         if facts.code == Some(UNAUTHORIZED) {
-            self.note_unauthorized(&mut checkout, &reply);
+            self.note_unauthorized(&mut checkout, &reply.bytes);
         }
         let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
         let Some(code) = facts.state_change else {
@@ -503,19 +515,17 @@ impl Operation<'_> {
             return Attempt::Again(self.host_unreachable("the primary changed"));
         }
         let body = reply
+            .bytes
             .get(crate::wire::HEADER_BYTES + 5..)
             .unwrap_or_default();
-        let answer = match conceal_state_change(body) {
-            Some(body) => {
-                let flags = match self.reply_to.form {
-                    super::answer::Form::Msg { flags } => flags,
-                    super::answer::Form::Query | super::answer::Form::LegacyRead => 0,
-                };
-                encode_op_msg_like(flags, 0, self.reply_to.request_id, &body)
-            }
-            None => reply,
-        };
-        Attempt::Ended(Ended::Answer(answer, outcome, documents))
+        if let Some(body) = conceal_state_change(body) {
+            let flags = match self.reply_to.form {
+                super::answer::Form::Msg { flags } => flags,
+                super::answer::Form::Query | super::answer::Form::LegacyRead => 0,
+            };
+            reply.bytes = encode_op_msg_like(flags, 0, self.reply_to.request_id, &body);
+        }
+        Attempt::Ended(Ended::Answer(reply, outcome, documents))
     }
 
     /// Pins, and what a reply says of the connection's user.

@@ -2,7 +2,9 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use bson::{Binary, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc, spec::BinarySubtype};
+use bson::{
+    Binary, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc, spec::BinarySubtype,
+};
 use tokio::{
     net::{TcpStream, UnixStream},
     time::{Instant, timeout},
@@ -16,7 +18,7 @@ use super::{Connection, ControlError, ServerAddress, reply_is_ok};
 use crate::{
     auth::{ClientConversation, Identity, Login, NonceSource, ScramError},
     observe::ServerMetrics,
-    wire::Stream,
+    wire::{Compressor, Stream},
 };
 
 /// How far establishing came.
@@ -120,6 +122,7 @@ impl EstablishError {
 #[derive(Clone)]
 pub struct Connector {
     tls: Option<Arc<ClientConfig>>,
+    compressors: Vec<Compressor>,
     limit: Duration,
     nonces: Arc<NonceSource>,
 }
@@ -133,9 +136,19 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// `limit` holds for all steps of a connection together.
-    pub fn new(tls: Option<Arc<ClientConfig>>, limit: Duration, nonces: Arc<NonceSource>) -> Self {
-        Self { tls, limit, nonces }
+    /// Offers `compressors` in this order; `limit` holds for all steps of a connection together.
+    pub fn new(
+        tls: Option<Arc<ClientConfig>>,
+        compressors: Vec<Compressor>,
+        limit: Duration,
+        nonces: Arc<NonceSource>,
+    ) -> Self {
+        Self {
+            tls,
+            compressors,
+            limit,
+            nonces,
+        }
     }
 
     /// A connection on which nobody has authenticated: for questions that need no user, and introductions.
@@ -239,6 +252,11 @@ impl Connector {
     ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
         let stream = self.open(address).await?;
         let mut connection = Connection::new(stream, Instant::now());
+        if !self.compressors.is_empty() {
+            let mut names = RawArrayBuf::new();
+            self.compressors.iter().for_each(|c| names.push(c.name()));
+            hello.append(cstr!("compression"), names);
+        }
         hello.append(cstr!("$db"), "admin");
         let greeting = ask(&mut connection, address, Step::Hello, &hello).await?;
         connection.server_connection_id = match greeting.get("connectionId").ok().flatten() {
@@ -246,6 +264,10 @@ impl Connector {
             Some(RawBsonRef::Int64(id)) => Some(id),
             _ => None,
         };
+        connection.compressor = greeting.get_array("compression").ok().and_then(|names| {
+            let first = names.into_iter().next()?.ok()?;
+            Compressor::parse(first.as_str()?)
+        });
         connection.max_wire_version = greeting.get_i32("maxWireVersion").unwrap_or(0);
         Ok((connection, greeting))
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
-use crate::wire::Stream;
+use crate::wire::{Compressor, Stream};
 
 pub use self::{
     address::{AddressError, ServerAddress},
@@ -47,6 +47,8 @@ pub struct Connection {
     pub server_connection_id: Option<i64>,
     /// The highest wire version the server speaks.
     pub max_wire_version: i32,
+    /// What its requests may be compressed with.
+    pub compressor: Option<Compressor>,
     /// The generation that it was made in.
     pub generation: Generation,
     /// When it was made.
@@ -65,6 +67,7 @@ impl Connection {
             stream,
             server_connection_id: None,
             max_wire_version: 0,
+            compressor: None,
             generation: Generation::default(),
             created_at: now,
             last_used_at: now,

@@ -13,7 +13,7 @@ use mongodb::{
         EventHandler,
         sdam::{SdamEvent, TopologyDescription},
     },
-    options::{ClientOptions, Tls},
+    options::{ClientOptions, Compressor, Tls, TlsOptions},
 };
 use tokio::{sync::Notify, time::sleep};
 
@@ -45,6 +45,19 @@ pub struct DeploymentOptions {
     heartbeat_frequency: Duration,
     /// `None` while a `mongodb+srv` string's name could not be looked up.
     options: Option<Box<ClientOptions>>,
+    /// What the string itself says, whatever DNS may add.
+    written: Box<ClientOptions>,
+}
+
+/// What a `mongodb+srv` string says besides its servers, with TLS as its default.
+async fn written_options(uri: &str) -> Result<ClientOptions, DeploymentError> {
+    let plain = uri.replacen("mongodb+srv://", "mongodb://", 1);
+    let parsed = ClientOptions::parse(plain).await;
+    let mut options = parsed.map_err(|error| DeploymentError::Uri(Box::new(error)))?;
+    options
+        .tls
+        .get_or_insert(Tls::Enabled(TlsOptions::default()));
+    Ok(options)
 }
 
 impl DeploymentOptions {
@@ -58,34 +71,45 @@ impl DeploymentOptions {
             Err(error) if matches!(*error.kind, ErrorKind::DnsResolve { .. }) => None,
             Err(error) => return Err(DeploymentError::Uri(Box::new(error))),
         };
-        if options
-            .as_ref()
-            .is_some_and(|options| options.load_balanced == Some(true))
-        {
+        let written = match &options {
+            Some(options) => options.clone(),
+            None => Box::new(written_options(uri).await?),
+        };
+        if written.load_balanced == Some(true) {
             return Err(DeploymentError::Unsupported("loadBalanced=true"));
         }
         Ok(Self {
             uri: uri.to_owned(),
             heartbeat_frequency,
             options,
+            written,
         })
     }
 
     /// Whether the string names a user: the service account.
     pub fn has_credentials(&self) -> bool {
-        match &self.options {
-            Some(options) => options.credential.is_some(),
-            None => self.uri.contains('@'),
-        }
+        self.written.credential.is_some()
+    }
+
+    /// What the string wants messages to servers compressed with, in order of preference.
+    /// By their names.
+    pub fn compressors(&self) -> Vec<&'static str> {
+        let wanted = self.written.compressors.as_deref();
+        let names = wanted.unwrap_or_default().iter().filter_map(|compressor| {
+            Some(match compressor {
+                Compressor::Snappy => "snappy",
+                Compressor::Zlib { .. } => "zlib",
+                Compressor::Zstd { .. } => "zstd",
+                // One that this version does not know is left out of the negotiation.
+                _ => return None,
+            })
+        });
+        names.collect()
     }
 
     /// TLS as the string wants it: CA file, certificate file, and whether any certificate is taken.
     pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
-        match self
-            .options
-            .as_ref()
-            .and_then(|options| options.tls.clone())?
-        {
+        match self.written.tls.clone()? {
             Tls::Enabled(tls) => {
                 let trusts_anyone = tls.allow_invalid_certificates == Some(true);
                 Some((tls.ca_file_path, tls.cert_key_file_path, trusts_anyone))

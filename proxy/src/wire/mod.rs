@@ -1,13 +1,14 @@
 //! Bytes to messages and back: the MongoDB wire protocol's framing.
 //!
 //! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake, and the
-//! stream that carries them. Does not know what a command means. Nothing here copies a document, and nothing
+//! stream that carries them, and compressed messages. Does not know what a command means. Nothing here copies a document, and nothing
 //! allocates by a length before that length was checked against a limit.
 //!
 //! ```text
 //! message  = header(16) + body          header = messageLength requestID responseTo opCode, int32 each
 //! OP_MSG   = flagBits(4) + section+ + [CRC-32C(4)]
 //! section  = 0 document | 1 size(4) identifier\0 document*
+//! OP_COMPRESSED = another message, compressed
 //! OP_QUERY = flags(4) namespace\0 skip(4) nToReturn(4) document [document]
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod bson;
 mod build;
+mod compressed;
 mod header;
 mod op_msg;
 mod op_query;
@@ -24,13 +26,17 @@ mod stream;
 pub use self::{
     bson::{BsonError, Element, ElementKind, Elements, document_at},
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
+    compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
     op_msg::{
         CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg,
         Sequence, checksum,
     },
     op_query::OpQuery,
-    reader::{LARGE_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, ReadError, with_scratch},
+    reader::{
+        LARGE_MESSAGE_BYTES, MemoryBudget, MemoryShare, Message, MessageReader, ReadError,
+        with_scratch,
+    },
     stream::Stream,
 };
 

@@ -18,11 +18,15 @@ use bytes::BufMut;
 use tokio::{
     io::{AsyncRead, ReadBuf},
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
     time::timeout,
 };
 use tokio_util::io::poll_read_buf;
 
-use super::header::{FrameError, HEADER_BYTES, Header};
+use super::{
+    compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError},
+    header::{FrameError, HEADER_BYTES, Header, OpCode},
+};
 
 /// Messages over this size count against the memory budget and are read without the scratch buffer.
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
@@ -48,22 +52,43 @@ pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     kibibytes: Arc<Semaphore>,
+    all: u32,
 }
+
+/// A share of a memory budget, given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct MemoryShare(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
 impl MemoryBudget {
     /// A budget of so many bytes, rounded down to whole KiB.
     pub fn of_bytes(bytes: usize) -> Self {
+        let all = u32::try_from((bytes / 1024).min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         Self {
-            kibibytes: Arc::new(Semaphore::new((bytes / 1024).min(Semaphore::MAX_PERMITS))),
+            kibibytes: Arc::new(Semaphore::new(usize::try_from(all).unwrap_or(usize::MAX))),
+            all,
         }
     }
 
-    async fn reserve(&self, bytes: usize) -> OwnedSemaphorePermit {
-        let kibibytes = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+    /// A share, waited for in order of arrival. What is larger than the whole budget gets all of it.
+    pub async fn reserve(&self, bytes: usize) -> MemoryShare {
+        let kibibytes = self.kibibytes_of(bytes);
         let permit = Arc::clone(&self.kibibytes)
             .acquire_many_owned(kibibytes)
             .await;
-        permit.expect("the budget's semaphore is never closed")
+        MemoryShare(permit.expect("the budget's semaphore is never closed"))
+    }
+
+    /// A share, if there is one now.
+    pub fn try_reserve(&self, bytes: usize) -> Option<MemoryShare> {
+        let kibibytes = self.kibibytes_of(bytes);
+        let permit = Arc::clone(&self.kibibytes).try_acquire_many_owned(kibibytes);
+        permit.ok().map(MemoryShare)
+    }
+
+    fn kibibytes_of(&self, bytes: usize) -> u32 {
+        let kibibytes = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+        kibibytes.min(self.all)
     }
 }
 
@@ -74,8 +99,46 @@ pub struct Message {
     pub header: Header,
     /// All its bytes.
     pub bytes: Vec<u8>,
+    /// How it was compressed, if it came so.
+    pub compressor: Option<Compressor>,
     /// Its share of the budget, given back with the message.
-    _share: Option<OwnedSemaphorePermit>,
+    share: Option<MemoryShare>,
+}
+
+/// Inflating more than this takes long enough to be left to a thread of its own.
+const INFLATE_ELSEWHERE_BYTES: usize = 256 * 1024;
+
+impl Message {
+    /// The message that is inside a compressed one.
+    ///
+    /// # Errors
+    /// See [`InflateError`]; the stream must be closed.
+    pub async fn inflate(
+        self,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+    ) -> Result<Self, InflateError> {
+        let head = CompressedHead::parse(&self.bytes, max_message_bytes)?;
+        let length = head.inner.message_length;
+        let share = match self.share {
+            None if length > LARGE_MESSAGE_BYTES => Some(budget.reserve(length).await),
+            // A large message's share was for both from the start: waiting for more while holding some could
+            // last for ever.
+            share => share,
+        };
+        let bytes = if length > INFLATE_ELSEWHERE_BYTES {
+            let inflating = spawn_blocking(move || head.inflate(&self.bytes)).await;
+            inflating.map_err(io::Error::other)??
+        } else {
+            head.inflate(&self.bytes)?
+        };
+        Ok(Self {
+            header: head.inner,
+            bytes,
+            compressor: Some(head.compressor),
+            share,
+        })
+    }
 }
 
 /// Why no message could be read.
@@ -99,7 +162,7 @@ pub enum ReadError {
 #[derive(Debug, Default)]
 pub struct MessageReader {
     buffer: Vec<u8>,
-    share: Option<OwnedSemaphorePermit>,
+    share: Option<MemoryShare>,
     ended: bool,
 }
 
@@ -124,11 +187,12 @@ impl MessageReader {
                     if self.buffer.len() >= header.message_length {
                         return Ok(Some(self.take(header)));
                     }
-                    header.message_length
+                    self.expected(header)
                 }
             };
             if expected > LARGE_MESSAGE_BYTES && self.share.is_none() {
-                self.share = Some(budget.reserve(expected).await);
+                let inflated = self.inflated_bytes(max_message_bytes);
+                self.share = Some(budget.reserve(expected + inflated).await);
             }
             let read = if self.buffer.is_empty() {
                 poll_fn(|cx| self.poll_fill(cx, stream, expected)).await?
@@ -144,6 +208,31 @@ impl MessageReader {
                 _ => {}
             }
         }
+    }
+
+    /// How far to read next: of a compressed message, first what says how large it will become.
+    fn expected(&self, header: Header) -> usize {
+        let is_unknown = self.buffer.len() < COMPRESSED_HEAD_BYTES;
+        if header.op_code == OpCode::Compressed && is_unknown {
+            header.message_length.min(COMPRESSED_HEAD_BYTES)
+        } else {
+            header.message_length
+        }
+    }
+
+    /// What the message that is being read takes besides its own length.
+    fn inflated_bytes(&self, max_message_bytes: usize) -> usize {
+        let is_compressed = self
+            .buffer
+            .first_chunk::<HEADER_BYTES>()
+            .and_then(|head| Header::parse(head, max_message_bytes).ok())
+            .is_some_and(|header| header.op_code == OpCode::Compressed);
+        if !is_compressed {
+            return 0;
+        }
+        // One that is wrong is refused when it is complete.
+        CompressedHead::parse(&self.buffer, max_message_bytes)
+            .map_or(0, |head| head.inner.message_length)
     }
 
     /// Ready when the peer has hung up. To be polled while its operation runs; bytes that come meanwhile (a
@@ -197,7 +286,8 @@ impl MessageReader {
         Message {
             header,
             bytes,
-            _share: self.share.take(),
+            compressor: None,
+            share: self.share.take(),
         }
     }
 }

@@ -1,0 +1,301 @@
+//! `OP_COMPRESSED`: a message inside another, in one of three forms.
+//!
+//! ```text
+//! OP_COMPRESSED = header(16) originalOpcode(4) uncompressedSize(4) compressorId(1) bytes
+//! ```
+//!
+//! Every length is held against a limit before memory is taken, and what comes out must have exactly the
+//! size that was declared: servers have parsed the memory behind a message that was shorter (CVE-2025-14847),
+//! so that no compressed message is ever handed on as it came.
+//!
+//! Source: <https://github.com/mongodb/specifications/blob/master/source/compression/OP_COMPRESSED.md>.
+
+use std::io::{self, Read, Write};
+
+use super::{
+    MAX_MESSAGE_BYTES,
+    header::{HEADER_BYTES, Header, OpCode},
+};
+
+/// Bytes of an `OP_COMPRESSED` before what is compressed, its header included.
+pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
+
+/// As the servers': a good third of the size for little work.
+const ZSTD_LEVEL: i32 = 3;
+
+/// A way to compress messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compressor {
+    /// Raw snappy blocks.
+    Snappy,
+    /// RFC 1950.
+    Zlib,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl Compressor {
+    /// All there are, in the order in which servers prefer them.
+    pub const ALL: [Self; 3] = [Self::Snappy, Self::Zstd, Self::Zlib];
+
+    /// Its name in `hello` and in connection strings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snappy => "snappy",
+            Self::Zlib => "zlib",
+            Self::Zstd => "zstd",
+        }
+    }
+
+    /// By its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|c| c.name() == name)
+    }
+
+    fn id(self) -> u8 {
+        match self {
+            Self::Snappy => 1,
+            Self::Zlib => 2,
+            Self::Zstd => 3,
+        }
+    }
+
+    fn of_id(id: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|c| c.id() == id)
+    }
+}
+
+/// A compressed message that cannot be followed: its connection has to be closed, as a server would.
+#[derive(Debug, thiserror::Error)]
+pub enum InflateError {
+    /// The message ends before what is compressed begins.
+    #[error("compressed message too short")]
+    TooShort,
+    /// Neither an `OP_MSG` nor an `OP_QUERY` or `OP_REPLY` is inside.
+    #[error("opcode {0} must not be compressed")]
+    OpCode(i32),
+    /// No compressor of ours has this number; 0 is none at all.
+    #[error("unknown compressor {0}")]
+    Compressor(u8),
+    /// The declared size is outside what the sender may send.
+    #[error("uncompressed size {0} out of range")]
+    Size(i32),
+    /// The bytes are not what the compressor makes, or come to another size than declared.
+    #[error("compressed bytes do not fit their declared size: {0}")]
+    Bytes(#[from] io::Error),
+}
+
+/// What the head of a compressed message says.
+#[derive(Clone, Copy, Debug)]
+pub struct CompressedHead {
+    /// How it was compressed.
+    pub compressor: Compressor,
+    /// The header of the message inside.
+    pub inner: Header,
+}
+
+impl CompressedHead {
+    /// Reads the head of a message; `max_message_bytes` holds for the message inside too.
+    ///
+    /// # Errors
+    /// All of [`InflateError`] but `Bytes`.
+    pub fn parse(message: &[u8], max_message_bytes: usize) -> Result<Self, InflateError> {
+        let head = message.first_chunk::<COMPRESSED_HEAD_BYTES>();
+        let head = head.ok_or(InflateError::TooShort)?;
+        let [outer @ .., o0, o1, o2, o3, s0, s1, s2, s3, id] = *head;
+        let outer = Header::parse(&outer, MAX_MESSAGE_BYTES).map_err(|_| InflateError::TooShort)?;
+        let op_code = i32::from_le_bytes([o0, o1, o2, o3]);
+        let inner_code = OpCode::from(op_code);
+        if !matches!(inner_code, OpCode::Msg | OpCode::Query | OpCode::Reply) {
+            return Err(InflateError::OpCode(op_code));
+        }
+        let size = i32::from_le_bytes([s0, s1, s2, s3]);
+        let message_length = usize::try_from(size)
+            .ok()
+            .and_then(|size| size.checked_add(HEADER_BYTES))
+            .filter(|length| *length <= max_message_bytes)
+            .ok_or(InflateError::Size(size))?;
+        let compressor = Compressor::of_id(id).ok_or(InflateError::Compressor(id))?;
+        Ok(Self {
+            compressor,
+            inner: Header {
+                message_length,
+                op_code: inner_code,
+                ..outer
+            },
+        })
+    }
+
+    /// The message inside, with a header of its own.
+    ///
+    /// # Errors
+    /// [`InflateError::Bytes`] if what comes out has not exactly the declared size.
+    pub fn inflate(&self, message: &[u8]) -> Result<Vec<u8>, InflateError> {
+        let compressed = message.get(COMPRESSED_HEAD_BYTES..).unwrap_or_default();
+        let mut inflated = Vec::with_capacity(self.inner.message_length);
+        inflated.extend_from_slice(&self.inner.to_bytes());
+        inflated.resize(self.inner.message_length, 0);
+        let content = inflated.get_mut(HEADER_BYTES..).unwrap_or_default();
+        match self.compressor {
+            Compressor::Snappy => inflate_snappy(compressed, content),
+            Compressor::Zlib => fill_exactly(flate2::read::ZlibDecoder::new(compressed), content),
+            Compressor::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
+                .and_then(|decoder| fill_exactly(decoder, content)),
+        }?;
+        Ok(inflated)
+    }
+}
+
+fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
+    // The block says its own size first; the decoder does not write beyond the room it is given.
+    if snap::raw::decompress_len(compressed)? != content.len() {
+        return Err(wrong_size());
+    }
+    snap::raw::Decoder::new().decompress(compressed, content)?;
+    Ok(())
+}
+
+/// Reads to the end, which must be where the room ends.
+fn fill_exactly(mut decoder: impl Read, content: &mut [u8]) -> io::Result<()> {
+    decoder.read_exact(content)?;
+    match decoder.read(&mut [0])? {
+        0 => Ok(()),
+        _ => Err(wrong_size()),
+    }
+}
+
+fn wrong_size() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "another size than declared")
+}
+
+/// A whole message, compressed.
+///
+/// # Errors
+/// If the compressor itself fails, which it does for want of memory only.
+pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
+    let Some((head, content)) = message.split_first_chunk::<HEADER_BYTES>() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let [.., o0, o1, o2, o3] = *head;
+    let mut compressed = Vec::with_capacity(COMPRESSED_HEAD_BYTES + content.len() / 2);
+    compressed.extend_from_slice(head);
+    compressed.extend_from_slice(&[o0, o1, o2, o3]);
+    let size = i32::try_from(content.len()).map_err(|_| wrong_size())?;
+    compressed.extend_from_slice(&size.to_le_bytes());
+    compressed.push(compressor.id());
+    match compressor {
+        Compressor::Snappy => {
+            compressed.extend_from_slice(&snap::raw::Encoder::new().compress_vec(content)?);
+        }
+        Compressor::Zlib => {
+            let level = flate2::Compression::default();
+            let mut encoder = flate2::write::ZlibEncoder::new(&mut compressed, level);
+            encoder.write_all(content)?;
+            encoder.finish()?;
+        }
+        Compressor::Zstd => {
+            zstd::stream::copy_encode(content, &mut compressed, ZSTD_LEVEL)?;
+        }
+    }
+    let outer = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| wrong_size())?;
+    let outer = Header {
+        message_length: compressed.len(),
+        op_code: OpCode::Compressed,
+        ..outer
+    };
+    let (front, _) = compressed.split_at_mut(HEADER_BYTES);
+    front.copy_from_slice(&outer.to_bytes());
+    Ok(compressed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::encode_request;
+
+    fn message() -> Vec<u8> {
+        encode_request(77, &b"0123456789".repeat(100))
+    }
+
+    fn inflated(message: &[u8]) -> Result<Vec<u8>, InflateError> {
+        CompressedHead::parse(message, MAX_MESSAGE_BYTES)?.inflate(message)
+    }
+
+    fn with_size(mut message: Vec<u8>, change: i32) -> Vec<u8> {
+        let size = i32::from_le_bytes(message[20..24].try_into().unwrap());
+        message[20..24].copy_from_slice(&(size + change).to_le_bytes());
+        message
+    }
+
+    #[test]
+    fn what_was_compressed_comes_back() {
+        for compressor in Compressor::ALL {
+            let compressed = deflate(&message(), compressor).unwrap();
+            assert!(compressed.len() < message().len());
+            let head = CompressedHead::parse(&compressed, MAX_MESSAGE_BYTES).unwrap();
+            assert_eq!(head.compressor, compressor);
+            assert_eq!(head.inner.request_id, 77);
+            assert_eq!(inflated(&compressed).unwrap(), message());
+        }
+    }
+
+    #[test]
+    fn another_size_than_declared_is_refused() {
+        for compressor in Compressor::ALL {
+            for change in [-1, 1, 100] {
+                let lying = with_size(deflate(&message(), compressor).unwrap(), change);
+                let error = inflated(&lying).unwrap_err();
+                assert!(matches!(error, InflateError::Bytes(_)), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn heads_that_servers_refuse_are_refused() {
+        let sound = deflate(&message(), Compressor::Snappy).unwrap();
+        let with = |at: usize, bytes: &[u8]| {
+            let mut message = sound.clone();
+            message[at..at + bytes.len()].copy_from_slice(bytes);
+            inflated(&message).unwrap_err()
+        };
+        assert!(matches!(
+            with(16, &2012_i32.to_le_bytes()),
+            InflateError::OpCode(2012)
+        ));
+        assert!(matches!(
+            with(20, &(-1_i32).to_le_bytes()),
+            InflateError::Size(-1)
+        ));
+        assert!(matches!(
+            with(20, &48_000_000_i32.to_le_bytes()),
+            InflateError::Size(_)
+        ));
+        for id in [0, 4, 255] {
+            assert!(matches!(with(24, &[id]), InflateError::Compressor(_)));
+        }
+        assert!(matches!(
+            inflated(&sound[..24]).unwrap_err(),
+            InflateError::TooShort
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused_or_give_what_was_declared(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            size in 0_i32..5000,
+            id in 1_u8..4,
+        ) {
+            let mut message = deflate(&message(), Compressor::Zlib).unwrap();
+            message.truncate(COMPRESSED_HEAD_BYTES);
+            message[20..24].copy_from_slice(&size.to_le_bytes());
+            message[24] = id;
+            message.extend_from_slice(&bytes);
+            if let Ok(inflated) = inflated(&message) {
+                prop_assert_eq!(inflated.len(), 16 + usize::try_from(size).unwrap());
+            }
+        }
+    }
+}
