@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bson::oid::ObjectId;
 use seawall_config as config;
 use tokio::{
     net::TcpListener,
@@ -391,6 +392,7 @@ async fn wire(
             limits.unauthenticated_connections.get(),
             planes.operations.clone(),
         ),
+        service_id: ObjectId::new(),
         pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
         credentials,
         nonces,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, oid::ObjectId};
 
 use crate::{
     command::{ErrorReply, SHUTDOWN_IN_PROGRESS},
@@ -39,6 +39,8 @@ pub(super) struct Hello {
     pub(super) metadata: Option<RawDocumentBuf>,
     /// Those of ours that it offers; `None` where it says nothing of compression.
     pub(super) compressors: Option<Compressors>,
+    /// It takes what it connects to for a load balancer: it keeps no monitor, and wants to know the service.
+    pub(super) is_load_balanced: bool,
 }
 
 /// Some of the compressors, in order.
@@ -86,6 +88,7 @@ impl Hello {
             ..Self::default()
         };
         hello.hello_ok = truthy(body, "helloOk");
+        hello.is_load_balanced = truthy(body, "loadBalanced");
         hello.announces_backpressure = match body.get("backpressure") {
             Ok(Some(RawBsonRef::String(version))) => !version.is_empty(),
             Ok(Some(RawBsonRef::Boolean(announced))) => announced,
@@ -121,7 +124,10 @@ impl Hello {
     /// Whether a driver's monitor says it, which never logs in: who means to asks for its mechanisms first, or
     /// begins to log in at once.
     pub(super) fn is_monitors(&self) -> bool {
-        self.metadata.is_some() && self.sasl_supported_mechs.is_none() && self.speculative.is_none()
+        self.metadata.is_some()
+            && !self.is_load_balanced
+            && self.sasl_supported_mechs.is_none()
+            && self.speculative.is_none()
     }
 }
 
@@ -228,6 +234,8 @@ pub(super) struct Greeting<'a> {
     pub(super) description: &'a Description,
     pub(super) connection_id: i32,
     pub(super) compressors: Compressors,
+    /// One for all clients and as long as the process lives.
+    pub(super) service_id: ObjectId,
     pub(super) mechanisms: Option<Vec<String>>,
     pub(super) speculative: Option<RawDocumentBuf>,
 }
@@ -282,6 +290,10 @@ impl Greeting<'_> {
         }
         if let Some(speculative) = self.speculative {
             reply.append(cstr!("speculativeAuthenticate"), speculative);
+        }
+        // Without it the driver says what is wrong: in front of a standalone its transaction numbers would be.
+        if hello.is_load_balanced && !is_standalone {
+            reply.append(cstr!("serviceId"), self.service_id);
         }
         reply.append(cstr!("ok"), 1.0);
         reply

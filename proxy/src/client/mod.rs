@@ -21,7 +21,7 @@ mod operation;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, oid::ObjectId, rawdoc};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -81,6 +81,8 @@ pub struct Shared {
     pub topology: Arc<Topology>,
     /// Where everything is counted.
     pub observer: Arc<Observer>,
+    /// What a load balanced client knows this process by.
+    pub service_id: ObjectId,
     /// Bounds.
     pub limits: Limits,
     /// Where cursors and transactions are.
@@ -448,6 +450,7 @@ impl Client {
             description: &snapshot.description,
             connection_id: self.connected.id(),
             compressors: self.compressors,
+            service_id: shared.service_id,
             mechanisms,
             speculative,
         };

@@ -230,6 +230,25 @@ async fn hello_is_refused_as_a_server_refuses_it() {
 }
 
 #[tokio::test]
+async fn load_balanced_clients_are_told_one_service() {
+    let rig = Rig::shared().await;
+    let mut services = Vec::new();
+    for _ in 0..2 {
+        let mut client = rig.through().await;
+        let hello = client.hello(doc! {"loadBalanced": true}).await.unwrap();
+        services.push(hello.body.get_object_id("serviceId").unwrap());
+        let plain = client.hello(doc! {}).await.unwrap();
+        assert_eq!(plain.body.get("serviceId"), None);
+    }
+    assert_eq!(services[0], services[1]);
+    // No retryable write could be done there, which such a client takes for granted.
+    let standalone = Seawall::start(&shared_standalone().await.unwrap().uri()).await;
+    let mut client = connect(&standalone).await;
+    let hello = client.hello(doc! {"loadBalanced": true}).await.unwrap();
+    assert!(hello.is_ok() && hello.body.get("serviceId").is_none());
+}
+
+#[tokio::test]
 async fn metadata_is_taken_in_the_first_hello_only() {
     let rig = Rig::shared().await;
     let metadata = || doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
