@@ -16,6 +16,7 @@ mod drain;
 mod drivers;
 mod exactness;
 mod fixtures;
+mod gone;
 mod introductions;
 mod protocol;
 mod routers;

@@ -12,6 +12,7 @@
 //! served with its own user's connections only; a malformed message is answered as a server would, or closes
 //! the connection, and is counted.
 
+mod abandoned;
 mod answer;
 mod credentials;
 mod forward;

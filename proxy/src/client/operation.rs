@@ -2,15 +2,13 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     Client, End, Shared,
+    abandoned::Abandoned,
     answer::ReplyTo,
-    forward::{
-        Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, drain_reply, is_quiet,
-        relay_reply,
-    },
+    forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, is_quiet, relay_reply},
 };
 use crate::{
     auth::{Identity, Standing},
@@ -27,10 +25,6 @@ use crate::{
     topology::Kind,
     wire::{Elements, Message, OpMsg, encode_op_msg_like},
 };
-
-/// How long the reply of a client that left is read for, and how much of it, before its connection is closed.
-const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-const DRAIN_BYTES: usize = 16 << 20;
 
 /// Waiting shorter than this is not taken off `maxTimeMS`.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
@@ -463,7 +457,13 @@ impl Operation<'_> {
                 Attempt::Ended(Ended::Answered(outcome))
             }
             Err(RelayError::ClientGone { unread_bytes }) => {
-                drain(checkout, request_id, unread_bytes);
+                let abandoned = Abandoned {
+                    checkout,
+                    request_id,
+                    unread_bytes,
+                    may_be_ended: self.command.only_reads(),
+                };
+                abandoned.settle();
                 Attempt::Ended(Ended::Gone)
             }
             Err(RelayError::Server(error)) => {
@@ -604,17 +604,6 @@ enum CheckOutFailure {
     NoServer,
     Overload(&'static str),
     KeysRefused,
-}
-
-/// Keeps a connection whose client left: its reply is read to the end, within bounds, in the background.
-fn drain(mut checkout: Checkout, request_id: i32, unread_bytes: Option<usize>) {
-    tokio::spawn(async move {
-        let stream = &mut checkout.connection().stream;
-        let drained = drain_reply(stream, request_id, unread_bytes, DRAIN_BYTES);
-        if let Ok(Ok(())) = timeout(DRAIN_LIMIT, drained).await {
-            checkout.finish();
-        }
-    });
 }
 
 fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {

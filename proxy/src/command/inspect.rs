@@ -216,6 +216,20 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Whether nothing is lost if the command is ended half-way: it only reads, and in no transaction, which would
+    /// be aborted.
+    pub fn only_reads(&self) -> bool {
+        match self.class {
+            Class::Read | Class::GetMore => !self.in_transaction,
+            Class::Aggregate => !self.in_transaction && !self.writes(),
+            Class::Handshake(_)
+            | Class::Write
+            | Class::EndTransaction
+            | Class::KillCursors
+            | Class::Other => false,
+        }
+    }
+
     /// Whether the command may be sent again after a server failed with it: a read outside transactions, or
     /// a write that the server's history protects (retryable writes, by `txnNumber`).
     pub fn may_be_repeated(&self) -> bool {

@@ -47,6 +47,10 @@ pub enum MetricName {
     OperationsShedTotal,
     /// Clients that left in mid-operation, by `stage`.
     ClientsGoneTotal,
+    /// Replies that were read for nobody, by `result`.
+    AbandonedRepliesTotal,
+    /// Reads ended at a server because their clients had left.
+    ServerOperationsEndedTotal,
     /// What was not understood, or left out of statistics, by `reason`.
     UnobservedTotal,
 }
@@ -64,7 +68,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -87,6 +91,8 @@ impl MetricName {
         Self::CheckoutSeconds,
         Self::OperationsShedTotal,
         Self::ClientsGoneTotal,
+        Self::AbandonedRepliesTotal,
+        Self::ServerOperationsEndedTotal,
         Self::UnobservedTotal,
     ];
 
@@ -115,6 +121,8 @@ impl MetricName {
             Self::CheckoutSeconds => "seawall_checkout_seconds",
             Self::OperationsShedTotal => "seawall_operations_shed_total",
             Self::ClientsGoneTotal => "seawall_clients_gone_total",
+            Self::AbandonedRepliesTotal => "seawall_abandoned_replies_total",
+            Self::ServerOperationsEndedTotal => "seawall_server_operations_ended_total",
             Self::UnobservedTotal => "seawall_unobserved_total",
         }
     }
@@ -144,6 +152,8 @@ impl MetricName {
             | Self::ShapeOperationsTotal
             | Self::OperationsShedTotal
             | Self::ClientsGoneTotal
+            | Self::AbandonedRepliesTotal
+            | Self::ServerOperationsEndedTotal
             | Self::UnobservedTotal => MetricKind::Counter,
         }
     }
@@ -176,6 +186,12 @@ impl MetricName {
             Self::OperationsShedTotal => "Operations refused by Seawall.",
             Self::ClientsGoneTotal => {
                 "Clients that left while an operation of theirs was under way."
+            }
+            Self::AbandonedRepliesTotal => {
+                "Replies read to their end after their clients had left."
+            }
+            Self::ServerOperationsEndedTotal => {
+                "Reads ended at a server because their clients had left."
             }
             Self::UnobservedTotal => "What was not understood, or left out of statistics.",
         }

@@ -100,6 +100,17 @@ impl ServerMetrics {
         self.counter(MetricName::ServerAuthenticationsTotal, &labels);
     }
 
+    /// A reply was read for nobody: its connection is kept if it came to its end.
+    pub fn abandoned(&self, is_kept: bool) {
+        let result = if is_kept { "kept" } else { "closed" };
+        self.counter(MetricName::AbandonedRepliesTotal, &[("result", result)]);
+    }
+
+    /// A read was ended at the server.
+    pub fn operation_ended(&self) {
+        self.counter(MetricName::ServerOperationsEndedTotal, &[]);
+    }
+
     /// The time a checkout took.
     pub fn checked_out(&self, time: Duration) {
         self.checkout.record(time.as_secs_f64());

@@ -7,6 +7,7 @@
 //! Source: <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
 
 mod checkout;
+mod ending;
 mod inner;
 #[cfg(test)]
 mod tests;
@@ -31,8 +32,9 @@ use crate::{
     observe::{CloseReason, ServerMetrics},
 };
 
-pub use self::checkout::Checkout;
+use self::ending::Ending;
 use self::inner::{Inner, Start, Ticket, Todo};
+pub use self::{checkout::Checkout, ending::EndRequest};
 
 /// A pool's limits; the same for every server.
 #[derive(Clone, Debug)]
@@ -118,6 +120,8 @@ pub struct UserSnapshot {
 pub struct ServerPool {
     address: ServerAddress,
     inner: Mutex<Inner>,
+    /// Reads to be ended.
+    ending: Mutex<Ending>,
     connector: Connector,
     metrics: ServerMetrics,
     wait_queue_timeout: Duration,
@@ -169,6 +173,7 @@ impl ServerPool {
             address,
             wait_queue_timeout: limits.wait_queue_timeout,
             inner: Mutex::new(Inner::new(limits)),
+            ending: Mutex::default(),
             connector,
             metrics,
             runtime,

@@ -1,0 +1,60 @@
+//! What becomes of an operation whose client has left.
+//!
+//! Its connection is worth keeping: a client that leaves must not cost the server a new login. So its reply is
+//! read for nobody, within bounds, and a read that still runs half a second later is ended at the server. What
+//! else runs on has the server's own lifetimes: a write may be retried, a commit must be.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::forward::drain_reply;
+use crate::pool::Checkout;
+
+/// How long the reply is read for, and how much of it, before its connection is closed.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+const DRAIN_BYTES: usize = 16 << 20;
+
+/// A read that takes longer than this after its client has left is ended.
+const READ_GRACE: Duration = Duration::from_millis(500);
+
+/// An exchange that nobody waits for any more.
+pub(super) struct Abandoned {
+    pub(super) checkout: Checkout,
+    pub(super) request_id: i32,
+    /// Bytes of the reply that are still to come; `None` before its header has been read.
+    pub(super) unread_bytes: Option<usize>,
+    /// Whether it may be ended: it reads, outside transactions, and is no wait for something to happen, which
+    /// servers do not let go of.
+    pub(super) may_be_ended: bool,
+}
+
+impl Abandoned {
+    /// Reads the reply to its end in the background and gives the connection back, or closes it.
+    pub(super) fn settle(mut self) {
+        tokio::spawn(async move {
+            let is_clean = timeout(DRAIN_LIMIT, self.drain()).await.unwrap_or(false);
+            if is_clean {
+                self.checkout.finish();
+            }
+            self.checkout.pool().metrics().abandoned(is_clean);
+        });
+    }
+
+    async fn drain(&mut self) -> bool {
+        let pool = self.checkout.pool().clone();
+        let identity = self.checkout.identity().clone();
+        let connection = self.checkout.connection();
+        let id = connection
+            .server_connection_id
+            .filter(|_| self.may_be_ended);
+        let stream = &mut connection.stream;
+        let drained = drain_reply(stream, self.request_id, self.unread_bytes, DRAIN_BYTES);
+        let mut drained = std::pin::pin!(drained);
+        if let Ok(drained) = timeout(READ_GRACE, &mut drained).await {
+            return drained.is_ok();
+        }
+        let _request = id.map(|id| pool.end_read(&identity, id));
+        drained.await.is_ok()
+    }
+}

@@ -1,0 +1,193 @@
+//! Clients that leave in mid-operation: their reads end at the server, their connections stay in the pool.
+
+use std::time::Duration;
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, Standalone, create_user},
+    raw::{KeyCache, Login, OpMsg, RawClient},
+    seawall::{self, Seawall},
+};
+
+/// Under the time that the reads would take.
+const LIMIT: Duration = Duration::from_secs(25);
+
+/// Clients and connections in `cargo test`; the full count is `SEAWALL_GONE_CLIENTS=500`.
+const CLIENTS: usize = 50;
+
+fn clients() -> usize {
+    let count = std::env::var("SEAWALL_GONE_CLIENTS").ok();
+    count.map_or(CLIENTS, |count| count.parse().unwrap())
+}
+
+struct Scene {
+    root: Client,
+    _server: Standalone,
+    seawall: Seawall,
+    login: Login,
+}
+
+impl Scene {
+    async fn start(max_pool_size: usize) -> Self {
+        let server = Standalone::start(Options::with_auth()).await.unwrap();
+        let root = server.client().unwrap();
+        let user = NewUser::new("admin", "reader", "secret").role("readWrite", "gone");
+        create_user(&root, &user).await.unwrap();
+        let things = root.database("gone").collection("things");
+        things.insert_one(doc! {"_id": 1}).await.unwrap();
+        let options = seawall::Options {
+            toml: format!("pool.max_pool_size = {max_pool_size}\npool.max_connecting = 20"),
+            ..seawall::Options::default()
+        };
+        let seawall = Seawall::start_with(&server.uri(), options).await;
+        Self {
+            root,
+            _server: server,
+            seawall,
+            login: user.login().keys(&KeyCache::default()),
+        }
+    }
+
+    async fn client(&self) -> RawClient {
+        let address = self.seawall.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        assert!(client.login(&self.login).await.unwrap().is_authenticated());
+        client
+    }
+
+    /// Clients that have begun a long read, and have no answer.
+    async fn reading(&self, count: usize) -> Vec<RawClient> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let mut client = self.client().await;
+            let read = doc! {"find": "things", "filter": {"$where": "sleep(30000) || true"}, "$db": "gone"};
+            client.send(&OpMsg::new(read)).await.unwrap();
+            clients.push(client);
+        }
+        clients
+    }
+
+    /// How many of the reads run at the server.
+    async fn running(&self) -> usize {
+        let admin = self.root.database("admin");
+        let pipeline = [
+            doc! {"$currentOp": {"allUsers": true}},
+            doc! {"$match": {"active": true, "command.find": "things"}},
+            doc! {"$count": "n"},
+        ];
+        let mut found = admin.aggregate(pipeline).await.unwrap();
+        match found.advance().await.unwrap() {
+            true => usize::try_from(found.current().get_i32("n").unwrap()).unwrap(),
+            false => 0,
+        }
+    }
+
+    async fn metric(&self, name: &str) -> f64 {
+        self.seawall.metric(name, &[]).await
+    }
+}
+
+fn count(n: usize) -> f64 {
+    f64::from(u32::try_from(n).unwrap())
+}
+
+#[tokio::test]
+async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
+    let clients = clients();
+    let scene = Scene::start(clients).await;
+    let reading = scene.reading(clients).await;
+    let all_run = async || scene.running().await == clients;
+    eventually(LIMIT, all_run).await.unwrap();
+    let created = scene
+        .metric("seawall_server_connections_created_total")
+        .await;
+    drop(reading);
+    eventually(LIMIT, async || scene.running().await == 0)
+        .await
+        .unwrap();
+    let kept = async || {
+        let kept = ["result=\"kept\""];
+        let kept = scene
+            .seawall
+            .metric("seawall_abandoned_replies_total", &kept);
+        kept.await >= count(clients)
+    };
+    eventually(LIMIT, kept).await.unwrap();
+    assert_eq!(
+        scene.metric("seawall_server_operations_ended_total").await,
+        count(clients)
+    );
+    assert_eq!(
+        scene.metric("seawall_clients_gone_total").await,
+        count(clients)
+    );
+    // The pool is whole, and serves.
+    let closed = scene
+        .metric("seawall_server_connections_closed_total")
+        .await;
+    assert!(
+        closed * 20.0 <= count(clients),
+        "{closed} connections replaced"
+    );
+    let mut client = scene.client().await;
+    for _ in 0..clients {
+        let found = client
+            .command("gone", doc! {"find": "things"})
+            .await
+            .unwrap();
+        assert!(found.is_ok(), "{found:?}");
+    }
+    let now = scene
+        .metric("seawall_server_connections_created_total")
+        .await;
+    assert!(now - created <= closed, "{created} {now}");
+}
+
+#[tokio::test]
+async fn operations_that_wait_leave_the_queue_with_their_clients() {
+    let scene = Scene::start(5).await;
+    let reading = scene.reading(25).await;
+    let waiting = async || {
+        let pools = scene.seawall.api("/api/v1/pools").await;
+        pools.to_string().contains("\"wait_queue\":20")
+    };
+    eventually(LIMIT, waiting).await.unwrap();
+    drop(reading);
+    // Those that ran are ended, those that waited never reach the server.
+    let all_gone = async || scene.metric("seawall_clients_gone_total").await == 25.0;
+    eventually(LIMIT, all_gone).await.unwrap();
+    eventually(LIMIT, async || scene.running().await == 0)
+        .await
+        .unwrap();
+    let ended = async || scene.metric("seawall_server_operations_ended_total").await == 5.0;
+    eventually(LIMIT, ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_of_a_client_that_leaves_is_carried_out() {
+    let scene = Scene::start(5).await;
+    let mut client = scene.client().await;
+    let slow = doc! {"q": {"$where": "sleep(2000) || true"}, "u": {"$set": {"done": true}}};
+    let update = doc! {"update": "things", "updates": [slow], "$db": "gone"};
+    client.send(&OpMsg::new(update)).await.unwrap();
+    let begun = async || {
+        let pools = scene.seawall.api("/api/v1/pools").await;
+        pools.to_string().contains("\"in_use\":1")
+    };
+    eventually(LIMIT, begun).await.unwrap();
+    drop(client);
+    let things = scene.root.database("gone").collection::<Document>("things");
+    let done = async || {
+        let found = things.find_one(doc! {"done": true}).await.unwrap();
+        found.is_some()
+    };
+    eventually(LIMIT, done).await.unwrap();
+    assert_eq!(
+        scene.metric("seawall_server_operations_ended_total").await,
+        0.0
+    );
+}
