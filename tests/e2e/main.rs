@@ -6,6 +6,7 @@
     reason = "all of this is tests, functions that tests share included"
 )]
 
+mod awaiting;
 mod basics;
 mod changes;
 mod credential_modes;

@@ -9,7 +9,7 @@ use mongodb::{
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ReplicaSet},
-    raw::RawClient,
+    raw::{RawClient, RawReply},
     recorder::Recorder,
     seawall::{self, Seawall},
 };
@@ -132,6 +132,33 @@ async fn cursors_stay_with_their_router() {
             "router {router} had its share"
         );
     }
+}
+
+#[tokio::test]
+async fn cursors_of_several_routers_are_killed_in_one_command() {
+    let sharded = Sharded::start(BOTH_ROUTERS).await;
+    let mut client = connect(&sharded.seawall).await;
+    let mut cursors = vec![4711];
+    for _ in 0..40 {
+        let find = doc! {"find": "things", "batchSize": 10};
+        let reply = client.command("sharded", find).await.unwrap();
+        cursors.push(reply.cursor_id().filter(|id| *id != 0).unwrap());
+    }
+    for router in 0..2 {
+        let share = sharded.served(router).await;
+        assert!(share > 0.0, "router {router} had its share");
+    }
+    let kill = doc! {"killCursors": "things", "cursors": cursors.clone()};
+    let killed = client.command("sharded", kill.clone()).await.unwrap();
+    assert!(killed.is_ok(), "{killed:?}");
+    let list = |reply: &RawReply, name: &str| reply.body.get_array(name).unwrap().len();
+    assert_eq!(list(&killed, "cursorsKilled"), 40, "{killed:?}");
+    assert_eq!(list(&killed, "cursorsNotFound"), 1, "{killed:?}");
+    let again = client.command("sharded", kill).await.unwrap();
+    assert_eq!(list(&again, "cursorsNotFound"), 41, "{again:?}");
+    let more = doc! {"getMore": cursors[1], "collection": "things"};
+    let gone = client.command("sharded", more).await.unwrap();
+    assert_eq!(gone.code(), Some(43), "{gone:?}");
 }
 
 #[tokio::test]

@@ -36,13 +36,18 @@ const HELD_REPLY_BYTES: usize = 64 * 1024;
 const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
 
 /// Pieces of an edited request at most.
-const MAX_PIECES: usize = 9;
+const MAX_PIECES: usize = 10;
+
+/// An element `maxTimeMS` of type int32: type, name, value.
+const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
 
 /// A request as it goes to a server: borrowed pieces of the client's message between edits.
 pub(super) struct Outgoing<'m> {
     head: [u8; HEADER_BYTES + 4],
     body_length: [u8; 4],
     max_time: [u8; 8],
+    /// For a command that has none; else empty.
+    added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
     checksum: Option<[u8; 4]>,
     /// Commands that carry credentials are not (compression specification).
     may_be_compressed: bool,
@@ -90,13 +95,14 @@ struct Layout<'m> {
 }
 
 impl<'m> Outgoing<'m> {
-    /// Prepares a message; `client` is an element to add to the body, `remaining` what is left of `maxTimeMS`.
+    /// Prepares a message; `client` is an element to add to the body, `max_time_ms` goes in place of the client's
+    /// `maxTimeMS`.
     pub(super) fn new(
         message: &'m Message,
         parsed: &OpMsg<'m>,
         command: &Command<'m>,
         client: Option<&'m [u8]>,
-        remaining: Option<(MaxTime, u64)>,
+        max_time_ms: Option<u64>,
     ) -> Self {
         let client = client.filter(|c| !command.has_client && command.has_room_for(c.len()));
         let client = client.unwrap_or_default();
@@ -106,10 +112,15 @@ impl<'m> Outgoing<'m> {
         let part = |from: usize, to: usize| bytes.get(from..to).unwrap_or_default();
         let inside = |from: usize, to: usize| parsed.body.get(from..to).unwrap_or_default();
         let last = parsed.body.len() - 1;
-        let (split, max_time, max_time_bytes) = match remaining {
-            Some((place, left)) => max_time_bytes(place, left),
-            None => (last, [0; 8], 0),
+        let (split, max_time, max_time_bytes) = match (command.max_time, max_time_ms) {
+            (Some(place), Some(left)) => max_time_bytes(place, left),
+            (_, None) | (None, Some(_)) => (last, [0; 8], 0),
         };
+        let added_max_time = match (command.max_time, max_time_ms) {
+            (None, Some(left)) => Some(max_time_element(left)),
+            (_, None) | (Some(_), Some(_)) => None,
+        };
+        let added = client.len() + added_max_time.map_or(0, |element| element.len());
         let layout = Layout {
             before_body: part(HEADER_BYTES + 4, parsed.body_offset),
             body_front: inside(4, split),
@@ -119,7 +130,7 @@ impl<'m> Outgoing<'m> {
             after_body: part(body_end, end),
         };
         let header = Header {
-            message_length: bytes.len() + client.len(),
+            message_length: bytes.len() + added,
             // 0, since mongod takes the first request on a connection with another value for TLS.
             response_to: 0,
             ..message.header
@@ -129,12 +140,13 @@ impl<'m> Outgoing<'m> {
         let (front, back) = head.split_at_mut(HEADER_BYTES);
         front.copy_from_slice(&header.to_bytes());
         back.copy_from_slice(&flags.to_le_bytes());
-        let body_length = i32::try_from(parsed.body.len() + client.len()).unwrap_or(i32::MAX);
+        let body_length = i32::try_from(parsed.body.len() + added).unwrap_or(i32::MAX);
         let body_length = body_length.to_le_bytes();
         let mut outgoing = Self {
             head,
             body_length,
             max_time,
+            added_max_time,
             checksum: None,
             may_be_compressed: !NEVER_COMPRESSED.contains(&command.name),
             layout,
@@ -163,6 +175,7 @@ impl<'m> Outgoing<'m> {
             self.max_time.get(..max_time_bytes).unwrap_or_default(),
             body_back,
             client,
+            self.added_max_time.as_ref().map_or(&[][..], |e| &e[..]),
             // The body's own closing NUL, after what was added.
             // Joined with what follows by the caller's vectored write.
             NUL,
@@ -230,6 +243,14 @@ impl<'m> Outgoing<'m> {
 }
 
 const NUL: &[u8] = &[0];
+
+fn max_time_element(milliseconds: u64) -> [u8; MAX_TIME_ELEMENT_BYTES] {
+    let mut element = *b"\x10maxTimeMS\0....";
+    let milliseconds = i32::try_from(milliseconds).unwrap_or(i32::MAX);
+    let (_, value) = element.split_at_mut(MAX_TIME_ELEMENT_BYTES - 4);
+    value.copy_from_slice(&milliseconds.to_le_bytes());
+    element
+}
 
 fn max_time_bytes(place: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
     let mut bytes = [0; 8];

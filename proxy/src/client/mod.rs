@@ -14,9 +14,11 @@
 
 mod abandoned;
 mod answer;
+mod awaiting;
 mod credentials;
 mod forward;
 mod hello;
+mod kill_cursors;
 mod login;
 mod operation;
 

@@ -8,13 +8,14 @@ use super::{
     Client, End, Shared,
     abandoned::Abandoned,
     answer::ReplyTo,
+    awaiting::Slice,
     forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, is_quiet, relay_reply},
 };
 use crate::{
     auth::{Identity, Standing},
     command::{
         Class, Command, ErrorReply, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
-        MAX_TIME_MS_EXPIRED, MaxTime, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
+        MAX_TIME_MS_EXPIRED, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
         RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
@@ -30,19 +31,19 @@ use crate::{
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// Where an operation stands: borrowed by its steps.
-struct Operation<'a> {
-    shared: &'a Arc<Shared>,
-    identity: &'a Arc<Identity>,
+pub(super) struct Operation<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) identity: &'a Arc<Identity>,
     message: &'a Message,
     parsed: &'a OpMsg<'a>,
-    command: &'a Command<'a>,
+    pub(super) command: &'a Command<'a>,
     client_element: Option<&'a [u8]>,
     announces_backpressure: bool,
-    reply_to: ReplyTo,
+    pub(super) reply_to: ReplyTo,
 }
 
 /// How an operation ends for its client.
-enum Ended {
+pub(super) enum Ended {
     /// This is its answer, with the number of its documents.
     Answer(HeldReply, Outcome, u64),
     /// It was answered as the reply came.
@@ -54,7 +55,7 @@ enum Ended {
 }
 
 /// What one attempt at a server came to.
-enum Attempt {
+pub(super) enum Attempt {
     Ended(Ended),
     /// The server failed, or refused, in a way that lets the operation be sent again.
     Again(ErrorReply),
@@ -126,6 +127,9 @@ impl Operation<'_> {
         if let Some(ended) = self.check_standing(end).await {
             return ended;
         }
+        if let Some(wait) = self.wait(observation.began()) {
+            return self.wait_in_slices(wait, end, observation).await;
+        }
         let _permit = match self.shared.limits.try_admit() {
             Some(permit) => permit,
             None => match end.unless_gone(self.shared.limits.admit()).await {
@@ -133,23 +137,33 @@ impl Operation<'_> {
                 None => return Ended::Gone,
             },
         };
+        if let Some(parts) = self.parts(observation.began()) {
+            return self.kill_in_parts(parts, end, observation).await;
+        }
         let mut repeats_left = u32::from(self.command.may_be_repeated());
         loop {
-            observation.enter(Phase::Checkout, Instant::now());
-            let checkout = match end.unless_gone(self.check_out(observation)).await {
-                Some(Ok(checkout)) => checkout,
-                Some(Err(error)) => return self.refuse(end, error, observation).await,
-                None => return Ended::Gone,
-            };
-            match self.attempt(end, checkout, observation).await {
+            match self.send_once(end, observation, None).await {
                 Attempt::Ended(ended) => return ended,
-                Attempt::Again(error) => {
-                    if repeats_left == 0 {
-                        return self.answer(&error, Outcome::ServerFailed);
-                    }
-                    repeats_left -= 1;
+                Attempt::Again(error) if repeats_left == 0 => {
+                    return self.answer(&error, Outcome::ServerFailed);
                 }
+                Attempt::Again(_) => repeats_left -= 1,
             }
+        }
+    }
+
+    /// Gets a connection and sends the command over it, with the slice of its wait that it is, if it is one.
+    pub(super) async fn send_once(
+        &self,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+        slice: Option<Slice>,
+    ) -> Attempt {
+        observation.enter(Phase::Checkout, Instant::now());
+        match end.unless_gone(self.check_out(observation)).await {
+            Some(Ok(checkout)) => self.attempt(end, checkout, observation, slice).await,
+            Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
+            None => Attempt::Ended(Ended::Gone),
         }
     }
 
@@ -179,13 +193,20 @@ impl Operation<'_> {
     fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
         let began = observation.began();
         let by_limit = began + limit;
-        match self.max_time() {
-            Some(max_time) => by_limit.min(began + max_time),
+        match self.time_limit() {
+            Some(limit) => by_limit.min(began + limit),
             None => by_limit,
         }
     }
 
-    fn max_time(&self) -> Option<Duration> {
+    /// What the client gives the operation in all. In a `getMore` its `maxTimeMS` is something else: how long
+    /// the server shall wait for data.
+    fn time_limit(&self) -> Option<Duration> {
+        let is_limit = self.command.class != Class::GetMore;
+        self.max_time().filter(|_| is_limit)
+    }
+
+    pub(super) fn max_time(&self) -> Option<Duration> {
         let milliseconds = self.command.max_time?.milliseconds;
         u64::try_from(milliseconds)
             .ok()
@@ -248,7 +269,10 @@ impl Operation<'_> {
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
         let now = observation.began();
         let pins = &self.shared.pins;
-        let pin = self.cursor_id().and_then(|cursor| pins.cursor(cursor, now));
+        let pin = match self.command.class {
+            Class::KillCursors => self.cursor_ids().find_map(|id| pins.cursor(id, now)),
+            _ => self.cursor_id().and_then(|id| pins.cursor(id, now)),
+        };
         if let Some(pin) = pin {
             if let (Class::GetMore, Some(origin)) = (self.command.class, pin.origin) {
                 observation.attribute_to(origin);
@@ -303,15 +327,19 @@ impl Operation<'_> {
     }
 
     /// The cursor that the command is about.
-    fn cursor_id(&self) -> Option<i64> {
+    pub(super) fn cursor_id(&self) -> Option<i64> {
         match (self.command.class, self.command.target) {
             (Class::GetMore, Target::Number(id)) => Some(id),
-            (Class::KillCursors, _) => {
-                let first = Elements::of(self.command.cursors?).next()?.ok()?;
-                first.value.as_i64()
-            }
+            (Class::KillCursors, _) => self.cursor_ids().next(),
             _ => None,
         }
+    }
+
+    /// The cursors that a `killCursors` is about.
+    pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
+        let cursors = self.command.cursors.unwrap_or_default();
+        let ids = Elements::of(cursors).map_while(Result::ok);
+        ids.filter_map(|id| id.value.as_i64())
     }
 
     /// What a failure to get a connection is answered with, after the full wait.
@@ -322,7 +350,7 @@ impl Operation<'_> {
         observation: &Observation<'_>,
     ) -> Ended {
         if self
-            .max_time()
+            .time_limit()
             .is_some_and(|limit| observation.began().elapsed() >= limit)
         {
             self.shared.observer.shed("max_time_ms");
@@ -399,16 +427,15 @@ impl Operation<'_> {
         ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
     }
 
-    fn answer(&self, error: &ErrorReply, outcome: Outcome) -> Ended {
+    pub(super) fn answer(&self, error: &ErrorReply, outcome: Outcome) -> Ended {
         let bytes = self.reply_to.encode(0, &error.to_document());
         Ended::Answer(HeldReply { bytes, share: None }, outcome, 0)
     }
 
     /// What is left of `maxTimeMS` after a wait, in milliseconds, if the wait was worth telling.
-    fn remaining_time(&self, waited: Duration) -> Option<(MaxTime, u64)> {
-        let (place, limit) = self.command.max_time.zip(self.max_time())?;
-        let left = limit.saturating_sub(waited).as_millis().max(1);
-        (waited >= LEAST_WAIT).then(|| (place, u64::try_from(left).unwrap_or(u64::MAX)))
+    fn remaining_time(&self, waited: Duration) -> Option<u64> {
+        let left = self.time_limit()?.saturating_sub(waited).as_millis().max(1);
+        (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
     }
 
     /// Sends the command over a connection and its reply to the client.
@@ -417,15 +444,19 @@ impl Operation<'_> {
         end: &mut ClientEnd<'_>,
         mut checkout: Checkout,
         observation: &mut Observation<'_>,
+        slice: Option<Slice>,
     ) -> Attempt {
         observation.enter(Phase::Forward, Instant::now());
-        let remaining = self.remaining_time(observation.began().elapsed());
+        let max_time_ms = match slice {
+            Some(slice) => Some(slice.milliseconds()),
+            None => self.remaining_time(observation.began().elapsed()),
+        };
         let outgoing = Outgoing::new(
             self.message,
             self.parsed,
             self.command,
             self.client_element,
-            remaining,
+            max_time_ms,
         );
         let generation = checkout.connection().generation;
         if let Err(error) = outgoing.write(checkout.connection()).await {
@@ -461,7 +492,7 @@ impl Operation<'_> {
                     checkout,
                     request_id,
                     unread_bytes,
-                    may_be_ended: self.command.only_reads(),
+                    may_be_ended: slice.is_none() && self.command.only_reads(),
                 };
                 abandoned.settle();
                 Attempt::Ended(Ended::Gone)
@@ -555,6 +586,10 @@ impl Operation<'_> {
     }
 
     fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
+        if self.command.class == Class::KillCursors && facts.ok == Some(true) {
+            self.cursor_ids()
+                .for_each(|id| self.shared.pins.unpin_cursor(id));
+        }
         match (facts.cursor_id, self.cursor_id()) {
             (Some(0), Some(exhausted)) => self.shared.pins.unpin_cursor(exhausted),
             (Some(id), None) if id != 0 => {
@@ -562,6 +597,7 @@ impl Operation<'_> {
                 let pin = CursorPin {
                     server,
                     origin: observation.shape(),
+                    is_awaiting: self.command.opens_awaiting(),
                 };
                 if !self.shared.pins.pin_cursor(id, pin, Instant::now()) {
                     self.shared.observer.unobserved("cursor_pins_full");

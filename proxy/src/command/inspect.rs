@@ -216,6 +216,21 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Whether the cursor that it opens waits for data: a change stream's, or a tailable one with `awaitData`.
+    pub fn opens_awaiting(&self) -> bool {
+        match self.class {
+            Class::Aggregate => {
+                let first = self.pipeline.and_then(|p| Elements::of(p).next()?.ok());
+                first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
+            }
+            Class::Read => {
+                let awaits = Elements::find(self.body, "awaitData");
+                self.name == b"find" && awaits.is_some_and(|e| e.value.is_truthy())
+            }
+            _ => false,
+        }
+    }
+
     /// Whether nothing is lost if the command is ended half-way: it only reads, and in no transaction, which would
     /// be aborted.
     pub fn only_reads(&self) -> bool {
@@ -264,11 +279,13 @@ fn array(value: ElementKind<'_>) -> Option<&[u8]> {
 
 fn ends_in_write(pipeline: &[u8]) -> bool {
     let last = Elements::of(pipeline).filter_map(Result::ok).last();
-    let stage = last.and_then(|e| e.value.as_document());
-    let name = stage
-        .and_then(|s| Elements::of(s).next()?.ok())
-        .map(|e| e.name);
+    let name = last.and_then(|stage| stage_name(stage.value));
     matches!(name, Some(b"$out" | b"$merge"))
+}
+
+fn stage_name(stage: ElementKind<'_>) -> Option<&[u8]> {
+    let first = Elements::of(stage.as_document()?).next()?.ok()?;
+    Some(first.name)
 }
 
 fn session_id(lsid: &[u8]) -> Option<[u8; 16]> {

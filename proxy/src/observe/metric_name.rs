@@ -41,6 +41,8 @@ pub enum MetricName {
     ShapeInfo,
     /// Operations that wait for a connection to a server.
     WaitQueueLength,
+    /// Operations that wait for something to happen, by `state`.
+    AwaitingOperations,
     /// Time to get a connection to a server.
     CheckoutSeconds,
     /// Operations refused, by `reason`.
@@ -68,7 +70,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -88,6 +90,7 @@ impl MetricName {
         Self::ShapeDurationSeconds,
         Self::ShapeInfo,
         Self::WaitQueueLength,
+        Self::AwaitingOperations,
         Self::CheckoutSeconds,
         Self::OperationsShedTotal,
         Self::ClientsGoneTotal,
@@ -118,6 +121,7 @@ impl MetricName {
             Self::ShapeDurationSeconds => "seawall_shape_duration_seconds",
             Self::ShapeInfo => "seawall_shape_info",
             Self::WaitQueueLength => "seawall_wait_queue_length",
+            Self::AwaitingOperations => "seawall_awaiting_operations",
             Self::CheckoutSeconds => "seawall_checkout_seconds",
             Self::OperationsShedTotal => "seawall_operations_shed_total",
             Self::ClientsGoneTotal => "seawall_clients_gone_total",
@@ -133,6 +137,7 @@ impl MetricName {
             Self::ClientConnections
             | Self::ServerConnections
             | Self::WaitQueueLength
+            | Self::AwaitingOperations
             | Self::ShapeInfo => MetricKind::Gauge,
             Self::ClientAuthenticationSeconds
             | Self::OperationDurationSeconds
@@ -182,6 +187,9 @@ impl MetricName {
             Self::ShapeDurationSeconds => "Durations of a shape's operations.",
             Self::ShapeInfo => "What a shape's id stands for; always 1.",
             Self::WaitQueueLength => "Operations waiting for a connection to a server.",
+            Self::AwaitingOperations => {
+                "Operations waiting for something to happen: change streams and tailable cursors."
+            }
             Self::CheckoutSeconds => "Time to get a connection to a server.",
             Self::OperationsShedTotal => "Operations refused by Seawall.",
             Self::ClientsGoneTotal => {

@@ -50,6 +50,8 @@ pub struct ServerMetrics {
     available: Gauge,
     in_use: Gauge,
     wait_queue: Gauge,
+    awaiting: Gauge,
+    lane_queue: Gauge,
 }
 
 impl fmt::Debug for ServerMetrics {
@@ -68,7 +70,14 @@ impl ServerMetrics {
             labels.push(Label::new("state", state));
             exporter.gauge(MetricName::ServerConnections, labels)
         };
+        let awaiting = |state: &'static str| {
+            let mut labels = labels();
+            labels.push(Label::new("state", state));
+            exporter.gauge(MetricName::AwaitingOperations, labels)
+        };
         Self {
+            awaiting: awaiting("running"),
+            lane_queue: awaiting("queued"),
             server: server.to_owned(),
             created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
             checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
@@ -123,6 +132,13 @@ impl ServerMetrics {
         self.available.set(float(available));
         self.in_use.set(float(in_use));
         self.wait_queue.set(float(wait_queue));
+    }
+
+    /// Who is in the lane of awaiting operations, and who waits for a place in it.
+    pub fn show_lane(&self, running: usize, queued: usize) {
+        let float = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
+        self.awaiting.set(float(running));
+        self.lane_queue.set(float(queued));
     }
 
     /// For events too rare to keep a handle on.

@@ -27,6 +27,8 @@ pub struct CursorPin<S> {
     pub server: S,
     /// The shape that opened it.
     pub origin: Option<ShapeIndex>,
+    /// Whether a `getMore` waits for data: a change stream's cursor, or a tailable one.
+    pub is_awaiting: bool,
 }
 
 /// A session, told apart by user: two users' sessions of the same id are different ones.
@@ -164,6 +166,7 @@ mod tests {
         CursorPin {
             server,
             origin: None,
+            is_awaiting: false,
         }
     }
 

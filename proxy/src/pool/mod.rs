@@ -9,6 +9,7 @@
 mod checkout;
 mod ending;
 mod inner;
+mod lane;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -34,7 +35,11 @@ use crate::{
 
 use self::ending::Ending;
 use self::inner::{Inner, Start, Ticket, Todo};
-pub use self::{checkout::Checkout, ending::EndRequest};
+pub use self::{
+    checkout::Checkout,
+    ending::EndRequest,
+    lane::{Lane, LanePlace},
+};
 
 /// A pool's limits; the same for every server.
 #[derive(Clone, Debug)]
@@ -122,6 +127,7 @@ pub struct ServerPool {
     inner: Mutex<Inner>,
     /// Reads to be ended.
     ending: Mutex<Ending>,
+    lane: Lane,
     connector: Connector,
     metrics: ServerMetrics,
     wait_queue_timeout: Duration,
@@ -172,6 +178,7 @@ impl ServerPool {
         Arc::new_cyclic(|me| Self {
             address,
             wait_queue_timeout: limits.wait_queue_timeout,
+            lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             inner: Mutex::new(Inner::new(limits)),
             ending: Mutex::default(),
             connector,
@@ -184,6 +191,11 @@ impl ServerPool {
     /// The server.
     pub fn address(&self) -> &ServerAddress {
         &self.address
+    }
+
+    /// The lane of operations that wait for something to happen.
+    pub fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     /// Figures of the server.
@@ -294,6 +306,8 @@ impl ServerPool {
             ..
         } = snapshot;
         self.metrics.show(pending, available, in_use, wait_queue);
+        let (awaiting, queued) = self.lane.counts();
+        self.metrics.show_lane(awaiting, queued);
         snapshot
     }
 

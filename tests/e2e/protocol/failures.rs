@@ -189,8 +189,9 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        recorder.delay(Duration::ZERO);
+        // In this order: what is delayed must not pass before the cut.
         recorder.cut_all(Cut::Reset);
+        recorder.delay(Duration::ZERO);
         let reply = through.read_reply().await.unwrap();
         if id == 1 {
             // The server's history answered the second time.

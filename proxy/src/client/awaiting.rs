@@ -1,0 +1,105 @@
+//! Operations that wait for something to happen: `getMore` on change streams and tailable cursors.
+//!
+//! Such a wait is cut into slices, each with a `maxTimeMS` of its own, and between two slices the connection
+//! is others'. The client sees one wait of the length that it asked for, or its first documents.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    forward::ClientEnd,
+    operation::{Attempt, Ended, Operation},
+};
+use crate::{
+    command::Class,
+    observe::{Observation, Outcome, Phase},
+    pool::ServerPool,
+};
+
+/// How long a server waits for data if the client does not say.
+const DEFAULT_WAIT: Duration = Duration::from_secs(1);
+
+/// An operation's wait, at the server that holds its cursor.
+#[derive(Clone, Debug)]
+pub(super) struct Wait {
+    pool: Arc<ServerPool>,
+    until: Instant,
+}
+
+/// One slice of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slice {
+    began: Instant,
+    length: Duration,
+}
+
+impl Slice {
+    /// What the server is asked to wait, in milliseconds.
+    pub(super) fn milliseconds(self) -> u64 {
+        u64::try_from(self.length.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1)
+    }
+}
+
+impl Wait {
+    /// The next slice, at most so long.
+    fn slice(&self, longest: Duration, now: Instant) -> Slice {
+        Slice {
+            began: now,
+            length: longest.min(self.until.saturating_duration_since(now)),
+        }
+    }
+}
+
+impl Operation<'_> {
+    /// The wait that the operation is, if it is one.
+    pub(super) fn wait(&self, began: Instant) -> Option<Wait> {
+        if self.command.class != Class::GetMore {
+            return None;
+        }
+        let pin = self.shared.pins.cursor(self.cursor_id()?, began)?;
+        let wanted = self.max_time().unwrap_or(DEFAULT_WAIT);
+        pin.is_awaiting.then(|| Wait {
+            pool: pin.server,
+            until: began + wanted,
+        })
+    }
+
+    /// Waits, a slice after another, until something happens or the time is over.
+    pub(super) async fn wait_in_slices(
+        &self,
+        wait: Wait,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+    ) -> Ended {
+        loop {
+            observation.enter(Phase::Permit, Instant::now());
+            let Some(place) = end.unless_gone(wait.pool.lane().enter()).await else {
+                return Ended::Gone;
+            };
+            let slice = wait.slice(place.slice, Instant::now());
+            let ended = match self.send_once(end, observation, Some(slice)).await {
+                Attempt::Ended(ended) => ended,
+                Attempt::Again(error) => self.answer(&error, Outcome::ServerFailed),
+            };
+            drop(place);
+            if !self.goes_on(&wait, slice, &ended) {
+                return ended;
+            }
+        }
+    }
+
+    /// Whether nothing has happened in a slice, and there is time for another.
+    fn goes_on(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
+        let is_empty = matches!(ended, Ended::Answer(_, Outcome::Ok, 0));
+        let now = Instant::now();
+        // A server that does not wait is not asked again and again.
+        let has_waited = now.saturating_duration_since(slice.began) * 2 >= slice.length;
+        let is_draining = self.shared.draining.borrow().is_some();
+        let cursor = self.cursor_id();
+        let is_open = || cursor.is_some_and(|id| self.shared.pins.cursor(id, now).is_some());
+        is_empty && has_waited && !is_draining && now < wait.until && is_open()
+    }
+}

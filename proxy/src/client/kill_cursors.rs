@@ -1,0 +1,147 @@
+//! `killCursors` over cursors that several servers hold: a part for each server, and one answer.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
+use tokio::time::Instant;
+
+use super::{
+    forward::{ClientEnd, HeldReply},
+    operation::{Ended, Operation},
+};
+use crate::{
+    command::Class,
+    observe::{Observation, Outcome, Phase},
+    pool::{Checkout, ServerPool},
+};
+
+/// The lists of the answer; each cursor is in one of them.
+const LISTS: [&CStr; 4] = [
+    cstr!("cursorsKilled"),
+    cstr!("cursorsNotFound"),
+    cstr!("cursorsAlive"),
+    cstr!("cursorsUnknown"),
+];
+
+/// Cursors by the server that holds them.
+pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
+
+impl Operation<'_> {
+    /// The parts of a `killCursors` that has to go to more than one server.
+    pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
+        if self.command.class != Class::KillCursors {
+            return None;
+        }
+        let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
+        // One that is not known here is not known to the servers either: it goes along with any other.
+        let mut unknown = Vec::new();
+        for cursor in self.cursor_ids() {
+            match self.shared.pins.cursor(cursor, now) {
+                None => unknown.push(cursor),
+                Some(pin) => {
+                    let address = pin.server.address().clone();
+                    let part = parts.entry(address).or_insert((pin.server, Vec::new()));
+                    part.1.push(cursor);
+                }
+            }
+        }
+        let mut parts: Parts = parts.into_values().collect();
+        parts.first_mut()?.1.extend(unknown);
+        (parts.len() > 1).then_some(parts)
+    }
+
+    /// Sends each server its part, one after another, and adds up what they answer.
+    pub(super) async fn kill_in_parts(
+        &self,
+        parts: Parts,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+    ) -> Ended {
+        let mut merged: Option<RawDocumentBuf> = None;
+        let deadline = Instant::now() + self.shared.settings.server_selection_timeout;
+        for (pool, cursors) in parts {
+            observation.enter(Phase::Checkout, Instant::now());
+            let checkout = end.unless_gone(pool.check_out(self.identity, deadline));
+            let reply = match checkout.await {
+                None => return Ended::Gone,
+                Some(Err(_)) => None,
+                Some(Ok(checkout)) => {
+                    observation.enter(Phase::Server, Instant::now());
+                    let asked = end.unless_gone(self.kill(checkout, &cursors)).await;
+                    match asked {
+                        None => return Ended::Gone,
+                        Some(reply) => reply,
+                    }
+                }
+            };
+            let Some(reply) = reply else {
+                // A server that is not there holds no cursors any more.
+                merged = Some(merge(merged, &not_found(&cursors)));
+                continue;
+            };
+            if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
+                return self.answer_with(&reply, Outcome::Error);
+            }
+            for cursor in cursors {
+                self.shared.pins.unpin_cursor(cursor);
+            }
+            merged = Some(merge(merged, &reply));
+        }
+        self.answer_with(&merged.unwrap_or_default(), Outcome::Ok)
+    }
+
+    /// One server's part; `None` if it failed.
+    async fn kill(&self, mut checkout: Checkout, cursors: &[i64]) -> Option<RawDocumentBuf> {
+        let body = RawDocument::from_bytes(self.command.body).ok()?;
+        let mut part = RawDocumentBuf::new();
+        for element in body.iter() {
+            let (name, value) = element.ok()?;
+            if name.as_str() == "cursors" {
+                let mut ids = RawArrayBuf::new();
+                cursors.iter().for_each(|id| ids.push(*id));
+                part.append(name, ids);
+            } else {
+                part.append(name, RawBson::from(value));
+            }
+        }
+        let reply = checkout.begin().run(&part).await.ok()?;
+        checkout.finish();
+        Some(reply)
+    }
+
+    fn answer_with(&self, reply: &RawDocument, outcome: Outcome) -> Ended {
+        let bytes = self.reply_to.encode(0, reply);
+        Ended::Answer(HeldReply { bytes, share: None }, outcome, 0)
+    }
+}
+
+fn not_found(cursors: &[i64]) -> RawDocumentBuf {
+    let mut ids = RawArrayBuf::new();
+    cursors.iter().for_each(|id| ids.push(*id));
+    let mut reply = RawDocumentBuf::new();
+    reply.append(cstr!("cursorsNotFound"), ids);
+    reply.append(cstr!("ok"), 1.0);
+    reply
+}
+
+/// The lists of both, and all else as the later reply has it, which knows the later cluster time.
+fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf {
+    let mut merged = RawDocumentBuf::new();
+    for name in LISTS {
+        let mut ids = RawArrayBuf::new();
+        let replies = earlier.iter().map(|earlier| &**earlier).chain([later]);
+        for reply in replies {
+            for id in reply.get_array(name).into_iter().flatten().flatten() {
+                ids.push(RawBson::from(id));
+            }
+        }
+        merged.append(name, ids);
+    }
+    for element in later.iter().filter_map(Result::ok) {
+        let (name, value) = element;
+        if !LISTS.contains(&name) {
+            merged.append(name, RawBson::from(value));
+        }
+    }
+    merged
+}

@@ -1,0 +1,119 @@
+//! A lane of their own for operations that wait for something to happen.
+//!
+//! A `getMore` on a change stream or a tailable cursor holds its server connection until data comes or its
+//! `maxTimeMS` is over; servers do not let go of it earlier, whatever is done to it. So only a part of the
+//! connections may wait like that, in slices that are the shorter the more operations want to.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Part of a user's connections that may wait at a time.
+const SHARE: usize = 4;
+
+/// How long one may wait at a time while there are places left.
+const LONG_SLICE: Duration = Duration::from_secs(1);
+
+/// While all places are taken.
+const SHORT_SLICE: Duration = Duration::from_millis(100);
+
+/// While several operations want each place.
+const SHORTEST_SLICE: Duration = Duration::from_millis(25);
+
+/// Places for operations that wait for something to happen, in order of arrival.
+#[derive(Debug)]
+pub struct Lane {
+    free: Semaphore,
+    places: usize,
+    waiting: AtomicUsize,
+}
+
+/// A place in the lane, and how long it may be used.
+#[derive(Debug)]
+#[must_use]
+pub struct LanePlace<'a> {
+    /// How long the server may be asked to wait.
+    pub slice: Duration,
+    _permit: SemaphorePermit<'a>,
+}
+
+/// Counts who waits for a place, cancelled or not.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lane {
+    /// A lane beside pools of so many connections.
+    pub(super) fn new(max_pool_size: usize) -> Self {
+        let places = (max_pool_size / SHARE).max(1);
+        Self {
+            free: Semaphore::new(places.min(Semaphore::MAX_PERMITS)),
+            places,
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    /// A place. Cancel safe.
+    pub async fn enter(&self) -> LanePlace<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let waiting = Waiting(&self.waiting);
+        let permit = self.free.acquire().await;
+        let permit = permit.expect("the semaphore is never closed");
+        drop(waiting);
+        let still_waiting = self.waiting.load(Ordering::Relaxed);
+        let slice = if still_waiting > self.places {
+            SHORTEST_SLICE
+        } else if still_waiting > 0 || self.free.available_permits() == 0 {
+            SHORT_SLICE
+        } else {
+            LONG_SLICE
+        };
+        LanePlace {
+            slice,
+            _permit: permit,
+        }
+    }
+
+    /// Operations in the lane, and such as wait for a place in it.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let running = self.places.saturating_sub(self.free.available_permits());
+        (running, self.waiting.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn slices_shorten_as_the_lane_fills() {
+        let lane = Lane::new(12);
+        let first = lane.enter().await;
+        assert_eq!(first.slice, LONG_SLICE);
+        let second = lane.enter().await;
+        assert_eq!(second.slice, LONG_SLICE);
+        let third = lane.enter().await;
+        assert_eq!(third.slice, SHORT_SLICE);
+        let mut waiting: Vec<_> = (0..5).map(|_| Box::pin(lane.enter())).collect();
+        for place in &mut waiting {
+            assert!(poll!(place).is_pending());
+        }
+        assert_eq!(lane.counts(), (3, 5));
+        drop(first);
+        let mut waiting = waiting.into_iter();
+        let next = waiting.next().unwrap().await;
+        assert_eq!(next.slice, SHORTEST_SLICE);
+        // Those who leave the queue no longer count.
+        drop(waiting);
+        assert_eq!(lane.counts(), (3, 0));
+    }
+}
