@@ -16,6 +16,7 @@ mod demo;
 mod drain;
 mod drivers;
 mod exactness;
+mod failover;
 mod fixtures;
 mod gone;
 mod introductions;
