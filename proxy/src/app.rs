@@ -128,6 +128,11 @@ impl Drop for App {
 }
 
 impl App {
+    /// Tasks that serve a client.
+    pub fn client_tasks(&self) -> usize {
+        self.tracker.len()
+    }
+
     /// Starts everything. Does not wait for the deployment, which may be down.
     ///
     /// # Errors

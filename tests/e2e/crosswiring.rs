@@ -18,11 +18,15 @@ use seawall_tests::{
     mongod::{NewUser, Options, Standalone, create_user},
     raw::{KeyCache, Login, OpMsg, RawClient, RawError, RawReply},
     seawall::{self, Seawall},
+    turbulence::Turbulence,
 };
 use tokio::task::JoinSet;
 
 const CLIENTS: u64 = 200;
 const OPERATIONS_EACH: u64 = 100;
+
+/// Operations over turbulent connections in `cargo test`; the full count is `SEAWALL_CHAOS_OPERATIONS=200000`.
+const CHAOS_OPERATIONS: u64 = 20_000;
 const POOL_SIZE: u64 = 20;
 const SEED: u64 = 0x5ea_4a11;
 const LIMIT: Duration = Duration::from_secs(90);
@@ -31,12 +35,7 @@ const LIMIT: Duration = Duration::from_secs(90);
 async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.client().unwrap();
-    let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
-    create_user(&root, &user).await.unwrap();
-    let pads = (0..10)
-        .map(|n| doc! {"_id": n, "pad": if n == 0 { "x".repeat(200_000) } else { String::new() }});
-    let collection = root.database("echo").collection::<Document>("pads");
-    collection.insert_many(pads).await.unwrap();
+    let user = prepare(&root).await;
     let options = seawall::Options {
         toml: format!("[pool]\nmax_pool_size = {POOL_SIZE}\nwait_queue_timeout_ms = 60000\n"),
         ..seawall::Options::default()
@@ -55,8 +54,9 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
             login: login.clone(),
             rng: StdRng::seed_from_u64(SEED + number),
             disconnects: Arc::clone(&disconnects),
+            failures: None,
         };
-        clients.spawn(chaos.run(number));
+        clients.spawn(chaos.run(number, OPERATIONS_EACH));
     }
     while let Some(done) = clients.join_next().await {
         done.unwrap();
@@ -97,6 +97,72 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
     eventually(LIMIT, is_idle).await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turbulence_between_proxy_and_server_makes_no_wrong_reply() {
+    let operations = std::env::var("SEAWALL_CHAOS_OPERATIONS").ok();
+    let operations = operations.map_or(CHAOS_OPERATIONS, |count| count.parse().unwrap());
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let root = server.client().unwrap();
+    let user = prepare(&root).await;
+    let turbulence = Turbulence::start(server.address(), SEED).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", turbulence.address());
+    let options = seawall::Options {
+        toml: format!(
+            "pool.max_pool_size = {POOL_SIZE}\npool.wait_queue_timeout_ms = 60000\n\
+             deployment.heartbeat_frequency_ms = 500\n"
+        ),
+        ..seawall::Options::default()
+    };
+    let seawall = Arc::new(Seawall::start_with(&uri, options).await);
+    let keys = KeyCache::default();
+    let failures = Arc::new(AtomicUsize::new(0));
+    let disconnects = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for number in 0..CLIENTS {
+        let chaos = Chaos {
+            address: seawall.address().parse().unwrap(),
+            login: user.login().keys(&keys),
+            rng: StdRng::seed_from_u64(SEED + number),
+            disconnects: Arc::clone(&disconnects),
+            failures: Some(Arc::clone(&failures)),
+        };
+        clients.spawn(chaos.run(number, operations / CLIENTS));
+    }
+    while let Some(done) = clients.join_next().await {
+        done.unwrap();
+    }
+    let (cuts, failures) = (turbulence.cuts(), failures.load(Ordering::Relaxed));
+    assert!(cuts > 100, "{cuts}");
+    assert!(
+        failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
+        "{failures}"
+    );
+    // Nothing is left of it: no client, no operation, no more connections than the pool may have.
+    let is_idle = || async {
+        let [pending, available, in_use, waiting] = pool(&seawall).await;
+        let clients = seawall.metric("seawall_client_connections", &[]).await;
+        let tasks = seawall.app.client_tasks();
+        match (pending, available <= POOL_SIZE, in_use, waiting, tasks) {
+            (0, true, 0, 0, 0) if clients == 0.0 => Ok(()),
+            _ => Err(format!(
+                "{pending} {available} {in_use} {waiting} {clients} {tasks}"
+            )),
+        }
+    };
+    eventually(LIMIT, is_idle).await.unwrap();
+}
+
+/// A user, and what is read.
+async fn prepare(root: &mongodb::Client) -> NewUser {
+    let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
+    create_user(root, &user).await.unwrap();
+    let pads = (0..10)
+        .map(|n| doc! {"_id": n, "pad": if n == 0 { "x".repeat(200_000) } else { String::new() }});
+    let collection = root.database("echo").collection::<Document>("pads");
+    collection.insert_many(pads).await.unwrap();
+    user
+}
+
 /// The largest number of server connections that was ever seen.
 async fn watch(seawall: Arc<Seawall>, is_over: Arc<AtomicBool>) -> u64 {
     let mut most = 0;
@@ -121,6 +187,8 @@ struct Chaos {
     login: Login,
     rng: StdRng,
     disconnects: Arc<AtomicUsize>,
+    /// Where operations may fail, how many did.
+    failures: Option<Arc<AtomicUsize>>,
 }
 
 /// How an operation is left.
@@ -133,11 +201,10 @@ enum Leave {
 }
 
 impl Chaos {
-    async fn run(mut self, number: u64) {
+    async fn run(mut self, number: u64, operations: u64) {
         let mut client = self.connect().await;
-        for operation in 0..OPERATIONS_EACH {
-            let unique =
-                i64::try_from(number * OPERATIONS_EACH + operation + 1).unwrap() * 1_000_003;
+        for operation in 0..operations {
+            let unique = i64::try_from(number * operations + operation + 1).unwrap() * 1_000_003;
             let leave = match self.rng.random_range(0..100) {
                 0..4 => Leave::InTheRequest,
                 4..8 => Leave::AfterTheRequest,
@@ -145,7 +212,9 @@ impl Chaos {
                 _ => Leave::Never,
             };
             if leave == Leave::Never {
-                self.echo(&mut client, unique).await;
+                if !self.echo(&mut client, unique).await {
+                    client = self.connect().await;
+                }
                 continue;
             }
             self.leave(client, leave, unique).await;
@@ -155,24 +224,61 @@ impl Chaos {
     }
 
     async fn connect(&self) -> RawClient {
-        let mut client = RawClient::connect(self.address).await.unwrap();
-        client.set_limit(LIMIT);
-        let outcome = client.login(&self.login).await.unwrap();
-        assert!(outcome.is_authenticated(), "{outcome:?}");
-        client
+        loop {
+            let mut client = RawClient::connect(self.address).await.unwrap();
+            client.set_limit(LIMIT);
+            let outcome = client.login(&self.login).await.unwrap();
+            // A server that cannot be asked is no wrong password.
+            assert_ne!(outcome.code(), Some(18), "{outcome:?}");
+            if outcome.is_authenticated() {
+                return client;
+            }
+            self.failed(&format!("{outcome:?}"));
+        }
     }
 
-    /// One operation to its end; `exchange` sees to it that the reply answers the request.
-    async fn echo(&mut self, client: &mut RawClient, unique: i64) {
+    fn failed(&self, what: &str) {
+        let failures = self.failures.as_ref();
+        let failures = failures.unwrap_or_else(|| panic!("{what}"));
+        failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One operation to its end; false if the connection ended with it.
+    async fn echo(&mut self, client: &mut RawClient, unique: i64) -> bool {
         let command = self.command(unique);
-        let reply = exchange(client, &command, unique).await;
+        let reply = match self.exchange(client, &command, unique).await {
+            Exchanged::Reply(reply) => reply,
+            Exchanged::Failed { is_open } => return is_open,
+        };
         check(&reply, unique);
         let cursor = reply.cursor_id().unwrap_or(0);
-        if cursor != 0 {
-            let more = doc! {"getMore": cursor, "collection": "pads", "$db": "echo"};
-            let reply = exchange(client, &OpMsg::new(more), unique).await;
-            check(&reply, unique);
-            assert_eq!(reply.cursor_id(), Some(0));
+        if cursor == 0 {
+            return true;
+        }
+        let more = doc! {"getMore": cursor, "collection": "pads", "$db": "echo"};
+        match self.exchange(client, &OpMsg::new(more), unique).await {
+            Exchanged::Failed { is_open } => is_open,
+            Exchanged::Reply(reply) => {
+                check(&reply, unique);
+                assert_eq!(reply.cursor_id(), Some(0));
+                true
+            }
+        }
+    }
+
+    /// Sends a request and reads its reply; the client sees to it that the one answers the other.
+    async fn exchange(&self, client: &mut RawClient, message: &OpMsg, unique: i64) -> Exchanged {
+        match client.exchange(message).await {
+            Ok(reply) if self.failures.is_some() && reply.code().is_some_and(is_failure) => {
+                self.failed("");
+                Exchanged::Failed { is_open: true }
+            }
+            Ok(reply) => Exchanged::Reply(reply),
+            Err(error @ (RawError::Closed | RawError::Truncated)) => {
+                self.failed(&format!("{unique}: {error:?}"));
+                Exchanged::Failed { is_open: false }
+            }
+            Err(error) => panic!("{unique}: {error:?}"),
         }
     }
 
@@ -216,9 +322,25 @@ impl Chaos {
     }
 }
 
-async fn exchange(client: &mut RawClient, message: &OpMsg, unique: i64) -> RawReply {
-    let reply: Result<_, RawError> = client.exchange(message).await;
-    reply.unwrap_or_else(|error| panic!("{unique}: {error:?}"))
+/// What an exchange came to.
+enum Exchanged {
+    Reply(RawReply),
+    Failed { is_open: bool },
+}
+
+/// What may be said of a server that cannot be reached, or of its cursor.
+fn is_failure(code: i32) -> bool {
+    const HOST_UNREACHABLE: i32 = 6;
+    const CURSOR_NOT_FOUND: i32 = 43;
+    const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
+    const NO_CONNECTION_IN_TIME: i32 = 202;
+    let codes = [
+        HOST_UNREACHABLE,
+        CURSOR_NOT_FOUND,
+        FAILED_TO_SATISFY_READ_PREFERENCE,
+        NO_CONNECTION_IN_TIME,
+    ];
+    codes.contains(&code)
 }
 
 fn check(reply: &RawReply, unique: i64) {

@@ -8,6 +8,7 @@
 //! | [`certificates`] | an authority and the certificates it signed |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
+//! | [`turbulence`] | a forwarder that delays, stops and cuts after random bytes |
 //! | [`eventually`] | waiting for a fact, with a limit |
 //! | [`scratch`] | a directory that ends with its guard |
 //!
@@ -22,3 +23,4 @@ pub mod raw;
 pub mod recorder;
 pub mod scratch;
 pub mod seawall;
+pub mod turbulence;

@@ -1,0 +1,159 @@
+//! A forwarder on which nothing can be relied: it delays, stops, cuts and resets after random bytes.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
+
+/// Bytes after which something happens on a connection, at most.
+const MAX_CALM_BYTES: usize = 400_000;
+
+/// Bytes forwarded at a time, at most: messages arrive in pieces.
+const MAX_CHUNK_BYTES: usize = 8 * 1024;
+
+/// What happens when a connection's calm is over.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Nothing moves for a while.
+    Delay,
+    /// Half of what was to be forwarded, then the end.
+    Close,
+    /// The same, with a reset.
+    Reset,
+    /// Nothing moves any more, and nobody is told; in the end a reset.
+    HalfOpen,
+}
+
+/// Forwards to a server, badly. Ends when dropped.
+#[derive(Debug)]
+pub struct Turbulence {
+    address: SocketAddr,
+    cuts: Arc<Mutex<usize>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Turbulence {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Turbulence {
+    /// Starts on a free port; the same seed makes the same trouble.
+    ///
+    /// # Errors
+    /// If no port can be had.
+    pub async fn start(target: SocketAddr, seed: u64) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let cuts = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&cuts);
+        let accepting = tokio::spawn(async move {
+            let mut forwarding = JoinSet::new();
+            let mut seeds = StdRng::seed_from_u64(seed);
+            while let Ok((client, _)) = listener.accept().await {
+                let rng = StdRng::seed_from_u64(seeds.random());
+                forwarding.spawn(forward(client, target, rng, Arc::clone(&counted)));
+                while forwarding.try_join_next().is_some() {}
+            }
+        });
+        Ok(Self {
+            address,
+            cuts,
+            accepting,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections that it has ended.
+    pub fn cuts(&self) -> usize {
+        *self.cuts.lock()
+    }
+}
+
+async fn forward(
+    mut client: TcpStream,
+    target: SocketAddr,
+    mut rng: StdRng,
+    cuts: Arc<Mutex<usize>>,
+) {
+    let Ok(mut server) = TcpStream::connect(target).await else {
+        return;
+    };
+    // A socket without it would only be slower.
+    drop((client.set_nodelay(true), server.set_nodelay(true)));
+    let other = StdRng::seed_from_u64(rng.random());
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let event = tokio::select! {
+        event = pump(from_client, to_server, rng) => event,
+        event = pump(from_server, to_client, other) => event,
+    };
+    if let Some(event) = event {
+        *cuts.lock() += 1;
+        if matches!(event, Event::Reset | Event::HalfOpen) {
+            // Without it the end is a plain close, which is trouble enough.
+            drop((client.set_zero_linger(), server.set_zero_linger()));
+        }
+    }
+}
+
+/// Forwards one direction until it ends (`None`) or is to be cut.
+async fn pump(
+    mut source: ReadHalf<'_>,
+    mut target: WriteHalf<'_>,
+    mut rng: StdRng,
+) -> Option<Event> {
+    let mut calm = rng.random_range(1..MAX_CALM_BYTES);
+    let mut buffer = vec![0; MAX_CHUNK_BYTES];
+    loop {
+        let room = rng.random_range(1..=MAX_CHUNK_BYTES);
+        let (room, _) = buffer.split_at_mut(room);
+        let length = source.read(room).await.ok().filter(|length| *length > 0)?;
+        let (mut chunk, _) = room.split_at(length);
+        let mut event = None;
+        if calm <= length {
+            let next = next_event(&mut rng);
+            match next {
+                Event::Delay => sleep(Duration::from_millis(rng.random_range(1..50))).await,
+                Event::HalfOpen => {
+                    sleep(Duration::from_millis(rng.random_range(100..1000))).await;
+                    return Some(next);
+                }
+                Event::Close | Event::Reset => {
+                    (chunk, _) = chunk.split_at(length / 2);
+                    event = Some(next);
+                }
+            }
+            calm = rng.random_range(1..MAX_CALM_BYTES);
+        } else {
+            calm -= length;
+        }
+        target.write_all(chunk).await.ok()?;
+        if event.is_some() {
+            return event;
+        }
+    }
+}
+
+fn next_event(rng: &mut StdRng) -> Event {
+    match rng.random_range(0..10) {
+        0..4 => Event::Delay,
+        4..6 => Event::Close,
+        6..9 => Event::Reset,
+        _ => Event::HalfOpen,
+    }
+}
