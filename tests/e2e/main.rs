@@ -13,6 +13,7 @@ mod credential_modes;
 mod credentials;
 mod crosswiring;
 mod demo;
+mod differential;
 mod drain;
 mod drivers;
 mod exactness;

@@ -1,0 +1,383 @@
+//! Differential: every command of the server, well formed and not, gets the same reply directly and through
+//! Seawall, but for what is listed here.
+
+use std::collections::BTreeSet;
+
+use mongodb::bson::{Bson, Document, doc};
+use seawall_tests::{
+    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
+    raw::{Login, RawClient, RawReply},
+    seawall::Seawall,
+};
+
+const DB: &str = "differential";
+
+/// Commands that end the server, change it for all, wait, or belong to other parts of a cluster.
+const NOT_SENT: &[&str] = &[
+    "shutdown",
+    "fsync",
+    "fsyncUnlock",
+    "configureFailPoint",
+    "waitForFailPoint",
+    "sleep",
+    "setParameter",
+    "setFeatureCompatibilityVersion",
+    "lockInfo",
+    "logRotate",
+    "compact",
+    "godinsert",
+    "captrunc",
+    "emptycapped",
+    "journalLatencyTest",
+    "cpuload",
+    "appendOplogNote",
+    "applyOps",
+    "doTxn",
+    "dropAllUsersFromDatabase",
+    "dropAllRolesFromDatabase",
+    "killAllSessions",
+    "killAllSessionsByPattern",
+    "killSessions",
+    "httpClientRequest",
+    "rotateCertificates",
+    "setDefaultRWConcern",
+    "setUserWriteBlockMode",
+    "setIndexCommitQuorum",
+    "stageDebug",
+    "stopRecordingTraffic",
+    "startRecordingTraffic",
+    "cloneCollectionAsCapped",
+    "convertToCapped",
+    "hashBSONElement",
+    "testInternalTransactions",
+    "mergeAuthzCollections",
+    "_mergeAuthzCollections",
+    "pinHistoryReplicated",
+    "refreshLogicalSessionCacheNow",
+    "reapLogicalSessionCacheNow",
+    "profile",
+    "validateDBMetadata",
+    "dbCheck",
+    "oidcListKeys",
+    // They would succeed, and leave another state to the second: the story has them.
+    "create",
+    "drop",
+];
+
+/// What Seawall answers itself, as a router or as this connection (docs/transparency.md).
+const ANSWERED_HERE: &[&str] = &[
+    "hello",
+    "isMaster",
+    "ismaster",
+    "whatsmyuri",
+    "getnonce",
+    "saslStart",
+    "saslContinue",
+    "authenticate",
+    "logout",
+];
+
+/// Fields that differ between any two replies of one server: times, counters, identifiers, sizes on disk.
+const VOLATILE: &[&str] = &[
+    "$clusterTime",
+    "operationTime",
+    "opTime",
+    "electionId",
+    "localTime",
+    "lastWriteDate",
+    "topologyVersion",
+    "postBatchResumeToken",
+    "_data",
+    "uuid",
+    "userId",
+    "opid",
+    "connectionId",
+    "you",
+    "client",
+    "host",
+    "executionTimeMillis",
+    "executionTimeMillisEstimate",
+    "id",
+    "_id",
+    "ns_uuid",
+    "readTs",
+    "atClusterTime",
+    "queryHash",
+];
+
+/// Replies that are the server's state, of which only the fields' names are compared.
+const STATE: &[&str] = &[
+    "serverStatus",
+    "replSetGetStatus",
+    "top",
+    "getLog",
+    "hostInfo",
+    "currentOp",
+    "connPoolStats",
+    "dbStats",
+    "dbstats",
+    "collStats",
+    "collstats",
+    "getDiagnosticData",
+    "connectionStatus",
+    "features",
+    "startSession",
+    "listDatabases",
+    "dbHash",
+    "dbhash",
+    "validate",
+    "lockInfo",
+    "shardConnPoolStats",
+    "getShardVersion",
+    "explain",
+    "internalRenameIfOptionsAndIndexesMatch",
+    "replSetGetRBID",
+    "usersInfo",
+    "isSelf",
+    "_isSelf",
+    "getParameter",
+    "listCommands",
+    "echo",
+];
+
+fn masked(value: Bson) -> Bson {
+    match value {
+        Bson::Document(document) => Bson::Document(masked_document(document)),
+        Bson::Array(values) => values.into_iter().map(masked).collect::<Vec<_>>().into(),
+        // A refused command is quoted as the server saw it, with `$client`; an index build by its number.
+        Bson::String(text) => {
+            let ends = ["to execute command ", "Index build failed: "];
+            let end = ends.iter().find_map(|end| text.split_once(end));
+            end.map_or(text.as_str(), |(before, _)| before).into()
+        }
+        other => other,
+    }
+}
+
+fn masked_document(document: Document) -> Document {
+    let fields = document.into_iter().map(|(name, value)| {
+        let is_volatile = VOLATILE.contains(&name.as_str());
+        let value = if is_volatile {
+            Bson::Null
+        } else {
+            masked(value)
+        };
+        (name, value)
+    });
+    fields.collect()
+}
+
+/// What is compared of a reply.
+fn compared(name: &str, reply: &RawReply) -> Document {
+    if STATE.contains(&name) && reply.is_ok() {
+        let names: BTreeSet<_> = reply.body.keys().cloned().collect();
+        return doc! {"fields": names.into_iter().collect::<Vec<_>>()};
+    }
+    masked_document(reply.body.clone())
+}
+
+/// One after another, each on the state that those before it have left.
+fn story() -> Vec<Document> {
+    let many: Vec<_> = (0..20)
+        .map(|n| doc! {"_id": n, "n": n, "g": n % 3, "t": "x"})
+        .collect();
+    let group = doc! {"$group": {"_id": "$g", "n": {"$sum": "$n"}}};
+    let pipeline = vec![
+        doc! {"$match": {"n": {"$lt": 9}}},
+        group,
+        doc! {"$sort": {"_id": 1}},
+    ];
+    vec![
+        doc! {"insert": "c", "documents": many},
+        doc! {"insert": "c", "documents": [{"_id": 1}, {"_id": 100}], "ordered": false},
+        doc! {"insert": "c", "documents": []},
+        doc! {"insert": "c", "documents": [{"_id": [1]}]},
+        doc! {"insert": "c", "documents": [{"$bad": 1}]},
+        doc! {"insert": "c", "documents": [{"_id": 200}], "writeConcern": {"w": 9, "wtimeout": 50}},
+        doc! {"insert": "", "documents": [{}]},
+        doc! {"insert": "system.views", "documents": [{"_id": "x"}]},
+        doc! {"find": "c", "filter": {"n": {"$gt": 5}}, "sort": {"n": -1}, "limit": 3},
+        doc! {"find": "c", "filter": {"$where": "this.n == 3"}, "projection": {"n": 1, "_id": 0}},
+        doc! {"find": "c", "filter": {"$nope": 1}},
+        doc! {"find": "c", "skip": -1},
+        doc! {"find": "c", "singleBatch": true, "batchSize": 2, "sort": {"_id": 1}},
+        doc! {"find": "c", "hint": "nope"},
+        doc! {"find": "c", "collation": {"locale": "xx"}},
+        doc! {"find": "c", "readConcern": {"level": "snapshot"}, "filter": {"_id": 1}},
+        doc! {"find": "c", "readConcern": {"level": "bogus"}},
+        doc! {"find": "c", "maxTimeMS": -1},
+        doc! {"find": "c", "$readPreference": {"mode": "primary"}, "filter": {"_id": 2}},
+        doc! {"find": "c", "$readPreference": {"mode": "bogus"}},
+        doc! {"find": "c", "$readPreference": "text"},
+        doc! {"find": "nothing"},
+        doc! {"find": 5},
+        doc! {"find": "c", "apiVersion": "1", "apiStrict": true, "filter": {"_id": 3}},
+        doc! {"find": "c", "apiVersion": "2"},
+        doc! {"count": "c", "apiVersion": "1", "apiStrict": true},
+        doc! {"collStats": "c", "apiVersion": "1", "apiStrict": true},
+        doc! {"update": "c", "updates": [{"q": {"g": 1}, "u": {"$inc": {"n": 1}}, "multi": true}]},
+        doc! {"update": "c", "updates": [{"q": {"_id": "up"}, "u": {"$set": {"a": 1}}, "upsert": true}]},
+        doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"_id": 2}}}]},
+        doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$nope": 1}}]},
+        doc! {"update": "c", "updates": [{"q": {}, "u": [{"$set": {"p": "$n"}}], "multi": true}]},
+        doc! {"update": "c", "updates": []},
+        doc! {"delete": "c", "deletes": [{"q": {"n": 100}, "limit": 1}]},
+        doc! {"delete": "c", "deletes": [{"q": {"g": 2}, "limit": 0}]},
+        doc! {"delete": "c", "deletes": [{"q": {}, "limit": 7}]},
+        doc! {"findAndModify": "c", "query": {"_id": 4}, "update": {"$set": {"f": 1}}, "new": true},
+        doc! {"findAndModify": "c", "query": {"_id": 6}, "remove": true},
+        doc! {"findAndModify": "c", "query": {}, "remove": true, "update": {"a": 1}},
+        doc! {"count": "c", "query": {"g": 1}},
+        doc! {"distinct": "c", "key": "g"},
+        doc! {"distinct": "c", "key": 1},
+        doc! {"aggregate": "c", "pipeline": pipeline.clone(), "cursor": {}},
+        doc! {"aggregate": "c", "pipeline": pipeline},
+        doc! {"aggregate": "c", "pipeline": [{"$nope": 1}], "cursor": {}},
+        doc! {"aggregate": "c", "pipeline": [{"$out": "copied"}], "cursor": {}},
+        doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "copied"}}], "cursor": {}},
+        doc! {"aggregate": "copied", "pipeline": [{"$count": "n"}], "cursor": {}},
+        doc! {"aggregate": 1, "pipeline": [{"$documents": [{"a": 1}]}], "cursor": {}},
+        doc! {"aggregate": 1, "pipeline": [{"$match": {}}], "cursor": {}},
+        doc! {"mapReduce": "c", "map": "function() { emit(this.g, 1) }", "reduce": "function(k, v) { return v.length }", "out": {"inline": 1}, "query": {"g": 1}},
+        doc! {"create": "made", "validator": {"a": {"$type": "int"}}},
+        doc! {"create": "made"},
+        doc! {"create": "capped", "capped": true, "size": 4096},
+        doc! {"create": "viewed", "viewOn": "c", "pipeline": [{"$match": {"g": 1}}]},
+        doc! {"insert": "made", "documents": [{"_id": 1, "a": "text"}]},
+        doc! {"find": "viewed", "sort": {"_id": 1}},
+        doc! {"insert": "viewed", "documents": [{}]},
+        doc! {"collMod": "made", "validator": {}},
+        doc! {"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "n_1"}]},
+        doc! {"createIndexes": "c", "indexes": [{"key": {"n": 1}, "name": "other"}]},
+        doc! {"createIndexes": "c", "indexes": [{"key": {"g": 1}, "name": "g_1", "unique": true}]},
+        doc! {"createIndexes": "c", "indexes": [{"key": {}, "name": "x"}]},
+        doc! {"listIndexes": "c"},
+        doc! {"listIndexes": "nothing"},
+        doc! {"explain": {"find": "c", "filter": {"n": 1}}, "verbosity": "queryPlanner"},
+        doc! {"planCacheClear": "c"},
+        doc! {"dropIndexes": "c", "index": "n_1"},
+        doc! {"dropIndexes": "c", "index": "n_1"},
+        doc! {"listCollections": 1, "nameOnly": true, "filter": {"name": "c"}},
+        doc! {"renameCollection": "differential.copied", "to": "differential.moved"},
+        doc! {"drop": "copied"},
+        doc! {"drop": "capped"},
+        doc! {"dataSize": "differential.nothing"},
+        doc! {"dbStats": 1},
+        doc! {"collStats": "c"},
+        doc! {"validate": "c"},
+        doc! {"getMore": 1_i64, "collection": "c"},
+        doc! {"getMore": "text", "collection": "c"},
+        doc! {"killCursors": "c", "cursors": [1_i64, 2_i64]},
+        doc! {"killCursors": "c", "cursors": "text"},
+        doc! {"endSessions": []},
+        doc! {"commitTransaction": 1},
+        doc! {"abortTransaction": 1, "txnNumber": 1_i64, "autocommit": false},
+        doc! {"find": "c", "txnNumber": 5_i64},
+        doc! {"find": "c", "startTransaction": true},
+        doc! {"insert": "c", "documents": [{"_id": 300}], "txnNumber": 5_i64},
+        doc! {"ping": 1},
+        doc! {"ping": 1, "foo": {"bar": 1}},
+        doc! {"buildInfo": 1},
+        doc! {"noSuchCommand": 1},
+        doc! {"FIND": "c"},
+        doc! {"dropDatabase": 1},
+    ]
+}
+
+/// Each command of the server by its name, with arguments that make little sense.
+async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
+    let listed = client
+        .command("admin", doc! {"listCommands": 1})
+        .await
+        .unwrap();
+    let commands = listed.body.get_document("commands").unwrap();
+    let names = commands.keys().filter(|name| {
+        let name = name.as_str();
+        let is_internal = [
+            "_shardsvr",
+            "_configsvr",
+            "_flush",
+            "_recv",
+            "_clone",
+            "_migrate",
+            "_transfer",
+        ];
+        let is_setup = [
+            "replSet", "_test", "test", "clusterA", "clusterC", "clusterI", "clusterU", "clusterD",
+        ];
+        let skips = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        !NOT_SENT.contains(&name)
+            && !ANSWERED_HERE.contains(&name)
+            && !skips(&is_internal)
+            && !skips(&is_setup)
+    });
+    let mut cases = Vec::new();
+    for name in names {
+        // `{createUser: "no such"}` and the like change nothing: what they need is missing.
+        let variants = [
+            doc! {name: "no such"},
+            doc! {name: 1.5, "bogus": 1},
+            doc! {name: {}, "comment": "c"},
+            doc! {name: 1, "apiVersion": "1", "apiStrict": true},
+            doc! {name: [1], "maxTimeMS": "text"},
+        ];
+        let databases = ["admin", DB];
+        for (place, variant) in variants.into_iter().enumerate() {
+            cases.push((databases[place % 2], variant));
+        }
+    }
+    cases
+}
+
+async fn root(mut client: RawClient) -> RawClient {
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    client
+}
+
+#[tokio::test]
+async fn every_command_has_the_same_reply_directly_and_through_the_proxy() {
+    let set = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
+    let seawall = Seawall::start(&set.uri()).await;
+    let mut direct = root(set.raw_client(&set.members()[0]).await.unwrap()).await;
+    let through = RawClient::connect(seawall.address().parse().unwrap());
+    let mut through = root(through.await.unwrap()).await;
+    let mut differences = Vec::new();
+    let mut expected = Vec::new();
+    for command in story() {
+        expected.push(direct.command(DB, command).await.unwrap());
+    }
+    for (command, expected) in story().into_iter().zip(expected) {
+        let seen = through.command(DB, command.clone()).await.unwrap();
+        compare(&command, &expected, &seen, &mut differences);
+    }
+    let cases = reference(&mut direct).await;
+    let count = story().len() + cases.len();
+    assert!(count >= 300, "{count}");
+    for (db, command) in cases {
+        let expected = direct.command(db, command.clone()).await.unwrap();
+        let seen = through.command(db, command.clone()).await.unwrap();
+        compare(&command, &expected, &seen, &mut differences);
+    }
+    assert!(
+        differences.is_empty(),
+        "{} of {count}:\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
+}
+
+fn compare(
+    command: &Document,
+    expected: &RawReply,
+    seen: &RawReply,
+    differences: &mut Vec<String>,
+) {
+    let name = command.keys().next().unwrap();
+    let (of_server, of_seawall) = (compared(name, expected), compared(name, seen));
+    if of_server != of_seawall {
+        differences.push(format!(
+            "{command}\n  direct  {of_server}\n  through {of_seawall}"
+        ));
+    }
+}
