@@ -15,7 +15,6 @@ mod crosswiring;
 mod demo;
 mod differential;
 mod drain;
-mod drivers;
 mod exactness;
 mod failover;
 mod fixtures;

@@ -1,0 +1,37 @@
+// What a step came to, as one line of JSON.
+
+import mongodb from 'mongodb';
+
+const { BSON: { EJSON }, MongoError } = mongodb;
+
+// Does a step and prints what it came to; anything but an error of the driver's API ends the program.
+export async function step(name, action) {
+  let outcome;
+  try {
+    outcome = { value: (await action()) ?? null };
+  } catch (error) {
+    // GridFS throws plain errors for a file that is not there.
+    if (!(error instanceof MongoError) && error.code !== 'ENOENT') throw error;
+    outcome = { error: told(error) };
+  }
+  console.log(EJSON.stringify({ step: name, ...outcome }, { relaxed: false }));
+}
+
+function told(error) {
+  return {
+    type: error.name,
+    code: error.code ?? null,
+    codeName: error.codeName ?? null,
+    labels: [...(error.errorLabels ?? [])].sort(),
+    message: error.message,
+    reply: error.errorResponse ?? null,
+    writeErrors: (error.writeErrors ?? []).map((each) => each.toJSON?.() ?? each),
+    result: error.result ? toldResult(error.result) : null,
+  };
+}
+
+// A bulk write's result, whose fields are getters.
+export function toldResult(result) {
+  const { insertedCount, matchedCount, modifiedCount, deletedCount, upsertedCount, insertedIds, upsertedIds } = result;
+  return { insertedCount, matchedCount, modifiedCount, deletedCount, upsertedCount, insertedIds, upsertedIds };
+}

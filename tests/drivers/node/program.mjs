@@ -1,0 +1,50 @@
+// What an application does, by the Node driver; see ../scenarios.md.
+//
+// Left out: `unacknowledged` in an explicit session, which the driver refuses before anything is sent.
+
+import mongodb from 'mongodb';
+
+import { administration } from './administration.mjs';
+import { errors } from './failures.mjs';
+import { step } from './outcome.mjs';
+import { aggregate, concernsAndPreferences, counts, cursors, findOptions, types } from './reads.mjs';
+import { causalAndSnapshot, changeStream, transactions } from './sessions.mjs';
+import { bulks, deletes, findAndModify, gridfs, inserts, large, unacknowledged, updates } from './writes.mjs';
+
+async function status(client) {
+  const admin = client.db('admin');
+  await step('status ping', () => admin.command({ ping: 1 }));
+  await step('status users', async () => (await admin.command({ connectionStatus: 1 })).authInfo);
+  await step('status version', async () => (await admin.command({ buildInfo: 1 })).version);
+}
+
+const [uri, name, api] = process.argv.slice(2);
+const options = api === 'stable' ? { serverApi: { version: '1', strict: true } } : {};
+const connect = () => new mongodb.MongoClient(uri, options);
+const client = connect();
+try {
+  const db = client.db(name);
+  await status(client);
+  await inserts(db);
+  await types(db);
+  await findOptions(db);
+  await concernsAndPreferences(db);
+  await counts(db);
+  await updates(db);
+  await findAndModify(db);
+  await deletes(db);
+  await bulks(db);
+  await aggregate(db, api);
+  await cursors(db);
+  await causalAndSnapshot(db);
+  await transactions(db);
+  await changeStream(db);
+  await gridfs(db);
+  await unacknowledged(db);
+  await large(db);
+  await errors(db, connect);
+  await administration(db, api);
+  await step('drop', () => db.dropDatabase());
+} finally {
+  await client.close();
+}

@@ -1,0 +1,92 @@
+// Sessions, transactions and change streams.
+
+import { step } from './outcome.mjs';
+
+export async function causalAndSnapshot(db) {
+  const things = db.collection('things');
+  await step('session causal', () => db.client.withSession({ causalConsistency: true }, async (session) => {
+    await things.insertOne({ _id: 'causal' }, { session });
+    const found = await things.findOne({ _id: 'causal' }, { session, readConcern: { level: 'majority' } });
+    return [found, session.operationTime !== undefined];
+  }));
+  await step('session snapshot', () => db.client.withSession({ snapshot: true }, async (session) => {
+    const before = await things.findOne({ _id: 3 }, { session });
+    await things.updateOne({ _id: 3 }, { $set: { snapshot: 'changed' } });
+    return [before, await things.findOne({ _id: 3 }, { session }), await things.findOne({ _id: 3 })];
+  }));
+}
+
+export async function transactions(db) {
+  const things = db.collection('things');
+  const { client } = db;
+  await step('transaction commit', () => client.withSession(async (session) => {
+    session.startTransaction();
+    await things.insertOne({ _id: 't1' }, { session });
+    await things.updateOne({ _id: 't1' }, { $set: { x: 2 } }, { session });
+    await session.commitTransaction();
+    return things.findOne({ _id: 't1' }, { session });
+  }));
+  await step('transaction abort', () => client.withSession(async (session) => {
+    session.startTransaction();
+    await things.insertOne({ _id: 't2' }, { session });
+    const inside = await things.findOne({ _id: 't2' }, { session });
+    await session.abortTransaction();
+    return [inside, await things.findOne({ _id: 't2' })];
+  }));
+  await step('transaction callback', () => client.withSession(async (session) => {
+    await session.withTransaction(() => things.insertOne({ _id: 't3' }, { session }));
+    return things.findOne({ _id: 't3' }, { session });
+  }));
+  await client.withSession((first) => client.withSession((second) => conflict(things, first, second)));
+}
+
+async function conflict(things, first, second) {
+  const begin = async (session, x) => {
+    session.startTransaction();
+    return (await things.updateOne({ _id: 't1' }, { $set: { x } }, { session })).modifiedCount;
+  };
+  await step('transaction first', () => begin(first, 'first'));
+  await step('transaction conflict', () => begin(second, 'second'));
+  await step('transaction conflict aborted', () => second.abortTransaction());
+  await step('transaction first commit', () => first.commitTransaction());
+  await step('transaction again', async () => {
+    const count = await begin(second, 'second');
+    await second.commitTransaction();
+    return [count, await things.findOne({ _id: 't1' })];
+  });
+  await step('transaction after abort', async () => {
+    second.startTransaction();
+    await things.insertOne({ _id: 't4' }, { session: second });
+    await second.abortTransaction();
+    return things.findOne({ _id: 't4' }, { session: second });
+  });
+}
+
+export async function changeStream(db) {
+  const watched = db.collection('watched');
+  let second = null;
+  await step('change stream', async () => {
+    const stream = watched.watch([], { maxAwaitTimeMS: 200 });
+    try {
+      // Opens the stream, which the driver does not do before it is asked for something.
+      const nothing = await stream.tryNext();
+      await watched.insertOne({ _id: 1 });
+      await watched.updateOne({ _id: 1 }, { $set: { a: 1 } });
+      await watched.deleteOne({ _id: 1 });
+      const events = [await stream.next(), await stream.next(), await stream.next()];
+      second = events[1]._id;
+      return [nothing, ...events];
+    } finally {
+      await stream.close();
+    }
+  });
+  if (second === null) return;
+  await step('change stream resumed', async () => {
+    const stream = watched.watch([], { resumeAfter: second });
+    try {
+      return await stream.next();
+    } finally {
+      await stream.close();
+    }
+  });
+}

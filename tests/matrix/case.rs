@@ -1,0 +1,96 @@
+//! What a program is run with.
+
+use std::fmt::{self, Display};
+
+use seawall_tests::raw::Mechanism;
+
+/// One way for a client to be configured.
+#[derive(Debug)]
+pub(crate) struct Case {
+    /// The one its user has; both, and the driver's choice, where there is none.
+    pub(crate) mechanism: Option<Mechanism>,
+    /// Whether the deployment serves only TLS.
+    pub(crate) is_tls: bool,
+    /// `stable` or `plain`, the program's third argument.
+    pub(crate) api: &'static str,
+    /// What the connection string has on both ways.
+    pub(crate) parameters: &'static str,
+    /// What it has through Seawall alone.
+    pub(crate) through: &'static str,
+}
+
+impl Case {
+    const PLAIN: Self = Self {
+        mechanism: None,
+        is_tls: false,
+        api: "plain",
+        parameters: "",
+        through: "",
+    };
+
+    const STABLE: Self = Self {
+        api: "stable",
+        ..Self::PLAIN
+    };
+
+    const fn by(self, mechanism: Mechanism) -> Self {
+        Self {
+            mechanism: Some(mechanism),
+            ..self
+        }
+    }
+
+    const fn compressed(parameters: &'static str) -> Self {
+        Self {
+            parameters,
+            ..Self::PLAIN
+        }
+    }
+
+    /// Whether Seawall answers what the case needs.
+    pub(crate) fn is_served(&self) -> bool {
+        LOAD_BALANCED_IS_SERVED || self.through != LOAD_BALANCED
+    }
+}
+
+impl Display for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mechanism = self
+            .mechanism
+            .map_or("negotiated", |mechanism| mechanism.name());
+        let tls = if self.is_tls { " TLS" } else { "" };
+        let (parameters, through) = (self.parameters, self.through);
+        write!(
+            formatter,
+            "{} {mechanism}{tls} {parameters}{through}",
+            self.api
+        )
+    }
+}
+
+/// All that every language is run with.
+pub(crate) const CASES: &[Case] = &[
+    Case::PLAIN,
+    Case::STABLE,
+    Case::PLAIN.by(Mechanism::ScramSha1),
+    Case::STABLE.by(Mechanism::ScramSha1),
+    Case::PLAIN.by(Mechanism::ScramSha256),
+    Case::STABLE.by(Mechanism::ScramSha256),
+    Case::compressed("&compressors=snappy"),
+    Case::compressed("&compressors=zlib"),
+    Case::compressed("&compressors=zstd"),
+    Case {
+        // A replica set refuses such a client, so what it sees is compared with a client's of the plain kind.
+        through: LOAD_BALANCED,
+        ..Case::PLAIN
+    },
+    Case {
+        is_tls: true,
+        ..Case::PLAIN
+    },
+];
+
+const LOAD_BALANCED: &str = "&loadBalanced=true";
+
+/// Until `hello` has a `serviceId`, a driver that was told so refuses to connect.
+const LOAD_BALANCED_IS_SERVED: bool = false;

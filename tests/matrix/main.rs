@@ -1,0 +1,147 @@
+//! Every language's driver does the same work on a deployment directly and through Seawall, and sees the same.
+//!
+//! What the programs do is said in `drivers/scenarios.md`, what may differ in `drivers/masked.txt`.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`case`] | what a program is run with: mechanism, TLS, compressor, Stable API |
+//! | [`pair`] | a deployment and Seawall in front of it |
+//! | [`language`] | makes a language's program ready |
+//! | [`program`] | runs it |
+//! | [`mask`] | leaves out what may differ |
+//! | [`comparison`] | tells what differs |
+//! | [`rust`] | the program of the Rust driver, in this process |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "all of this is tests, functions that tests share included"
+)]
+
+mod case;
+mod comparison;
+mod language;
+mod mask;
+mod pair;
+mod program;
+mod rust;
+mod standalone;
+
+use std::time::Duration;
+
+use seawall_tests::mongod::unique_name;
+use tokio::time::Instant;
+
+use crate::{
+    case::{CASES, Case},
+    comparison::differences,
+    language::Language,
+    mask::Masks,
+    pair::Pair,
+    program::Program,
+};
+
+#[tokio::test]
+async fn python_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Python).await;
+}
+
+#[tokio::test]
+async fn node_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Node).await;
+}
+
+#[tokio::test]
+async fn rust_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Rust).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
+async fn java_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Java).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
+async fn go_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Go).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
+async fn php_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Php).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
+async fn c_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::C).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
+async fn mongosh_sees_the_same_directly_and_through_the_proxy() {
+    compare(Language::Mongosh).await;
+}
+
+/// Runs a language's program in every case, and tells all differences together.
+async fn compare(language: Language) {
+    let program = language.prepare().await;
+    let masks = Masks::of_the_drivers();
+    let mut found = Vec::new();
+    for is_tls in [false, true] {
+        let pair = Pair::start(is_tls).await;
+        for case in CASES
+            .iter()
+            .filter(|case| case.is_tls == is_tls && case.is_served())
+        {
+            let began = Instant::now();
+            let differing = compare_case(&program, &pair, case, &masks).await;
+            report(language, case, began.elapsed());
+            found.extend(
+                differing
+                    .into_iter()
+                    .map(|difference| format!("{case}: {difference}")),
+            );
+        }
+        let served = pair.seawall.metric("seawall_operations_total", &[]).await;
+        assert!(served > 100.0, "it went through Seawall: {served}");
+    }
+    assert!(
+        found.is_empty(),
+        "{language:?}: {} differences\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+async fn compare_case(program: &Program, pair: &Pair, case: &Case, masks: &Masks) -> Vec<String> {
+    let name = unique_name("matrix");
+    pair.create_user(&name, case.mechanism).await;
+    let mut direct = program
+        .run(&pair.direct(&name, case), &name, case.api)
+        .await;
+    let mut through = program
+        .run(&pair.through(&name, case), &name, case.api)
+        .await;
+    assert!(
+        direct.len() >= MIN_STEPS,
+        "{case}: only {} steps",
+        direct.len()
+    );
+    for step in direct.iter_mut().chain(&mut through) {
+        masks.apply(step);
+    }
+    differences(&direct, &through)
+}
+
+/// Seen with `--nocapture`: where a language's time goes.
+#[expect(clippy::print_stdout, reason = "the test's own report")]
+fn report(language: Language, case: &Case, took: Duration) {
+    println!("{language:?}: {case}: {took:.1?}");
+}
+
+/// Far fewer than any program has: one that stopped early must not pass.
+const MIN_STEPS: usize = 60;

@@ -1,0 +1,161 @@
+//! Leaves out what two runs may rightly tell differently; the list itself is `drivers/masked.txt`.
+
+use serde_json::Value;
+
+use crate::program::Step;
+
+/// The whole list.
+#[derive(Debug)]
+pub(crate) struct Masks(Vec<Mask>);
+
+impl Masks {
+    /// The list that holds for all programs.
+    pub(crate) fn of_the_drivers() -> Self {
+        Self::parse(include_str!("../drivers/masked.txt"))
+    }
+
+    fn parse(text: &str) -> Self {
+        let lines = text.lines().map(str::trim);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self(lines.map(Mask::parse).collect())
+    }
+
+    /// Puts what it is in place of what it was.
+    pub(crate) fn apply(&self, step: &mut Step) {
+        let mut path = vec![step.name.clone()];
+        self.walk(&mut path, &mut step.outcome);
+    }
+
+    fn walk(&self, path: &mut Vec<String>, value: &mut Value) {
+        for mask in self.0.iter().filter(|mask| mask.is_at(path)) {
+            mask.hide(value);
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    path.push(name.clone());
+                    self.walk(path, field);
+                    path.pop();
+                }
+            }
+            Value::Array(elements) => {
+                for element in elements {
+                    self.walk(path, element);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One line of the list.
+#[derive(Debug)]
+struct Mask {
+    path: Vec<String>,
+    is_anywhere: bool,
+    /// The rest of a text is masked after this, and nothing where there is no such text.
+    after: Option<String>,
+}
+
+impl Mask {
+    fn parse(line: &str) -> Self {
+        let (path, after) = match line.split_once(" after ") {
+            None => (line, None),
+            Some((path, quoted)) => {
+                let text = quoted
+                    .strip_prefix('"')
+                    .and_then(|text| text.strip_suffix('"'));
+                let text = text.unwrap_or_else(|| panic!("not a quoted text: {line}"));
+                (path, Some(text.to_owned()))
+            }
+        };
+        let anywhere = path.strip_prefix("**.");
+        let names = anywhere.unwrap_or(path).split('.');
+        Self {
+            path: names.map(str::to_owned).collect(),
+            is_anywhere: anywhere.is_some(),
+            after,
+        }
+    }
+
+    fn is_at(&self, path: &[String]) -> bool {
+        if self.is_anywhere {
+            path.ends_with(&self.path)
+        } else {
+            path == self.path
+        }
+    }
+
+    fn hide(&self, value: &mut Value) {
+        match (&self.after, &mut *value) {
+            (None, _) => *value = Value::String(format!("masked {}", kind(value))),
+            (Some(after), Value::String(text)) => {
+                if let Some(start) = text.find(after.as_str()) {
+                    text.truncate(start + after.len());
+                    text.push_str("masked");
+                }
+            }
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// A value's type, also of one that stands in extended JSON.
+fn kind(value: &Value) -> &str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(fields) => match fields.keys().next() {
+            Some(name) if fields.len() == 1 && name.starts_with('$') => name,
+            _ => "object",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn masked(list: &str, outcome: Value) -> Value {
+        let mut step = Step {
+            name: "a step".to_owned(),
+            outcome,
+        };
+        Masks::parse(list).apply(&mut step);
+        step.outcome
+    }
+
+    #[test]
+    fn a_name_is_masked_anywhere_and_keeps_its_type() {
+        let told = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
+        let left = json!({"value": [
+            {"at": "masked $date"},
+            {"at": "masked number", "on": {"at": "masked null"}},
+        ]});
+        assert_eq!(masked("# why\n**.at\n", told), left);
+    }
+
+    #[test]
+    fn a_path_is_masked_in_its_step_only() {
+        let told = json!({"value": {"a": {"b": 1}, "b": 2}});
+        let left = json!({"value": {"a": {"b": "masked number"}, "b": 2}});
+        assert_eq!(masked("a step.value.a.b", told.clone()), left);
+        assert_eq!(masked("another step.value.a.b", told.clone()), told);
+        assert_eq!(masked("value.a.b", told.clone()), told);
+    }
+
+    #[test]
+    fn the_rest_of_a_text_is_masked_after_what_is_named() {
+        let list = r#"**.message after "the command ""#;
+        let told = json!({"error": {"message": "refused the command {a: 1}", "code": 13}});
+        let left = json!({"error": {"message": "refused the command masked", "code": 13}});
+        assert_eq!(masked(list, told), left);
+        let other = json!({"error": {"message": "another"}, "message": 1});
+        assert_eq!(masked(list, other.clone()), other);
+    }
+}

@@ -1,0 +1,82 @@
+//! One deployment, and Seawall in front of it.
+
+use seawall_tests::{
+    mongod::{NewUser, Options, ReplicaSet, create_user},
+    raw::Mechanism,
+    seawall::{self, Seawall},
+};
+
+use crate::case::Case;
+
+pub(crate) struct Pair {
+    set: ReplicaSet,
+    pub(crate) seawall: Seawall,
+}
+
+impl Pair {
+    pub(crate) async fn start(is_tls: bool) -> Self {
+        let options = Options {
+            tls: is_tls,
+            ..Options::with_auth()
+        };
+        // The programs read from secondaries too, so that there must be one.
+        let members = if is_tls { 2 } else { 3 };
+        let set = ReplicaSet::start(members, options).await.unwrap();
+        let toml = set.certificates().map(|certificates| {
+            format!(
+                "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
+                certificates.server_certificate_file(),
+                certificates.server_key_file()
+            )
+        });
+        let options = seawall::Options {
+            toml: toml.unwrap_or_default(),
+            ..seawall::Options::default()
+        };
+        let seawall = Seawall::start_with(&set.uri(), options).await;
+        Self { set, seawall }
+    }
+
+    /// The user's rights end at the database of its name.
+    pub(crate) async fn create_user(&self, name: &str, mechanism: Option<Mechanism>) {
+        let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |mechanism| vec![mechanism]);
+        let user = NewUser::new("admin", name, PASSWORD)
+            .role("readWrite", name)
+            .role("dbAdmin", name)
+            .mechanisms(&mechanisms);
+        create_user(&self.set.client().await.unwrap(), &user)
+            .await
+            .unwrap();
+    }
+
+    /// The connection string past Seawall.
+    pub(crate) fn direct(&self, user: &str, case: &Case) -> String {
+        let members = self.set.members().iter();
+        let members: Vec<_> = members.map(|member| member.address().to_string()).collect();
+        let set = format!("&replicaSet={}", ReplicaSet::NAME);
+        self.uri(user, case, &members.join(","), &set)
+    }
+
+    /// The connection string through Seawall.
+    pub(crate) fn through(&self, user: &str, case: &Case) -> String {
+        self.uri(user, case, self.seawall.address(), case.through)
+    }
+
+    fn uri(&self, user: &str, case: &Case, hosts: &str, more: &str) -> String {
+        let mechanism = case
+            .mechanism
+            .map(|mechanism| format!("&authMechanism={}", mechanism.name()));
+        let tls = self.set.certificates().map(|certificates| {
+            format!("&tls=true&tlsCAFile={}", certificates.ca_file().display())
+        });
+        format!(
+            "mongodb://{user}:{PASSWORD_ENCODED}@{hosts}/?authSource=admin{}{}{}{more}",
+            mechanism.unwrap_or_default(),
+            tls.unwrap_or_default(),
+            case.parameters
+        )
+    }
+}
+
+const PASSWORD: &str = "p@ss word";
+const PASSWORD_ENCODED: &str = "p%40ss%20word";

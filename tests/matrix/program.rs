@@ -1,0 +1,93 @@
+//! A language's program, ready to be run, and what it prints.
+
+use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
+
+use serde_json::Value;
+use tokio::{process::Command, time::timeout};
+
+use crate::rust;
+
+/// What runs a language's steps.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// A command and its first arguments.
+    Command {
+        command: Vec<OsString>,
+        environment: Vec<(&'static str, OsString)>,
+    },
+    /// The one of the Rust driver, in this process.
+    Rust,
+}
+
+impl Program {
+    /// A command without anything else.
+    pub(crate) fn command<const N: usize>(command: [&Path; N]) -> Self {
+        Self::Command {
+            command: command.map(|part| part.as_os_str().to_owned()).to_vec(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// All steps, as they were told.
+    pub(crate) async fn run(&self, uri: &str, database: &str, api: &str) -> Vec<Step> {
+        let lines = match self {
+            // All of its steps together are larger than a future should be.
+            Self::Rust => Box::pin(rust::run(uri, database, api)).await,
+            Self::Command {
+                command,
+                environment,
+            } => {
+                let (program, arguments) = command.split_first().unwrap();
+                let mut command = Command::new(program);
+                command.args(arguments).args([uri, database, api]);
+                command.envs(environment.iter().cloned());
+                let lines = output(&mut command).await;
+                lines.lines().map(str::to_owned).collect()
+            }
+        };
+        lines.iter().map(|line| Step::parse(line)).collect()
+    }
+}
+
+/// One line of a program.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: String,
+    /// `{"value": …}` or `{"error": …}`.
+    pub(crate) outcome: Value,
+}
+
+impl Step {
+    fn parse(line: &str) -> Self {
+        let mut outcome: Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let name = outcome
+            .as_object_mut()
+            .and_then(|fields| fields.remove("step"));
+        let Some(Value::String(name)) = name else {
+            panic!("a line has the name of its step: {line}");
+        };
+        Self { name, outcome }
+    }
+}
+
+/// What a command prints; it must end well and in time.
+pub(crate) async fn output(command: &mut Command) -> String {
+    let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = timeout(LIMIT, running).await;
+    let output = output.unwrap_or_else(|_| panic!("{command:?} does not end"));
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{command:?}: {}: {out}\n{err}",
+        output.status
+    );
+    out.into_owned()
+}
+
+/// An installation over a slow line, or a program on a busy machine.
+const LIMIT: Duration = Duration::from_secs(600);

@@ -1,0 +1,44 @@
+//! A driver with its default options in front of a server that belongs to no set.
+
+use futures_util::TryStreamExt;
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+    options::{ClientOptions, Credential},
+};
+use seawall_tests::{
+    mongod::{ROOT, ROOT_PASSWORD, shared_standalone, unique_name},
+    seawall::Seawall,
+};
+
+#[tokio::test]
+async fn the_rust_driver_works_in_front_of_a_standalone_with_its_default_options() {
+    let server = shared_standalone().await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let mut options = ClientOptions::parse(seawall.uri()).await.unwrap();
+    let credential = Credential::builder().username(ROOT.to_owned());
+    let password = ROOT_PASSWORD.to_owned();
+    options.credential = Some(credential.password(password).build());
+    let client = Client::with_options(options).unwrap();
+    let things = client
+        .database(&unique_name("db"))
+        .collection::<Document>("things");
+    // A retryable write with a transaction number would be refused by a standalone.
+    things
+        .insert_many((0..300).map(|n| doc! {"_id": n}))
+        .await
+        .unwrap();
+    things
+        .update_one(doc! {"_id": 1}, doc! {"$set": {"a": 1}})
+        .await
+        .unwrap();
+    let found: Vec<_> = things
+        .find(doc! {})
+        .batch_size(50)
+        .await
+        .unwrap()
+        .try_collect()
+        .await
+        .unwrap();
+    assert_eq!(found.len(), 300);
+}
