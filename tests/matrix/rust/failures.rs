@@ -29,9 +29,9 @@ impl Application {
         };
         steps.step("error not authorised", insert).await;
         let slow = async || {
-            let function = doc! {"body": "function() { sleep(200) }", "args": [], "lang": "js"};
+            let function = doc! {"body": "function() { sleep(1000) }", "args": [], "lang": "js"};
             let find = things.find(doc! {"$expr": {"$function": function}});
-            let found = find.max_time(Duration::from_millis(50)).await?;
+            let found = find.max_time(Duration::from_millis(300)).await?;
             Ok(told(found.try_collect::<Vec<_>>().await?))
         };
         steps.step("error maxTimeMS", slow).await;

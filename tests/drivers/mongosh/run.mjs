@@ -1,0 +1,21 @@
+// Runs program.js in mongosh, as someone would who has a connection string.
+
+import { spawnSync } from 'node:child_process';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+const folder = import.meta.dirname;
+const [uri, database, api] = process.argv.slice(2);
+
+// A home of its own, for its log, and for the configuration that keeps it from telling its maker what it does.
+const home = join(folder, 'home');
+mkdirSync(join(home, '.mongodb', 'mongosh'), { recursive: true });
+writeFileSync(join(home, '.mongodb', 'mongosh', 'config'), '{"enableTelemetry": false, "disableLogging": true}');
+
+const stable = api === 'stable' ? ['--apiVersion', '1', '--apiStrict'] : [];
+const shell = [join(folder, 'node_modules', 'mongosh', 'bin', 'mongosh.js'), uri, ...stable];
+const script = ['--quiet', '--norc', '--file', join(folder, 'program.js')];
+const environment = { ...process.env, HOME: home, MATRIX_DATABASE: database, MATRIX_API: api };
+const { error, status } = spawnSync(process.execPath, [...shell, ...script], { env: environment, stdio: 'inherit' });
+if (error) throw error;
+process.exit(status ?? 1);
