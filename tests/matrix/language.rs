@@ -35,20 +35,65 @@ impl Language {
                 Program::command([&node.program, &program])
             }
             Self::Rust => Program::Rust,
-            Self::Java => built("java").await,
-            Self::Go => built("go").await,
-            Self::Php => built("php").await,
-            Self::C => built("c").await,
+            Self::Java => java().await,
+            Self::Go => go().await,
+            Self::Php => Program::command(["php".as_ref(), &sources("php").join("script.php")]),
+            Self::C => c().await,
         }
     }
 }
 
-/// A language whose folder has its own `build`: called with a folder, it leaves the command `program` there.
-async fn built(name: &str) -> Program {
-    let folder = installed(name);
+async fn java() -> Program {
+    let folder = installed("java");
+    let mut build = Command::new("mvn");
+    build
+        .args(["--quiet", "--batch-mode", "--file"])
+        .arg(sources("java").join("pom.xml"));
+    build
+        .arg(format!("-DbuildDirectory={}", folder.display()))
+        .arg("package");
+    output(&mut build).await;
+    Program::command(["java".as_ref(), "-jar".as_ref(), &folder.join("driver.jar")])
+}
+
+async fn go() -> Program {
+    let program = installed("go").join("driver");
+    let mut build = Command::new("go");
+    build
+        .current_dir(sources("go"))
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(".");
+    output(&mut build).await;
+    Program::command([&program])
+}
+
+async fn c() -> Program {
+    let folder = installed("c");
     fs::create_dir_all(&folder).await.unwrap();
-    output(Command::new(sources(name).join("build")).arg(&folder)).await;
-    Program::command([&folder.join("program")])
+    let mut flags = Command::new("pkg-config");
+    let flags = output(flags.args(["--cflags", "--libs", "libmongoc-1.0"])).await;
+    let program = folder.join("driver");
+    let mut build = Command::new("cc");
+    build
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program);
+    build
+        .args(files(&sources("c"), "c").await)
+        .args(flags.split_whitespace());
+    output(&mut build).await;
+    Program::command([&program])
+}
+
+/// The files of a folder with this extension.
+async fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut entries = fs::read_dir(folder).await.unwrap();
+    while let Some(entry) = entries.next_entry().await.unwrap() {
+        files
+            .extend(Some(entry.path()).filter(|path| path.extension() == Some(extension.as_ref())));
+    }
+    files
 }
 
 async fn python() -> Program {

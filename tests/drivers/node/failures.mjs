@@ -9,14 +9,15 @@ const { Long } = mongodb;
 // `unused` makes another client, whose sessions are new.
 export async function errors(db, unused) {
   const things = db.collection('things');
-  const slow = { $expr: { $function: { body: 'function() { sleep(1000) }', args: [], lang: 'js' } } };
+  const added = { input: { $range: [0, 20000] }, initialValue: 0, in: { $add: ['$$value', '$$this'] } };
+  const slow = { $expr: { $gte: [{ $reduce: added }, 0] } };
   const failing = (name, action) => step(`error ${name}`, action);
   const created = (options) => db.createCollection('validated', options).then((made) => made.collectionName);
   await failing('duplicate key', () => things.insertOne({ _id: 1 }));
   await failing('unknown operator', () => things.findOne({ $nope: 1 }));
   await failing('unknown command', () => db.command({ noSuchCommand: 1 }));
   await failing('not authorised', () => db.client.db('elsewhere').collection('things').insertOne({ _id: 1 }));
-  await failing('maxTimeMS', () => things.find(slow, { maxTimeMS: 300 }).toArray());
+  await failing('maxTimeMS', () => things.find(slow, { maxTimeMS: 50 }).toArray());
   await failing('create validated', () => created({ validator: { n: { $type: 'int' } } }));
   await failing('document validation', () => db.collection('validated').insertOne({ _id: 1, n: 'text' }));
   await failing('cursor not found', () => db.command({ getMore: Long.fromNumber(123456789), collection: 'things' }));

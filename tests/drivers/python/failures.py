@@ -8,12 +8,13 @@ from outcome import step
 
 def errors(db):
     things = db.things
-    slow = {"$expr": {"$function": {"body": "function() { sleep(1000) }", "args": [], "lang": "js"}}}
+    added = {"input": {"$range": [0, 20_000]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}
+    slow = {"$expr": {"$gte": [{"$reduce": added}, 0]}}
     step("error duplicate key", lambda: things.insert_one({"_id": 1}))
     step("error unknown operator", lambda: things.find_one({"$nope": 1}))
     step("error unknown command", lambda: db.command("noSuchCommand"))
     step("error not authorised", lambda: db.client["elsewhere"].things.insert_one({"_id": 1}))
-    step("error maxTimeMS", lambda: list(things.find(slow, max_time_ms=300)))
+    step("error maxTimeMS", lambda: list(things.find(slow, max_time_ms=50)))
     step("error create validated", lambda: db.create_collection("validated", validator={"n": {"$type": "int"}}).name)
     step("error document validation", lambda: db.validated.insert_one({"_id": 1, "n": "text"}))
     step("error cursor not found", lambda: db.command({"getMore": Int64(123456789), "collection": "things"}))

@@ -29,9 +29,11 @@ impl Application {
         };
         steps.step("error not authorised", insert).await;
         let slow = async || {
-            let function = doc! {"body": "function() { sleep(1000) }", "args": [], "lang": "js"};
-            let find = things.find(doc! {"$expr": {"$function": function}});
-            let found = find.max_time(Duration::from_millis(300)).await?;
+            let numbers = doc! {"$range": [0, 20_000]};
+            let add = doc! {"$add": ["$$value", "$$this"]};
+            let added = doc! {"$reduce": {"input": numbers, "initialValue": 0, "in": add}};
+            let find = things.find(doc! {"$expr": {"$gte": [added, 0]}});
+            let found = find.max_time(Duration::from_millis(50)).await?;
             Ok(told(found.try_collect::<Vec<_>>().await?))
         };
         steps.step("error maxTimeMS", slow).await;
