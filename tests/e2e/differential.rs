@@ -102,6 +102,7 @@ const VOLATILE: &[&str] = &[
     "ns_uuid",
     "readTs",
     "atClusterTime",
+    "localUpdateWallClockTime",
     "queryHash",
 ];
 

@@ -46,11 +46,6 @@ impl Case {
             ..Self::PLAIN
         }
     }
-
-    /// Whether Seawall answers what the case needs.
-    pub(crate) fn is_served(&self) -> bool {
-        LOAD_BALANCED_IS_SERVED || self.through != LOAD_BALANCED
-    }
 }
 
 impl Display for Case {
@@ -91,6 +86,3 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 const LOAD_BALANCED: &str = "&loadBalanced=true";
-
-/// Until `hello` has a `serviceId`, a driver that was told so refuses to connect.
-const LOAD_BALANCED_IS_SERVED: bool = false;

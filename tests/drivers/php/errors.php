@@ -24,10 +24,15 @@ function dataErrors(Run $run): void
         $bulk->insert(['_id' => 1]);
         return told($run->manager->executeBulkWrite('elsewhere.things', $bulk));
     });
-    $sleep = ['body' => 'function() { sleep(200); return true; }', 'args' => [], 'lang' => 'js'];
+    $sum = [
+        'input' => ['$range' => [0, 20000]],
+        'initialValue' => 0,
+        'in' => ['$add' => ['$$value', '$$this']],
+    ];
+    $slow = ['$expr' => ['$gte' => [['$reduce' => $sum], 0]]];
     $run->attempt(
         'errors: time limit',
-        fn () => $run->find('things', ['$expr' => ['$function' => $sleep]], ['maxTimeMS' => 50]),
+        fn () => $run->find('things', $slow, ['maxTimeMS' => 50]),
     );
     $run->reply(['create' => 'checked', 'validator' => ['$jsonSchema' => ['required' => ['name']]]]);
     $run->attempt('errors: document validation', fn () => $insert('checked', ['_id' => 1]));
