@@ -1,4 +1,4 @@
-//! The documents tell of everything that there is: metrics, and log messages of note.
+//! The documents tell of everything that there is: metrics, log messages of note, tests of what clients may notice.
 
 #![allow(clippy::unwrap_used, reason = "a test tells by panicking")]
 
@@ -62,4 +62,20 @@ fn every_warning_and_error_is_documented() {
         }
     }
     assert!(phrases >= 10, "the search for events finds them: {phrases}");
+}
+
+#[test]
+fn every_test_that_transparency_names_is_there() {
+    let text = document("transparency.md");
+    let mut named = 0;
+    for quoted in text.split('`').skip(1).step_by(2) {
+        let Some((file, test)) = quoted.split_once(".rs: ") else {
+            continue;
+        };
+        let path = root().join("tests/e2e").join(format!("{file}.rs"));
+        let source = fs::read_to_string(&path).unwrap_or_else(|_| panic!("{}", path.display()));
+        assert!(source.contains(&format!("fn {test}(")), "{quoted}");
+        named += 1;
+    }
+    assert!(named >= 10, "the search for tests finds them: {named}");
 }

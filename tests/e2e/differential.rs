@@ -179,15 +179,21 @@ fn compared(name: &str, reply: &RawReply) -> Document {
 
 /// One after another, each on the state that those before it have left.
 fn story() -> Vec<Document> {
+    [
+        inserts(),
+        finds(),
+        changes(),
+        aggregates(),
+        structure(),
+        sessions(),
+    ]
+    .concat()
+}
+
+fn inserts() -> Vec<Document> {
     let many: Vec<_> = (0..20)
         .map(|n| doc! {"_id": n, "n": n, "g": n % 3, "t": "x"})
         .collect();
-    let group = doc! {"$group": {"_id": "$g", "n": {"$sum": "$n"}}};
-    let pipeline = vec![
-        doc! {"$match": {"n": {"$lt": 9}}},
-        group,
-        doc! {"$sort": {"_id": 1}},
-    ];
     vec![
         doc! {"insert": "c", "documents": many},
         doc! {"insert": "c", "documents": [{"_id": 1}, {"_id": 100}], "ordered": false},
@@ -197,6 +203,11 @@ fn story() -> Vec<Document> {
         doc! {"insert": "c", "documents": [{"_id": 200}], "writeConcern": {"w": 9, "wtimeout": 50}},
         doc! {"insert": "", "documents": [{}]},
         doc! {"insert": "system.views", "documents": [{"_id": "x"}]},
+    ]
+}
+
+fn finds() -> Vec<Document> {
+    vec![
         doc! {"find": "c", "filter": {"n": {"$gt": 5}}, "sort": {"n": -1}, "limit": 3},
         doc! {"find": "c", "filter": {"$where": "this.n == 3"}, "projection": {"n": 1, "_id": 0}},
         doc! {"find": "c", "filter": {"$nope": 1}},
@@ -216,6 +227,11 @@ fn story() -> Vec<Document> {
         doc! {"find": "c", "apiVersion": "2"},
         doc! {"count": "c", "apiVersion": "1", "apiStrict": true},
         doc! {"collStats": "c", "apiVersion": "1", "apiStrict": true},
+    ]
+}
+
+fn changes() -> Vec<Document> {
+    vec![
         doc! {"update": "c", "updates": [{"q": {"g": 1}, "u": {"$inc": {"n": 1}}, "multi": true}]},
         doc! {"update": "c", "updates": [{"q": {"_id": "up"}, "u": {"$set": {"a": 1}}, "upsert": true}]},
         doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"_id": 2}}}]},
@@ -228,6 +244,17 @@ fn story() -> Vec<Document> {
         doc! {"findAndModify": "c", "query": {"_id": 4}, "update": {"$set": {"f": 1}}, "new": true},
         doc! {"findAndModify": "c", "query": {"_id": 6}, "remove": true},
         doc! {"findAndModify": "c", "query": {}, "remove": true, "update": {"a": 1}},
+    ]
+}
+
+fn aggregates() -> Vec<Document> {
+    let group = doc! {"$group": {"_id": "$g", "n": {"$sum": "$n"}}};
+    let pipeline = vec![
+        doc! {"$match": {"n": {"$lt": 9}}},
+        group,
+        doc! {"$sort": {"_id": 1}},
+    ];
+    vec![
         doc! {"count": "c", "query": {"g": 1}},
         doc! {"distinct": "c", "key": "g"},
         doc! {"distinct": "c", "key": 1},
@@ -240,6 +267,11 @@ fn story() -> Vec<Document> {
         doc! {"aggregate": 1, "pipeline": [{"$documents": [{"a": 1}]}], "cursor": {}},
         doc! {"aggregate": 1, "pipeline": [{"$match": {}}], "cursor": {}},
         doc! {"mapReduce": "c", "map": "function() { emit(this.g, 1) }", "reduce": "function(k, v) { return v.length }", "out": {"inline": 1}, "query": {"g": 1}},
+    ]
+}
+
+fn structure() -> Vec<Document> {
+    vec![
         doc! {"create": "made", "validator": {"a": {"$type": "int"}}},
         doc! {"create": "made"},
         doc! {"create": "capped", "capped": true, "size": 4096},
@@ -266,6 +298,11 @@ fn story() -> Vec<Document> {
         doc! {"dbStats": 1},
         doc! {"collStats": "c"},
         doc! {"validate": "c"},
+    ]
+}
+
+fn sessions() -> Vec<Document> {
+    vec![
         doc! {"getMore": 1_i64, "collection": "c"},
         doc! {"getMore": "text", "collection": "c"},
         doc! {"killCursors": "c", "cursors": [1_i64, 2_i64]},

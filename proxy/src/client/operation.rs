@@ -15,7 +15,7 @@ use crate::{
     auth::{Identity, Standing},
     command::{
         Class, Command, ErrorReply, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
-        MAX_TIME_MS_EXPIRED, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
+        MAX_TIME_MS_EXPIRED, Mode, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
         RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
@@ -291,14 +291,17 @@ impl Operation<'_> {
             }
             return Ok(pool);
         }
-        let preference = match self.command.read_preference {
-            Some(document) if transaction.is_none() && !self.command.writes() => {
+        self.select(&self.read_preference(), deadline).await
+    }
+
+    fn read_preference(&self) -> ReadPreference {
+        match self.command.read_preference {
+            Some(document) if self.transaction().is_none() && !self.command.writes() => {
                 // One that cannot be understood goes to the primary, which says what is wrong with it.
                 ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
             }
             _ => ReadPreference::PRIMARY,
-        };
-        self.select(&preference, deadline).await
+        }
     }
 
     async fn select(
@@ -382,13 +385,19 @@ impl Operation<'_> {
     }
 
     fn no_server(&self) -> ErrorReply {
-        if self.command.may_be_repeated() {
+        let snapshot = self.shared.topology.snapshot();
+        let preference = self.read_preference();
+        let needs_primary = preference.mode == Mode::Primary;
+        // One more try of the driver's may find a new primary; a member that is not in the set will not come.
+        let is_hopeless =
+            !needs_primary && snapshot.description.kind == Kind::ReplicaSetWithPrimary;
+        if self.command.may_be_repeated() && !is_hopeless {
             return self.host_unreachable("no suitable server");
         }
-        let set = self.shared.topology.snapshot().description.set_name.clone();
         let message = format!(
-            "Could not find host matching read preference {{ mode: \"primary\" }} for set {}",
-            set.unwrap_or_default()
+            "Could not find host matching read preference {{ mode: \"{}\" }} for set {}",
+            preference.mode.as_str(),
+            snapshot.description.set_name.as_deref().unwrap_or_default()
         );
         let code = crate::command::FAILED_TO_SATISFY_READ_PREFERENCE;
         let labels: &[_] = if self.command.in_transaction {

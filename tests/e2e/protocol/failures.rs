@@ -292,3 +292,24 @@ async fn operation_without_a_connection_is_held_and_then_told_so() {
         .await;
     assert_eq!(shed.to_string(), "2");
 }
+
+#[tokio::test]
+async fn a_read_preference_that_no_member_meets_is_told_as_a_router_tells_it() {
+    let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;
+    let mut client = rig.through().await;
+    let find = doc! {"find": "c", "$readPreference": {"mode": "secondary"}};
+    let refused = client.command("test", find).await.unwrap();
+    assert_eq!(refused.code(), Some(133), "{refused:?}");
+    let message = refused.body.get_str("errmsg").unwrap();
+    assert!(
+        message.contains("{ mode: \"secondary\" } for set rs"),
+        "{message}"
+    );
+    assert!(
+        client
+            .command("test", doc! {"find": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+}
