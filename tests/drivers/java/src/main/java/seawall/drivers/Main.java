@@ -1,0 +1,45 @@
+package seawall.drivers;
+
+import com.mongodb.client.MongoClient;
+import com.mongodb.client.MongoClients;
+import java.util.Set;
+
+/**
+ * What an application does, by the official synchronous driver; prints one line of JSON a step.
+ *
+ * <p>Arguments: connection string, database, "stable" or "plain". The steps are those of scenarios.md, in its order.
+ *
+ * <p>The driver refuses an unacknowledged write in an explicit session. That is told, and the writes are then done without
+ * one.
+ */
+public final class Main {
+    private Main() {
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        if (arguments.length != 3 || !Set.of("stable", "plain").contains(arguments[2])) {
+            System.err.println("usage: driver URI DATABASE stable|plain");
+            System.exit(2);
+        }
+        boolean stable = arguments[2].equals("stable");
+        try (MongoClient client = MongoClients.create(Connection.settings(arguments[0], stable))) {
+            run(new Context(client, client.getDatabase(arguments[1]), stable, new Report()));
+        }
+    }
+
+    private static void run(Context context) {
+        Inserts.run(context);
+        Finds.run(context);
+        Writes.run(context);
+        Bulks.run(context);
+        Aggregations.run(context);
+        Cursors.run(context);
+        Sessions.run(context);
+        Transactions.run(context);
+        ChangeStreams.run(context);
+        Files.run(context);
+        Extremes.run(context);
+        Failures.run(context);
+        Administration.run(context);
+    }
+}
