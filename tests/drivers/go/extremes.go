@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+)
+
+const limit = 16 * 1024 * 1024
+
+func (p *program) unacknowledged() {
+	session, within := p.session(options.Session())
+	defer session.EndSession(ctx)
+	step("unacknowledged: in a session")(p.unanswered(within, "silent"))
+	step("unacknowledged")(p.unanswered(ctx, "unacknowledged"))
+}
+
+// unanswered writes one after another, so on one connection of the driver's pool, and the count comes after them all.
+func (p *program) unanswered(within context.Context, name string) (any, error) {
+	silent := p.db.Collection(name, options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
+	for id := range 50 {
+		if _, err := silent.InsertOne(within, smallDocument(id)); err != nil {
+			return nil, err
+		}
+	}
+	return counted(p.db.Collection(name).CountDocuments(within, bson.D{}))
+}
+
+func (p *program) large() {
+	large := p.db.Collection("large")
+	step("large: written")(inserted(large.InsertOne(ctx, sized("fits", limit-64))))
+	step("large: read")(p.largeRead())
+	step("large: refused")(inserted(large.InsertOne(ctx, sized("refused", limit+1024))))
+}
+
+func (p *program) largeRead() (any, error) {
+	read, err := p.db.Collection("large").FindOne(ctx, doc(`{"_id": "fits"}`)).Raw()
+	if err != nil {
+		return nil, err
+	}
+	_, bytes := read.Lookup("bytes").Binary()
+	return append(digest(bytes), field("size", len(read))), nil
+}
+
+// sized makes a document of so many bytes of BSON, filled up by its last field.
+func sized(id string, size int) bson.D {
+	document := bson.D{field("_id", id), field("bytes", []byte{})}
+	empty, err := bson.Marshal(document)
+	must(err)
+	document[1].Value = content(size - len(empty))
+	return document
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// failure is an error as it is printed.
+type failure struct {
+	Code     *int            `json:"code"`
+	CodeName *string         `json:"codeName"`
+	Labels   []string        `json:"labels"`
+	Message  string          `json:"message"`
+	Details  json.RawMessage `json:"details,omitempty"`
+}
+
+// step returns what prints the step's line, given what the driver returned: step("ping")(reply, err).
+func step(name string) func(any, error) {
+	return func(value any, err error) {
+		if err == nil {
+			_, err := os.Stdout.Write(append(extendedJSON(bson.D{field("step", name), field("value", value)}), '\n'))
+			must(err)
+			return
+		}
+		line := struct {
+			Step  string  `json:"step"`
+			Error failure `json:"error"`
+		}{name, described(value, err)}
+		out := json.NewEncoder(os.Stdout)
+		out.SetEscapeHTML(false)
+		must(out.Encode(line))
+	}
+}
+
+// described tells the server's own words where it sent any. A bulk write has a result besides its error.
+func described(result any, err error) failure {
+	var command mongo.CommandError
+	var write mongo.WriteException
+	var bulk mongo.BulkWriteException
+	switch {
+	case errors.As(err, &bulk):
+		told := outlined(bulk, bulkWriteErrors(bulk), bulk.WriteConcernError, bulk.Labels)
+		told.Details = bulkDetails(result, bulk)
+		return told
+	case errors.As(err, &write):
+		told := outlined(write, write.WriteErrors, write.WriteConcernError, write.Labels)
+		told.Details = details(write.Raw)
+		return told
+	case errors.As(err, &command) && command.Code > 0:
+		code := int(command.Code)
+		return failure{&code, nonEmpty(command.Name), sorted(command.Labels), command.Message, details(command.Raw)}
+	}
+	return failure{Labels: []string{}, Message: err.Error()}
+}
+
+// outlined takes its code and message from the first write error, or else from the write concern's.
+func outlined(err error, writes []mongo.WriteError, unmet *mongo.WriteConcernError, labels []string) failure {
+	told := failure{Labels: sorted(labels), Message: err.Error()}
+	switch {
+	case len(writes) > 0:
+		told.Code, told.Message = &writes[0].Code, writes[0].Message
+	case unmet != nil:
+		told.Code, told.CodeName, told.Message = &unmet.Code, nonEmpty(unmet.Name), unmet.Message
+	}
+	return told
+}
+
+func bulkWriteErrors(err mongo.BulkWriteException) []mongo.WriteError {
+	var writes []mongo.WriteError
+	for _, each := range err.WriteErrors {
+		writes = append(writes, each.WriteError)
+	}
+	return writes
+}
+
+// bulkDetails keeps the index that the driver gives: the server counts within the batch that it was sent.
+func bulkDetails(result any, err mongo.BulkWriteException) json.RawMessage {
+	writes := bson.A{}
+	for _, each := range err.WriteErrors {
+		writes = append(writes, bson.D{field("index", each.Index), field("raw", each.Raw)})
+	}
+	told := bson.D{field("result", result), field("writeErrors", writes)}
+	if err.WriteConcernError != nil {
+		told = append(told, field("writeConcernError", err.WriteConcernError.Raw))
+	}
+	return extendedJSON(told)
+}
+
+func details(raw bson.Raw) json.RawMessage {
+	if raw == nil {
+		return nil
+	}
+	return extendedJSON(raw)
+}
+
+func extendedJSON(document any) []byte {
+	text, err := bson.MarshalExtJSON(document, true, false)
+	must(err)
+	return text
+}
+
+func nonEmpty(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+func sorted(labels []string) []string {
+	labels = append([]string{}, labels...)
+	slices.Sort(labels)
+	return labels
+}
