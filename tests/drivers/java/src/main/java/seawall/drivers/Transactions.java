@@ -78,8 +78,8 @@ final class Transactions {
             report.step("transactions: first of two", () -> Results.update(accounts.updateOne(first, FIRST, COUNT_UP)));
             report.step("transactions: write conflict", () -> Results.update(accounts.updateOne(second, FIRST, COUNT_UP)));
             second.abortTransaction();
-            first.commitTransaction();
             report.step("transactions: done again and committed", () -> {
+                first.commitTransaction();
                 second.startTransaction();
                 accounts.updateOne(second, FIRST, COUNT_UP);
                 second.commitTransaction();
@@ -102,9 +102,11 @@ final class Transactions {
         }
         try (ClientSession session = context.client().startSession()) {
             session.startTransaction();
-            accounts.updateOne(session, FIRST, COUNT_UP);
-            session.abortTransaction();
-            report.step("transactions: operation after abort", () -> found(session, "{_id: 1}"));
+            report.step("transactions: operation after abort", () -> {
+                accounts.updateOne(session, FIRST, COUNT_UP);
+                session.abortTransaction();
+                return found(session, "{_id: 1}");
+            });
         }
     }
 
