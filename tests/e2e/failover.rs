@@ -6,6 +6,10 @@ use futures_util::TryStreamExt;
 use mongodb::{
     Client, Collection,
     bson::{Document, doc},
+    change_stream::{
+        ChangeStream,
+        event::{ChangeStreamEvent, OperationType},
+    },
     options::{ClientOptions, Credential, ReadPreference, WriteConcern},
 };
 use seawall_tests::{
@@ -64,6 +68,34 @@ async fn write(
     Ok(acknowledged)
 }
 
+/// Follows a change stream until it has seen all of these inserts, in whatever order their primaries had them.
+async fn follow(
+    mut stream: ChangeStream<ChangeStreamEvent<Document>>,
+    mut wanted: watch::Receiver<Option<BTreeSet<String>>>,
+) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    loop {
+        let all = wanted.borrow_and_update().clone();
+        if all.is_some_and(|all| all.is_subset(&seen)) {
+            return Ok(());
+        }
+        let event = stream.next_if_any().await;
+        let event = event.map_err(|error| format!("change stream: {error}"))?;
+        let Some(event) = event.filter(|event| event.operation_type == OperationType::Insert)
+        else {
+            continue;
+        };
+        let id = event
+            .document_key
+            .as_ref()
+            .and_then(|key| key.get_str("_id").ok());
+        let id = id.unwrap_or_default().to_owned();
+        if !seen.insert(id.clone()) {
+            return Err(format!("change stream: {id} twice"));
+        }
+    }
+}
+
 /// Kills the primary, waits for another, and brings the old one back.
 async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
     let killed = set.primary().await.unwrap().address();
@@ -81,10 +113,16 @@ async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
 async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     let mut set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
+    let follower = driver(&seawall.uri()).await;
+    let things = follower
+        .database("failover")
+        .collection::<Document>("things");
+    let (tell, wanted) = watch::channel(None);
+    let following = tokio::spawn(follow(things.watch().await.unwrap(), wanted));
     let (stop, over) = watch::channel(false);
     let mut writers = JoinSet::new();
     // Kept to the end: a driver that is dropped closes its connections itself.
-    let mut drivers = Vec::new();
+    let mut drivers = vec![follower];
     for number in 0..DRIVERS {
         let client = driver(&seawall.uri()).await;
         let things = client.database("failover").collection::<Document>("things");
@@ -110,6 +148,9 @@ async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     for outcome in outcomes {
         acknowledged.extend(outcome.unwrap());
     }
+    tell.send_replace(Some(acknowledged.clone()));
+    let followed = timeout(LIMIT, following).await.unwrap();
+    followed.unwrap().unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("failover").collection::<Document>("things");
     let stored = things

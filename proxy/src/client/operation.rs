@@ -14,8 +14,9 @@ use super::{
 use crate::{
     auth::{Identity, Standing},
     command::{
-        Class, Command, ErrorReply, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
-        MAX_TIME_MS_EXPIRED, Mode, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RETRYABLE_ERROR,
+        CURSOR_NOT_FOUND, Class, Command, ErrorReply, HOST_UNREACHABLE,
+        INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
+        NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
         RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
@@ -29,6 +30,9 @@ use crate::{
 
 /// Waiting shorter than this is not taken off `maxTimeMS`.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// How long a change stream waits for its server: its driver opens it again elsewhere, and loses nothing.
+const RESUMABLE_HOLD: Duration = Duration::from_secs(1);
 
 /// Where an operation stands: borrowed by its steps.
 pub(super) struct Operation<'a> {
@@ -218,7 +222,10 @@ impl Operation<'_> {
         &self,
         observation: &mut Observation<'_>,
     ) -> Result<Checkout, CheckOutFailure> {
-        let limit = self.shared.settings.server_selection_timeout;
+        let mut limit = self.shared.settings.server_selection_timeout;
+        if self.is_resumable() {
+            limit = limit.min(RESUMABLE_HOLD);
+        }
         let deadline = self.deadline(observation, limit);
         loop {
             let pool = self.server(observation, deadline).await?;
@@ -385,6 +392,9 @@ impl Operation<'_> {
     }
 
     fn no_server(&self) -> ErrorReply {
+        if let (Class::GetMore, Some(cursor)) = (self.command.class, self.cursor_id()) {
+            return self.cursor_lost(cursor);
+        }
         let snapshot = self.shared.topology.snapshot();
         let preference = self.read_preference();
         let needs_primary = preference.mode == Mode::Primary;
@@ -431,9 +441,29 @@ impl Operation<'_> {
             Class::EndTransaction => &[RETRYABLE_WRITE_ERROR],
             _ if self.command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR],
             Class::Write if self.command.may_be_repeated() => &[RETRYABLE_WRITE_ERROR],
+            Class::GetMore if self.is_resumable() => &[RESUMABLE_CHANGE_STREAM_ERROR],
             _ => &[],
         };
         ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
+    }
+
+    /// Whether it is about a cursor that its driver can open again elsewhere.
+    fn is_resumable(&self) -> bool {
+        let pins = &self.shared.pins;
+        let pin = self
+            .cursor_id()
+            .and_then(|id| pins.cursor(id, Instant::now()));
+        pin.is_some_and(|pin| pin.is_resumable)
+    }
+
+    /// The server that holds the cursor does not come back.
+    fn cursor_lost(&self, cursor: i64) -> ErrorReply {
+        let labels: &[_] = match self.is_resumable() {
+            true => &[RESUMABLE_CHANGE_STREAM_ERROR],
+            false => &[],
+        };
+        ErrorReply::new(CURSOR_NOT_FOUND, format!("cursor id {cursor} not found"))
+            .with_labels(labels)
     }
 
     pub(super) fn answer(&self, error: &ErrorReply, outcome: Outcome) -> Ended {
@@ -607,6 +637,7 @@ impl Operation<'_> {
                     server,
                     origin: observation.shape(),
                     is_awaiting: self.command.opens_awaiting(),
+                    is_resumable: self.command.opens_change_stream(),
                 };
                 if !self.shared.pins.pin_cursor(id, pin, Instant::now()) {
                     self.shared.observer.unobserved("cursor_pins_full");

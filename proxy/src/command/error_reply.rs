@@ -31,6 +31,8 @@ pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
 
 /// Label: the write may be sent again.
 pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
+/// Label: the change stream may be opened again where it was.
+pub const RESUMABLE_CHANGE_STREAM_ERROR: &str = "ResumableChangeStreamError";
 /// Label: the whole transaction may be run again.
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
 /// Label: overload, back off.

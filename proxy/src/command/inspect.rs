@@ -218,17 +218,15 @@ impl<'a> Command<'a> {
 
     /// Whether the cursor that it opens waits for data: a change stream's, or a tailable one with `awaitData`.
     pub fn opens_awaiting(&self) -> bool {
-        match self.class {
-            Class::Aggregate => {
-                let first = self.pipeline.and_then(|p| Elements::of(p).next()?.ok());
-                first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
-            }
-            Class::Read => {
-                let awaits = Elements::find(self.body, "awaitData");
-                self.name == b"find" && awaits.is_some_and(|e| e.value.is_truthy())
-            }
-            _ => false,
-        }
+        let awaits = || Elements::find(self.body, "awaitData");
+        self.opens_change_stream()
+            || self.name == b"find" && awaits().is_some_and(|e| e.value.is_truthy())
+    }
+
+    /// Whether the cursor that it opens is a change stream's.
+    pub fn opens_change_stream(&self) -> bool {
+        let first = self.pipeline.and_then(|p| Elements::of(p).next()?.ok());
+        first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
     /// Whether nothing is lost if the command is ended half-way: it only reads, and in no transaction, which would

@@ -29,6 +29,8 @@ pub struct CursorPin<S> {
     pub origin: Option<ShapeIndex>,
     /// Whether a `getMore` waits for data: a change stream's cursor, or a tailable one.
     pub is_awaiting: bool,
+    /// Whether its driver can open it again where it was: a change stream's cursor.
+    pub is_resumable: bool,
 }
 
 /// A session, told apart by user: two users' sessions of the same id are different ones.
@@ -167,6 +169,7 @@ mod tests {
             server,
             origin: None,
             is_awaiting: false,
+            is_resumable: false,
         }
     }
 
