@@ -91,6 +91,21 @@ async fn a_deployment_that_is_down_is_waited_for() {
 }
 
 #[tokio::test]
+async fn clients_that_came_before_an_open_deployment_was_seen_are_served() {
+    let mut server = Standalone::start(Options::default()).await.unwrap();
+    server.mongod().kill().await.unwrap();
+    let toml = "deployment.heartbeat_frequency_ms = 500";
+    let seawall = Seawall::launch(&server.uri(), with(toml)).await.unwrap();
+    let mut early = connect(&seawall).await;
+    let refused = early.command("c", doc! {"find": "c"}).await.unwrap();
+    assert_eq!(refused.code(), Some(13), "{refused:?}");
+    server.mongod_mut().restart().await.unwrap();
+    seawall.ready().await;
+    let served = early.command("c", doc! {"find": "c"}).await.unwrap();
+    assert!(served.is_ok(), "{served:?}");
+}
+
+#[tokio::test]
 async fn check_finds_out_what_starting_would_and_on_request_whether_the_deployment_answers() {
     let server = shared_standalone().await.unwrap();
     let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());

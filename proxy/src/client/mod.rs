@@ -271,7 +271,7 @@ impl Client {
         if let Class::Handshake(handshake) = command.class {
             return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
         }
-        match self.identity.clone() {
+        match self.current_identity() {
             Some(identity) => {
                 // An introduction must not keep its place for as long as an operation may take.
                 self.login.take_if(|login| login.deadline().is_some());
@@ -334,6 +334,17 @@ impl Client {
             format!("{op_code} is no longer supported. The client driver may require an upgrade");
         let reply = rawdoc! { "$err": message, "code": 5_739_101, "ok": 0.0 };
         self.send(reply_to, &reply).await
+    }
+
+    /// Who the client is; one that came before it was known that nobody is asked is nobody in particular too.
+    fn current_identity(&mut self) -> Option<Arc<Identity>> {
+        if self.identity.is_none() && self.login.is_none() {
+            self.identity = self.shared.credentials.anonymous();
+            if self.identity.is_some() {
+                self.handshake = None;
+            }
+        }
+        self.identity.clone()
     }
 
     /// Commands of the handshake and the login.
