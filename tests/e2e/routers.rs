@@ -13,7 +13,7 @@ use seawall_tests::{
     recorder::Recorder,
     seawall::{self, Seawall},
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -225,6 +225,31 @@ async fn only_routers_within_the_latency_window_are_used() {
     }
     assert!((sharded.served(1).await - before).abs() < f64::EPSILON);
     assert!(sharded.served(0).await >= 50.0);
+}
+
+#[tokio::test]
+async fn a_slow_router_gets_little_of_the_reads() {
+    let sharded = Sharded::start(BOTH_ROUTERS).await;
+    sharded.recorders[1].delay(Duration::from_millis(20));
+    let before = [sharded.served(0).await, sharded.served(1).await];
+    let mut clients = JoinSet::new();
+    for _ in 0..8 {
+        let mut client = connect(&sharded.seawall).await;
+        clients.spawn(async move {
+            for n in 0..250 {
+                let find = doc! {"find": "things", "filter": {"_id": n % 30}};
+                let found = client.command("sharded", find).await.unwrap();
+                assert!(found.is_ok(), "{found:?}");
+            }
+        });
+    }
+    clients.join_all().await;
+    let fast = sharded.served(0).await - before[0];
+    let slow = sharded.served(1).await - before[1];
+    assert!((fast + slow - 2000.0).abs() < f64::EPSILON, "{fast} {slow}");
+    assert!(slow * 5.0 < fast + slow, "{fast} {slow}");
+    // It is not forgotten either.
+    assert!(slow > 0.0, "{fast} {slow}");
 }
 
 #[tokio::test]

@@ -504,7 +504,8 @@ impl Operation<'_> {
                 .report_failure(checkout.pool(), generation);
             return self.server_failed(&error);
         }
-        observation.enter(Phase::Server, Instant::now());
+        let sent_at = Instant::now();
+        observation.enter(Phase::Server, sent_at);
         let request_id = self.message.header.request_id;
         let awaited = Awaited {
             request_id,
@@ -517,6 +518,10 @@ impl Operation<'_> {
         match relayed {
             Ok(Reply::Held(reply, facts)) => {
                 checkout.finish();
+                if slice.is_none() {
+                    let now = Instant::now();
+                    checkout.pool().observe_latency(now - sent_at, now);
+                }
                 self.settle(checkout, reply, facts, observation)
             }
             Ok(Reply::Forwarded { facts, bytes }) => {

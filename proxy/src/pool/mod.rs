@@ -10,6 +10,7 @@ mod checkout;
 mod ending;
 mod inner;
 mod lane;
+mod latency;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -33,13 +34,13 @@ use crate::{
     observe::{CloseReason, ServerMetrics},
 };
 
-use self::ending::Ending;
 use self::inner::{Inner, Start, Ticket, Todo};
 pub use self::{
     checkout::Checkout,
     ending::EndRequest,
     lane::{Lane, LanePlace},
 };
+use self::{ending::Ending, latency::Latency};
 
 /// A pool's limits; the same for every server.
 #[derive(Clone, Debug)]
@@ -87,6 +88,33 @@ pub enum CheckOutError {
     },
 }
 
+/// What one more operation would cost at a server, to choose between two.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    under_way: usize,
+    latency: f64,
+}
+
+impl Cost {
+    /// Whether another server is the better choice. Latencies that differ by less than half are taken for
+    /// equal, so that chance alone starves no server.
+    pub fn exceeds(self, other: Self) -> bool {
+        let weight = |cost: Self| {
+            cost.latency * f64::from(u32::try_from(cost.under_way + 1).unwrap_or(u32::MAX))
+        };
+        let is_clear = self.latency > other.latency * 2.0 || other.latency > self.latency * 2.0;
+        match is_clear {
+            true => weight(self) > weight(other),
+            false => self.is_busier(other),
+        }
+    }
+
+    /// Whether another server has fewer operations under way.
+    pub fn is_busier(self, other: Self) -> bool {
+        self.under_way > other.under_way
+    }
+}
+
 /// What a pool holds, for people.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -128,6 +156,7 @@ pub struct ServerPool {
     /// Reads to be ended.
     ending: Mutex<Ending>,
     lane: Lane,
+    latency: Latency,
     connector: Connector,
     metrics: ServerMetrics,
     wait_queue_timeout: Duration,
@@ -178,6 +207,7 @@ impl ServerPool {
         Arc::new_cyclic(|me| Self {
             address,
             wait_queue_timeout: limits.wait_queue_timeout,
+            latency: Latency::default(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             inner: Mutex::new(Inner::new(limits)),
             ending: Mutex::default(),
@@ -290,9 +320,17 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Connections in use and operations waiting: how busy it is, to choose between servers.
-    pub fn load(&self) -> usize {
-        self.inner.lock().load()
+    /// An operation took so long here, a connection's wait left out.
+    pub fn observe_latency(&self, took: Duration, now: Instant) {
+        self.latency.observe(took, now);
+    }
+
+    /// How long one more operation would probably take: the latency of those before it, times those under way.
+    pub fn cost(&self, now: Instant) -> Cost {
+        Cost {
+            under_way: self.inner.lock().load(),
+            latency: self.latency.seconds(now),
+        }
     }
 
     /// What it holds now; also brings the gauges up to date.

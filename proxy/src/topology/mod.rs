@@ -194,16 +194,20 @@ impl Topology {
             [] => None,
             [only] => pool(only).cloned(),
             several => {
-                // Two in turn, and the less busy of them: the specification's power of two choices, with
+                // Two in turn, and of them the less busy one: the specification's power of two choices, with
                 // a turn in place of chance, so that no random number is drawn an operation.
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed);
                 let first = several.get(turn % several.len()).and_then(pool)?;
                 let second = several.get((turn + 1) % several.len()).and_then(pool)?;
-                let chosen = if second.load() < first.load() {
-                    second
-                } else {
-                    first
+                let now = Instant::now();
+                let (one, other) = (first.cost(now), second.cost(now));
+                let is_second = match snapshot.description.kind {
+                    // Every router does the same work, so that a slow one is slow by itself.
+                    Kind::Sharded => one.exceeds(other),
+                    // Members do different work: their operations' times say little of them.
+                    _ => one.is_busier(other),
                 };
+                let chosen = if is_second { second } else { first };
                 Some(Arc::clone(chosen))
             }
         }

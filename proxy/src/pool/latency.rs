@@ -1,0 +1,83 @@
+//! How slow a server is now: a moving average that rises at once and falls slowly (peak EWMA).
+//!
+//! Source: Finagle's peak EWMA load metric, <https://twitter.github.io/finagle/guide/Clients.html>; the same measure
+//! as `tower::load::PeakEwma`, whose handles are made for services and not for operations.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Time after which an old measurement counts for a third.
+const DECAY: Duration = Duration::from_secs(10);
+
+/// How many times the average one operation may raise it: operations differ, and one that takes long by nature
+/// says little of its server.
+const STEEPEST: f64 = 10.0;
+
+/// A server's latency as its operations see it.
+#[derive(Debug, Default)]
+pub(super) struct Latency(Mutex<Option<Average>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Average {
+    seconds: f64,
+    at: Instant,
+}
+
+impl Average {
+    /// What is left of it: a server that is not asked is slowly taken for a fast one again, and so tried.
+    fn at(self, now: Instant) -> f64 {
+        let age = now.saturating_duration_since(self.at).as_secs_f64();
+        self.seconds * (-age / DECAY.as_secs_f64()).exp()
+    }
+}
+
+impl Latency {
+    /// An operation took so long at the server.
+    pub(super) fn observe(&self, took: Duration, now: Instant) {
+        let took = took.as_secs_f64();
+        let mut average = self.0.lock();
+        let seconds = match *average {
+            None => took,
+            Some(before) if took >= before.seconds => took.min(before.seconds * STEEPEST),
+            Some(before) => {
+                let left = before.at(now);
+                let weight = left / before.seconds.max(f64::MIN_POSITIVE);
+                left + took * (1.0 - weight)
+            }
+        };
+        *average = Some(Average { seconds, at: now });
+    }
+
+    /// The average now, in seconds; 0 where nothing is known.
+    pub(super) fn seconds(&self, now: Instant) -> f64 {
+        self.0.lock().map_or(0.0, |average| average.at(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_rises_at_once_and_falls_slowly() {
+        let (latency, began) = (Latency::default(), Instant::now());
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let millis = Duration::from_millis;
+        assert!(latency.seconds(began) == 0.0);
+        latency.observe(millis(1), began);
+        latency.observe(millis(100), after(1));
+        let raised = latency.seconds(after(1));
+        assert!((0.009..0.011).contains(&raised), "{raised}");
+        latency.observe(millis(1), after(2));
+        assert!(latency.seconds(after(2)) > 0.008);
+        for second in 3..60 {
+            latency.observe(millis(1), after(second));
+        }
+        let settled = latency.seconds(after(60));
+        assert!((0.0009..0.002).contains(&settled), "{settled}");
+        // Unasked it is forgotten.
+        assert!(latency.seconds(after(200)) < 0.000_1);
+    }
+}
