@@ -20,6 +20,7 @@ use crate::{
         RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
+    connection::Generation,
     observe::{CloseReason, Observation, Outcome, Phase},
     pins::{CursorPin, SessionKey},
     pool::{CheckOutError, Checkout, ServerPool},
@@ -499,10 +500,7 @@ impl Operation<'_> {
         );
         let generation = checkout.connection().generation;
         if let Err(error) = outgoing.write(checkout.connection()).await {
-            self.shared
-                .topology
-                .report_failure(checkout.pool(), generation);
-            return self.server_failed(&error);
+            return self.server_failed(&error, &checkout, generation);
         }
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
@@ -541,12 +539,7 @@ impl Operation<'_> {
                 abandoned.settle();
                 Attempt::Ended(Ended::Gone)
             }
-            Err(RelayError::Server(error)) => {
-                self.shared
-                    .topology
-                    .report_failure(checkout.pool(), generation);
-                self.server_failed(&error)
-            }
+            Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
                 tracing::warn!(server = %checkout.pool().address(), %error, "reply abandoned");
                 if matches!(error, RelayError::MidReply(_)) {
@@ -559,7 +552,14 @@ impl Operation<'_> {
         }
     }
 
-    fn server_failed(&self, error: &io::Error) -> Attempt {
+    fn server_failed(
+        &self,
+        error: &io::Error,
+        checkout: &Checkout,
+        generation: Generation,
+    ) -> Attempt {
+        let topology = &self.shared.topology;
+        topology.report_failure(checkout.pool(), generation);
         tracing::debug!(%error, command = self.command.name_str(), "server failed under an operation");
         Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
     }
