@@ -317,7 +317,13 @@ impl Chaos {
         client.send_bytes(sent).await.unwrap();
         if leave == Leave::InTheReply {
             let count = self.rng.random_range(1..30);
-            client.read_bytes(count).await.unwrap();
+            match client.read_bytes(count).await {
+                Ok(_) => {}
+                Err(error @ (RawError::Closed | RawError::Truncated)) => {
+                    self.failed(&format!("{unique}: {error:?}"));
+                }
+                Err(error) => panic!("{unique}: {error:?}"),
+            }
         }
     }
 }
