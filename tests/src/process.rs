@@ -42,6 +42,12 @@ async fn build() -> PathBuf {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
+    // What the cargo that runs this test has set would make build scripts run again, here and then there.
+    for (name, _) in std::env::vars_os() {
+        if is_of_cargo(&name.to_string_lossy()) {
+            cargo.env_remove(name);
+        }
+    }
     let built = cargo
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .stdin(Stdio::null())
@@ -58,6 +64,18 @@ async fn build() -> PathBuf {
     executables
         .next_back()
         .expect("cargo names what it has built")
+}
+
+/// Whether an environment variable describes the package that is being tested.
+fn is_of_cargo(name: &str) -> bool {
+    let is_packages = ["CARGO_PKG_", "CARGO_MANIFEST_"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    is_packages
+        || matches!(
+            name,
+            "CARGO_CRATE_NAME" | "CARGO_BIN_NAME" | "CARGO_PRIMARY_PACKAGE" | "LD_LIBRARY_PATH"
+        )
 }
 
 /// Runs a subcommand to its end.
@@ -155,9 +173,38 @@ impl Process {
     /// # Panics
     /// If the process has ended.
     pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("our own child can be signalled");
+    }
+
+    fn pid(&self) -> Pid {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
-        let pid = pid.and_then(Pid::from_raw).expect("it runs");
-        kill_process(pid, signal).expect("our own child can be signalled");
+        pid.and_then(Pid::from_raw).expect("it runs")
+    }
+
+    /// Forgets the peak of its resident memory; gives what is resident now, in bytes.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn reset_peak_memory(&self) -> u64 {
+        let file = format!("/proc/{}/clear_refs", self.pid().as_raw_nonzero());
+        std::fs::write(file, "5").expect("a child's peak can be reset");
+        self.memory("VmRSS:")
+    }
+
+    /// The most that has been resident since the peak was reset, in bytes.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, name: &str) -> u64 {
+        let file = format!("/proc/{}/status", self.pid().as_raw_nonzero());
+        let status = std::fs::read_to_string(file).expect("a child's status can be read");
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kibibytes.expect("the kernel names it in kB") * 1024
     }
 
     /// Waits for its end.

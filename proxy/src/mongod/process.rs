@@ -122,8 +122,14 @@ impl Mongod {
             };
             let result = Self::start_at(program, options.clone(), port).await;
             // Between our look and mongod's bind, another process may have taken the port.
-            let port_was_taken =
-                matches!(&result, Err(Error::Ended { status, .. }) if *status == Some(NET_ERROR));
+            let port_was_taken = match &result {
+                Err(Error::Ended { status, log }) => match *status {
+                    Some(NET_ERROR) => true,
+                    Some(ABORTED) => log.contains(LISTENER_FAILED),
+                    _ => false,
+                },
+                _ => false,
+            };
             if !port_was_taken || options.port != 0 || attempts_left == 0 {
                 return result;
             }
@@ -442,6 +448,9 @@ const LISTENING: &str = "\"id\":23016,";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
 /// mongod's exit code when it cannot bind its port.
 const NET_ERROR: i32 = 48;
+/// Its exit code when it aborts, which it does when its port was taken between bind and listen; and what its stack then shows.
+const ABORTED: i32 = 134;
+const LISTENER_FAILED: &str = "_runListener";
 const PORT_ATTEMPTS: u32 = 5;
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// mongod takes up to 15 s to hand over a primary's role before it ends.
