@@ -89,9 +89,6 @@ impl Check<'_> {
                 address_problem(text.parse::<AdminAddress>().err(), key)
             }
             (Kind::Base64 { .. }, Value::String(text)) => base64_problem(text, key),
-            (Kind::Choice { accepted, later }, Value::String(text)) => {
-                choice_problem(text, accepted, later, key)
-            }
             _ if fits(key.kind, &value) => None,
             _ => Some(must_be(key)),
         };
@@ -217,6 +214,7 @@ fn fits(kind: Kind, value: &Value) -> bool {
         (Kind::ConnectionString, Value::String(text)) => is_connection_string(text),
         (Kind::Integer { min, max }, Value::Integer(number)) => (min..=max).contains(number),
         (Kind::Boolean, Value::Boolean(_)) => true,
+        (Kind::Choice { accepted }, Value::String(text)) => accepted.contains(&text.as_str()),
         _ => false,
     }
 }
@@ -241,16 +239,5 @@ fn base64_problem(text: &str, key: &Key) -> Option<String> {
         Ok(bytes) if (min..=max).contains(&bytes.len()) => None,
         Ok(bytes) => Some(format!("{}, not of {}", must_be(key), bytes.len())),
         Err(error) => Some(format!("{}: {error}", must_be(key))),
-    }
-}
-
-fn choice_problem(text: &str, accepted: &[&str], later: &[&str], key: &Key) -> Option<String> {
-    if accepted.contains(&text) {
-        None
-    } else if later.contains(&text) {
-        let must_be = must_be(key);
-        Some(format!("is not available in this version, {must_be}"))
-    } else {
-        Some(must_be(key))
     }
 }

@@ -13,7 +13,7 @@ use crate::check::is_connection_string;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::secret::Secret;
 use crate::settings::{
-    Admin, Auth, Compressor, Credentials, Deployment, Limits, Listen, Log, Pool, Runtime,
+    Admin, Auth, Compressor, Credentials, Deployment, Limits, Listen, Log, Mode, Pool, Runtime,
     ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
 };
 use crate::{MAX_SECRET_BYTES, base64, defaults, file, read_bounded};
@@ -138,9 +138,32 @@ fn tls(written: file::Tls, problems: &mut Problems) -> Option<Tls> {
 
 fn deployment(written: file::Deployment, problems: &mut Problems) -> Option<Deployment> {
     let uri = connection_string(written.uri, written.uri_file, problems);
+    let mode = written.mode.unwrap_or(defaults::MODE);
+    let mut of_relays = |name: &str, written: Option<bool>, default| {
+        if (written, mode) == (Some(true), Mode::Pooled) {
+            problems.add(Problem::new(
+                &format!("deployment.{name}"),
+                "true",
+                r#"must be false unless deployment.mode is "relay""#,
+            ));
+        }
+        written.unwrap_or(default)
+    };
+    let original_destination = of_relays(
+        "original_destination",
+        written.original_destination,
+        defaults::ORIGINAL_DESTINATION,
+    );
+    let relay_encrypted = of_relays(
+        "relay_encrypted",
+        written.relay_encrypted,
+        defaults::RELAY_ENCRYPTED,
+    );
     Some(Deployment {
         uri: uri?,
-        mode: written.mode.unwrap_or(defaults::MODE),
+        mode,
+        original_destination,
+        relay_encrypted,
         server_selection_timeout: duration(
             written.server_selection_timeout_ms,
             defaults::SERVER_SELECTION_TIMEOUT,
@@ -218,6 +241,9 @@ fn auth(written: file::Auth, max_users: NonZeroUsize, problems: &mut Problems) -
             written.authentication_timeout_ms,
             defaults::AUTHENTICATION_TIMEOUT,
         ),
+        other_mechanisms: written
+            .other_mechanisms
+            .unwrap_or(defaults::OTHER_MECHANISMS),
         users: users
             .filter_map(|(index, written)| user(index, written, problems))
             .collect(),
@@ -369,6 +395,9 @@ fn limits(written: &file::Limits) -> Limits {
         message_memory_bytes: written
             .message_memory_bytes
             .unwrap_or(defaults::MESSAGE_MEMORY_BYTES),
+        relayed_connections: written
+            .relayed_connections
+            .unwrap_or(defaults::RELAYED_CONNECTIONS),
         client_write_idle_timeout: duration(
             written.client_write_idle_timeout_ms,
             defaults::CLIENT_WRITE_IDLE_TIMEOUT,

@@ -5,7 +5,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use crate::settings::{Credentials, LogFormat, LogLevel, Mode};
+use crate::settings::{Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
 /// Where clients connect: this machine only, beside the port of a mongod.
 pub const LISTEN_ADDRESS: &str = "127.0.0.1:27018";
@@ -23,6 +23,18 @@ pub const COMPRESSORS: &str = "snappy,zstd,zlib";
 
 /// How clients are served.
 pub const MODE: Mode = Mode::Pooled;
+
+/// Relays go to the deployment.
+pub const ORIGINAL_DESTINATION: bool = false;
+
+/// What cannot be seen does not pass: neither observed nor guarded, it has to be asked for.
+pub const RELAY_ENCRYPTED: bool = false;
+
+/// Logins that cannot be terminated are refused: a relayed client costs a server connection.
+pub const OTHER_MECHANISMS: OtherMechanisms = OtherMechanisms::Refuse;
+
+/// Clients relayed at a time for their mechanisms' sake: as many as pools may have connections.
+pub const RELAYED_CONNECTIONS: NonZeroUsize = count(500);
 
 /// How long an operation may wait for a suitable server: an election takes 10 s and more.
 pub const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::address::{AdminAddress, ListenAddress};
 use crate::secret::{Secret, SecretBytes};
-use crate::settings::{Credentials, LogFormat, LogLevel, Mode};
+use crate::settings::{Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -57,6 +57,8 @@ pub(crate) struct Deployment {
     pub(crate) uri: Option<Secret>,
     pub(crate) uri_file: Option<PathBuf>,
     pub(crate) mode: Option<Mode>,
+    pub(crate) original_destination: Option<bool>,
+    pub(crate) relay_encrypted: Option<bool>,
     pub(crate) server_selection_timeout_ms: Option<u64>,
     pub(crate) name_applications: Option<bool>,
     pub(crate) local_threshold_ms: Option<u64>,
@@ -70,6 +72,7 @@ pub(crate) struct Auth {
     pub(crate) credentials: Option<Credentials>,
     pub(crate) max_stale_ms: Option<u64>,
     pub(crate) authentication_timeout_ms: Option<u64>,
+    pub(crate) other_mechanisms: Option<OtherMechanisms>,
     pub(crate) users: Vec<User>,
 }
 
@@ -112,6 +115,7 @@ pub(crate) struct Pool {
 pub(crate) struct Limits {
     pub(crate) pre_auth_message_bytes: Option<usize>,
     pub(crate) message_memory_bytes: Option<usize>,
+    pub(crate) relayed_connections: Option<NonZeroUsize>,
     pub(crate) client_write_idle_timeout_ms: Option<u64>,
     pub(crate) max_cursors: Option<NonZeroUsize>,
     pub(crate) max_transactions: Option<NonZeroUsize>,

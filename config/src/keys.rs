@@ -77,13 +77,28 @@ pub const KEYS: &[Key] = &[
     Key {
         path: "deployment.mode",
         kind: Kind::Choice {
-            accepted: &["pooled"],
-            later: &["relay"],
+            accepted: &["pooled", "relay"],
         },
         default: Some("pooled"),
         unit: "",
         change: Change::Restart,
         meaning: "how clients are served",
+    },
+    Key {
+        path: "deployment.original_destination",
+        kind: Kind::Boolean,
+        default: Some("false"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "relays lead where clients connected to before they were redirected here (Linux, SO_ORIGINAL_DST)",
+    },
+    Key {
+        path: "deployment.relay_encrypted",
+        kind: Kind::Boolean,
+        default: Some("false"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "relays pass TLS between client and server, unseen and unguarded",
     },
     Key {
         path: "deployment.server_selection_timeout_ms",
@@ -135,7 +150,6 @@ pub const KEYS: &[Key] = &[
         path: "auth.credentials",
         kind: Kind::Choice {
             accepted: &["auto", "self", "lookup", "users", "none"],
-            later: &[],
         },
         default: Some("auto"),
         unit: "",
@@ -157,6 +171,16 @@ pub const KEYS: &[Key] = &[
         unit: "ms",
         change: Change::Restart,
         meaning: "deadline of a client from accept until it is authenticated",
+    },
+    Key {
+        path: "auth.other_mechanisms",
+        kind: Kind::Choice {
+            accepted: &["refuse", "relay"],
+        },
+        default: Some("refuse"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "clients that log in by another mechanism than SCRAM are refused, or relayed over a connection of their own; X.509 always refused",
     },
     Key {
         path: "auth.users[].name",
@@ -344,6 +368,14 @@ pub const KEYS: &[Key] = &[
         meaning: "memory for the large messages of all clients together",
     },
     Key {
+        path: "limits.relayed_connections",
+        kind: CONNECTIONS,
+        default: Some("500"),
+        unit: "connections",
+        change: Change::Restart,
+        meaning: "clients relayed at a time because of auth.other_mechanisms",
+    },
+    Key {
         path: "limits.client_write_idle_timeout_ms",
         kind: TIMEOUT,
         default: Some("30000"),
@@ -462,7 +494,6 @@ pub const KEYS: &[Key] = &[
         path: "log.level",
         kind: Kind::Choice {
             accepted: &["error", "warn", "info", "debug", "trace"],
-            later: &[],
         },
         default: Some("info"),
         unit: "",
@@ -473,7 +504,6 @@ pub const KEYS: &[Key] = &[
         path: "log.format",
         kind: Kind::Choice {
             accepted: &["text", "json"],
-            later: &[],
         },
         default: Some("text"),
         unit: "",

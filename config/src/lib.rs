@@ -43,8 +43,8 @@ pub use schema::{Change, Key, Kind};
 pub use secret::{Secret, SecretBytes};
 pub use settings::{
     Admin, Auth, Compressor, Credentials, Deployment, Limits, Listen, Log, LogFormat, LogLevel,
-    Mode, Pool, Runtime, ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential,
-    UserKeys,
+    Mode, OtherMechanisms, Pool, Runtime, ScramKeys, Settings, Shapes, Shutdown, Tls, User,
+    UserCredential, UserKeys,
 };
 
 use check::Origin;

@@ -59,10 +59,8 @@ pub enum Kind {
     AdminAddress,
     /// One of a few words.
     Choice {
-        /// Those that this version takes.
+        /// Which.
         accepted: &'static [&'static str],
-        /// Those that are planned: refused, but with the right reason.
-        later: &'static [&'static str],
     },
     /// A whole number.
     Integer {

@@ -94,6 +94,10 @@ pub struct Deployment {
     pub uri: Secret,
     /// How clients are served.
     pub mode: Mode,
+    /// Whether a relay leads where its client connected to before it was redirected here (Linux).
+    pub original_destination: bool,
+    /// Whether a relay passes TLS that the client speaks with the server, of which nothing can be seen.
+    pub relay_encrypted: bool,
     /// How long an operation waits for a suitable server.
     pub server_selection_timeout: Duration,
     /// Whether operations carry the application's name to the servers.
@@ -112,6 +116,8 @@ pub struct Deployment {
 pub enum Mode {
     /// Seawall authenticates clients and runs each operation on a pooled connection of its user.
     Pooled,
+    /// One server connection a client connection; all bytes pass unchanged and are only watched.
+    Relay,
 }
 
 /// How clients prove who they are.
@@ -123,6 +129,8 @@ pub struct Auth {
     pub max_stale: Duration,
     /// Deadline of a client from accept until it is authenticated.
     pub authentication_timeout: Duration,
+    /// What becomes of clients that log in by a mechanism that cannot be terminated.
+    pub other_mechanisms: OtherMechanisms,
     /// Configured users, none twice; only with [`Credentials::Users`] and [`Credentials::Auto`].
     pub users: Vec<User>,
 }
@@ -143,6 +151,16 @@ pub enum Credentials {
     Users,
     /// Nobody authenticates: a deployment without access control.
     None,
+}
+
+/// What becomes of clients that log in by a mechanism other than SCRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OtherMechanisms {
+    /// They are told that it is not enabled.
+    Refuse,
+    /// They get a server connection each, over which their login and all else passes unchanged.
+    Relay,
 }
 
 /// A user whose credentials are configured.
@@ -215,6 +233,8 @@ pub struct Limits {
     pub pre_auth_message_bytes: usize,
     /// Memory for the large messages of all clients together, at least 64 MiB.
     pub message_memory_bytes: usize,
+    /// Clients in pooled mode that are relayed at a time, for their mechanisms' sake.
+    pub relayed_connections: NonZeroUsize,
     /// How long a client may take no byte of its reply.
     pub client_write_idle_timeout: Duration,
     /// Open cursors that are pinned to their servers.

@@ -395,10 +395,12 @@ async fn wire(
         limits: Limits::new(
             max_clients(settings),
             limits.unauthenticated_connections.get(),
+            limits.relayed_connections.get(),
             planes.operations.clone(),
         ),
         service_id: ObjectId::new(),
         pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
+        relay_pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
         credentials,
         nonces,
         budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
@@ -434,6 +436,7 @@ async fn maintain(shared: Arc<Shared>) {
         ticks.tick().await;
         shared.topology.maintain_pools();
         shared.pins.maintain(Instant::now());
+        shared.relay_pins.maintain(Instant::now());
         shared.observer.collect();
     }
 }
@@ -464,7 +467,13 @@ fn max_clients(settings: &config::Settings) -> usize {
         limit.current.unwrap_or(hard)
     };
     let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
-    let room = usize::try_from(allowed.saturating_sub(others)).unwrap_or(usize::MAX);
+    let each = match settings.deployment.mode {
+        config::Mode::Pooled => 1,
+        // A relayed client has a server connection too.
+        config::Mode::Relay => 2,
+    };
+    let room = allowed.saturating_sub(others) / each;
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
     if room < wanted {
         tracing::warn!(
             descriptors = allowed,
@@ -514,6 +523,10 @@ fn client_settings(settings: &config::Settings) -> client::Settings {
         wait_queue_timeout: settings.pool.wait_queue_timeout,
         client_write_idle_timeout: settings.limits.client_write_idle_timeout,
         name_applications: settings.deployment.name_applications,
+        is_relay: settings.deployment.mode == config::Mode::Relay,
+        original_destination: settings.deployment.original_destination,
+        relays_encrypted: settings.deployment.relay_encrypted,
+        relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,
         compressors: named(
             &settings
                 .listen

@@ -65,6 +65,7 @@ pub(super) fn shape((shape, first_seen, sums): &Row) -> Value {
         "request_bytes": sums.request_bytes,
         "reply_bytes": sums.reply_bytes,
         "documents": sums.documents,
+        "streamed": sums.streamed,
         "more": {
             "count": sums.more_count, "total_time_ms": millis(sums.more_time),
             "documents": sums.more_documents,

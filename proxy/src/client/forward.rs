@@ -130,7 +130,7 @@ impl<'m> Outgoing<'m> {
             after_body: part(body_end, end),
         };
         let header = Header {
-            message_length: bytes.len() + added,
+            message_length: message.header.message_length + added,
             // 0, since mongod takes the first request on a connection with another value for TLS.
             response_to: 0,
             ..message.header
@@ -148,7 +148,8 @@ impl<'m> Outgoing<'m> {
             max_time,
             added_max_time,
             checksum: None,
-            may_be_compressed: !NEVER_COMPRESSED.contains(&command.name),
+            // Nor can one be whose rest is still to come.
+            may_be_compressed: !message.is_head() && !NEVER_COMPRESSED.contains(&command.name),
             layout,
         };
         if parsed.has_checksum() {

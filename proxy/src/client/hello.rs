@@ -69,7 +69,7 @@ impl Compressors {
         )
     }
 
-    fn iter(&self) -> impl Iterator<Item = Compressor> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Compressor> {
         self.0.iter().copied().flatten()
     }
 }

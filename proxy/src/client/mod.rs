@@ -16,11 +16,14 @@ mod abandoned;
 mod answer;
 mod awaiting;
 mod credentials;
+mod fallback;
 mod forward;
 mod hello;
 mod kill_cursors;
 mod login;
 mod operation;
+mod relay;
+mod streaming;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -33,7 +36,7 @@ use tokio::{
 use crate::{
     auth::{Identity, NonceSource},
     command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
-    limits::{HandshakePermit, Limits},
+    limits::{HandshakePermit, Limits, RelayPermit},
     observe::{ConnectedClient, Observer},
     pins::Pins,
     pool::ServerPool,
@@ -46,12 +49,15 @@ use crate::{
 };
 
 pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
+pub use self::relay::serve_relayed;
 use self::{
     answer::{Form, ReplyTo, requires_authentication},
     credentials::UserName,
     forward::ClientEnd,
     hello::{Compressors, Greeting, Hello, client_element, quiesce},
     login::{Login, Surroundings},
+    relay::Target,
+    streaming::can_be_streamed,
 };
 
 /// What holds for every client.
@@ -71,6 +77,14 @@ pub struct Settings {
     pub name_applications: bool,
     /// What clients may compress with.
     pub compressors: Vec<Compressor>,
+    /// Whether every client is relayed.
+    pub is_relay: bool,
+    /// Whether relays lead where clients connected to before they were redirected.
+    pub original_destination: bool,
+    /// Whether relays pass what is encrypted.
+    pub relays_encrypted: bool,
+    /// Whether clients whose mechanism cannot be terminated are relayed.
+    pub relays_other_mechanisms: bool,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
 }
@@ -90,6 +104,8 @@ pub struct Shared {
     pub limits: Limits,
     /// Where cursors and transactions are.
     pub pins: Pins<Arc<ServerPool>>,
+    /// Which shapes opened the cursors of relayed clients.
+    pub relay_pins: Pins<()>,
     /// Users.
     pub credentials: Arc<Credentials>,
     /// Nonces.
@@ -119,6 +135,8 @@ enum End {
     Gone,
     /// It had to be closed.
     Closed,
+    /// It goes on as a relayed one.
+    Relayed,
 }
 
 struct Client {
@@ -137,6 +155,8 @@ struct Client {
     login: Option<Box<Login>>,
     /// Until it has logged in, or is seen to be a driver's monitor, which never does.
     handshake: Option<(HandshakePermit, Instant)>,
+    /// What it said that has to be relayed, and to where.
+    relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
 /// Serves a client until it leaves or has to be closed.
@@ -158,17 +178,24 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
         identity,
         login: None,
         handshake,
+        relayed: None,
         shared,
     };
     while client.serve_next().await.is_ok() {}
+    if client.relayed.is_some() {
+        Box::pin(client.go_on_relayed()).await;
+    }
 }
 
 impl Client {
     async fn serve_next(&mut self) -> Result<(), End> {
-        let Some(message) = self.read().await? else {
+        let Some(mut message) = self.read().await? else {
             return Err(End::Gone);
         };
-        let now = Instant::now();
+        let now = message.head_since.unwrap_or_else(Instant::now);
+        if message.is_head() && !can_be_streamed(&message) {
+            message = Box::pin(self.complete(message)).await?;
+        }
         let message = match message.header.op_code {
             OpCode::Compressed => Box::pin(self.inflate(message)).await?,
             _ => message,
@@ -193,7 +220,10 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let handshake_until = self.handshake.as_ref().map(|(_, deadline)| *deadline);
         let carried_until = self.login.as_ref().and_then(|login| login.deadline());
-        let max = self.max_message_bytes();
+        let max = match self.current_identity() {
+            Some(_) => MAX_MESSAGE_BYTES,
+            None => self.shared.settings.pre_auth_message_bytes,
+        };
         let next = self.reader.next(&mut self.stream, max, &shared.budget);
         let read = match handshake_until.into_iter().chain(carried_until).min() {
             None => next.await,
@@ -207,11 +237,21 @@ impl Client {
                 Err(_) => return self.close("authentication_timeout"),
             },
         };
-        match read {
-            Ok(message) => Ok(message),
-            Err(ReadError::Io(_) | ReadError::Truncated) => Err(End::Gone),
-            Err(ReadError::Frame(_)) => self.close("message_length"),
-            Err(ReadError::Stalled) => self.close("message_stalled"),
+        read.or_else(|error| self.unreadable(&error))
+    }
+
+    /// Reads the rest of a message that cannot be streamed.
+    async fn complete(&mut self, head: Message) -> Result<Message, End> {
+        let shared = Arc::clone(&self.shared);
+        let whole = self.reader.complete(head, &mut self.stream, &shared.budget);
+        whole.await.or_else(|error| self.unreadable(&error))
+    }
+
+    fn unreadable<T>(&self, error: &ReadError) -> Result<T, End> {
+        match error {
+            ReadError::Io(_) | ReadError::Truncated => Err(End::Gone),
+            ReadError::Frame(_) => self.close("message_length"),
+            ReadError::Stalled => self.close("message_stalled"),
         }
     }
 
@@ -243,7 +283,11 @@ impl Client {
     }
 
     async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
-        let parsed = match OpMsg::parse(&message.bytes) {
+        let parsed = match message.is_head() {
+            false => OpMsg::parse(&message.bytes),
+            true => OpMsg::parse_head(&message.bytes),
+        };
+        let parsed = match parsed {
             Ok(parsed) => parsed,
             Err(error) => {
                 self.shared.observer.unobserved(error.reason());
@@ -268,6 +312,10 @@ impl Client {
                     .await;
             }
         };
+        if command.class == Class::Handshake(Handshake::SaslStart) && self.falls_back(command.body)
+        {
+            return Box::pin(self.fall_back(message, reply_to)).await;
+        }
         if let Class::Handshake(handshake) = command.class {
             return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
         }

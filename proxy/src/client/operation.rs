@@ -10,6 +10,7 @@ use super::{
     answer::ReplyTo,
     awaiting::Slice,
     forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, is_quiet, relay_reply},
+    streaming::{StreamError, forward_rest},
 };
 use crate::{
     auth::{Identity, Standing},
@@ -26,7 +27,7 @@ use crate::{
     pool::{CheckOutError, Checkout, ServerPool},
     shape::{Input, Sequence},
     topology::Kind,
-    wire::{Elements, Message, OpMsg, encode_op_msg_like},
+    wire::{Elements, Message, OpMsg, ReadError, encode_op_msg_like},
 };
 
 /// Waiting shorter than this is not taken off `maxTimeMS`.
@@ -84,7 +85,11 @@ impl Client {
             body: parsed.body,
             sequences: sequences.get(..count).unwrap_or_default(),
         };
-        let mut observation = shared.observer.begin(&input, message.bytes.len(), now);
+        let request_bytes = message.header.message_length;
+        let mut observation = shared.observer.begin(&input, request_bytes, now);
+        if message.is_head() {
+            observation.is_streamed();
+        }
         let operation = Operation {
             shared: &shared,
             identity: &identity,
@@ -145,7 +150,7 @@ impl Operation<'_> {
         if let Some(parts) = self.parts(observation.began()) {
             return self.kill_in_parts(parts, end, observation).await;
         }
-        let mut repeats_left = u32::from(self.command.may_be_repeated());
+        let mut repeats_left = u32::from(self.may_be_repeated());
         loop {
             match self.send_once(end, observation, None).await {
                 Attempt::Ended(ended) => return ended,
@@ -155,6 +160,11 @@ impl Operation<'_> {
                 Attempt::Again(_) => repeats_left -= 1,
             }
         }
+    }
+
+    /// Whether it may be sent again; what is streamed is not kept.
+    fn may_be_repeated(&self) -> bool {
+        self.command.may_be_repeated() && !self.message.is_head()
     }
 
     /// Gets a connection and sends the command over it, with the slice of its wait that it is, if it is one.
@@ -194,12 +204,21 @@ impl Operation<'_> {
         }
     }
 
-    /// The time until which a connection is waited for.
+    /// The time until which something is waited for.
     fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
         let began = observation.began();
         let by_limit = began + limit;
         match self.time_limit() {
             Some(limit) => by_limit.min(began + limit),
+            None => by_limit,
+        }
+    }
+
+    /// The time until which a connection is waited for once there is a server, which has a limit of its own.
+    fn queue_deadline(&self, observation: &Observation<'_>) -> Instant {
+        let by_limit = Instant::now() + self.shared.settings.wait_queue_timeout;
+        match self.time_limit() {
+            Some(limit) => by_limit.min(observation.began() + limit),
             None => by_limit,
         }
     }
@@ -230,7 +249,10 @@ impl Operation<'_> {
         let deadline = self.deadline(observation, limit);
         loop {
             let pool = self.server(observation, deadline).await?;
-            match pool.check_out(self.identity, deadline).await {
+            match pool
+                .check_out(self.identity, self.queue_deadline(observation))
+                .await
+            {
                 Ok(mut checkout) => {
                     if is_quiet(&mut checkout.begin().stream).await {
                         return Ok(checkout);
@@ -491,16 +513,9 @@ impl Operation<'_> {
             Some(slice) => Some(slice.milliseconds()),
             None => self.remaining_time(observation.began().elapsed()),
         };
-        let outgoing = Outgoing::new(
-            self.message,
-            self.parsed,
-            self.command,
-            self.client_element,
-            max_time_ms,
-        );
         let generation = checkout.connection().generation;
-        if let Err(error) = outgoing.write(checkout.connection()).await {
-            return self.server_failed(&error, &checkout, generation);
+        if let Err(error) = self.send_request(end, &mut checkout, max_time_ms).await {
+            return self.not_sent(error, &checkout, generation);
         }
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
@@ -564,6 +579,54 @@ impl Operation<'_> {
         Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
     }
 
+    async fn send_request(
+        &self,
+        end: &mut ClientEnd<'_>,
+        checkout: &mut Checkout,
+        max_time_ms: Option<u64>,
+    ) -> Result<(), StreamError> {
+        let outgoing = Outgoing::new(
+            self.message,
+            self.parsed,
+            self.command,
+            self.client_element,
+            max_time_ms,
+        );
+        let written = outgoing.write(checkout.connection()).await;
+        written.map_err(StreamError::Server)?;
+        if self.message.is_head() {
+            let server = &mut checkout.connection().stream;
+            forward_rest(end, server, self.message, self.parsed).await?;
+        }
+        Ok(())
+    }
+
+    /// A request did not pass, or not all of it. Its connection, in the middle of a message, is closed.
+    fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
+        let observer = &self.shared.observer;
+        let ended = match error {
+            StreamError::Server(error) => {
+                return self.server_failed(&error, checkout, generation);
+            }
+            StreamError::Client(ReadError::Stalled) => {
+                observer.unobserved("message_stalled");
+                Ended::Close(Outcome::ClientGone)
+            }
+            StreamError::Client(_) => Ended::Gone,
+            StreamError::Malformed(error) => {
+                observer.unobserved(error.reason());
+                match error.code() {
+                    Some(code) => {
+                        let error = ErrorReply::new(code, error.to_string());
+                        self.answer(&error, Outcome::Refused)
+                    }
+                    None => Ended::Close(Outcome::Refused),
+                }
+            }
+        };
+        Attempt::Ended(ended)
+    }
+
     /// A complete reply is at hand: acts on what it says, and hands it on.
     fn settle(
         &self,
@@ -586,7 +649,7 @@ impl Operation<'_> {
             return Attempt::Ended(Ended::Close(outcome));
         }
         let is_refusal = facts.ok == Some(false) && nothing_was_done(code);
-        if is_refusal && self.command.may_be_repeated() {
+        if is_refusal && self.may_be_repeated() {
             return Attempt::Again(self.host_unreachable("the primary changed"));
         }
         let body = reply
@@ -614,19 +677,7 @@ impl Operation<'_> {
             self.shared.observer.unobserved("reply_not_followed");
         }
         self.note_cursor(checkout, facts, observation);
-        let documents = if facts.cursor_id.is_some() {
-            facts.batch_documents
-        } else {
-            facts.n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
-        };
-        let outcome = match facts.ok {
-            Some(true) if facts.write_errors > 0 || facts.write_concern_error => {
-                Outcome::WriteError
-            }
-            Some(true) | None => Outcome::Ok,
-            Some(false) => Outcome::Error,
-        };
-        (outcome, documents)
+        (Outcome::of(facts), facts.documents())
     }
 
     fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
@@ -687,7 +738,7 @@ enum CheckOutFailure {
     KeysRefused,
 }
 
-fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {
+pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {
     const NONE: Sequence<'_> = Sequence {
         identifier: &[],
         documents: &[],

@@ -30,6 +30,16 @@ pub struct ReplyFacts {
     pub is_opaque: bool,
 }
 
+impl ReplyFacts {
+    /// Documents that the operation returned, wrote or counted.
+    pub fn documents(&self) -> u64 {
+        match self.cursor_id {
+            Some(_) => self.batch_documents,
+            None => self.n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
     Top,

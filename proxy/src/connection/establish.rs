@@ -192,6 +192,41 @@ impl Connector {
         result
     }
 
+    /// The same, introduced as somebody else: with a client's metadata in place of ours, and its compressors. Gives the
+    /// server's greeting too.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn connect_as(
+        &self,
+        address: &ServerAddress,
+        metadata: Option<RawDocumentBuf>,
+        compressors: &[Compressor],
+    ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
+        let hello = match metadata {
+            Some(metadata) => rawdoc! { "hello": 1, "client": metadata },
+            None => hello(),
+        };
+        let greeted = self.greet_with(address, hello, compressors);
+        self.within_limit(address, greeted).await
+    }
+
+    /// A stream on which nothing has been said.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn dial(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
+        self.within_limit(address, self.open(address)).await
+    }
+
+    /// The same without TLS, for a client that speaks it with the server itself.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn dial_bare(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
+        self.within_limit(address, Self::open_bare(address)).await
+    }
+
     async fn within_limit<T>(
         &self,
         address: &ServerAddress,
@@ -248,13 +283,22 @@ impl Connector {
     async fn greet(
         &self,
         address: &ServerAddress,
+        hello: RawDocumentBuf,
+    ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
+        self.greet_with(address, hello, &self.compressors).await
+    }
+
+    async fn greet_with(
+        &self,
+        address: &ServerAddress,
         mut hello: RawDocumentBuf,
+        compressors: &[Compressor],
     ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
         let stream = self.open(address).await?;
         let mut connection = Connection::new(stream, Instant::now());
-        if !self.compressors.is_empty() {
+        if !compressors.is_empty() {
             let mut names = RawArrayBuf::new();
-            self.compressors.iter().for_each(|c| names.push(c.name()));
+            compressors.iter().for_each(|c| names.push(c.name()));
             hello.append(cstr!("compression"), names);
         }
         hello.append(cstr!("$db"), "admin");
@@ -273,38 +317,43 @@ impl Connector {
     }
 
     async fn open(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
-        let failed = |step| {
-            let address = address.clone();
-            move |source| EstablishError::Io {
-                step,
-                address,
-                source,
-            }
+        let stream = Self::open_bare(address).await?;
+        let (Some(tls), ServerAddress::Tcp { host, .. }) = (&self.tls, address) else {
+            return Ok(stream);
         };
-        let (host, port) = match address {
-            ServerAddress::Unix(path) => {
-                let stream = UnixStream::connect(path)
-                    .await
-                    .map_err(failed(Step::Connect))?;
-                return Ok(Stream::Unix(stream));
-            }
-            ServerAddress::Tcp { host, port } => (host.as_str(), *port),
+        let Stream::Tcp(stream) = stream else {
+            return Ok(stream);
         };
-        let stream = TcpStream::connect((host, port))
-            .await
-            .map_err(failed(Step::Connect))?;
-        stream.set_nodelay(true).map_err(failed(Step::Connect))?;
-        let Some(tls) = &self.tls else {
-            return Ok(Stream::Tcp(stream));
+        let failed = |source| EstablishError::Io {
+            step: Step::Tls,
+            address: address.clone(),
+            source,
         };
-        let name = ServerName::try_from(host.to_owned())
-            .map_err(|e| failed(Step::Tls)(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
+        let name = ServerName::try_from(host.clone())
+            .map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
         let connector = TlsConnector::from(Arc::clone(tls));
-        let stream = connector
-            .connect(name, stream)
-            .await
-            .map_err(failed(Step::Tls))?;
+        let stream = connector.connect(name, stream).await.map_err(failed)?;
         Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+    }
+
+    async fn open_bare(address: &ServerAddress) -> Result<Stream, EstablishError> {
+        let failed = |source| EstablishError::Io {
+            step: Step::Connect,
+            address: address.clone(),
+            source,
+        };
+        match address {
+            ServerAddress::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(failed)?;
+                Ok(Stream::Unix(stream))
+            }
+            ServerAddress::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await;
+                let stream = stream.map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
     }
 }
 

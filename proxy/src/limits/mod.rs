@@ -20,6 +20,7 @@ const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 pub struct Limits {
     clients: Arc<Semaphore>,
     handshakes: Arc<Semaphore>,
+    relays: Arc<Semaphore>,
     operations: OperationPlaces,
     next_close: Mutex<Option<Instant>>,
 }
@@ -57,6 +58,11 @@ pub struct ClientPermit(#[expect(dead_code, reason = "held for its drop")] Owned
 #[must_use]
 pub struct HandshakePermit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
 
+/// A pooled client's place among those that are relayed for their mechanisms' sake.
+#[derive(Debug)]
+#[must_use]
+pub struct RelayPermit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
+
 /// One operation's place.
 #[derive(Debug)]
 #[must_use]
@@ -64,11 +70,17 @@ pub struct Permit<'a>(#[expect(dead_code, reason = "held for its drop")] Semapho
 
 impl Limits {
     /// So many at a time.
-    pub fn new(max_clients: usize, max_handshakes: usize, operations: OperationPlaces) -> Self {
+    pub fn new(
+        max_clients: usize,
+        max_handshakes: usize,
+        max_relays: usize,
+        operations: OperationPlaces,
+    ) -> Self {
         let semaphore = |n: usize| Semaphore::new(n.min(Semaphore::MAX_PERMITS));
         Self {
             clients: Arc::new(semaphore(max_clients)),
             handshakes: Arc::new(semaphore(max_handshakes)),
+            relays: Arc::new(semaphore(max_relays)),
             operations,
             next_close: Mutex::new(None),
         }
@@ -88,6 +100,12 @@ impl Limits {
             .try_acquire_owned()
             .ok()
             .map(HandshakePermit)
+    }
+
+    /// A place for one more pooled client that is relayed, if there is one.
+    pub fn admit_relay(&self) -> Option<RelayPermit> {
+        let permit = Arc::clone(&self.relays).try_acquire_owned();
+        permit.ok().map(RelayPermit)
     }
 
     /// A place for an operation at once, if there is one.
@@ -121,7 +139,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn places_come_free_when_their_permits_end() {
-        let limits = Limits::new(1, 1, OperationPlaces::new(1));
+        let limits = Limits::new(1, 1, 1, OperationPlaces::new(1));
         let client = limits.admit_client().unwrap();
         assert!(limits.admit_client().is_none());
         drop(client);
@@ -136,7 +154,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closes_are_spread_out() {
-        let limits = Limits::new(1, 1, OperationPlaces::new(1));
+        let limits = Limits::new(1, 1, 1, OperationPlaces::new(1));
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);

@@ -4,7 +4,7 @@
 
 mod tls;
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, lookup_host},
@@ -15,7 +15,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    client::{Peer, Shared, serve},
+    client::{Peer, Shared, serve, serve_relayed},
     limits::{ClientPermit, HandshakePermit},
     wire::Stream,
 };
@@ -70,8 +70,8 @@ impl Listener {
                 let mut listeners = Vec::new();
                 for address in lookup_host(text).await? {
                     let socket = match address {
-                        std::net::SocketAddr::V4(_) => TcpSocket::new_v4()?,
-                        std::net::SocketAddr::V6(_) => TcpSocket::new_v6()?,
+                        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+                        SocketAddr::V6(_) => TcpSocket::new_v6()?,
                     };
                     socket.set_reuseaddr(true)?;
                     socket.bind(address)?;
@@ -129,6 +129,24 @@ async fn remove_stale_socket(path: &PathBuf) -> io::Result<()> {
 enum Accepted {
     Tcp(TcpStream),
     Plain(Stream),
+}
+
+/// Where a client connected to before it was redirected here, or `None` if it was not (`SO_ORIGINAL_DST`).
+#[cfg(target_os = "linux")]
+fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
+    use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst};
+    let here = stream.local_addr().ok()?;
+    // Without the kernel's connection tracking there is no such option, and nothing was redirected.
+    let original = match here {
+        SocketAddr::V4(_) => ip_original_dst(stream).map(SocketAddr::V4),
+        SocketAddr::V6(_) => ipv6_original_dst(stream).map(SocketAddr::V6),
+    };
+    original.ok().filter(|original| *original != here)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
+    None
 }
 
 /// What the door needs to know.
@@ -211,6 +229,11 @@ async fn serve_accepted(
     _client: ClientPermit,
     handshake: HandshakePermit,
 ) {
+    let asks = door.shared.settings.original_destination;
+    let original = match &stream {
+        Accepted::Tcp(stream) if asks => original_destination(stream),
+        Accepted::Tcp(_) | Accepted::Plain(_) => None,
+    };
     let stream = match (stream, &door.tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
@@ -230,5 +253,11 @@ async fn serve_accepted(
         }
     };
     let Door { shared, .. } = door;
-    serve(shared, stream, peer, handshake).await;
+    if shared.settings.is_relay {
+        // Whether it has to log in is between it and the server.
+        drop(handshake);
+        Box::pin(serve_relayed(shared, stream, peer, original)).await;
+    } else {
+        serve(shared, stream, peer, handshake).await;
+    }
 }

@@ -33,6 +33,8 @@ pub enum MetricName {
     OperationReplyBytesTotal,
     /// Documents returned, written or counted.
     OperationDocumentsTotal,
+    /// `seawall_operations_streamed_total`
+    OperationsStreamedTotal,
     /// Operations of a shape.
     ShapeOperationsTotal,
     /// Durations of a shape.
@@ -43,6 +45,8 @@ pub enum MetricName {
     WaitQueueLength,
     /// Operations that wait for something to happen, by `state`.
     AwaitingOperations,
+    /// Clients with a server connection of their own.
+    RelayedConnections,
     /// Time to get a connection to a server.
     CheckoutSeconds,
     /// Operations refused, by `reason`.
@@ -70,7 +74,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -86,11 +90,13 @@ impl MetricName {
         Self::OperationRequestBytesTotal,
         Self::OperationReplyBytesTotal,
         Self::OperationDocumentsTotal,
+        Self::OperationsStreamedTotal,
         Self::ShapeOperationsTotal,
         Self::ShapeDurationSeconds,
         Self::ShapeInfo,
         Self::WaitQueueLength,
         Self::AwaitingOperations,
+        Self::RelayedConnections,
         Self::CheckoutSeconds,
         Self::OperationsShedTotal,
         Self::ClientsGoneTotal,
@@ -117,11 +123,13 @@ impl MetricName {
             Self::OperationRequestBytesTotal => "seawall_operation_request_bytes_total",
             Self::OperationReplyBytesTotal => "seawall_operation_reply_bytes_total",
             Self::OperationDocumentsTotal => "seawall_operation_documents_total",
+            Self::OperationsStreamedTotal => "seawall_operations_streamed_total",
             Self::ShapeOperationsTotal => "seawall_shape_operations_total",
             Self::ShapeDurationSeconds => "seawall_shape_duration_seconds",
             Self::ShapeInfo => "seawall_shape_info",
             Self::WaitQueueLength => "seawall_wait_queue_length",
             Self::AwaitingOperations => "seawall_awaiting_operations",
+            Self::RelayedConnections => "seawall_relayed_connections",
             Self::CheckoutSeconds => "seawall_checkout_seconds",
             Self::OperationsShedTotal => "seawall_operations_shed_total",
             Self::ClientsGoneTotal => "seawall_clients_gone_total",
@@ -138,6 +146,7 @@ impl MetricName {
             | Self::ServerConnections
             | Self::WaitQueueLength
             | Self::AwaitingOperations
+            | Self::RelayedConnections
             | Self::ShapeInfo => MetricKind::Gauge,
             Self::ClientAuthenticationSeconds
             | Self::OperationDurationSeconds
@@ -154,6 +163,7 @@ impl MetricName {
             | Self::OperationRequestBytesTotal
             | Self::OperationReplyBytesTotal
             | Self::OperationDocumentsTotal
+            | Self::OperationsStreamedTotal
             | Self::ShapeOperationsTotal
             | Self::OperationsShedTotal
             | Self::ClientsGoneTotal
@@ -183,6 +193,9 @@ impl MetricName {
             Self::OperationRequestBytesTotal => "Bytes of requests.",
             Self::OperationReplyBytesTotal => "Bytes of replies.",
             Self::OperationDocumentsTotal => "Documents returned, written or counted.",
+            Self::OperationsStreamedTotal => {
+                "Operations whose large request was forwarded as it came, timed from its first byte."
+            }
             Self::ShapeOperationsTotal => "Operations of a shape.",
             Self::ShapeDurationSeconds => "Durations of a shape's operations.",
             Self::ShapeInfo => "What a shape's id stands for; always 1.",
@@ -190,6 +203,7 @@ impl MetricName {
             Self::AwaitingOperations => {
                 "Operations waiting for something to happen: change streams and tailable cursors."
             }
+            Self::RelayedConnections => "Clients relayed over a connection of their own.",
             Self::CheckoutSeconds => "Time to get a connection to a server.",
             Self::OperationsShedTotal => "Operations refused by Seawall.",
             Self::ClientsGoneTotal => {

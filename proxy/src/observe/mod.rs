@@ -35,7 +35,7 @@ pub use self::{
     clients::{ClientRow, ConnectedClient},
     metric_name::{MetricKind, MetricName},
     observation::{OUTCOMES, Observation, Outcome, PHASES, Phase},
-    servers::{CloseReason, ServerMetrics},
+    servers::{CloseReason, Relayed, ServerMetrics},
     tables::{
         Namespace, NamespaceIndex, NamespaceSums, OTHER, Place, Shape, ShapeIndex, ShapeSums,
     },
@@ -118,6 +118,16 @@ impl Observer {
             request_bytes,
             now,
         )
+    }
+
+    /// Begins to observe a command of the handshake that a server will answer: it has no shape.
+    pub fn begin_unshaped(
+        &self,
+        input: &Input<'_>,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Observation<'_> {
+        Observation::begin(self, self.place(input, false), request_bytes, now)
     }
 
     /// Counts a command that Seawall answered itself.
@@ -312,7 +322,10 @@ impl Observer {
             (MetricName::OperationReplyBytesTotal, sums.reply_bytes),
             (MetricName::OperationDocumentsTotal, sums.documents),
         ];
-        for (name, count) in counters {
+        // Most namespaces never have one, and need no series.
+        let streamed = (MetricName::OperationsStreamedTotal, sums.streamed);
+        let streamed = Some(streamed).filter(|(_, count)| *count > 0);
+        for (name, count) in counters.into_iter().chain(streamed) {
             self.exporter.counter(name, labels()).increment(count);
         }
         let durations = self

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::command::ReplyFacts;
+
 use super::{
     Observer,
     tables::{Place, Record, ShapeIndex},
@@ -111,6 +113,15 @@ impl Outcome {
         }
     }
 
+    /// How an operation ended that a server answered.
+    pub fn of(reply: &ReplyFacts) -> Self {
+        match reply.ok {
+            Some(true) if reply.write_errors > 0 || reply.write_concern_error => Self::WriteError,
+            Some(true) | None => Self::Ok,
+            Some(false) => Self::Error,
+        }
+    }
+
     /// Whether the client did not get what it asked for.
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Ok | Self::Local)
@@ -150,6 +161,7 @@ impl<'a> Observation<'a> {
             request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
             reply_bytes: 0,
             documents: 0,
+            is_streamed: false,
         };
         Self {
             observer,
@@ -158,6 +170,13 @@ impl<'a> Observation<'a> {
             since: now,
             began: now,
         }
+    }
+
+    /// Another of the same kind, which nobody asked for: the next of several replies to one request.
+    pub fn again(&self, now: Instant) -> Self {
+        let mut again = Self::begin(self.observer, self.record.place, 0, now);
+        again.record.origin = self.record.origin;
+        again
     }
 
     /// Ends the current phase and begins `phase`. The phases' sum is the total by construction.
@@ -169,7 +188,7 @@ impl<'a> Observation<'a> {
         self.since = now;
     }
 
-    /// When the last byte of the request was read.
+    /// When the last byte of the request was read; of a streamed one, the first.
     pub fn began(&self) -> Instant {
         self.began
     }
@@ -177,6 +196,11 @@ impl<'a> Observation<'a> {
     /// The phase it is in.
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Its request is forwarded as it comes: its time began with the first byte, not with the last.
+    pub fn is_streamed(&mut self) {
+        self.record.is_streamed = true;
     }
 
     /// Attributes a `getMore` to the shape that opened its cursor.

@@ -23,6 +23,8 @@ pub enum CloseReason {
     Unauthorized,
     /// The pool or Seawall ended.
     PoolClosed,
+    /// It was a relayed client's, who left, or was closed.
+    RelayEnded,
 }
 
 impl CloseReason {
@@ -36,7 +38,20 @@ impl CloseReason {
             Self::Broken => "broken",
             Self::Unauthorized => "unauthorized",
             Self::PoolClosed => "pool_closed",
+            Self::RelayEnded => "relay_ended",
         }
+    }
+}
+
+/// A relayed client's connection to a server, counted while it lives.
+#[derive(Debug)]
+#[must_use]
+pub struct Relayed(ServerMetrics);
+
+impl Drop for Relayed {
+    fn drop(&mut self) {
+        self.0.relayed.decrement(1.0);
+        self.0.connection_closed(CloseReason::RelayEnded);
     }
 }
 
@@ -52,6 +67,7 @@ pub struct ServerMetrics {
     wait_queue: Gauge,
     awaiting: Gauge,
     lane_queue: Gauge,
+    relayed: Gauge,
 }
 
 impl fmt::Debug for ServerMetrics {
@@ -78,6 +94,7 @@ impl ServerMetrics {
         Self {
             awaiting: awaiting("running"),
             lane_queue: awaiting("queued"),
+            relayed: exporter.gauge(MetricName::RelayedConnections, labels()),
             server: server.to_owned(),
             created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
             checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
@@ -123,6 +140,13 @@ impl ServerMetrics {
     /// The time a checkout took.
     pub fn checked_out(&self, time: Duration) {
         self.checkout.record(time.as_secs_f64());
+    }
+
+    /// A client is relayed over a connection of its own, until the guard is dropped.
+    pub fn relayed(self) -> Relayed {
+        self.created.increment(1);
+        self.relayed.increment(1.0);
+        Relayed(self)
     }
 
     /// The pool's state, read when metrics are scraped.

@@ -71,6 +71,7 @@ pub(super) struct Record {
     pub(super) request_bytes: u64,
     pub(super) reply_bytes: u64,
     pub(super) documents: u64,
+    pub(super) is_streamed: bool,
 }
 
 /// Sums of one namespace.
@@ -86,6 +87,8 @@ pub struct NamespaceSums {
     pub reply_bytes: u64,
     /// Documents they returned, wrote or counted.
     pub documents: u64,
+    /// Those whose request was forwarded as it came, so that their time began with its first byte.
+    pub streamed: u64,
 }
 
 /// Sums of one shape.
@@ -105,6 +108,8 @@ pub struct ShapeSums {
     pub reply_bytes: u64,
     /// Documents.
     pub documents: u64,
+    /// Operations whose request was forwarded as it came.
+    pub streamed: u64,
     /// `getMore`s on cursors that this shape opened.
     pub more_count: u64,
     /// Their time.
@@ -132,6 +137,7 @@ impl Sums {
         sums.request_bytes += record.request_bytes;
         sums.reply_bytes += record.reply_bytes;
         sums.documents += record.documents;
+        sums.streamed += u64::from(record.is_streamed);
         if record.outcome == Outcome::Local {
             return;
         }
@@ -186,6 +192,7 @@ impl NamespaceSums {
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;
         self.documents += other.documents;
+        self.streamed += other.streamed;
     }
 }
 
@@ -199,6 +206,7 @@ impl ShapeSums {
         self.request_bytes += record.request_bytes;
         self.reply_bytes += record.reply_bytes;
         self.documents += record.documents;
+        self.streamed += u64::from(record.is_streamed);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -210,6 +218,7 @@ impl ShapeSums {
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;
         self.documents += other.documents;
+        self.streamed += other.streamed;
         self.more_count += other.more_count;
         self.more_time += other.more_time;
         self.more_documents += other.more_documents;

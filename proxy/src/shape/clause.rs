@@ -488,6 +488,6 @@ pub(super) static INDEX: Table = table(&[
 /// Clauses of the longest table.
 const MAX_CLAUSES: usize = 11;
 /// Statements of one bulk command that are looked at.
-const MAX_STATEMENTS: usize = 16;
+pub const MAX_STATEMENTS: usize = 16;
 /// Different shapes of statements that one bulk command may print.
 const MAX_STATEMENT_SHAPES: usize = 4;

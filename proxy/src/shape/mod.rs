@@ -51,6 +51,7 @@ use self::digest::Digest;
 use self::text::Text;
 use self::walk::Walk;
 
+pub use self::clause::MAX_STATEMENTS;
 pub use self::command_name::canonical_name;
 pub use self::legacy::{Legacy, Query};
 

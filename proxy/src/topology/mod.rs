@@ -11,6 +11,7 @@
 mod description;
 mod monitor;
 mod probe;
+mod relay;
 mod selection;
 
 use std::{
@@ -97,6 +98,8 @@ pub struct Topology {
     /// Where the next choice among several begins.
     turn: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
+    /// Which server relays go to.
+    relay_choice: Mutex<Option<ServerAddress>>,
 }
 
 impl fmt::Debug for Topology {
@@ -132,6 +135,7 @@ impl Topology {
             stop: CancellationToken::new(),
             turn: AtomicUsize::new(0),
             control_client: Mutex::new(None),
+            relay_choice: Mutex::new(None),
         });
         let stop = topology.stop.clone();
         let watching = monitor::watch(Arc::downgrade(&topology), options);
@@ -237,6 +241,42 @@ impl Topology {
             member.server.is_demoted = true;
             member.look.notify_one();
         });
+    }
+
+    /// The server that relays go to now: the primary, or one router, the same for all.
+    pub fn relay_server(&self) -> Option<Arc<ServerPool>> {
+        let snapshot = self.snapshot();
+        let candidates = relay::candidates(&snapshot.description);
+        let addresses = candidates
+            .iter()
+            .filter_map(|index| snapshot.description.servers.get(*index));
+        let addresses: Vec<_> = addresses.map(|server| &server.address).collect();
+        let mut chosen = self.relay_choice.lock();
+        let place = relay::stay_or_choose(chosen.as_ref(), &addresses)?;
+        *chosen = addresses.get(place).map(|address| (*address).clone());
+        let index = candidates.get(place)?;
+        snapshot.pools.get(*index).cloned()
+    }
+
+    /// The same, waited for until `deadline`.
+    ///
+    /// # Errors
+    /// [`SelectError`] at the deadline.
+    pub async fn select_for_relay(
+        &self,
+        deadline: Instant,
+    ) -> Result<Arc<ServerPool>, SelectError> {
+        let mut published = self.published.subscribe();
+        loop {
+            published.mark_unchanged();
+            if let Some(pool) = self.relay_server() {
+                return Ok(pool);
+            }
+            match timeout_at(deadline, published.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return Err(SelectError),
+            }
+        }
     }
 
     fn update(&self, address: &ServerAddress, change: impl FnOnce(&mut Member)) {

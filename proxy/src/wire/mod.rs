@@ -21,6 +21,7 @@ mod header;
 mod op_msg;
 mod op_query;
 mod reader;
+mod sections;
 mod stream;
 
 pub use self::{
@@ -35,8 +36,9 @@ pub use self::{
     op_query::OpQuery,
     reader::{
         LARGE_MESSAGE_BYTES, MemoryBudget, MemoryShare, Message, MessageReader, ReadError,
-        with_scratch,
+        STREAMED_MESSAGE_BYTES, with_scratch,
     },
+    sections::SectionWalk,
     stream::Stream,
 };
 

@@ -150,6 +150,33 @@ impl<'a> OpMsg<'a> {
         }
     }
 
+    /// Parses the head of a message whose rest is still to come: the body, which has to come first and be complete, and
+    /// of the sequences behind it the documents that are complete.
+    ///
+    /// # Errors
+    /// [`MessageError::Empty`] where the head is not of that form, or the message has a checksum: then it has to
+    /// be read whole.
+    pub fn parse_head(head: &'a [u8]) -> Result<Self, MessageError> {
+        let flags = head.get(HEADER_BYTES..).and_then(|r| r.first_chunk::<4>());
+        let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));
+        let flags = flags.filter(|flags| flags & REQUIRED_FLAGS & !MORE_TO_COME == 0);
+        let mut parsed = Self {
+            flags: flags.ok_or(MessageError::Empty)?,
+            body: &[],
+            body_offset: 0,
+            sequences: [None; MAX_SEQUENCES],
+        };
+        let mut position = parsed.section(head, HEADER_BYTES + 4, head.len())?;
+        if parsed.body_offset == 0 {
+            return Err(MessageError::Empty);
+        }
+        while let Some((sequence, size)) = head.get(position..).and_then(parse_sequence_head) {
+            parsed.add(sequence)?;
+            position += size;
+        }
+        Ok(parsed)
+    }
+
     fn section(
         &mut self,
         message: &'a [u8],
@@ -207,6 +234,27 @@ impl<'a> OpMsg<'a> {
     pub fn has_checksum(&self) -> bool {
         self.flags & CHECKSUM_PRESENT != 0
     }
+}
+
+/// A sequence of which perhaps only the first documents are there.
+fn parse_sequence_head(section: &[u8]) -> Option<(Sequence<'_>, usize)> {
+    let (&kind, rest) = section.split_first()?;
+    if let Ok((sequence, size)) = parse_sequence(rest) {
+        return (kind == 1).then_some((sequence, 1 + size));
+    }
+    let inside = rest.get(4..)?;
+    let nul = inside.iter().position(|&b| b == 0)?;
+    let (identifier, documents) = inside.split_at_checked(nul)?;
+    let documents = documents.get(1..)?;
+    let mut complete = 0;
+    while let Some(Ok(document)) = documents.get(complete..).map(document_at) {
+        complete += document.len();
+    }
+    let sequence = Sequence {
+        identifier,
+        documents: documents.get(..complete)?,
+    };
+    (kind == 1).then_some((sequence, section.len()))
 }
 
 fn parse_sequence(rest: &[u8]) -> Result<(Sequence<'_>, usize), MessageError> {
@@ -364,6 +412,36 @@ mod tests {
             let message = message(flags, &sections);
             assert_eq!(OpMsg::parse(&message), Err(error));
             assert_eq!(error.code(), code, "{error}");
+        }
+    }
+
+    #[test]
+    fn of_a_head_the_complete_documents_are_found() {
+        let one = doc! {"_id": 1}.to_vec().unwrap();
+        let insert = body(&doc! {"insert": "c", "$db": "d"});
+        let documents = sequence("documents", &one.repeat(3));
+        let whole = message(0, &[insert.clone(), documents.clone()].concat());
+        for cut in 0..=whole.len() {
+            let parsed = OpMsg::parse_head(&whole[..cut]);
+            let documents_at = whole.len() - 3 * one.len();
+            if cut < 20 + insert.len() {
+                assert!(parsed.is_err(), "{cut}");
+                continue;
+            }
+            let parsed = parsed.unwrap();
+            assert_eq!(parsed.body, &insert[1..]);
+            let found: Vec<_> = parsed.sequences().map(|s| s.documents.len()).collect();
+            match cut.checked_sub(documents_at) {
+                Some(there) => assert_eq!(found, [there / one.len() * one.len()], "{cut}"),
+                None => assert!(found.is_empty(), "{cut}"),
+            }
+        }
+        let unusual = [
+            message(CHECKSUM_PRESENT, &insert),
+            message(0, &[documents, insert].concat()),
+        ];
+        for head in unusual {
+            assert!(OpMsg::parse_head(&head).is_err());
         }
     }
 

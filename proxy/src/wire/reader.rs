@@ -2,7 +2,9 @@
 //!
 //! A read goes into a scratch buffer of the thread and what arrived is copied out in its exact size; nearly
 //! every request is one read and one small allocation. A message over [`LARGE_MESSAGE_BYTES`] is read straight
-//! into a buffer of its declared length, for which room in the budget of all connections is awaited first.
+//! into a buffer of its declared length, for which room in the budget of all connections is awaited first. Of one
+//! over [`STREAMED_MESSAGE_BYTES`] first only a head is given out: the rest can then be taken piece by piece, or
+//! the message be completed.
 
 use std::{
     cell::RefCell,
@@ -19,7 +21,7 @@ use tokio::{
     io::{AsyncRead, ReadBuf},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_util::io::poll_read_buf;
 
@@ -32,6 +34,21 @@ use super::{
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
+
+/// Of `OP_MSG` messages over this size a head is given out first.
+pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// Of a message over [`STREAMED_MESSAGE_BYTES`] at least so much is its head.
+const HEAD_BYTES: usize = SCRATCH_BYTES;
+
+/// Bytes of a message's rest that are taken at a time.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// How long each such piece may take to come: a connection to a server waits for it.
+const PIECE_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a message takes that is streamed: its head, what is read ahead of its pieces, and one of them.
+const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// What a client may have sent ahead while its operation runs; beyond it we stop reading.
 const READ_AHEAD_BYTES: usize = SCRATCH_BYTES;
@@ -97,8 +114,10 @@ impl MemoryBudget {
 pub struct Message {
     /// Its header.
     pub header: Header,
-    /// All its bytes.
+    /// All its bytes, or its head's.
     pub bytes: Vec<u8>,
+    /// When its first bytes came, if this is only a head.
+    pub head_since: Option<Instant>,
     /// How it was compressed, if it came so.
     pub compressor: Option<Compressor>,
     /// Its share of the budget, given back with the message.
@@ -109,6 +128,11 @@ pub struct Message {
 const INFLATE_ELSEWHERE_BYTES: usize = 256 * 1024;
 
 impl Message {
+    /// Whether this is only a head, whose rest is still with the reader.
+    pub fn is_head(&self) -> bool {
+        self.bytes.len() < self.header.message_length
+    }
+
     /// The message that is inside a compressed one.
     ///
     /// # Errors
@@ -118,23 +142,54 @@ impl Message {
         max_message_bytes: usize,
         budget: &MemoryBudget,
     ) -> Result<Self, InflateError> {
-        let head = CompressedHead::parse(&self.bytes, max_message_bytes)?;
+        let mut inflated =
+            Self::inflated(self.bytes, self.share.is_some(), max_message_bytes, budget).await?;
+        inflated.share = inflated.share.or(self.share);
+        Ok(inflated)
+    }
+
+    /// A look into a compressed message, which stays as it is.
+    ///
+    /// # Errors
+    /// See [`InflateError`].
+    pub async fn look_inside(
+        &self,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+    ) -> Result<Self, InflateError> {
+        Self::inflated(
+            self.bytes.clone(),
+            self.share.is_some(),
+            max_message_bytes,
+            budget,
+        )
+        .await
+    }
+
+    async fn inflated(
+        bytes: Vec<u8>,
+        has_share: bool,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+    ) -> Result<Self, InflateError> {
+        let head = CompressedHead::parse(&bytes, max_message_bytes)?;
         let length = head.inner.message_length;
-        let share = match self.share {
-            None if length > LARGE_MESSAGE_BYTES => Some(budget.reserve(length).await),
-            // A large message's share was for both from the start: waiting for more while holding some could
-            // last for ever.
-            share => share,
+        // A large message's share was for both from the start: waiting for more while holding some could last
+        // for ever.
+        let share = match length > LARGE_MESSAGE_BYTES && !has_share {
+            true => Some(budget.reserve(length).await),
+            false => None,
         };
         let bytes = if length > INFLATE_ELSEWHERE_BYTES {
-            let inflating = spawn_blocking(move || head.inflate(&self.bytes)).await;
+            let inflating = spawn_blocking(move || head.inflate(&bytes)).await;
             inflating.map_err(io::Error::other)??
         } else {
-            head.inflate(&self.bytes)?
+            head.inflate(&bytes)?
         };
         Ok(Self {
             header: head.inner,
             bytes,
+            head_since: None,
             compressor: Some(head.compressor),
             share,
         })
@@ -164,10 +219,17 @@ pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
+    /// Bytes still to come of a message whose head was given out.
+    rest_bytes: usize,
+    /// The current message is to be read whole, whatever its size.
+    reads_whole: bool,
+    /// When the head that is being read began to come.
+    head_since: Option<Instant>,
 }
 
 impl MessageReader {
-    /// The next message, or `None` where the stream ended between messages.
+    /// The next message, or the head of a large one, or `None` where the stream ended between messages. What was not
+    /// taken of the message before is passed over.
     ///
     /// Cancel safe: bytes read stay with the reader.
     ///
@@ -179,20 +241,31 @@ impl MessageReader {
         max_message_bytes: usize,
         budget: &MemoryBudget,
     ) -> Result<Option<Message>, ReadError> {
+        if self.rest_bytes > 0 {
+            Box::pin(self.pass_over(stream)).await?;
+        }
         loop {
-            let expected = match self.buffer.first_chunk::<HEADER_BYTES>() {
-                None => HEADER_BYTES,
+            let (expected, share_bytes) = match self.buffer.first_chunk::<HEADER_BYTES>() {
+                None => (HEADER_BYTES, 0),
                 Some(head) => {
                     let header = Header::parse(head, max_message_bytes)?;
                     if self.buffer.len() >= header.message_length {
                         return Ok(Some(self.take(header)));
                     }
-                    self.expected(header)
+                    let is_headed = self.is_headed(header);
+                    let is_there = is_headed && self.buffer.len() >= HEAD_BYTES;
+                    if is_there && self.share.is_some() {
+                        return Ok(Some(self.take_head(header)));
+                    }
+                    match is_headed {
+                        true => (HEAD_BYTES, STREAM_SHARE_BYTES),
+                        false => self.expected(header, max_message_bytes),
+                    }
                 }
             };
-            if expected > LARGE_MESSAGE_BYTES && self.share.is_none() {
-                let inflated = self.inflated_bytes(max_message_bytes);
-                self.share = Some(budget.reserve(expected + inflated).await);
+            if share_bytes > 0 && self.share.is_none() {
+                self.share = Some(budget.reserve(share_bytes).await);
+                continue;
             }
             let read = if self.buffer.is_empty() {
                 poll_fn(|cx| self.poll_fill(cx, stream, expected)).await?
@@ -210,14 +283,100 @@ impl MessageReader {
         }
     }
 
-    /// How far to read next: of a compressed message, first what says how large it will become.
-    fn expected(&self, header: Header) -> usize {
+    /// How far to read next, of a compressed message first what says how large it will become; and its part of
+    /// the budget, if it is large.
+    fn expected(&self, header: Header, max_message_bytes: usize) -> (usize, usize) {
         let is_unknown = self.buffer.len() < COMPRESSED_HEAD_BYTES;
-        if header.op_code == OpCode::Compressed && is_unknown {
-            header.message_length.min(COMPRESSED_HEAD_BYTES)
-        } else {
-            header.message_length
+        let length = header.message_length;
+        let expected = match header.op_code {
+            OpCode::Compressed if is_unknown => length.min(COMPRESSED_HEAD_BYTES),
+            _ => length,
+        };
+        if expected <= LARGE_MESSAGE_BYTES {
+            return (expected, 0);
         }
+        (expected, expected + self.inflated_bytes(max_message_bytes))
+    }
+
+    /// Whether a head of the message is given out first.
+    fn is_headed(&mut self, header: Header) -> bool {
+        let is_headed = !self.reads_whole
+            && header.op_code == OpCode::Msg
+            && header.message_length > STREAMED_MESSAGE_BYTES;
+        if is_headed {
+            self.head_since.get_or_insert_with(Instant::now);
+        }
+        is_headed
+    }
+
+    /// Reads the rest of a message whose head was given out last, so that it is whole.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; after one, the stream must be closed.
+    pub async fn complete<S: AsyncRead + Unpin>(
+        &mut self,
+        head: Message,
+        stream: &mut S,
+        budget: &MemoryBudget,
+    ) -> Result<Message, ReadError> {
+        let ahead = std::mem::replace(&mut self.buffer, head.bytes);
+        self.buffer.extend(ahead);
+        self.rest_bytes = 0;
+        self.reads_whole = true;
+        // Its head's share goes first: waiting for more while holding some could last for ever.
+        drop(head.share);
+        let read = self.next(stream, head.header.message_length, budget).await;
+        read?.ok_or(ReadError::Truncated)
+    }
+
+    /// Reads the next piece of a message whose head was given out last; an empty one at its end.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; after one, the stream must be closed.
+    pub async fn read_piece<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        piece: &mut Vec<u8>,
+    ) -> Result<(), ReadError> {
+        piece.clear();
+        let wanted = self.rest_bytes.min(PIECE_BYTES);
+        piece.reserve_exact(wanted);
+        timeout(PIECE_LIMIT, self.fill(stream, piece, wanted))
+            .await
+            .map_err(|_| ReadError::Stalled)??;
+        self.rest_bytes -= wanted;
+        Ok(())
+    }
+
+    async fn fill<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        piece: &mut Vec<u8>,
+        wanted: usize,
+    ) -> Result<(), ReadError> {
+        let ahead = self.buffer.len().min(wanted);
+        piece.extend(self.buffer.drain(..ahead));
+        if self.buffer.is_empty() {
+            self.buffer = Vec::new();
+        }
+        while piece.len() < wanted {
+            if self.ended {
+                return Err(ReadError::Truncated);
+            }
+            let missing = wanted - piece.len();
+            let mut room = (&mut *piece).limit(missing);
+            let read = poll_fn(|cx| poll_read_buf(Pin::new(&mut *stream), cx, &mut room)).await?;
+            self.ended = read == 0;
+        }
+        Ok(())
+    }
+
+    async fn pass_over<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
+        let mut piece = Vec::new();
+        while self.rest_bytes > 0 {
+            self.read_piece(stream, &mut piece).await?;
+        }
+        Ok(())
     }
 
     /// What the message that is being read takes besides its own length.
@@ -233,6 +392,29 @@ impl MessageReader {
         // One that is wrong is refused when it is complete.
         CompressedHead::parse(&self.buffer, max_message_bytes)
             .map_or(0, |head| head.inner.message_length)
+    }
+
+    /// The header of the next message, before anything is made of it.
+    ///
+    /// # Errors
+    /// If the stream breaks, or ends before.
+    pub async fn peek_header<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+    ) -> io::Result<[u8; HEADER_BYTES]> {
+        loop {
+            if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
+                return Ok(*head);
+            }
+            if poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// What has been read and not yet been given out.
+    pub fn buffered(&self) -> &[u8] {
+        &self.buffer
     }
 
     /// Ready when the peer has hung up. To be polled while its operation runs; bytes that come meanwhile (a
@@ -283,9 +465,23 @@ impl MessageReader {
     fn take(&mut self, header: Header) -> Message {
         let ahead = self.buffer.split_off(header.message_length);
         let bytes = std::mem::replace(&mut self.buffer, ahead);
+        self.reads_whole = false;
         Message {
             header,
             bytes,
+            head_since: None,
+            compressor: None,
+            share: self.share.take(),
+        }
+    }
+
+    fn take_head(&mut self, header: Header) -> Message {
+        let bytes = std::mem::take(&mut self.buffer);
+        self.rest_bytes = header.message_length - bytes.len();
+        Message {
+            header,
+            bytes,
+            head_since: self.head_since.take(),
             compressor: None,
             share: self.share.take(),
         }
@@ -342,11 +538,13 @@ mod tests {
         let sent = [large.clone(), request(2, 1)].concat();
         tokio::spawn(async move { far.write_all(&sent).await });
         let mut reader = MessageReader::default();
-        let first = reader
+        let head = reader
             .next(&mut near, MAX_MESSAGE_BYTES, &budget())
             .await
             .unwrap()
             .unwrap();
+        assert!(head.is_head() && large.starts_with(&head.bytes));
+        let first = reader.complete(head, &mut near, &budget()).await.unwrap();
         assert_eq!(first.bytes, large);
         assert!(first.bytes.capacity() <= large.len() + SCRATCH_BYTES);
         let second = reader
@@ -355,6 +553,43 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(second.header.request_id, 2);
+    }
+
+    #[tokio::test]
+    async fn the_rest_of_a_head_comes_in_pieces_or_is_passed_over() {
+        let large = request(1, 3 << 20);
+        for pieces in [0, 1, 2, usize::MAX] {
+            let (mut near, mut far) = tokio::io::duplex(1 << 16);
+            let sent = [large.clone(), request(2, 1)].concat();
+            // It stays open: the end comes with the task's output.
+            let _writer = tokio::spawn(async move { far.write_all(&sent).await.map(|()| far) });
+            let mut reader = MessageReader::default();
+            let head = reader
+                .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+                .await
+                .unwrap()
+                .unwrap();
+            let mut read = head.bytes.clone();
+            let mut piece = Vec::new();
+            for _ in 0..pieces {
+                // What a client sends ahead is looked for between pieces.
+                let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
+                assert!(gone.is_pending());
+                reader.read_piece(&mut near, &mut piece).await.unwrap();
+                assert!(piece.capacity() <= PIECE_BYTES);
+                if piece.is_empty() {
+                    break;
+                }
+                read.extend(&piece);
+            }
+            assert!(large.starts_with(&read) && (pieces != usize::MAX || read == large));
+            let next = reader
+                .next(&mut near, MAX_MESSAGE_BYTES, &budget())
+                .await
+                .unwrap()
+                .unwrap();
+            assert_eq!(next.bytes, request(2, 1));
+        }
     }
 
     #[tokio::test]

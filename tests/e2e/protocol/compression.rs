@@ -6,7 +6,7 @@ use super::*;
 use seawall_tests::raw::message::HEADER_BYTES;
 
 const OP_COMPRESSED: i32 = 2012;
-const SNAPPY: u8 = 1;
+pub(crate) const SNAPPY: u8 = 1;
 const ZLIB: u8 = 2;
 const ZSTD: u8 = 3;
 
@@ -61,7 +61,7 @@ fn claiming(message: &[u8], compressor: u8, op_code: i32, size: i32) -> Vec<u8> 
     .concat()
 }
 
-fn compressed(message: &[u8], compressor: u8) -> Vec<u8> {
+pub(crate) fn compressed(message: &[u8], compressor: u8) -> Vec<u8> {
     let size = i32::try_from(message.len() - HEADER_BYTES).unwrap();
     claiming(
         message,

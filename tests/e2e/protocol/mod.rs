@@ -7,7 +7,7 @@
     reason = "helpers of tests fail as tests do, and a table is as long as its cases"
 )]
 
-mod compression;
+pub(crate) mod compression;
 mod failures;
 mod handshake;
 mod malformed;

@@ -1,0 +1,75 @@
+//! From pooled to relayed: for a login by a mechanism that cannot be terminated.
+
+use bson::RawDocument;
+
+use super::{
+    Client, End,
+    answer::ReplyTo,
+    relay::{Relayed, greeted, relay},
+};
+use crate::{
+    auth::Mechanism,
+    command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT},
+    wire::Message,
+};
+
+/// Bytes of the element `$client` before its document.
+const CLIENT_ELEMENT_HEAD: usize = 9;
+
+impl Client {
+    /// Whether a `saslStart` is relayed. Never that of a client that has logged in already, and never X.509: the
+    /// server would see the certificate of Seawall.
+    pub(super) fn falls_back(&self, start: &[u8]) -> bool {
+        let is_new = self.identity.as_ref().is_none_or(|i| i.is_anonymous());
+        let start = RawDocument::from_bytes(start).ok();
+        let named = start.and_then(|start| start.get_str("mechanism").ok());
+        let is_other = named.is_some_and(|name| {
+            let mut terminated = Mechanism::ALL.into_iter().map(Mechanism::name);
+            name != "MONGODB-X509" && terminated.all(|known| known != name)
+        });
+        self.shared.settings.relays_other_mechanisms && is_new && is_other
+    }
+
+    /// Gets the client a server connection of its own, or tells it why not.
+    pub(super) async fn fall_back(
+        &mut self,
+        message: Message,
+        reply_to: ReplyTo,
+    ) -> Result<(), End> {
+        let Some(permit) = self.shared.limits.admit_relay() else {
+            self.shared.observer.shed("relayed_connections");
+            let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
+            let error = ErrorReply::new(code, "as many clients are relayed as may be");
+            return self.refuse(reply_to, &error).await;
+        };
+        let metadata = self.client_element.as_deref();
+        let metadata = metadata.and_then(|element| element.get(CLIENT_ELEMENT_HEAD..));
+        let metadata = metadata.and_then(|bytes| RawDocument::from_bytes(bytes).ok());
+        match greeted(&self.shared, metadata, self.compressors).await {
+            Ok(target) => {
+                self.relayed = Some(Box::new((message, target, permit)));
+                Err(End::Relayed)
+            }
+            Err(error) => {
+                tracing::debug!(%error, peer = %self.peer.text, "client not relayed");
+                let error = ErrorReply::new(HOST_UNREACHABLE, error.to_string());
+                self.refuse(reply_to, &error).await
+            }
+        }
+    }
+
+    /// The rest of its life.
+    pub(super) async fn go_on_relayed(self) {
+        let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
+            return;
+        };
+        let relayed = Relayed {
+            stream: self.stream,
+            reader: self.reader,
+            connected: self.connected,
+            first: Some(first),
+            handshake: self.handshake,
+        };
+        relay(&self.shared, relayed, target).await;
+    }
+}

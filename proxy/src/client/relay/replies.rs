@@ -1,0 +1,263 @@
+//! A server's replies as they pass: cut into messages, looked into, never held.
+
+use bson::{RawDocument, RawDocumentBuf};
+
+use crate::{
+    command::{ReplyFacts, ReplyScanner},
+    wire::{
+        COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, Header, MAX_MESSAGE_BYTES,
+        MORE_TO_COME, OpCode,
+    },
+};
+
+/// A reply that has to be seen whole (compressed, or of a login) is kept up to this size.
+const KEPT_BYTES: usize = 1024 * 1024;
+
+/// A compressed reply is looked into only if it holds no more than this.
+const INFLATED_BYTES: usize = 4 * 1024 * 1024;
+
+/// Bytes before the document: flags and kind of an `OP_MSG`, and the fields of an `OP_REPLY`.
+const MSG_HEAD_BYTES: usize = 5;
+const REPLY_HEAD_BYTES: usize = 20;
+
+/// What a reply said.
+#[derive(Debug)]
+pub(super) struct Passed {
+    pub(super) header: Header,
+    pub(super) facts: ReplyFacts,
+    /// Whether another follows to the same request.
+    pub(super) more_to_come: bool,
+    /// Its document, if it was kept.
+    pub(super) document: Option<RawDocumentBuf>,
+}
+
+/// What is seen in the bytes from a server.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// A reply begins: the first bytes of it have come.
+    Begins(Header),
+    /// It is complete.
+    Ends(Box<Passed>),
+}
+
+/// Follows the messages in a stream of bytes.
+#[derive(Debug, Default)]
+pub(super) struct Replies {
+    head: Vec<u8>,
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    header: Header,
+    /// Bytes still to come.
+    left: usize,
+    /// Bytes to pass before the document.
+    before: usize,
+    flags: Vec<u8>,
+    scanner: Option<ReplyScanner>,
+    kept: Option<Vec<u8>>,
+}
+
+/// The stream cannot be followed any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the server's bytes are no messages")]
+pub(super) struct NoMessage;
+
+impl Replies {
+    /// Whether no reply is under way.
+    pub(super) fn is_between(&self) -> bool {
+        self.head.is_empty() && self.current.is_none()
+    }
+
+    /// Takes bytes; says what was seen in them, and how many of them that took. To be called again with the rest.
+    /// `keeps` says whether a reply to that request has to be seen whole.
+    pub(super) fn feed(
+        &mut self,
+        bytes: &[u8],
+        keeps: impl Fn(i32) -> bool,
+    ) -> Result<(usize, Option<Seen>), NoMessage> {
+        let Some(current) = &mut self.current else {
+            let taken = (HEADER_BYTES - self.head.len()).min(bytes.len());
+            self.head.extend(bytes.iter().take(taken));
+            let Some(head) = self.head.first_chunk::<HEADER_BYTES>() else {
+                return Ok((taken, None));
+            };
+            let header = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| NoMessage)?;
+            let current = Current::new(header, keeps(header.response_to));
+            self.current = Some(current);
+            self.head.clear();
+            return Ok((taken, Some(Seen::Begins(header))));
+        };
+        let taken = current.left.min(bytes.len());
+        current.take(bytes.get(..taken).unwrap_or_default());
+        if current.left > 0 {
+            return Ok((taken, None));
+        }
+        let ended = self.current.take().map(Current::end);
+        Ok((taken, ended.map(|passed| Seen::Ends(Box::new(passed)))))
+    }
+}
+
+impl Current {
+    fn new(header: Header, is_kept: bool) -> Self {
+        let left = header.message_length - HEADER_BYTES;
+        let is_compressed = header.op_code == OpCode::Compressed;
+        let is_kept = (is_kept || is_compressed) && left <= KEPT_BYTES;
+        let (before, follows) = match header.op_code {
+            OpCode::Msg => (MSG_HEAD_BYTES, true),
+            OpCode::Reply => (REPLY_HEAD_BYTES, true),
+            OpCode::Query | OpCode::Compressed | OpCode::Other(_) => (0, false),
+        };
+        Self {
+            header,
+            left,
+            before,
+            flags: Vec::new(),
+            scanner: follows.then(ReplyScanner::default),
+            kept: is_kept.then(Vec::new),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.left -= bytes.len();
+        if let Some(kept) = &mut self.kept {
+            kept.extend_from_slice(bytes);
+        }
+        let (before, document) = bytes.split_at(self.before.min(bytes.len()));
+        let missing = MSG_HEAD_BYTES.saturating_sub(self.flags.len());
+        self.flags.extend(before.iter().take(missing));
+        self.before -= before.len();
+        if let Some(scanner) = &mut self.scanner {
+            scanner.feed(document);
+        }
+    }
+
+    fn end(self) -> Passed {
+        let unknown = ReplyFacts {
+            is_opaque: true,
+            ..ReplyFacts::default()
+        };
+        let passed = Passed {
+            header: self.header,
+            facts: self.scanner.map_or(unknown, |scanner| *scanner.facts()),
+            more_to_come: self.header.op_code == OpCode::Msg && says_more(&self.flags),
+            document: None,
+        };
+        let Some(kept) = self.kept else { return passed };
+        match self.header.op_code {
+            OpCode::Compressed => inflated(self.header, &kept).unwrap_or(passed),
+            OpCode::Reply => Passed {
+                document: document(&kept, REPLY_HEAD_BYTES),
+                ..passed
+            },
+            OpCode::Msg | OpCode::Query | OpCode::Other(_) => Passed {
+                document: document(&kept, MSG_HEAD_BYTES),
+                ..passed
+            },
+        }
+    }
+}
+
+fn says_more(flags: &[u8]) -> bool {
+    let flags = flags.first_chunk::<4>().map(|b| u32::from_le_bytes(*b));
+    flags.is_some_and(|flags| flags & MORE_TO_COME != 0)
+}
+
+fn document(kept: &[u8], offset: usize) -> Option<RawDocumentBuf> {
+    let bytes = crate::wire::document_at(kept.get(offset..)?).ok()?;
+    RawDocument::from_bytes(bytes).ok().map(ToOwned::to_owned)
+}
+
+/// What a compressed reply says, or `None` if it is too large to look into, or wrong.
+fn inflated(header: Header, kept: &[u8]) -> Option<Passed> {
+    let message = [&header.to_bytes()[..], kept].concat();
+    message.get(COMPRESSED_HEAD_BYTES..)?;
+    let head = CompressedHead::parse(&message, INFLATED_BYTES).ok()?;
+    let plain = head.inflate(&message).ok()?;
+    let body = plain.get(HEADER_BYTES..)?;
+    let mut scanner = ReplyScanner::default();
+    scanner.feed(body.get(MSG_HEAD_BYTES..)?);
+    Some(Passed {
+        header: head.inner,
+        facts: *scanner.facts(),
+        more_to_come: says_more(body),
+        document: document(body, MSG_HEAD_BYTES),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+    use crate::wire::{Compressor, deflate, encode_op_msg_like, encode_op_reply};
+
+    fn passed(stream: &[u8], piece: usize) -> Vec<(i32, ReplyFacts, bool, bool)> {
+        let mut replies = Replies::default();
+        let mut seen = Vec::new();
+        for mut bytes in stream.chunks(piece) {
+            while !bytes.is_empty() {
+                let (taken, what) = replies.feed(bytes, |id| id == 7).unwrap();
+                bytes = &bytes[taken..];
+                if let Some(Seen::Ends(reply)) = what {
+                    let id = reply.header.response_to;
+                    seen.push((
+                        id,
+                        reply.facts,
+                        reply.more_to_come,
+                        reply.document.is_some(),
+                    ));
+                }
+            }
+        }
+        assert!(replies.is_between());
+        seen
+    }
+
+    #[test]
+    fn replies_of_every_form_are_followed_however_they_are_cut() {
+        let ok = doc! {"n": 3, "ok": 1.0}.to_vec().unwrap();
+        let error = doc! {"ok": 0.0, "code": 11, "errmsg": "x"}
+            .to_vec()
+            .unwrap();
+        let compressed = deflate(&encode_op_msg_like(0, 1, 8, &ok), Compressor::Snappy);
+        let mut more = encode_op_msg_like(0, 2, 9, &error);
+        more[HEADER_BYTES] = u8::try_from(MORE_TO_COME).unwrap();
+        let stream = [
+            encode_op_msg_like(0, 1, 7, &ok),
+            more,
+            encode_op_reply(8, 3, 7, &ok),
+            compressed.unwrap(),
+        ]
+        .concat();
+        let whole = passed(&stream, stream.len());
+        let ids: Vec<_> = whole
+            .iter()
+            .map(|(id, _, more, kept)| (*id, *more, *kept))
+            .collect();
+        assert_eq!(
+            ids,
+            [
+                (7, false, true),
+                (9, true, false),
+                (7, false, true),
+                (8, false, true)
+            ]
+        );
+        let facts: Vec<_> = whole
+            .iter()
+            .map(|(_, facts, _, _)| (facts.ok, facts.code, facts.n))
+            .collect();
+        let good = (Some(true), None, Some(3));
+        assert_eq!(facts, [good, (Some(false), Some(11), None), good, good]);
+        for piece in [1, 3, 16, 17, 50] {
+            assert_eq!(passed(&stream, piece), whole, "{piece}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_messages_are_not_followed() {
+        assert!(Replies::default().feed(&[0xff; 20], |_| false).is_err());
+    }
+}

@@ -1,0 +1,242 @@
+//! The two directions of a relay.
+
+use std::{io, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split},
+    sync::{Mutex as Turn, Notify},
+    time::{Instant, timeout},
+};
+
+use super::{
+    replies::{Replies, Seen},
+    watch::{Verdict, Watch},
+};
+use crate::{
+    client::{Shared, streaming::can_be_streamed},
+    observe::ConnectedClient,
+    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, Stream},
+};
+
+/// Requests that may await their replies; beyond it the client is not read from.
+const MAX_PENDING: usize = 256;
+
+/// Bytes taken off a server at a time.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// How long a server may take to finish with a client that has left.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
+
+/// A relay's two directions, and what they share.
+pub(super) struct Session<'a> {
+    shared: &'a Arc<Shared>,
+    watch: Mutex<Watch<'a>>,
+    /// A reply has come, so that another request may be sent.
+    has_room: Notify,
+}
+
+/// Why a direction ended.
+enum Ended {
+    /// This side has nothing more to say.
+    Peer,
+    /// The relay has to be closed.
+    Broken,
+}
+
+type ClientWriter = Turn<WriteHalf<Stream>>;
+
+impl<'a> Session<'a> {
+    pub(super) fn new(shared: &'a Arc<Shared>, connected: &'a ConnectedClient) -> Self {
+        Self {
+            shared,
+            watch: Mutex::new(Watch::new(shared, connected)),
+            has_room: Notify::new(),
+        }
+    }
+
+    /// Whether the client has logged in, as far as could be seen.
+    pub(super) fn is_authenticated(&self) -> bool {
+        self.watch.lock().is_authenticated()
+    }
+
+    /// Relays until either side ends.
+    pub(super) async fn run(
+        &self,
+        client: Stream,
+        reader: MessageReader,
+        first: Option<Message>,
+        server: Stream,
+    ) {
+        let (mut from_client, to_client) = split(client);
+        let (from_server, mut to_server) = split(server);
+        let to_client = Turn::new(to_client);
+        let mut replies = std::pin::pin!(self.replies(from_server, &to_client));
+        let requests = self.requests(&mut from_client, reader, first, &mut to_server, &to_client);
+        let ended = tokio::select! {
+            ended = requests => ended,
+            _ = &mut replies => return,
+        };
+        if matches!(ended, Ended::Peer) && to_server.shutdown().await.is_ok() {
+            // What the client sent before it left reaches the server, which now ends by itself.
+            drop(timeout(LEAVE_LIMIT, replies).await);
+        }
+    }
+
+    async fn requests(
+        &self,
+        client: &mut ReadHalf<Stream>,
+        mut reader: MessageReader,
+        first: Option<Message>,
+        server: &mut WriteHalf<Stream>,
+        to_client: &ClientWriter,
+    ) -> Ended {
+        let mut next = first;
+        loop {
+            let message = match next.take() {
+                Some(message) => message,
+                None => match self.next(&mut reader, client).await {
+                    Ok(Some(message)) => message,
+                    Ok(None) => return Ended::Peer,
+                    Err(()) => return Ended::Broken,
+                },
+            };
+            while self.watch.lock().pending() >= MAX_PENDING {
+                self.has_room.notified().await;
+            }
+            match self.judge(&message).await {
+                Verdict::Pass => {}
+                Verdict::Refuse(reply) => {
+                    if to_client.lock().await.write_all(&reply).await.is_err() {
+                        return Ended::Broken;
+                    }
+                    continue;
+                }
+                Verdict::Close(reason) => {
+                    tracing::debug!(reason, "relay closed");
+                    return Ended::Broken;
+                }
+            }
+            if self
+                .forward(&message, &mut reader, client, server)
+                .await
+                .is_err()
+            {
+                return Ended::Broken;
+            }
+            self.watch.lock().forwarded(Instant::now());
+        }
+    }
+
+    async fn next(
+        &self,
+        reader: &mut MessageReader,
+        client: &mut ReadHalf<Stream>,
+    ) -> Result<Option<Message>, ()> {
+        let budget = &self.shared.budget;
+        let message = match reader.next(client, MAX_MESSAGE_BYTES, budget).await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                tracing::debug!(%error, "relayed client");
+                return Err(());
+            }
+        };
+        if !message.is_head() || can_be_streamed(&message) {
+            return Ok(Some(message));
+        }
+        let whole = reader.complete(message, client, budget).await;
+        whole
+            .map(Some)
+            .map_err(|error| tracing::debug!(%error, "relayed client"))
+    }
+
+    async fn judge(&self, message: &Message) -> Verdict {
+        let now = message.head_since.unwrap_or_else(Instant::now);
+        if message.header.op_code != OpCode::Compressed {
+            return self.watch.lock().request(message, now);
+        }
+        let inflated = message
+            .look_inside(MAX_MESSAGE_BYTES, &self.shared.budget)
+            .await;
+        match inflated {
+            Ok(inflated) => self.watch.lock().request(&inflated, now),
+            Err(_) => Verdict::Close("relay_compressed"),
+        }
+    }
+
+    async fn forward(
+        &self,
+        message: &Message,
+        reader: &mut MessageReader,
+        client: &mut ReadHalf<Stream>,
+        server: &mut WriteHalf<Stream>,
+    ) -> io::Result<()> {
+        server.write_all(&message.bytes).await?;
+        let mut piece = Vec::new();
+        while message.is_head() {
+            let read = reader.read_piece(client, &mut piece).await;
+            read.map_err(io::Error::other)?;
+            if piece.is_empty() {
+                break;
+            }
+            server.write_all(&piece).await?;
+        }
+        server.flush().await
+    }
+
+    /// Forwards what the server sends as it comes. A reply of Seawall's own gets its turn between two of them.
+    async fn replies(&self, mut server: ReadHalf<Stream>, to_client: &ClientWriter) -> Ended {
+        let mut replies = Replies::default();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        let mut turn = None;
+        loop {
+            let length = match server.read(&mut chunk).await {
+                Ok(length) if length > 0 => length,
+                _ => {
+                    self.watch.lock().server_ended(Instant::now());
+                    return Ended::Peer;
+                }
+            };
+            let bytes = chunk.get(..length).unwrap_or_default();
+            let mut writer = match turn.take() {
+                Some(writer) => writer,
+                None => to_client.lock().await,
+            };
+            if self.look(&mut replies, bytes).is_err() {
+                self.shared.observer.unobserved("relay_reply_malformed");
+                return Ended::Broken;
+            }
+            let sent = timeout(self.shared.settings.client_write_idle_timeout, async {
+                writer.write_all(bytes).await?;
+                writer.flush().await
+            });
+            if !matches!(sent.await, Ok(Ok(()))) {
+                return Ended::Broken;
+            }
+            self.watch.lock().sent(Instant::now());
+            if !replies.is_between() {
+                turn = Some(writer);
+            }
+        }
+    }
+
+    fn look(&self, replies: &mut Replies, bytes: &[u8]) -> Result<(), super::replies::NoMessage> {
+        let mut watch = self.watch.lock();
+        let now = Instant::now();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (taken, seen) = replies.feed(rest, |id| watch.keeps(id))?;
+            rest = rest.get(taken..).unwrap_or_default();
+            match seen {
+                Some(Seen::Begins(header)) => watch.reply_begins(header, now),
+                Some(Seen::Ends(reply)) => {
+                    watch.reply_ends(&reply, now);
+                    self.has_room.notify_one();
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! Large requests, forwarded as they come.
+//!
+//! A request of up to a megabyte is read whole, so that a slow sender holds no server connection and an operation can
+//! be sent again. One beyond that would cost too much memory: once its head is there (the body, and what its
+//! fingerprint is made of), it gets a connection, and the rest passes in pieces, each within a time limit. It is
+//! sent once only. What has another form (its body behind its sequences, a checksum, compressed) is read whole
+//! within the memory budget.
+
+use std::io;
+
+use tokio::io::AsyncWriteExt;
+
+use super::forward::ClientEnd;
+use crate::{
+    shape::MAX_STATEMENTS,
+    wire::{
+        Elements, HEADER_BYTES, Message, MessageError, OpMsg, ReadError, SectionWalk, Stream,
+        document_at,
+    },
+};
+
+/// Whether a message can be forwarded before its end is known: all that decides about it is in its head.
+pub(super) fn can_be_streamed(head: &Message) -> bool {
+    let Ok(parsed) = OpMsg::parse_head(&head.bytes) else {
+        return false;
+    };
+    let first = Elements::of(parsed.body).next().and_then(Result::ok);
+    let statements = || parsed.sequences().map(|s| statements(s.documents)).max();
+    match first.map(|element| element.name) {
+        // Documents are no part of its shape.
+        Some(b"insert") => true,
+        Some(b"update" | b"delete") => statements() >= Some(MAX_STATEMENTS),
+        _ => false,
+    }
+}
+
+fn statements(documents: &[u8]) -> usize {
+    let mut rest = documents;
+    let mut count = 0;
+    while let (Ok(document), true) = (document_at(rest), count < MAX_STATEMENTS) {
+        rest = rest.get(document.len()..).unwrap_or_default();
+        count += 1;
+    }
+    count
+}
+
+/// Why the rest of a request did not reach the server.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StreamError {
+    /// The server failed.
+    #[error("server failed while it took the request: {0}")]
+    Server(io::Error),
+    /// The client left, or was too slow.
+    #[error("client: {0}")]
+    Client(ReadError),
+    /// The sections do not fit the message.
+    #[error("request: {0}")]
+    Malformed(MessageError),
+}
+
+/// Forwards what is left of a request whose head has been written.
+pub(super) async fn forward_rest(
+    client: &mut ClientEnd<'_>,
+    server: &mut Stream,
+    head: &Message,
+    parsed: &OpMsg<'_>,
+) -> Result<(), StreamError> {
+    let behind_body = parsed.body_offset + parsed.body.len();
+    debug_assert!(
+        parsed.body_offset > HEADER_BYTES,
+        "a head begins with its body"
+    );
+    let mut walk = SectionWalk::new(head.header.message_length - behind_body);
+    walk.feed(head.bytes.get(behind_body..).unwrap_or_default())
+        .map_err(StreamError::Malformed)?;
+    let mut piece = Vec::new();
+    loop {
+        let read = client.reader.read_piece(client.stream, &mut piece).await;
+        read.map_err(StreamError::Client)?;
+        if piece.is_empty() {
+            return server.flush().await.map_err(StreamError::Server);
+        }
+        walk.feed(&piece).map_err(StreamError::Malformed)?;
+        server
+            .write_all(&piece)
+            .await
+            .map_err(StreamError::Server)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+
+    use super::*;
+    use crate::{
+        shape::{Input, Sequence, fingerprint},
+        wire::{Header, MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpCode},
+    };
+
+    fn request(body: &Document, identifier: &str, documents: &[Document]) -> Vec<u8> {
+        let documents: Vec<u8> = documents.iter().flat_map(|d| d.to_vec().unwrap()).collect();
+        let size = i32::try_from(4 + identifier.len() + 1 + documents.len()).unwrap();
+        let body = body.to_vec().unwrap();
+        let sections = [
+            &[0; 5][..],
+            &body,
+            &[1],
+            &size.to_le_bytes(),
+            identifier.as_bytes(),
+            &[0],
+            &documents,
+        ];
+        let sections = sections.concat();
+        let header = Header {
+            message_length: HEADER_BYTES + sections.len(),
+            request_id: 1,
+            response_to: 0,
+            op_code: OpCode::Msg,
+        };
+        [&header.to_bytes()[..], &sections].concat()
+    }
+
+    async fn head(message: &[u8]) -> Message {
+        let budget = MemoryBudget::of_bytes(64 << 20);
+        let read = MessageReader::default()
+            .next(&mut &message[..], MAX_MESSAGE_BYTES, &budget)
+            .await;
+        read.unwrap().unwrap()
+    }
+
+    fn shape(parsed: &OpMsg<'_>) -> crate::shape::ShapeId {
+        let sequences: Vec<_> = parsed
+            .sequences()
+            .map(|s| Sequence {
+                identifier: s.identifier,
+                documents: s.documents,
+            })
+            .collect();
+        let input = Input {
+            body: parsed.body,
+            sequences: &sequences,
+        };
+        fingerprint(&input).shape
+    }
+
+    #[tokio::test]
+    async fn a_streamed_request_has_the_shape_of_the_whole_one() {
+        let pad = "x".repeat(2000);
+        let documents: Vec<_> = (0..1000).map(|n| doc! {"_id": n, "pad": &pad}).collect();
+        let updates: Vec<_> = (0..1000)
+            .map(|n| doc! {"q": {format!("f{}", n % 3): n}, "u": {"$set": {"pad": &pad}}})
+            .collect();
+        let large: Vec<_> = (0..20)
+            .map(|n| doc! {"q": {format!("f{}", n % 3): n}, "u": {"$set": {"pad": pad.repeat(50)}}})
+            .collect();
+        let insert = doc! {"insert": "c", "$db": "d"};
+        let update = doc! {"update": "c", "$db": "d"};
+        let cases = [
+            (request(&insert, "documents", &documents), true),
+            (request(&update, "updates", &updates), true),
+            (request(&update, "updates", &large), false),
+            (
+                request(&doc! {"bulkWrite": 1, "$db": "admin"}, "ops", &documents),
+                false,
+            ),
+            (
+                request(
+                    &doc! {"insert": "c", "x": "y".repeat(70_000), "$db": "d"},
+                    "documents",
+                    &documents,
+                ),
+                false,
+            ),
+        ];
+        for (message, is_streamed) in cases {
+            let head = head(&message).await;
+            assert!(head.is_head());
+            assert_eq!(can_be_streamed(&head), is_streamed);
+            if is_streamed {
+                let (part, whole) = (OpMsg::parse_head(&head.bytes), OpMsg::parse(&message));
+                assert_eq!(shape(&part.unwrap()), shape(&whole.unwrap()));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The sections of a message that is forwarded before its end is known.
+//!
+//! A whole message is checked before a byte of it is forwarded. Of a streamed one only the head is: what follows is
+//! checked as it passes, so that a message whose sections do not fit never reaches a server complete, and a
+//! server that closes its connection over it cannot be taken for one that failed.
+
+use super::op_msg::{MAX_SEQUENCES, MessageError};
+
+/// A sequence's size, in front of its identifier.
+const SIZE_BYTES: usize = 4;
+
+/// Longest identifier of a sequence; servers know a few short ones.
+const MAX_IDENTIFIER_BYTES: usize = 256;
+
+/// Follows the sections behind the body, piece by piece.
+#[derive(Debug)]
+pub struct SectionWalk {
+    /// Bytes of the message still to come.
+    left: usize,
+    /// Bytes of the current sequence's documents still to come.
+    inside: usize,
+    /// The beginning of a section, until its identifier is complete.
+    head: Vec<u8>,
+    identifiers: Vec<Vec<u8>>,
+}
+
+impl SectionWalk {
+    /// Begins behind the body, `left` bytes before the message's end.
+    pub fn new(left: usize) -> Self {
+        Self {
+            left,
+            inside: 0,
+            head: Vec::new(),
+            identifiers: Vec::new(),
+        }
+    }
+
+    /// Takes the next bytes of the message.
+    ///
+    /// # Errors
+    /// What [`super::OpMsg::parse`] would say of the whole message.
+    pub fn feed(&mut self, piece: &[u8]) -> Result<(), MessageError> {
+        let mut rest = piece;
+        while let Some((&first, behind)) = rest.split_first() {
+            if self.inside > 0 {
+                let passed = self.inside.min(rest.len());
+                self.inside -= passed;
+                self.left -= passed;
+                rest = rest.get(passed..).unwrap_or_default();
+                continue;
+            }
+            self.head.push(first);
+            self.left -= 1;
+            rest = behind;
+            self.look_at_head()?;
+        }
+        let is_cut = self.left == 0 && !self.head.is_empty();
+        if is_cut {
+            return Err(MessageError::SequenceSize);
+        }
+        Ok(())
+    }
+
+    fn look_at_head(&mut self) -> Result<(), MessageError> {
+        let Some((&kind, sequence)) = self.head.split_first() else {
+            return Ok(());
+        };
+        match kind {
+            1 => {}
+            0 => return Err(MessageError::TwoBodies),
+            2 => return Err(MessageError::SecurityToken),
+            other => return Err(MessageError::UnknownSection(other)),
+        }
+        let Some((size, identifier)) = sequence.split_first_chunk::<SIZE_BYTES>() else {
+            return Ok(());
+        };
+        let Some((&0, identifier)) = identifier.split_last() else {
+            if identifier.len() > MAX_IDENTIFIER_BYTES {
+                return Err(MessageError::SequenceSize);
+            }
+            return Ok(());
+        };
+        let size = usize::try_from(i32::from_le_bytes(*size)).ok();
+        let inside = size.and_then(|size| size.checked_sub(sequence.len()));
+        self.inside = inside
+            .filter(|inside| *inside <= self.left)
+            .ok_or(MessageError::SequenceSize)?;
+        let identifier = identifier.to_vec();
+        if self.identifiers.contains(&identifier) {
+            return Err(MessageError::DuplicateSequence);
+        }
+        if self.identifiers.len() == MAX_SEQUENCES {
+            return Err(MessageError::TooManySequences);
+        }
+        self.identifiers.push(identifier);
+        self.head.clear();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(identifier: &str, documents: usize) -> Vec<u8> {
+        let size = i32::try_from(SIZE_BYTES + identifier.len() + 1 + documents).unwrap();
+        let head = [&[1][..], &size.to_le_bytes(), identifier.as_bytes(), &[0]].concat();
+        [head, vec![7; documents]].concat()
+    }
+
+    fn walk(sections: &[u8], piece: usize) -> Result<(), MessageError> {
+        let mut walk = SectionWalk::new(sections.len());
+        sections.chunks(piece).try_for_each(|part| walk.feed(part))
+    }
+
+    #[test]
+    fn sections_are_followed_however_they_are_cut() {
+        let good = [sequence("documents", 1000), sequence("b", 0)].concat();
+        let cases = [
+            (good.clone(), Ok(())),
+            (sequence("a", 3), Ok(())),
+            (
+                [sequence("a", 3), sequence("a", 3)].concat(),
+                Err(MessageError::DuplicateSequence),
+            ),
+            (
+                [good.clone(), sequence("c", 0)].concat(),
+                Err(MessageError::TooManySequences),
+            ),
+            (
+                [sequence("a", 3), vec![0, 5]].concat(),
+                Err(MessageError::TwoBodies),
+            ),
+            (
+                [sequence("a", 3), vec![2]].concat(),
+                Err(MessageError::SecurityToken),
+            ),
+            (
+                [sequence("a", 3), vec![9]].concat(),
+                Err(MessageError::UnknownSection(9)),
+            ),
+            (
+                good[..good.len() - 1].to_vec(),
+                Err(MessageError::SequenceSize),
+            ),
+            (
+                [good, vec![1, 9, 0]].concat(),
+                Err(MessageError::SequenceSize),
+            ),
+            (
+                vec![1, 2, 0, 0, 0, b'a', 0],
+                Err(MessageError::SequenceSize),
+            ),
+            (
+                [&[1; 5][..], &[b'x'; 300]].concat(),
+                Err(MessageError::SequenceSize),
+            ),
+        ];
+        for (sections, expected) in cases {
+            for piece in [1, 2, 7, 100, 5000] {
+                assert_eq!(walk(&sections, piece), expected, "{piece}");
+            }
+        }
+    }
+}

@@ -1,0 +1,571 @@
+//! Relayed: one server connection a client, its bytes unchanged, and observed all the same.
+
+use std::{net::SocketAddr, time::Duration};
+
+use crate::protocol::compression::{SNAPPY, compressed};
+use mongodb::{
+    Client,
+    bson::{Binary, Document, doc, spec::BinarySubtype},
+    options::ClientOptions,
+};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{
+        NewUser, Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, create_user,
+        shared_replica_set, unique_name,
+    },
+    raw::message::{EXHAUST_ALLOWED, MORE_TO_COME},
+    raw::{Login, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
+    recorder::Recorder,
+    seawall::{self, Seawall},
+};
+use tokio::{net::TcpListener, task::JoinHandle};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+const UNAUTHORIZED: i32 = 13;
+const MECHANISM_UNAVAILABLE: i32 = 334;
+
+async fn relaying(uri: &str, toml: &str) -> Seawall {
+    let options = seawall::Options {
+        toml: format!("deployment.mode = \"relay\"\n{toml}"),
+        ..seawall::Options::default()
+    };
+    Seawall::start_with(uri, options).await
+}
+
+async fn connect(seawall: &Seawall) -> RawClient {
+    RawClient::connect(seawall.address().parse().unwrap())
+        .await
+        .unwrap()
+}
+
+/// A reply without what differs between any two connections.
+fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
+    const CLOCK: [&str; 8] = [
+        "opTime",
+        "electionId",
+        "connectionId",
+        "localTime",
+        "lastWrite",
+        "$clusterTime",
+        "operationTime",
+        "topologyVersion",
+    ];
+    let mut body = reply.body.clone();
+    for name in CLOCK {
+        drop(body.remove(name));
+    }
+    (
+        reply.header.op_code,
+        reply.flags,
+        body.to_string().replace(db, "db"),
+    )
+}
+
+#[tokio::test]
+async fn a_relayed_client_gets_the_servers_own_bytes() {
+    let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let seawall = relaying(&set.uri(), "").await;
+    let member = set.members().first().unwrap();
+    let mut direct = set.raw_client(member).await.unwrap();
+    let mut through = connect(&seawall).await;
+    let of = |db: &str| {
+        [
+            doc! {"hello": 1, "$db": "admin"},
+            doc! {"isMaster": 1, "$db": "admin"},
+            doc! {"insert": "c", "documents": [{"_id": 1}], "$db": db},
+            doc! {"insert": "c", "documents": [{"_id": 1}], "$db": db},
+            doc! {"find": "c", "$db": db},
+            doc! {"unheardOf": 1, "$db": db},
+            doc! {"drop": "c", "$db": db},
+        ]
+        .map(OpMsg::new)
+    };
+    for has_checksum in [false, true] {
+        let (one, other) = (unique_name("relay"), unique_name("relay"));
+        for (mut asked, mut asked_through) in of(&one).into_iter().zip(of(&other)) {
+            asked.has_checksum = has_checksum;
+            asked_through.has_checksum = has_checksum;
+            let expected = comparable(&direct.exchange(&asked).await.unwrap(), &one);
+            let reply = through.exchange(&asked_through).await.unwrap();
+            assert_eq!(comparable(&reply, &other), expected, "{asked:?}");
+        }
+    }
+    // The one that drivers begin with, and the one that they keep watch with.
+    for client in [&mut direct, &mut through] {
+        client
+            .send_query(&OpQuery::new(doc! {"isMaster": 1}))
+            .await
+            .unwrap();
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.body.get_str("setName").unwrap(), ReplicaSet::NAME);
+        let version = reply.body.get_document("topologyVersion").unwrap();
+        let watch =
+            doc! {"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 50, "$db": "admin"};
+        client
+            .send(&OpMsg::new(watch).flags(EXHAUST_ALLOWED))
+            .await
+            .unwrap();
+        for _ in 0..3 {
+            let reply = client.read_reply().await.unwrap();
+            assert!(reply.is_ok() && reply.has_more_to_come(), "{}", reply.body);
+        }
+    }
+}
+
+/// Two inserts, one of them with a write error, a find with two getMores, and a count.
+async fn counts_agree(seawall: &Seawall, db: &str) {
+    let labels = [format!("db=\"{db}\"")];
+    let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+    let operations = seawall.metric("seawall_operations_total", &labels).await;
+    assert_eq!(
+        operations, 6.0,
+        "two inserts, a find, two getMores and a count"
+    );
+    let counted = [labels[0], "count"];
+    let counted = seawall
+        .metric("seawall_operation_documents_total", &counted)
+        .await;
+    assert_eq!(counted, 7.0);
+    let failed = [labels[0], r#"outcome="write_error""#];
+    assert_eq!(
+        seawall.metric("seawall_operations_total", &failed).await,
+        1.0
+    );
+    let shapes = seawall.api("/api/v1/shapes?limit=500").await;
+    let find = shapes["shapes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|shape| shape["db"] == db && shape["command"] == "find");
+    let find = find.unwrap();
+    assert_eq!(
+        (&find["count"], &find["documents"]),
+        (&1.into(), &100.into())
+    );
+    assert_eq!(
+        (&find["more"]["count"], &find["more"]["documents"]),
+        (&2.into(), &150.into())
+    );
+}
+
+#[tokio::test]
+async fn relayed_operations_are_observed_like_the_others() {
+    let set = shared_replica_set().await.unwrap();
+    let seawall = relaying(&set.uri(), "").await;
+    let db = unique_name("relay");
+    let uri = format!(
+        "mongodb://{ROOT}:{ROOT_PASSWORD}@{}/?directConnection=true",
+        seawall.address()
+    );
+    let options = ClientOptions::parse(uri).await.unwrap();
+    let client = Client::with_options(options).unwrap();
+    let things = client.database(&db).collection::<Document>("things");
+    things
+        .insert_many((0..250).map(|n| doc! {"_id": n}))
+        .await
+        .unwrap();
+    let mut cursor = things
+        .find(doc! {"_id": {"$gte": 0}})
+        .batch_size(100)
+        .await
+        .unwrap();
+    let mut found = 0;
+    while cursor.advance().await.unwrap() {
+        found += 1;
+    }
+    assert_eq!(found, 250);
+    let again = things.insert_one(doc! {"_id": 1}).await;
+    assert!(again.is_err());
+    // A compressed one is looked into, and goes on as it came.
+    let mut raw = connect(&seawall).await;
+    raw.hello(doc! {"compression": ["snappy"]}).await.unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(raw.login(&login).await.unwrap().is_authenticated());
+    let count = OpMsg::new(doc! {"count": "things", "query": {"_id": {"$lt": 7}}, "$db": &db});
+    raw.send_bytes(&compressed(&count.to_bytes(), SNAPPY))
+        .await
+        .unwrap();
+    let reply = raw.read_message().await.unwrap();
+    assert_eq!(reply[12..16], 2012_i32.to_le_bytes());
+
+    counts_agree(&seawall, &db).await;
+    let logins = seawall
+        .metric(
+            "seawall_client_authentications_total",
+            &[r#"result="ok""#, "SCRAM-SHA-256"],
+        )
+        .await;
+    assert!(logins >= 1.0, "{logins}");
+    let clients = seawall.api("/api/v1/clients").await;
+    assert!(clients.to_string().contains("admin."), "{clients}");
+    assert!(seawall.metric("seawall_relayed_connections", &[]).await >= 1.0);
+    drop(raw);
+    client.shutdown().immediate(true).await;
+    let are_gone = async || match seawall.metric("seawall_relayed_connections", &[]).await {
+        0.0 => Ok(()),
+        left => Err(left.to_string()),
+    };
+    eventually(LIMIT, are_gone).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_client_sends_before_it_leaves_reaches_the_server() {
+    let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let seawall = relaying(&set.uri(), "").await;
+    let db = unique_name("relay");
+    for id in 0..50 {
+        let pad = "x".repeat(100_000);
+        let body = doc! {"insert": "c", "writeConcern": {"w": 0}, "$db": &db};
+        let documents = (0..20)
+            .map(|n| doc! {"_id": id * 20 + n, "pad": &pad})
+            .collect();
+        let message = OpMsg::new(body).sequence("documents", documents);
+        connect(&seawall)
+            .await
+            .send(&message.flags(MORE_TO_COME))
+            .await
+            .unwrap();
+    }
+    let mut direct = set
+        .raw_client(set.members().first().unwrap())
+        .await
+        .unwrap();
+    let mut found = 0;
+    while found < 1000 {
+        let count = direct.command(&db, doc! {"count": "c"}).await.unwrap();
+        found = count.body.get_i32("n").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
+    // Authentication is on, and there is nobody yet: whoever comes from this host may make the first user.
+    let options = Options {
+        arguments: vec!["--auth".to_owned()],
+        ..Options::default()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = relaying(&uri, "").await;
+    let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"]};
+    let role = doc! {"createRole": "all", "privileges": [], "roles": ["root"]};
+    for command in [user.clone(), role] {
+        let mut client = connect(&seawall).await;
+        let reply = client.command("admin", command.clone()).await.unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+        // The connection goes on.
+        assert!(client.hello(doc! {}).await.unwrap().is_ok());
+        let mut packed = command.clone();
+        packed.insert("$db", "admin");
+        let packed = compressed(&OpMsg::new(packed).to_bytes(), SNAPPY);
+        client.send_bytes(&packed).await.unwrap();
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+        client.send_query(&OpQuery::new(command)).await.unwrap();
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+    }
+    // What is not understood here might be understood there.
+    let mut client = connect(&seawall).await;
+    let mut twice = OpMsg::new(doc! {"ping": 1, "$db": "admin"});
+    twice.sections.push(Section::Body(user));
+    client.send(&twice).await.unwrap();
+    assert!(matches!(client.read_reply().await, Err(RawError::Closed)));
+    let sent = recorder.connections();
+    let sent = sent
+        .iter()
+        .map(|r| String::from_utf8_lossy(&r.from_client).into_owned());
+    assert!(!sent.collect::<String>().contains("create"));
+}
+
+#[tokio::test]
+async fn a_certificate_of_seawalls_is_nobodys_login() {
+    let set = shared_replica_set().await.unwrap();
+    let seawall = relaying(&set.uri(), "").await;
+    let start = doc! {"mechanism": "MONGODB-X509", "payload": "", "db": "$external"};
+    let mut sasl = doc! {"saslStart": 1};
+    sasl.extend(start.clone());
+    let attempts = [
+        doc! {"authenticate": 1, "mechanism": "MONGODB-X509"},
+        sasl,
+        doc! {"hello": 1, "speculativeAuthenticate": {"authenticate": 1, "mechanism": "MONGODB-X509"}},
+        doc! {"hello": 1, "speculativeAuthenticate": start},
+    ];
+    for attempt in attempts {
+        let reply = connect(&seawall)
+            .await
+            .command("$external", attempt)
+            .await
+            .unwrap();
+        assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn relays_leave_a_primary_that_stepped_down() {
+    let set = ReplicaSet::start(3, Options::default()).await.unwrap();
+    let seawall = relaying(&set.uri(), "deployment.heartbeat_frequency_ms = 500\n").await;
+    let mut client = connect(&seawall).await;
+    let primary = async |client: &mut RawClient| {
+        let hello = client.hello(doc! {}).await.unwrap();
+        hello.body.get_str("me").unwrap().to_owned()
+    };
+    let first = primary(&mut client).await;
+    set.step_down().await.unwrap();
+    assert!(client.read_to_close().await.is_ok());
+    let mut client = connect(&seawall).await;
+    assert_ne!(primary(&mut client).await, first);
+    let write = doc! {"insert": "c", "documents": [{}]};
+    assert!(client.command("relay", write).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn encrypted_bytes_pass_only_where_that_is_wanted() {
+    let options = Options {
+        tls: true,
+        ..Options::default()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let certificates = server.certificates().unwrap();
+    let uri = format!(
+        "mongodb://{}/?tls=true&tlsCAFile={}&directConnection=true",
+        server.address(),
+        certificates.ca_file().display()
+    );
+    for is_wanted in [false, true] {
+        let seawall = relaying(&uri, &format!("deployment.relay_encrypted = {is_wanted}\n")).await;
+        let address = seawall.address().parse().unwrap();
+        let tls = certificates.client_config().unwrap();
+        let client = RawClient::connect_tls(address, "localhost", tls).await;
+        assert_eq!(client.is_ok(), is_wanted);
+        if let Ok(mut client) = client {
+            assert!(
+                client
+                    .command("admin", doc! {"ping": 1})
+                    .await
+                    .unwrap()
+                    .is_ok()
+            );
+        }
+        let reason = match is_wanted {
+            true => r#"reason="relay_encrypted""#,
+            false => r#"reason="relay_encrypted_refused""#,
+        };
+        assert_eq!(
+            seawall.metric("seawall_unobserved_total", &[reason]).await,
+            1.0
+        );
+        // One that speaks plainly gets TLS from Seawall.
+        let mut plain = connect(&seawall).await;
+        assert!(
+            plain
+                .command("admin", doc! {"ping": 1})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+    }
+}
+
+/// A mechanism that no community server has: whoever says it knows the password is logged in by SCRAM behind.
+struct Plain {
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Plain {
+    async fn start(server: SocketAddr, login: Login) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (login, server) = (login.clone(), RawClient::connect(server).await.unwrap());
+                tokio::spawn(Self::serve(RawClient::new(client), server, login));
+            }
+        });
+        Self { address, accepting }
+    }
+
+    async fn serve(mut client: RawClient, mut server: RawClient, login: Login) {
+        while let Ok(message) = client.read_message().await {
+            let sent = RawReply::parse(message.clone());
+            let start = sent.filter(|sent| {
+                sent.body
+                    .get_str("mechanism")
+                    .is_ok_and(|name| name == "PLAIN")
+            });
+            if let Some(start) = start {
+                let outcome = server.login(&login).await.unwrap();
+                let payload = start.body.get_binary_generic("payload").unwrap();
+                let is_right = payload == b"\0app\0secret" && outcome.is_authenticated();
+                let body = match is_right {
+                    true => {
+                        doc! {"conversationId": 1, "done": true, "payload": binary(b""), "ok": 1.0}
+                    }
+                    false => doc! {"ok": 0.0, "code": 18, "errmsg": "Authentication failed."},
+                };
+                let reply = OpMsg {
+                    request_id: 1,
+                    response_to: start.header.request_id,
+                    ..OpMsg::new(body)
+                };
+                client.send_bytes(&reply.to_bytes()).await.unwrap();
+                continue;
+            }
+            if server.send_bytes(&message).await.is_err() {
+                return;
+            }
+            loop {
+                let Ok(reply) = server.read_message().await else {
+                    return;
+                };
+                let more = RawReply::parse(reply.clone()).is_some_and(|r| r.has_more_to_come());
+                if client.send_bytes(&reply).await.is_err() {
+                    return;
+                }
+                if !more {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn binary(bytes: &[u8]) -> Binary {
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn plain(password: &[u8]) -> Document {
+    let payload = [b"\0app\0".as_slice(), password].concat();
+    doc! {"saslStart": 1, "mechanism": "PLAIN", "payload": binary(&payload)}
+}
+
+/// The server knows the application's name, and Seawall has counted what it did.
+async fn is_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &str) {
+    let running =
+        doc! {"aggregate": 1, "pipeline": [{"$currentOp": {"localOps": true}}], "cursor": {}};
+    let own = client.command("admin", running).await.unwrap();
+    assert!(
+        own.body.to_string().contains("by another way"),
+        "{}",
+        own.body
+    );
+    let labels = [format!("db=\"{db}\""), "insert".to_owned()];
+    let labels: Vec<_> = labels.iter().map(String::as_str).collect();
+    assert_eq!(
+        seawall.metric("seawall_operations_total", &labels).await,
+        2.0
+    );
+    assert_eq!(
+        seawall.metric("seawall_relayed_connections", &[]).await,
+        1.0
+    );
+    let logins = [r#"mechanism="PLAIN""#, r#"result="ok""#];
+    assert_eq!(
+        seawall
+            .metric("seawall_client_authentications_total", &logins)
+            .await,
+        1.0
+    );
+}
+
+#[tokio::test]
+async fn a_mechanism_that_cannot_be_terminated_is_relayed_where_that_is_allowed() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
+    create_user(&server.client().unwrap(), &user).await.unwrap();
+    let behind = Plain::start(server.address(), user.login()).await;
+    let uri = format!("mongodb://{}/?directConnection=true", behind.address);
+    let options = seawall::Options {
+        toml: "auth.other_mechanisms = \"relay\"\nlimits.relayed_connections = 1\n".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&uri, options).await;
+    let refusing = Seawall::start(&uri).await;
+    let reply = connect(&refusing)
+        .await
+        .command("admin", plain(b"secret"))
+        .await
+        .unwrap();
+    assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
+
+    let mut client = connect(&seawall).await;
+    let application = doc! {"application": {"name": "by another way"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    let hello = client
+        .hello(doc! {"client": application, "compression": ["snappy"]})
+        .await
+        .unwrap();
+    assert!(hello.is_ok());
+    let refused = client.command("admin", plain(b"wrong")).await.unwrap();
+    assert_eq!(refused.code(), Some(18), "{}", refused.body);
+    // It may try again; only it is relayed, and there is room for one.
+    let reply = client.command("admin", plain(b"secret")).await.unwrap();
+    assert!(reply.is_ok(), "{}", reply.body);
+    let mut second = connect(&seawall).await;
+    let reply = second.command("admin", plain(b"secret")).await.unwrap();
+    assert_eq!(reply.code(), Some(202), "{}", reply.body);
+    assert!(
+        second
+            .login(&user.login())
+            .await
+            .unwrap()
+            .is_authenticated()
+    );
+
+    let db = unique_name("relay");
+    for client in [&mut client, &mut second] {
+        let status = client
+            .command("admin", doc! {"connectionStatus": 1})
+            .await
+            .unwrap();
+        assert!(
+            status.body.to_string().contains("\"app\""),
+            "{}",
+            status.body
+        );
+        let insert = doc! {"insert": "c", "documents": [{"from": "either"}]};
+        assert!(client.command(&db, insert).await.unwrap().is_ok());
+    }
+    is_seen_on_both_sides(&seawall, &mut client, &db).await;
+    // X.509 is not carried on, allowed or not.
+    let x509 = doc! {"saslStart": 1, "mechanism": "MONGODB-X509", "payload": binary(b"")};
+    let reply = connect(&seawall)
+        .await
+        .command("$external", x509)
+        .await
+        .unwrap();
+    assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
+}
+
+#[tokio::test]
+async fn a_relayed_client_that_does_not_log_in_is_closed() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let silent = Plain::start(
+        server.address(),
+        NewUser::new("admin", "nobody", "x").login(),
+    )
+    .await;
+    let uri = format!("mongodb://{}/?directConnection=true", silent.address);
+    let options = seawall::Options {
+        toml: "auth.other_mechanisms = \"relay\"\nauth.authentication_timeout_ms = 2000\n"
+            .to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&uri, options).await;
+    let mut client = connect(&seawall).await;
+    let reply = client.command("admin", plain(b"wrong")).await.unwrap();
+    assert_eq!(reply.code(), Some(18), "{}", reply.body);
+    assert!(client.read_to_close().await.is_ok());
+}
