@@ -2,20 +2,26 @@
 //!
 //! Read every row beside `reference/sha256_64_bytes`, which is the same work on every machine.
 
-use std::hint::black_box;
+use std::{hint::black_box, sync::Arc, time::Duration};
 
 use bson::{Document, doc};
-use criterion::{Criterion, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use seawall::{
     auth::{
-        ClientConversation, ClientFirst, Mechanism, NonceSource, ServerConversation,
+        ClientConversation, ClientFirst, Identity, Mechanism, NonceSource, ServerConversation,
         derive_from_password,
     },
     command::{Command, ReplyScanner},
+    connection::{Connection, Connector},
+    observe::Observer,
+    pool::{Limits, ServerPool},
     shape::{self, Input},
-    wire::{OpMsg, encode_request},
+    wire::{
+        MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, SectionWalk, Stream, encode_request,
+    },
 };
 use sha2::{Digest, Sha256};
+use tokio::{net::UnixStream, runtime::Builder, time::Instant};
 
 fn by_id() -> Document {
     doc! {"find": "users", "filter": {"_id": 1234}, "limit": 1, "singleBatch": true,
@@ -119,5 +125,136 @@ fn scram(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, reference, inspection, replies, scram);
+/// An insert of so many bytes, as drivers send it.
+fn insert_of(bytes: usize) -> Vec<u8> {
+    let document = doc! {"_id": 1, "pad": "x".repeat(8_000)}
+        .to_vec()
+        .expect("a document");
+    let documents = document.repeat(bytes / document.len());
+    let body = doc! {"insert": "c", "$db": "d"}
+        .to_vec()
+        .expect("a command");
+    let mut message = encode_request(1, &body);
+    message.push(1);
+    let length = |n: usize| i32::try_from(n).expect("under 2 GiB").to_le_bytes();
+    message.extend(length(4 + 10 + documents.len()));
+    message.extend(b"documents\0");
+    message.extend(documents);
+    let whole = length(message.len());
+    message.splice(..4, whole);
+    message
+}
+
+/// Takes a request in, as it is taken in: whole up to a megabyte, beyond it a head and then piece by piece.
+async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
+    let mut reader = MessageReader::default();
+    let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;
+    let message = read.expect("sound").expect("one");
+    let mut taken = message.bytes.len();
+    if !message.is_head() {
+        return taken
+            + OpMsg::parse(&message.bytes)
+                .expect("sound")
+                .sequences()
+                .count();
+    }
+    let parsed = OpMsg::parse_head(&message.bytes).expect("sound");
+    let behind = parsed.body_offset + parsed.body.len();
+    let mut walk = SectionWalk::new(message.header.message_length - behind);
+    let rest = message.bytes.get(behind..).unwrap_or_default();
+    walk.feed(rest).expect("sound");
+    loop {
+        reader.read_piece(&mut stream, piece).await.expect("sound");
+        if piece.is_empty() {
+            return taken;
+        }
+        walk.feed(piece).expect("sound");
+        taken += piece.len();
+    }
+}
+
+/// The time has to grow with the size, and not faster.
+fn large_requests(c: &mut Criterion) {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let budget = MemoryBudget::of_bytes(64 << 20);
+    let mut group = c.benchmark_group("wire/take_request");
+    for kilobytes in [16, 64, 256, 1_000, 4_000, 16_000, 48_000] {
+        let message = insert_of(kilobytes * 1000 - 10_000);
+        let mut piece = Vec::new();
+        group.throughput(Throughput::Bytes(u64::try_from(message.len()).unwrap_or(0)));
+        group.bench_function(format!("{kilobytes}_kB"), |b| {
+            b.iter(|| runtime.block_on(take(black_box(&message), &mut piece, &budget)))
+        });
+    }
+}
+
+fn pool(c: &mut Criterion) {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let nonces = Arc::new(NonceSource::new().expect("random numbers"));
+    let observer = Arc::new(Observer::new(true, 100, 100).expect("metrics"));
+    let limits = Limits {
+        max_pool_size: 32,
+        min_pool_size: 0,
+        max_server_connections: 32,
+        max_connecting: 2,
+        max_idle_time: None,
+        max_life_time: None,
+        wait_queue_timeout: Duration::from_secs(1),
+        wait_queue_size: 1,
+    };
+    let connector = Connector::new(None, Vec::new(), Duration::from_secs(1), nonces);
+    let address = "127.0.0.1:1".parse().expect("an address");
+    let metrics = observer.server("bench");
+    let pool = ServerPool::new(
+        address,
+        limits,
+        connector,
+        metrics,
+        runtime.handle().clone(),
+    );
+    let identity = Arc::new(Identity::anonymous());
+    pool.ready();
+    let _ends: Vec<_> = (0..32)
+        .map(|_| {
+            let _inside = runtime.enter();
+            let (near, far) = UnixStream::pair().expect("a pair of sockets");
+            pool.adopt(
+                &identity,
+                Connection::new(Stream::Unix(near), Instant::now()),
+            );
+            far
+        })
+        .collect();
+    c.bench_function("pool/check_out_and_in", |b| {
+        b.iter_custom(|times| {
+            runtime.block_on(async {
+                let deadline = Instant::now() + Duration::from_secs(3600);
+                let began = Instant::now();
+                for _ in 0..times {
+                    let taken = pool.check_out(&identity, deadline).await;
+                    let mut checkout = taken.expect("one of 32");
+                    black_box(checkout.begin());
+                    checkout.finish();
+                }
+                began.elapsed()
+            })
+        })
+    });
+}
+
+criterion_group!(
+    benches,
+    reference,
+    inspection,
+    replies,
+    scram,
+    pool,
+    large_requests
+);
 criterion_main!(benches);
