@@ -406,6 +406,8 @@ fn limits(written: &file::Limits) -> Limits {
         max_transactions: written
             .max_transactions
             .unwrap_or(defaults::MAX_TRANSACTIONS),
+        cursor_idle: duration(written.cursor_idle_ms, defaults::CURSOR_IDLE),
+        transaction_idle: duration(written.transaction_idle_ms, defaults::TRANSACTION_IDLE),
         max_users: written.max_users.unwrap_or(defaults::MAX_USERS),
         introductions: written.introductions.unwrap_or(defaults::INTRODUCTIONS),
         unauthenticated_connections: written

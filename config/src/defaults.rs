@@ -107,6 +107,13 @@ pub const MAX_CURSORS: NonZeroUsize = count(100_000);
 /// Open transactions that are pinned to their servers: bounds the table of pins.
 pub const MAX_TRANSACTIONS: NonZeroUsize = count(100_000);
 
+/// As long as a server keeps an unused cursor (`cursorTimeoutMillis`).
+pub const CURSOR_IDLE: Duration = Duration::from_secs(600);
+
+/// As long as a transaction may last (`transactionLifetimeLimitSeconds`), and as much again for a commit
+/// that is retried.
+pub const TRANSACTION_IDLE: Duration = Duration::from_secs(120);
+
 /// Users whose credentials are remembered: bounds the cache against invented names.
 pub const MAX_USERS: NonZeroUsize = count(10_000);
 

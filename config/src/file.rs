@@ -119,6 +119,8 @@ pub(crate) struct Limits {
     pub(crate) client_write_idle_timeout_ms: Option<u64>,
     pub(crate) max_cursors: Option<NonZeroUsize>,
     pub(crate) max_transactions: Option<NonZeroUsize>,
+    pub(crate) cursor_idle_ms: Option<u64>,
+    pub(crate) transaction_idle_ms: Option<u64>,
     pub(crate) max_users: Option<NonZeroUsize>,
     pub(crate) introductions: Option<NonZeroUsize>,
     pub(crate) unauthenticated_connections: Option<NonZeroUsize>,

@@ -400,6 +400,22 @@ pub const KEYS: &[Key] = &[
         meaning: "open transactions that are pinned to their servers",
     },
     Key {
+        path: "limits.cursor_idle_ms",
+        kind: TIMEOUT,
+        default: Some("600000"),
+        unit: "ms",
+        change: Change::Restart,
+        meaning: "how long the place of an unused cursor is remembered; not less than the servers' cursorTimeoutMillis",
+    },
+    Key {
+        path: "limits.transaction_idle_ms",
+        kind: TIMEOUT,
+        default: Some("120000"),
+        unit: "ms",
+        change: Change::Restart,
+        meaning: "how long the place of an unused transaction is remembered; twice the servers' transactionLifetimeLimitSeconds",
+    },
+    Key {
         path: "limits.max_users",
         kind: ENTRIES,
         default: Some("10000"),

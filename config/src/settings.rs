@@ -241,6 +241,10 @@ pub struct Limits {
     pub max_cursors: NonZeroUsize,
     /// Open transactions that are pinned to their servers.
     pub max_transactions: NonZeroUsize,
+    /// How long the place of an unused cursor is remembered.
+    pub cursor_idle: Duration,
+    /// How long the place of an unused transaction is remembered.
+    pub transaction_idle: Duration,
     /// Users whose credentials are remembered.
     pub max_users: NonZeroUsize,
     /// First logins of unknown users that are carried to servers at a time.

@@ -422,12 +422,12 @@ const MISTAKES: &[(&str, &str)] = &[
         "deployment.heartbeat_frequency_ms = 499: must be an integer from 500 to 604800000",
     ),
     (
-        "deployment.mode = \"relay\"",
-        "deployment.mode = \"relay\": is not available in this version, must be \"pooled\"",
+        "deployment.original_destination = true",
+        "deployment.original_destination = true: must be false unless deployment.mode is \"relay\"",
     ),
     (
         "deployment.mode = \"direct\"",
-        "deployment.mode = \"direct\": must be \"pooled\"",
+        "deployment.mode = \"direct\": must be \"pooled\" or \"relay\"",
     ),
     (
         "limits.message_memory_bytes = 134217727",

@@ -26,7 +26,7 @@ use crate::{
     limits::{Limits, OperationPlaces, gather_wake_ups},
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
-    pins::Pins,
+    pins::{PinLimits, Pins},
     pool,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
     wire::{Compressor, MemoryBudget},
@@ -399,8 +399,8 @@ async fn wire(
             planes.operations.clone(),
         ),
         service_id: ObjectId::new(),
-        pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
-        relay_pins: Pins::new(limits.max_cursors.get(), limits.max_transactions.get()),
+        pins: Pins::new(pin_limits(limits)),
+        relay_pins: Pins::new(pin_limits(limits)),
         credentials,
         nonces,
         budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
@@ -428,6 +428,15 @@ fn connector(
         settings.deployment.connect_timeout,
         Arc::clone(nonces),
     ))
+}
+
+fn pin_limits(limits: &config::Limits) -> PinLimits {
+    PinLimits {
+        max_cursors: limits.max_cursors.get(),
+        max_transactions: limits.max_transactions.get(),
+        cursor_idle: limits.cursor_idle,
+        transaction_idle: limits.transaction_idle,
+    }
 }
 
 async fn maintain(shared: Arc<Shared>) {

@@ -4,16 +4,20 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::{
     Client,
-    bson::{Document, doc},
+    bson::{Document, Uuid, doc},
 };
 use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ReplicaSet},
     raw::{RawClient, RawReply},
-    recorder::Recorder,
+    recorder::{Cut, Recorder},
     seawall::{self, Seawall},
 };
-use tokio::{sync::Notify, task::JoinSet, time::timeout};
+use tokio::{
+    sync::{Mutex, Notify, mpsc},
+    task::JoinSet,
+    time::timeout,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -32,13 +36,28 @@ struct Sharded {
 
 const DOCUMENTS: usize = 30;
 
+/// How long a server keeps an unused cursor, by default.
+const CURSOR_IDLE_MS: u32 = 600_000;
+
 /// Whichever answers faster, both are within the window.
 const BOTH_ROUTERS: &str = "deployment.local_threshold_ms = 60000";
 
 impl Sharded {
     async fn start(toml: &str) -> Self {
-        let set = async || {
-            let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+        Self::start_with(toml, CURSOR_IDLE_MS).await
+    }
+
+    /// The sets keep an unused cursor so long.
+    async fn start_with(toml: &str, cursor_idle_ms: u32) -> Self {
+        let set = async |number: i32| {
+            let parameters = ["cursorTimeoutMillis", "clientCursorMonitorFrequencySecs"];
+            let values = [cursor_idle_ms.to_string(), "1".to_owned()];
+            let parameters = parameters.map(str::to_owned).into_iter().zip(values);
+            let options = Options {
+                parameters: parameters.collect(),
+                ..Options::default()
+            };
+            let set = ReplicaSet::start(1, options).await.unwrap();
             let things = set
                 .client()
                 .await
@@ -46,12 +65,12 @@ impl Sharded {
                 .database("sharded")
                 .collection::<Document>("things");
             things
-                .insert_many((0..30).map(|n| doc! {"_id": n}))
+                .insert_many((0..30).map(|n| doc! {"_id": n, "set": number}))
                 .await
                 .unwrap();
             set
         };
-        let sets = [set().await, set().await];
+        let sets = [set(0).await, set(1).await];
         let routers = [
             Seawall::start(&sets[0].uri()).await,
             Seawall::start(&sets[1].uri()).await,
@@ -282,4 +301,197 @@ async fn a_router_that_drains_is_left_without_an_error() {
     timeout(LIMIT, async { tokio::join!(leaving, working) })
         .await
         .unwrap();
+}
+
+const CONNECTIONS: usize = 50;
+const CURSORS: usize = 8_000;
+const TRANSACTIONS: usize = 2_000;
+
+/// A cursor that has given its first batch, and the set that gave it.
+#[derive(Clone, Copy)]
+struct Opened {
+    cursor: i64,
+    set: i32,
+}
+
+fn set_of(document: &Document, batch: &str) -> i32 {
+    let batch = document.get_document("cursor").unwrap().get_array(batch);
+    let sets = batch.unwrap().iter();
+    let sets: Vec<_> = sets
+        .map(|d| d.as_document().unwrap().get_i32("set").unwrap())
+        .collect();
+    assert!(sets.iter().all(|set| set == &sets[0]), "{sets:?}");
+    sets[0]
+}
+
+async fn open(client: &mut RawClient) -> Opened {
+    let find = doc! {"find": "things", "batchSize": 10};
+    let reply = client.command("sharded", find).await.unwrap();
+    Opened {
+        cursor: reply.cursor_id().filter(|id| *id != 0).unwrap(),
+        set: set_of(&reply.body, "firstBatch"),
+    }
+}
+
+async fn go_on(client: &mut RawClient, opened: Opened) -> RawReply {
+    let more = doc! {"getMore": opened.cursor, "collection": "things", "batchSize": 10};
+    client.command("sharded", more).await.unwrap()
+}
+
+/// Whether the cursor goes on where it began; false if it is not known any more.
+async fn goes_on(client: &mut RawClient, opened: Opened) -> bool {
+    let reply = go_on(client, opened).await;
+    if reply.code() == Some(43) {
+        return false;
+    }
+    assert!(reply.is_ok(), "{reply:?}");
+    assert_eq!(set_of(&reply.body, "nextBatch"), opened.set);
+    true
+}
+
+/// Opens cursors on every connection, and goes on with each on another one.
+async fn many_cursors(sharded: &Sharded, count: usize) {
+    let (opened, waiting) = mpsc::channel(count);
+    let waiting = Arc::new(Mutex::new(waiting));
+    let mut workers = JoinSet::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = connect(&sharded.seawall).await;
+        let (opened, waiting) = (opened.clone(), Arc::clone(&waiting));
+        workers.spawn(async move {
+            for _ in 0..count / CONNECTIONS {
+                opened.send(open(&mut client).await).await.unwrap();
+                let other = waiting.lock().await.recv().await.unwrap();
+                assert!(goes_on(&mut client, other).await);
+            }
+        });
+    }
+    while let Some(done) = workers.join_next().await {
+        done.unwrap();
+    }
+}
+
+/// Transactions of two operations and a commit, each step on another connection.
+async fn many_transactions(sharded: &Sharded, count: usize) {
+    let mut workers = JoinSet::new();
+    for worker in 0..CONNECTIONS {
+        let mut clients = [
+            connect(&sharded.seawall).await,
+            connect(&sharded.seawall).await,
+            connect(&sharded.seawall).await,
+        ];
+        workers.spawn(async move {
+            for n in 0..count / CONNECTIONS {
+                let lsid = doc! {"id": Uuid::new()};
+                let id = format!("{worker} {n}");
+                let commands = [
+                    ("sharded", doc! {"insert": "moved", "documents": [{"_id": &id, "part": 0}], "startTransaction": true}),
+                    ("sharded", doc! {"update": "moved", "updates": [{"q": {"_id": &id}, "u": {"$inc": {"part": 1}}}]}),
+                    ("admin", doc! {"commitTransaction": 1}),
+                ];
+                for (client, (db, mut command)) in clients.iter_mut().zip(commands) {
+                    let part = doc! {"lsid": lsid.clone(), "txnNumber": 1_i64, "autocommit": false};
+                    command.extend(part);
+                    let reply = client.command(db, command).await.unwrap();
+                    assert!(reply.is_ok(), "{reply:?}");
+                    assert_eq!(reply.body.get_i32("n").unwrap_or(1), 1, "{reply:?}");
+                }
+            }
+        });
+    }
+    while let Some(done) = workers.join_next().await {
+        done.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
+    let toml = format!(
+        "{BOTH_ROUTERS}\ndeployment.heartbeat_frequency_ms = 500\n\
+         deployment.server_selection_timeout_ms = 2000\npool.max_pool_size = 20\n"
+    );
+    let sharded = Sharded::start(&toml).await;
+    for set in &sharded.sets {
+        let db = set.client().await.unwrap().database("sharded");
+        db.create_collection("moved").await.unwrap();
+    }
+    many_cursors(&sharded, CURSORS).await;
+    many_transactions(&sharded, TRANSACTIONS).await;
+    let mut parts = Vec::new();
+    for set in &sharded.sets {
+        let db = set.client().await.unwrap().database("sharded");
+        let moved = db.collection::<Document>("moved");
+        parts.push(moved.count_documents(doc! {"part": 1}).await.unwrap());
+    }
+    let committed = usize::try_from(parts.iter().sum::<u64>()).unwrap();
+    assert_eq!(committed, TRANSACTIONS);
+    assert!(parts.iter().all(|part| *part > 100), "{parts:?}");
+
+    // One router is lost: what is on the other one goes on, and new ones are opened there.
+    let mut client = connect(&sharded.seawall).await;
+    let mut opened = Vec::new();
+    for _ in 0..200 {
+        opened.push(open(&mut client).await);
+    }
+    sharded.recorders[1].refuse(true);
+    sharded.recorders[1].cut_all(Cut::Reset);
+    for _ in 0..50 {
+        assert_eq!(open(&mut client).await.set, 0);
+    }
+    let (there, lost): (Vec<_>, Vec<_>) = opened.into_iter().partition(|o| o.set == 0);
+    assert!(
+        there.len() > 20 && lost.len() > 20,
+        "{} {}",
+        there.len(),
+        lost.len()
+    );
+    for opened in there {
+        assert!(goes_on(&mut client, opened).await);
+    }
+    assert!(!goes_on(&mut client, lost[0]).await);
+    // It comes back, and so do its cursors.
+    sharded.recorders[1].refuse(false);
+    let is_back = async || {
+        let topology = sharded.seawall.api("/api/v1/topology").await;
+        let servers = topology["servers"].as_array().unwrap().clone();
+        servers.iter().all(|server| server["type"] == "Mongos")
+    };
+    eventually(LIMIT, is_back).await.unwrap();
+    for opened in lost {
+        assert!(goes_on(&mut client, opened).await);
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_that_timed_out_is_told_so_whichever_router_is_asked() {
+    let toml = format!("{BOTH_ROUTERS}\nlimits.cursor_idle_ms = 1000\n");
+    let sharded = Sharded::start_with(&toml, 1000).await;
+    let mut client = connect(&sharded.seawall).await;
+    let mut opened = Vec::new();
+    for _ in 0..100 {
+        opened.push(open(&mut client).await);
+    }
+    let are_gone = async || {
+        let mut open = 0;
+        for set in &sharded.sets {
+            let admin = set.client().await.unwrap().database("admin");
+            let status = admin.run_command(doc! {"serverStatus": 1}).await.unwrap();
+            let cursors = status
+                .get_document("metrics")
+                .unwrap()
+                .get_document("cursor");
+            let cursors = cursors.unwrap().get_document("open").unwrap();
+            open += cursors.get_i64("total").unwrap();
+        }
+        match open {
+            0 => Ok(()),
+            open => Err(open.to_string()),
+        }
+    };
+    eventually(LIMIT, are_gone).await.unwrap();
+    for opened in opened {
+        assert!(!goes_on(&mut client, opened).await);
+    }
+    // And what is opened now is found.
+    let opened = open(&mut client).await;
+    assert!(goes_on(&mut client, opened).await);
 }

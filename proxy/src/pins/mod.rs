@@ -10,13 +10,6 @@ use tokio::time::Instant;
 
 use crate::observe::ShapeIndex;
 
-/// How long a server keeps an unused cursor (`cursorTimeoutMillis`).
-const CURSOR_IDLE: Duration = Duration::from_secs(600);
-
-/// How long a pin outlives a transaction's last operation: `transactionLifetimeLimitSeconds`, and as much again
-/// for a commit that is retried.
-const TRANSACTION_IDLE: Duration = Duration::from_secs(120);
-
 /// Parts of a table, so that threads rarely meet.
 const SHARDS: usize = 16;
 
@@ -42,6 +35,19 @@ pub struct SessionKey {
     pub lsid: [u8; 16],
 }
 
+/// How many pins there may be, and how long they are kept without use: as long as servers keep what they stand for.
+#[derive(Clone, Copy, Debug)]
+pub struct PinLimits {
+    /// Cursors.
+    pub max_cursors: usize,
+    /// Transactions.
+    pub max_transactions: usize,
+    /// Life of an unused cursor's pin.
+    pub cursor_idle: Duration,
+    /// Life of an unused transaction's pin.
+    pub transaction_idle: Duration,
+}
+
 /// Cursors and transactions of all clients.
 #[derive(Debug)]
 pub struct Pins<S> {
@@ -50,11 +56,11 @@ pub struct Pins<S> {
 }
 
 impl<S: Clone> Pins<S> {
-    /// With room for so many.
-    pub fn new(max_cursors: usize, max_transactions: usize) -> Self {
+    /// With these bounds.
+    pub fn new(limits: PinLimits) -> Self {
         Self {
-            cursors: Table::new(max_cursors, CURSOR_IDLE),
-            transactions: Table::new(max_transactions, TRANSACTION_IDLE),
+            cursors: Table::new(limits.max_cursors, limits.cursor_idle),
+            transactions: Table::new(limits.max_transactions, limits.transaction_idle),
         }
     }
 
@@ -164,6 +170,17 @@ const _: () = assert!(SHARDS == 16, "the remainder above is by 16");
 mod tests {
     use super::*;
 
+    const CURSOR_IDLE: Duration = Duration::from_secs(600);
+
+    fn pins(max_cursors: usize, max_transactions: usize) -> Pins<u32> {
+        Pins::new(PinLimits {
+            max_cursors,
+            max_transactions,
+            cursor_idle: CURSOR_IDLE,
+            transaction_idle: Duration::from_secs(120),
+        })
+    }
+
     fn pin(server: u32) -> CursorPin<u32> {
         CursorPin {
             server,
@@ -175,7 +192,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pin_lives_while_it_is_used_and_expires_with_the_servers_time_out() {
-        let pins = Pins::new(100, 100);
+        let pins = pins(100, 100);
         let now = Instant::now();
         assert!(pins.pin_cursor(7, pin(1), now));
         let later = now + CURSOR_IDLE - Duration::from_secs(1);
@@ -189,7 +206,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_table_takes_no_more() {
-        let pins = Pins::new(SHARDS, 1);
+        let pins = pins(SHARDS, 1);
         let now = Instant::now();
         let taken = (0..1000)
             .filter(|id| pins.pin_cursor(*id, pin(0), now))
@@ -199,7 +216,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_has_one_transaction_and_users_do_not_share_it() {
-        let pins = Pins::new(1, 100);
+        let pins = pins(1, 100);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };
         assert!(pins.pin_transaction(key(1), 4, 10, now));

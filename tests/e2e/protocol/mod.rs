@@ -15,7 +15,7 @@ mod operations;
 
 use std::time::Duration;
 
-use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
+use mongodb::bson::{Binary, Bson, Document, Uuid, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
     mongod::{FailTimes, Options, ReplicaSet, fail_command, shared_standalone, unique_name},

@@ -363,3 +363,34 @@ async fn cursors_go_on_and_end_on_any_client_connection() {
     assert!(reply.is_ok() && !reply.has_more_to_come() && reply.cursor_id() == Some(id));
     assert!(first.command(&db, doc! {"ping": 1}).await.unwrap().is_ok());
 }
+
+#[tokio::test]
+async fn snapshot_reads_see_one_moment_on_whichever_connection() {
+    let rig = Rig::shared().await;
+    let db = unique_name("snapshot");
+    let mut writer = rig.through().await;
+    let insert =
+        doc! {"insert": "c", "documents": [{"_id": 1, "v": 1}], "writeConcern": {"w": "majority"}};
+    assert!(writer.command(&db, insert).await.unwrap().is_ok());
+    let lsid = doc! {"id": Uuid::new()};
+    let value = |reply: &RawReply| {
+        let cursor = reply.body.get_document("cursor").unwrap();
+        let batch = cursor.get_array("firstBatch").unwrap();
+        batch[0].as_document().unwrap().get_i32("v").unwrap()
+    };
+    let find = doc! {"find": "c", "readConcern": {"level": "snapshot"}, "lsid": &lsid};
+    let first = rig.through().await.command(&db, find).await.unwrap();
+    assert_eq!(value(&first), 1, "{}", first.body);
+    let moment = first.body.get_document("cursor").unwrap();
+    let moment = moment.get_timestamp("atClusterTime").unwrap();
+    let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"v": 2}}}], "writeConcern": {"w": "majority"}};
+    assert!(writer.command(&db, update).await.unwrap().is_ok());
+    let concern = doc! {"level": "snapshot", "atClusterTime": moment};
+    let again = doc! {"find": "c", "readConcern": concern, "lsid": &lsid};
+    let again = rig.through().await.command(&db, again).await.unwrap();
+    assert_eq!(value(&again), 1, "{}", again.body);
+    let ended = doc! {"endSessions": [lsid]};
+    assert!(writer.command("admin", ended).await.unwrap().is_ok());
+    let now = writer.command(&db, doc! {"find": "c"}).await.unwrap();
+    assert_eq!(value(&now), 2);
+}

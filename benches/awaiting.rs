@@ -1,0 +1,129 @@
+//! What clients that wait for something to happen cost the others: `cargo bench -p seawall-benches --bench awaiting`.
+//!
+//! Finds by `_id` in a closed loop through Seawall with a pool of eight, without anybody waiting and beside fifty change
+//! streams, in turn; ratios are taken within a round, and their median is printed. With `--quick`, a tenth of it, for
+//! CI: that asserts counts only.
+
+use std::{io::Write, time::Duration};
+
+use bson::{RawDocument, rawdoc};
+use seawall::connection::Connection;
+use seawall_benches::{load, setup::Setup};
+use tokio::{runtime::Builder, sync::mpsc, task::JoinSet};
+
+/// Seawall's `max_pool_size`.
+const POOL_SIZE: usize = 8;
+
+/// Clients that wait.
+const STREAMS: usize = 50;
+
+/// Clients that do not.
+const CLIENTS: usize = 8;
+
+fn main() {
+    let is_quick = std::env::args().any(|argument| argument == "--quick");
+    let (rounds, time) = match is_quick {
+        true => (1, Duration::from_millis(300)),
+        false => (5, Duration::from_secs(3)),
+    };
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(compare(rounds, time));
+}
+
+async fn compare(rounds: usize, time: Duration) {
+    let setup = Setup::start(POOL_SIZE).await;
+    say("| round | p50 alone | p50 beside them | p99 alone | p99 beside them | ratio of p99 |");
+    say("|---|---|---|---|---|---|");
+    let mut ratios = Vec::new();
+    for round in 1..=rounds {
+        let alone = finds(&setup, time).await;
+        let streams = Streams::open(&setup).await;
+        let beside = finds(&setup, time).await;
+        streams.close();
+        let micros = |outcome: &load::Outcome, percent: usize| {
+            outcome.percentile(percent).as_secs_f64() * 1e6
+        };
+        let ratio = micros(&beside, 99) / micros(&alone, 99);
+        say(&format!(
+            "| {round} | {:.0} µs | {:.0} µs | {:.0} µs | {:.0} µs | {ratio:.2} |",
+            micros(&alone, 50),
+            micros(&beside, 50),
+            micros(&alone, 99),
+            micros(&beside, 99),
+        ));
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let median = ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN);
+    say(&format!("\nmedian ratio of p99: {median:.2}"));
+}
+
+async fn connect(setup: &Setup) -> Connection {
+    let seawall = setup.targets.last().expect("Seawall is the last");
+    let connection = setup.connect(&seawall.address).await;
+    connection.expect("the target takes connections")
+}
+
+async fn finds(setup: &Setup, time: Duration) -> load::Outcome {
+    let mut open = Vec::new();
+    for _ in 0..CLIENTS {
+        open.push(connect(setup).await);
+    }
+    let (_, open) = load::run(open, "small", time / 5).await;
+    let (outcome, _) = load::run(open, "small", time).await;
+    assert!(outcome.operations > 0, "nothing was answered");
+    outcome
+}
+
+/// Clients that wait for changes which do not come.
+struct Streams(JoinSet<()>);
+
+impl Streams {
+    /// Returns when each of them has waited once in vain.
+    async fn open(setup: &Setup) -> Self {
+        let (waited, mut waits) = mpsc::channel(STREAMS);
+        let mut streams = JoinSet::new();
+        for _ in 0..STREAMS {
+            let connection = connect(setup).await;
+            streams.spawn(follow(connection, waited.clone()));
+        }
+        for _ in 0..STREAMS {
+            waits.recv().await.expect("every stream waits");
+        }
+        Self(streams)
+    }
+
+    fn close(mut self) {
+        assert_eq!(self.0.len(), STREAMS, "a stream ended");
+        assert!(self.0.try_join_next().is_none(), "a stream ended");
+    }
+}
+
+async fn follow(mut connection: Connection, waited: mpsc::Sender<()>) {
+    let open = rawdoc! {
+        "aggregate": "small", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "bench",
+    };
+    let mut cursor = cursor_of(&connection.run(&open).await.expect("a change stream opens"));
+    let mut waited = Some(waited);
+    loop {
+        let more = rawdoc! {
+            "getMore": cursor, "collection": "small", "maxTimeMS": 1000_i64, "$db": "bench",
+        };
+        cursor = cursor_of(&connection.run(&more).await.expect("it goes on"));
+        if let Some(waited) = waited.take() {
+            waited.send(()).await.expect("somebody counts");
+        }
+    }
+}
+
+fn cursor_of(reply: &RawDocument) -> i64 {
+    let cursor = reply.get_document("cursor").expect("a cursor");
+    cursor.get_i64("id").expect("its id")
+}
+
+fn say(line: &str) {
+    writeln!(std::io::stdout().lock(), "{line}").expect("somebody reads");
+}
