@@ -252,7 +252,8 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
     let seawall = relaying(&uri, "").await;
     let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"]};
     let role = doc! {"createRole": "all", "privileges": [], "roles": ["root"]};
-    for command in [user.clone(), role] {
+    let set = doc! {"replSetInitiate": {"_id": "rs", "members": []}};
+    for command in [user.clone(), role, set, doc! {"shutdown": 1}] {
         let mut client = connect(&seawall).await;
         let reply = client.command("admin", command.clone()).await.unwrap();
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
@@ -278,7 +279,87 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
     let sent = sent
         .iter()
         .map(|r| String::from_utf8_lossy(&r.from_client).into_owned());
-    assert!(!sent.collect::<String>().contains("create"));
+    let sent = sent.collect::<String>();
+    let granted = ["create", "replSet", "shutdown"];
+    assert!(!granted.iter().any(|name| sent.contains(name)));
+}
+
+#[tokio::test]
+async fn a_login_that_is_given_up_opens_nothing_any_more() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = relaying(&uri, "").await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    for flags in [0, MORE_TO_COME] {
+        let mut client = connect(&seawall).await;
+        assert!(client.login(&login).await.unwrap().is_authenticated());
+        // Both are on their way before the first is answered.
+        let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"}).flags(flags);
+        let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
+        let both = [logout.to_bytes(), OpMsg::new(user).to_bytes()].concat();
+        client.send_bytes(&both).await.unwrap();
+        let mut codes = Vec::new();
+        for _ in 0..2 - i32::from(flags != 0) {
+            codes.push(client.read_reply().await.unwrap().code());
+        }
+        assert!(codes.contains(&Some(UNAUTHORIZED)), "{codes:?}");
+    }
+    let sent = recorder.connections();
+    let sent = sent
+        .iter()
+        .map(|r| String::from_utf8_lossy(&r.from_client).into_owned());
+    assert!(!sent.collect::<String>().contains("mallory"));
+}
+
+#[tokio::test]
+async fn what_a_server_might_read_otherwise_closes_the_relay() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", server.address());
+    let seawall = relaying(&uri, "").await;
+    // No text, in front of what is to be refused.
+    let start =
+        doc! {"saslStart": "AA", "mechanism": "MONGODB-X509", "payload": "", "$db": "$external"};
+    let mut bytes = OpMsg::new(start).to_bytes();
+    let odd = bytes.windows(2).position(|two| two == b"AA").unwrap();
+    bytes[odd..odd + 2].fill(0xff);
+    let mut client = connect(&seawall).await;
+    client.send_bytes(&bytes).await.unwrap();
+    let reply = client.read_reply().await.unwrap();
+    assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
+    // Wrapped in what a server unwraps though it should not.
+    let inner = doc! {"0": {"createUser": "mallory"}};
+    let inner: Vec<_> = inner.into_iter().map(|(_, value)| value).collect();
+    client
+        .send_query(&OpQuery::new(doc! {"$query": inner}))
+        .await
+        .unwrap();
+    assert!(matches!(client.read_reply().await, Err(RawError::Closed)));
+}
+
+#[tokio::test]
+async fn plain_bytes_do_not_pass_for_encrypted_ones() {
+    let options = Options {
+        arguments: vec!["--auth".to_owned()],
+        ..Options::default()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let toml = "deployment.relay_encrypted = true\nauth.authentication_timeout_ms = 1000\n";
+    let seawall = relaying(&uri, toml).await;
+    // A record that is the beginning of a message of an opcode that servers pass over.
+    let record = [&[0x16, 3, 1, 0, 100][..], &[0; 100]].concat();
+    let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
+    let mut client = connect(&seawall).await;
+    let bytes = [record, OpMsg::new(user).to_bytes()].concat();
+    client.send_bytes(&bytes).await.unwrap();
+    assert!(client.read_to_close().await.unwrap().is_empty());
+    let sent = recorder.connections();
+    let sent = sent
+        .iter()
+        .map(|r| String::from_utf8_lossy(&r.from_client).into_owned());
+    assert!(!sent.collect::<String>().contains("mallory"));
 }
 
 #[tokio::test]
@@ -565,6 +646,9 @@ async fn a_relayed_client_that_does_not_log_in_is_closed() {
     };
     let seawall = Seawall::start_with(&uri, options).await;
     let mut client = connect(&seawall).await;
+    // It begins as a driver's monitor does, which may stay without a login.
+    let application = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
+    client.hello(doc! {"client": application}).await.unwrap();
     let reply = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(reply.code(), Some(18), "{}", reply.body);
     assert!(client.read_to_close().await.is_ok());

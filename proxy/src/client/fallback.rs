@@ -36,6 +36,12 @@ impl Client {
         message: Message,
         reply_to: ReplyTo,
     ) -> Result<(), End> {
+        if self.handshake.is_none() {
+            self.has_to_log_in();
+        }
+        if self.handshake.is_none() {
+            return self.close("unauthenticated_connections");
+        }
         let Some(permit) = self.shared.limits.admit_relay() else {
             self.shared.observer.shed("relayed_connections");
             let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
@@ -52,7 +58,7 @@ impl Client {
             }
             Err(error) => {
                 tracing::debug!(%error, peer = %self.peer.text, "client not relayed");
-                let error = ErrorReply::new(HOST_UNREACHABLE, error.to_string());
+                let error = ErrorReply::new(HOST_UNREACHABLE, "no server for the login");
                 self.refuse(reply_to, &error).await
             }
         }

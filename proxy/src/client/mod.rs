@@ -192,9 +192,10 @@ impl Client {
         let Some(mut message) = self.read().await? else {
             return Err(End::Gone);
         };
-        let now = message.head_since.unwrap_or_else(Instant::now);
+        let mut now = message.head_since.unwrap_or_else(Instant::now);
         if message.is_head() && !can_be_streamed(&message) {
             message = Box::pin(self.complete(message)).await?;
+            now = Instant::now();
         }
         let message = match message.header.op_code {
             OpCode::Compressed => Box::pin(self.inflate(message)).await?,

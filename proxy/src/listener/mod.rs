@@ -137,6 +137,7 @@ fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst};
     let here = stream.local_addr().ok()?;
     // Without the kernel's connection tracking there is no such option, and nothing was redirected.
+    let here = SocketAddr::new(here.ip().to_canonical(), here.port());
     let original = match here {
         SocketAddr::V4(_) => ip_original_dst(stream).map(SocketAddr::V4),
         SocketAddr::V6(_) => ipv6_original_dst(stream).map(SocketAddr::V6),

@@ -19,6 +19,14 @@ pub struct ClientRow {
     pub application: Option<String>,
 }
 
+/// Longest name that is kept, in bytes: applications' have up to 128.
+const MAX_NAME_BYTES: usize = 256;
+
+fn shortened(name: &str) -> String {
+    let end = name.floor_char_boundary(MAX_NAME_BYTES.min(name.len()));
+    name.get(..end).unwrap_or_default().to_owned()
+}
+
 /// One connected client, counted and listed while it lives.
 #[derive(Debug)]
 #[must_use]
@@ -35,12 +43,12 @@ impl ConnectedClient {
 
     /// It said what it is.
     pub fn is_application(&self, name: Option<&str>) {
-        self.update(|row| row.application = name.map(str::to_owned));
+        self.update(|row| row.application = name.map(shortened));
     }
 
     /// It logged in, or out.
     pub fn is_user(&self, user: Option<String>) {
-        self.update(|row| row.user = user);
+        self.update(|row| row.user = user.as_deref().map(shortened));
     }
 
     fn update(&self, change: impl FnOnce(&mut ClientRow)) {

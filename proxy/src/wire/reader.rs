@@ -372,9 +372,19 @@ impl MessageReader {
     }
 
     async fn pass_over<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
-        let mut piece = Vec::new();
         while self.rest_bytes > 0 {
-            self.read_piece(stream, &mut piece).await?;
+            let there = self.buffer.len().min(self.rest_bytes);
+            if there > 0 {
+                self.buffer.drain(..there);
+                self.rest_bytes -= there;
+                continue;
+            }
+            self.buffer = Vec::new();
+            let more = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES));
+            let more = timeout(PARTIAL_MESSAGE_IDLE, more).await;
+            if more.map_err(|_| ReadError::Stalled)?? == 0 {
+                return Err(ReadError::Truncated);
+            }
         }
         Ok(())
     }
@@ -410,6 +420,27 @@ impl MessageReader {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+
+    /// Takes a whole TLS record, whose first bytes have been seen: type, version, length, content.
+    ///
+    /// # Errors
+    /// If the stream breaks, or ends before.
+    pub async fn take_record<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+    ) -> io::Result<Vec<u8>> {
+        let length = match self.buffer.first_chunk::<5>() {
+            Some([_, _, _, high, low]) => 5 + usize::from(u16::from_be_bytes([*high, *low])),
+            None => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        while self.buffer.len() < length {
+            if poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let behind = self.buffer.split_off(length);
+        Ok(std::mem::replace(&mut self.buffer, behind))
     }
 
     /// What has been read and not yet been given out.

@@ -8,20 +8,20 @@
 //! client ◄── replies: forwarded as they come, watched as they pass ◄─────── server
 //! ```
 //!
-//! Two things never pass, since the server behind sees Seawall in the client's place: `createUser` and
-//! `createRole` before a login (a server without users grants them to loopback), and MONGODB-X509 (the certificate
-//! that the server sees is Seawall's).
+//! Two things never pass, since the server behind sees Seawall in the client's place: before a login, `createUser` and what
+//! else a server without users grants to loopback; and MONGODB-X509, for the certificate that the server sees is
+//! Seawall's.
 
 mod replies;
 mod session;
 mod target;
 mod watch;
 
-use std::{future::pending, net::SocketAddr, sync::Arc};
+use std::{future::pending, io, net::SocketAddr, sync::Arc};
 
 use tokio::{
-    io::{AsyncWriteExt as _, copy_bidirectional},
-    time::{Instant, sleep_until},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{Peer, Shared};
@@ -37,8 +37,12 @@ use self::{
     target::{destination, leaving},
 };
 
+/// Types of TLS records that a server answers a handshake with.
+const TLS_HANDSHAKE: u8 = 0x16;
+const TLS_ALERT: u8 = 0x15;
+
 /// How a TLS handshake begins: the record's type and its major version.
-const TLS_RECORD: [u8; 2] = [0x16, 0x03];
+const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
 /// A client on its way into a relay.
 pub(super) struct Relayed {
@@ -61,8 +65,11 @@ pub async fn serve_relayed(
     let connected = shared.observer.client_connected(&peer.text);
     let mut reader = MessageReader::default();
     // One that says nothing costs no server connection.
-    let Ok(head) = reader.peek_header(&mut stream).await else {
-        return;
+    let limit = shared.settings.authentication_timeout;
+    let head = match timeout(limit, reader.peek_header(&mut stream)).await {
+        Ok(Ok(head)) => head,
+        Ok(Err(_)) => return,
+        Err(_) => return shared.observer.unobserved("authentication_timeout"),
     };
     let is_encrypted = is_encrypted(&head);
     if is_encrypted {
@@ -87,7 +94,7 @@ pub async fn serve_relayed(
         }
     };
     if is_encrypted {
-        return pass_unseen(&shared, stream, &reader, target).await;
+        return pass_unseen(&shared, stream, reader, target).await;
     }
     let relayed = Relayed {
         stream,
@@ -108,24 +115,42 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
             OpCode::Msg | OpCode::Query | OpCode::Compressed
         )
     });
-    head.starts_with(&TLS_RECORD) && !is_message
+    // SSL 3.0 is spoken by nobody, and its records could be taken for short messages.
+    let has_version = head.get(2).is_some_and(|minor| (1..=4).contains(minor));
+    head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
-/// For a client that speaks TLS with the server itself.
+/// For a client that speaks TLS with the server itself. Of its bytes only the first record passes before the server has
+/// answered in TLS too: to a server that takes it for the beginning of a message, it is that of a longer one.
 async fn pass_unseen(
     shared: &Shared,
     mut client: Stream,
-    reader: &MessageReader,
-    mut target: Target,
+    mut reader: MessageReader,
+    target: Target,
 ) {
+    let Target {
+        mut server,
+        address,
+        counted: _counted,
+    } = target;
+    let limit = shared.settings.authentication_timeout;
     let passed = async {
-        target.server.write_all(reader.buffered()).await?;
-        copy_bidirectional(&mut client, &mut target.server).await
+        let first = reader.take_record(&mut client).await?;
+        server.write_all(&first).await?;
+        let answer = timeout(limit, server.read_u8()).await??;
+        if !matches!(answer, TLS_HANDSHAKE | TLS_ALERT) {
+            shared.observer.unobserved("relay_not_encrypted");
+            return Ok(());
+        }
+        client.write_all(&[answer]).await?;
+        server.write_all(reader.buffered()).await?;
+        copy_bidirectional(&mut client, &mut server).await?;
+        io::Result::Ok(())
     };
     tokio::select! {
         // Whichever side ended it, there is nobody to tell.
         _ = passed => {}
-        () = leaving(shared, target.address.as_ref()) => {}
+        () = leaving(shared, address.as_ref()) => {}
     }
 }
 
@@ -143,7 +168,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         first,
         handshake,
     } = relayed;
-    let session = Session::new(shared, &connected);
+    let session = Session::new(shared, &connected, handshake.is_some());
     let outstays = async {
         if let Some((permit, deadline)) = handshake {
             sleep_until(deadline).await;
@@ -156,7 +181,10 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     };
     tokio::select! {
         () = session.run(stream, reader, first, server) => {}
-        () = leaving(shared, address.as_ref()) => shared.observer.unobserved("relay_server_changed"),
+        () = leaving(shared, address.as_ref()) => {
+            session.abandon();
+            shared.observer.unobserved("relay_server_changed");
+        }
         () = outstays => shared.observer.unobserved("authentication_timeout"),
     }
 }

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     client::{Shared, streaming::can_be_streamed},
     observe::ConnectedClient,
-    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, Stream},
+    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, SectionWalk, Stream},
 };
 
 /// Requests that may await their replies; beyond it the client is not read from.
@@ -34,12 +34,15 @@ pub(super) struct Session<'a> {
     watch: Mutex<Watch<'a>>,
     /// A reply has come, so that another request may be sent.
     has_room: Notify,
+    needs_login: bool,
 }
 
 /// Why a direction ended.
 enum Ended {
     /// This side has nothing more to say.
     Peer,
+    /// The server takes nothing more, but may have answered what it took.
+    Server,
     /// The relay has to be closed.
     Broken,
 }
@@ -47,8 +50,14 @@ enum Ended {
 type ClientWriter = Turn<WriteHalf<Stream>>;
 
 impl<'a> Session<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, connected: &'a ConnectedClient) -> Self {
+    /// `needs_login` where the client is known to have to.
+    pub(super) fn new(
+        shared: &'a Arc<Shared>,
+        connected: &'a ConnectedClient,
+        needs_login: bool,
+    ) -> Self {
         Self {
+            needs_login,
             shared,
             watch: Mutex::new(Watch::new(shared, connected)),
             has_room: Notify::new(),
@@ -77,10 +86,20 @@ impl<'a> Session<'a> {
             ended = requests => ended,
             _ = &mut replies => return,
         };
-        if matches!(ended, Ended::Peer) && to_server.shutdown().await.is_ok() {
-            // What the client sent before it left reaches the server, which now ends by itself.
-            drop(timeout(LEAVE_LIMIT, replies).await);
+        let leave = async {
+            if matches!(ended, Ended::Peer) {
+                // What the client sent before it left reaches the server, which now ends by itself.
+                drop(to_server.shutdown().await);
+            }
+        };
+        if !matches!(ended, Ended::Broken) {
+            drop(timeout(LEAVE_LIMIT, async { tokio::join!(leave, replies) }).await);
         }
+    }
+
+    /// The relay ends while the client waits.
+    pub(super) fn abandon(&self) {
+        self.watch.lock().server_ended(Instant::now());
     }
 
     async fn requests(
@@ -107,7 +126,8 @@ impl<'a> Session<'a> {
             match self.judge(&message).await {
                 Verdict::Pass => {}
                 Verdict::Refuse(reply) => {
-                    if to_client.lock().await.write_all(&reply).await.is_err() {
+                    let reply = reply.unwrap_or_default();
+                    if self.answer(&reply, to_client).await.is_err() {
                         return Ended::Broken;
                     }
                     continue;
@@ -117,12 +137,9 @@ impl<'a> Session<'a> {
                     return Ended::Broken;
                 }
             }
-            if self
-                .forward(&message, &mut reader, client, server)
-                .await
-                .is_err()
-            {
-                return Ended::Broken;
+            let sent = self.forward(&message, &mut reader, client, server);
+            if let Err(ended) = sent.await {
+                return ended;
             }
             self.watch.lock().forwarded(Instant::now());
         }
@@ -134,7 +151,7 @@ impl<'a> Session<'a> {
         client: &mut ReadHalf<Stream>,
     ) -> Result<Option<Message>, ()> {
         let budget = &self.shared.budget;
-        let message = match reader.next(client, MAX_MESSAGE_BYTES, budget).await {
+        let message = match reader.next(client, self.max_message_bytes(), budget).await {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(None),
             Err(error) => {
@@ -149,6 +166,14 @@ impl<'a> Session<'a> {
         whole
             .map(Some)
             .map_err(|error| tracing::debug!(%error, "relayed client"))
+    }
+
+    /// Strangers must not hold memory, where it is known that a client has to log in.
+    fn max_message_bytes(&self) -> usize {
+        match self.needs_login && !self.is_authenticated() {
+            true => self.shared.settings.pre_auth_message_bytes,
+            false => MAX_MESSAGE_BYTES,
+        }
     }
 
     async fn judge(&self, message: &Message) -> Verdict {
@@ -171,18 +196,53 @@ impl<'a> Session<'a> {
         reader: &mut MessageReader,
         client: &mut ReadHalf<Stream>,
         server: &mut WriteHalf<Stream>,
-    ) -> io::Result<()> {
-        server.write_all(&message.bytes).await?;
-        let mut piece = Vec::new();
-        while message.is_head() {
-            let read = reader.read_piece(client, &mut piece).await;
-            read.map_err(io::Error::other)?;
-            if piece.is_empty() {
-                break;
-            }
-            server.write_all(&piece).await?;
+    ) -> Result<(), Ended> {
+        let gone = |_: io::Error| Ended::Server;
+        server.write_all(&message.bytes).await.map_err(gone)?;
+        if message.is_head() {
+            self.forward_rest(message, reader, client, server).await?;
         }
-        server.flush().await
+        server.flush().await.map_err(gone)
+    }
+
+    async fn forward_rest(
+        &self,
+        head: &Message,
+        reader: &mut MessageReader,
+        client: &mut ReadHalf<Stream>,
+        server: &mut WriteHalf<Stream>,
+    ) -> Result<(), Ended> {
+        let parsed = OpMsg::parse_head(&head.bytes).map_err(|_| Ended::Broken)?;
+        let behind_body = parsed.body_offset + parsed.body.len();
+        let mut walk = SectionWalk::new(head.header.message_length - behind_body);
+        let mut check = |bytes: &[u8]| {
+            walk.feed(bytes).map_err(|_| {
+                self.shared.observer.unobserved("relay_malformed");
+                Ended::Broken
+            })
+        };
+        check(head.bytes.get(behind_body..).unwrap_or_default())?;
+        let mut piece = Vec::new();
+        loop {
+            let read = reader.read_piece(client, &mut piece).await;
+            read.map_err(|_| Ended::Broken)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            check(&piece)?;
+            server.write_all(&piece).await.map_err(|_| Ended::Server)?;
+        }
+    }
+
+    /// A reply of Seawall's own, in its turn.
+    async fn answer(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
+        let limit = self.shared.settings.client_write_idle_timeout;
+        let answered = timeout(limit, async {
+            let mut client = to_client.lock().await;
+            client.write_all(reply).await?;
+            client.flush().await
+        });
+        answered.await?
     }
 
     /// Forwards what the server sends as it comes. A reply of Seawall's own gets its turn between two of them.

@@ -17,11 +17,21 @@ use crate::{
     observe::{ConnectedClient, Observation, Outcome, Phase},
     pins::CursorPin,
     shape::Input,
-    wire::{Header, Message, OpCode, OpMsg, OpQuery},
+    wire::{Element, Elements, Header, Message, OpCode, OpMsg, OpQuery},
 };
 
 /// The mechanism whose proof is the certificate of the connection: a server would see Seawall's.
 const X509: &str = "MONGODB-X509";
+
+/// What a server that has no users yet grants to whoever comes from its own host.
+const GRANTED_TO_LOOPBACK: [&[u8]; 6] = [
+    b"createUser",
+    b"createRole",
+    b"addShard",
+    b"replSetInitiate",
+    b"replSetReconfig",
+    b"shutdown",
+];
 
 /// Mechanisms as metrics name them; others are `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
@@ -29,8 +39,8 @@ const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"]
 /// What becomes of a request.
 pub(super) enum Verdict {
     Pass,
-    /// It is answered here instead.
-    Refuse(Vec<u8>),
+    /// It is answered here instead, if it wants an answer.
+    Refuse(Option<Vec<u8>>),
     /// Its client has to be closed.
     Close(&'static str),
 }
@@ -108,18 +118,24 @@ impl<'a> Watch<'a> {
         match message.header.op_code {
             OpCode::Msg => self.msg(message, now),
             OpCode::Query => self.query(message, now),
-            OpCode::Reply | OpCode::Compressed | OpCode::Other(_) => {
-                self.not_followed("relay_opcode")
-            }
+            OpCode::Reply | OpCode::Compressed | OpCode::Other(_) => self.legacy(),
         }
     }
 
-    /// What cannot be understood passes, but not before a login: it might be understood otherwise behind.
+    /// What cannot be understood here might be understood otherwise behind.
     fn not_followed(&self, reason: &'static str) -> Verdict {
         self.shared.observer.unobserved(reason);
+        Verdict::Close(reason)
+    }
+
+    /// A legacy opcode that carries no command passes, but not before a login.
+    fn legacy(&self) -> Verdict {
         match self.is_authenticated {
-            true => Verdict::Pass,
-            false => Verdict::Close(reason),
+            true => {
+                self.shared.observer.unobserved("relay_opcode");
+                Verdict::Pass
+            }
+            false => self.not_followed("relay_opcode"),
         }
     }
 
@@ -137,7 +153,8 @@ impl<'a> Watch<'a> {
         let flags = parsed.flags;
         if let Some(error) = self.refusal(&command) {
             let reply_to = ReplyTo::of(message, Form::Msg { flags });
-            return Verdict::Refuse(reply_to.encode(0, &error.to_document()));
+            let reply = reply_to.encode(0, &error.to_document());
+            return Verdict::Refuse(Some(reply).filter(|_| !reply_to.is_unwanted()));
         }
         let sequences = sequences(&parsed);
         let count = parsed.sequences().count();
@@ -154,14 +171,22 @@ impl<'a> Watch<'a> {
         let db = query.as_ref().and_then(OpQuery::command_database);
         let db = db.and_then(|db| std::str::from_utf8(db).ok());
         let (Some(query), Some(db)) = (&query, db) else {
-            return self.not_followed("relay_opcode");
+            return self.legacy();
         };
+        // A server may unwrap what is not of the type that it should be of.
+        let first = Elements::of(query.query).next().and_then(Result::ok);
+        let is_odd = |first: &Element<'_>| {
+            matches!(first.name, b"$query" | b"query") && first.value.as_document().is_none()
+        };
+        if first.as_ref().is_some_and(is_odd) {
+            return self.not_followed("relay_malformed");
+        }
         let Ok(command) = Command::inspect_legacy(query.query, db) else {
             return self.not_followed("relay_malformed");
         };
         if let Some(error) = self.refusal(&command) {
             let reply_to = ReplyTo::of(message, Form::Query);
-            return Verdict::Refuse(reply_to.encode(0, &error.to_document()));
+            return Verdict::Refuse(Some(reply_to.encode(0, &error.to_document())));
         }
         let input = Input {
             body: command.body,
@@ -173,19 +198,15 @@ impl<'a> Watch<'a> {
 
     /// Why a request must not reach the server, if it must not.
     fn refusal(&self, command: &Command<'_>) -> Option<ErrorReply> {
-        let makes_users = matches!(command.name, b"createUser" | b"createRole");
-        if makes_users && !self.is_authenticated {
+        if GRANTED_TO_LOOPBACK.contains(&command.name) && !self.is_authenticated {
             return Some(requires_authentication(command.name_str()));
         }
-        let body = RawDocument::from_bytes(command.body).ok()?;
-        let speculative = || body.get_document("speculativeAuthenticate").ok();
         let is_x509 = match command.class {
             Class::Handshake(Handshake::Authenticate) => true,
-            Class::Handshake(Handshake::SaslStart) => is_x509(body),
-            Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => speculative()
-                .is_some_and(|start| {
-                    is_x509(start) || start.get("authenticate").is_ok_and(|first| first.is_some())
-                }),
+            Class::Handshake(Handshake::SaslStart) => may_be_x509(command.body),
+            Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
+                speculates_x509(command.body)
+            }
             _ => false,
         };
         let message = "MONGODB-X509 is not available through a relay";
@@ -219,6 +240,10 @@ impl<'a> Watch<'a> {
         let pin = cursor.and_then(|id| self.shared.relay_pins.cursor(id, now));
         if let Some(origin) = pin.and_then(|pin| pin.origin) {
             observation.attribute_to(origin);
+        }
+        if step == Step::Logout {
+            // From now on, whatever its reply says: another request may be on its way already.
+            self.is_authenticated = false;
         }
         self.note_login(step, command, now);
         observation.enter(Phase::Forward, now);
@@ -255,19 +280,23 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The last byte of the request that came last has been written.
+    /// The last byte of the request that is being sent on has been written.
     pub(super) fn forwarded(&mut self, now: Instant) {
-        let Some(mut last) = self.pending.pop_back() else {
+        let mut asked = self.pending.iter();
+        let Some(place) = asked.position(|p| p.observation.phase() == Phase::Forward) else {
             return;
         };
-        if last.is_unanswered {
-            last.observation.finish(Outcome::Ok, now);
-            return;
+        if self
+            .pending
+            .get(place)
+            .is_some_and(|sent| sent.is_unanswered)
+        {
+            if let Some(sent) = self.pending.remove(place) {
+                sent.observation.finish(Outcome::Ok, now);
+            }
+        } else if let Some(sent) = self.pending.get_mut(place) {
+            sent.observation.enter(Phase::Server, now);
         }
-        if last.observation.phase() == Phase::Forward {
-            last.observation.enter(Phase::Server, now);
-        }
-        self.pending.push_back(last);
     }
 
     /// Whether the reply to a request has to be seen whole.
@@ -345,10 +374,7 @@ impl<'a> Watch<'a> {
                 let empty = RawDocumentBuf::new();
                 self.note_conversation(reply.document.as_deref().unwrap_or(&empty), is_ok);
             }
-            Step::Logout => {
-                self.is_authenticated = false;
-                self.connected.is_user(None);
-            }
+            Step::Logout => self.connected.is_user(None),
             Step::Other => {}
         }
     }
@@ -371,7 +397,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// The server has ended: what is under way has no reply.
+    /// The server has ended, or is left: what is under way has no reply.
     pub(super) fn server_ended(&mut self, now: Instant) {
         for pending in self.pending.drain(..) {
             pending.observation.finish(Outcome::ServerFailed, now);
@@ -394,8 +420,22 @@ impl Login {
     }
 }
 
-fn is_x509(start: &RawDocument) -> bool {
-    start.get_str("mechanism").is_ok_and(|name| name == X509)
+/// Whether a `saslStart` names this mechanism; looked for as loosely as a server might.
+fn may_be_x509(start: &[u8]) -> bool {
+    let elements = Elements::of(start).map_while(Result::ok);
+    let mut named = elements.filter(|element| element.name == b"mechanism");
+    named.any(|element| element.value.as_str().is_none_or(|name| name == X509))
+}
+
+fn speculates_x509(hello: &[u8]) -> bool {
+    let elements = Elements::of(hello).map_while(Result::ok);
+    let mut starts = elements.filter(|element| element.name == b"speculativeAuthenticate");
+    starts.any(|start| {
+        let Some(start) = start.value.as_document() else {
+            return true;
+        };
+        may_be_x509(start) || Elements::find(start, "authenticate").is_some()
+    })
 }
 
 fn step(command: &Command<'_>) -> Step {
