@@ -406,20 +406,26 @@ impl NewUser {
     }
 }
 
-/// Makes a user, known to a majority when this returns; `client` is the root user's.
+/// Makes a user, known to every member when this returns; `client` is the root user's.
 pub async fn create_user(client: &Client, user: &NewUser) -> Result<(), Error> {
     let mechanisms: Vec<_> = user
         .mechanisms
         .iter()
         .map(|mechanism| mechanism.name())
         .collect();
+    let hello = client
+        .database("admin")
+        .run_command(doc! {"hello": 1})
+        .await?;
+    // A majority would leave a member that does not know the user yet, and refuses its first read there.
+    let members = hello.get_array("hosts").map_or(1, Vec::len);
     let command = doc! {
         "createUser": &user.name,
         "pwd": &user.password,
         "mechanisms": mechanisms,
         "roles": &user.roles,
         "authenticationRestrictions": &user.restrictions,
-        "writeConcern": { "w": "majority" },
+        "writeConcern": { "w": i32::try_from(members).unwrap_or(1), "wtimeout": 30_000 },
     };
     client.database(&user.db).run_command(command).await?;
     Ok(())
