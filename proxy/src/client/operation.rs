@@ -596,7 +596,8 @@ impl Operation<'_> {
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
             let server = &mut checkout.connection().stream;
-            forward_rest(end, server, self.message, self.parsed).await?;
+            let ClientEnd { reader, stream, .. } = end;
+            forward_rest(reader, *stream, server, self.message, self.parsed).await?;
         }
         Ok(())
     }

@@ -8,14 +8,13 @@
 
 use std::io;
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use super::forward::ClientEnd;
 use crate::{
     shape::MAX_STATEMENTS,
     wire::{
-        Elements, HEADER_BYTES, Message, MessageError, OpMsg, ReadError, SectionWalk, Stream,
-        document_at,
+        Elements, HEADER_BYTES, Message, MessageError, MessageReader, OpMsg, ReadError,
+        SectionWalk, document_at,
     },
 };
 
@@ -58,10 +57,11 @@ pub(super) enum StreamError {
     Malformed(MessageError),
 }
 
-/// Forwards what is left of a request whose head has been written.
+/// Forwards what is left of a request whose head has been written, checking its sections as they pass.
 pub(super) async fn forward_rest(
-    client: &mut ClientEnd<'_>,
-    server: &mut Stream,
+    reader: &mut MessageReader,
+    client: &mut (impl AsyncRead + Unpin),
+    server: &mut (impl AsyncWrite + Unpin),
     head: &Message,
     parsed: &OpMsg<'_>,
 ) -> Result<(), StreamError> {
@@ -75,7 +75,7 @@ pub(super) async fn forward_rest(
         .map_err(StreamError::Malformed)?;
     let mut piece = Vec::new();
     loop {
-        let read = client.reader.read_piece(client.stream, &mut piece).await;
+        let read = reader.read_piece(client, &mut piece).await;
         read.map_err(StreamError::Client)?;
         if piece.is_empty() {
             return server.flush().await.map_err(StreamError::Server);
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::{
         shape::{Input, Sequence, fingerprint},
-        wire::{Header, MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpCode},
+        wire::{Header, MAX_MESSAGE_BYTES, MemoryBudget, OpCode},
     };
 
     fn request(body: &Document, identifier: &str, documents: &[Document]) -> Vec<u8> {

@@ -14,9 +14,12 @@ use super::{
     watch::{Verdict, Watch},
 };
 use crate::{
-    client::{Shared, streaming::can_be_streamed},
+    client::{
+        Shared,
+        streaming::{StreamError, can_be_streamed, forward_rest},
+    },
     observe::ConnectedClient,
-    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, SectionWalk, Stream},
+    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, Stream},
 };
 
 /// Requests that may await their replies; beyond it the client is not read from.
@@ -200,37 +203,21 @@ impl<'a> Session<'a> {
         let gone = |_: io::Error| Ended::Server;
         server.write_all(&message.bytes).await.map_err(gone)?;
         if message.is_head() {
-            self.forward_rest(message, reader, client, server).await?;
+            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Broken)?;
+            let rest = forward_rest(reader, client, server, message, &parsed).await;
+            rest.map_err(|error| self.not_forwarded(&error))?;
         }
         server.flush().await.map_err(gone)
     }
 
-    async fn forward_rest(
-        &self,
-        head: &Message,
-        reader: &mut MessageReader,
-        client: &mut ReadHalf<Stream>,
-        server: &mut WriteHalf<Stream>,
-    ) -> Result<(), Ended> {
-        let parsed = OpMsg::parse_head(&head.bytes).map_err(|_| Ended::Broken)?;
-        let behind_body = parsed.body_offset + parsed.body.len();
-        let mut walk = SectionWalk::new(head.header.message_length - behind_body);
-        let mut check = |bytes: &[u8]| {
-            walk.feed(bytes).map_err(|_| {
+    fn not_forwarded(&self, error: &StreamError) -> Ended {
+        match error {
+            StreamError::Server(_) => Ended::Server,
+            StreamError::Client(_) => Ended::Broken,
+            StreamError::Malformed(_) => {
                 self.shared.observer.unobserved("relay_malformed");
                 Ended::Broken
-            })
-        };
-        check(head.bytes.get(behind_body..).unwrap_or_default())?;
-        let mut piece = Vec::new();
-        loop {
-            let read = reader.read_piece(client, &mut piece).await;
-            read.map_err(|_| Ended::Broken)?;
-            if piece.is_empty() {
-                return Ok(());
             }
-            check(&piece)?;
-            server.write_all(&piece).await.map_err(|_| Ended::Server)?;
         }
     }
 
