@@ -90,6 +90,37 @@ async fn a_deployment_that_is_down_is_waited_for() {
     assert!(hello.is_ok(), "{hello:?}");
 }
 
+/// What a hello says, but for the time.
+async fn greeting(client: &mut RawClient) -> Document {
+    let mut hello = client.hello(doc! {}).await.unwrap().body;
+    hello.remove("localTime");
+    hello
+}
+
+#[tokio::test]
+async fn a_hello_says_the_same_while_no_server_is_up() {
+    let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let standalone = Standalone::start(Options::default()).await.unwrap();
+    let deployments = [
+        (set.uri(), set.members().first().unwrap()),
+        (standalone.uri(), standalone.mongod()),
+    ];
+    for (uri, mongod) in deployments {
+        let seawall = Seawall::start_with(&uri, with("deployment.heartbeat_frequency_ms = 500"));
+        let seawall = seawall.await;
+        let mut client = connect(&seawall).await;
+        let before = greeting(&mut client).await;
+        mongod.kill().await.unwrap();
+        let is_down = async || {
+            let topology = seawall.api("/api/v1/topology").await;
+            let kinds: Vec<_> = topology["servers"].as_array().unwrap().iter().collect();
+            kinds.iter().all(|server| server["type"] == "Unknown")
+        };
+        eventually(LIMIT, is_down).await.unwrap();
+        assert_eq!(greeting(&mut client).await, before, "{uri}");
+    }
+}
+
 #[tokio::test]
 async fn clients_that_came_before_an_open_deployment_was_seen_are_served() {
     let mut server = Standalone::start(Options::default()).await.unwrap();

@@ -246,7 +246,7 @@ impl Greeting<'_> {
     /// on one connection and recover from a state change in half a second.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
-        let is_standalone = self.description.is_standalone();
+        let is_standalone = self.description.is_standalone;
         let writable = if hello.is_legacy {
             cstr!("ismaster")
         } else {
@@ -272,7 +272,7 @@ impl Greeting<'_> {
         let timeout = timeouts.min().unwrap_or(SESSION_TIMEOUT_MINUTES);
         reply.append(cstr!("logicalSessionTimeoutMinutes"), timeout);
         reply.append(cstr!("connectionId"), self.connection_id);
-        let max_wire_version = self.description.max_wire_version().min(MAX_WIRE_VERSION);
+        let max_wire_version = self.description.max_wire_version.min(MAX_WIRE_VERSION);
         reply.append(cstr!("minWireVersion"), 0);
         reply.append(cstr!("maxWireVersion"), max_wire_version);
         if is_standalone {

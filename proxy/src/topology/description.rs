@@ -132,25 +132,14 @@ pub struct Description {
     pub heartbeat_frequency: Duration,
     /// Whether any server was ever seen.
     pub was_seen: bool,
+    /// Whether it is one mongod without a replica set, when last seen: it refuses `txnNumber`, so clients must know.
+    pub is_standalone: bool,
+    /// The highest wire version that all servers spoke when last seen. While none is up clients are told what they
+    /// were told before: a lower one would have drivers give the deployment up as incompatible.
+    pub max_wire_version: i32,
 }
 
 impl Description {
-    /// The highest wire version that all servers speak.
-    pub fn max_wire_version(&self) -> i32 {
-        let known = self.servers.iter().filter(|s| s.kind.holds_data());
-        let versions = known.map(|s| s.probe.max_wire_version).filter(|v| *v > 0);
-        versions.min().unwrap_or(0)
-    }
-
-    /// Whether it is one mongod without a replica set: it refuses `txnNumber`, so clients must know.
-    pub fn is_standalone(&self) -> bool {
-        self.kind == Kind::Single
-            && self
-                .servers
-                .iter()
-                .any(|server| server.kind == ServerKind::Standalone)
-    }
-
     /// Whether some server can be used now.
     pub fn is_available(&self) -> bool {
         self.servers.iter().any(Server::is_usable)

@@ -83,6 +83,25 @@ struct State {
     set_name: Option<String>,
     members: HashMap<ServerAddress, Member>,
     was_seen: bool,
+    is_standalone: bool,
+    max_wire_version: i32,
+}
+
+impl State {
+    /// Takes in what is known of the servers now; where nothing is, what was known stays.
+    fn remember_servers(&mut self) {
+        let servers = || self.members.values().map(|member| &member.server);
+        let versions = servers().map(|server| server.probe.max_wire_version);
+        let lowest = versions.filter(|version| *version > 0).min();
+        let kinds = || servers().map(|server| server.kind);
+        let is_seen = kinds().any(|kind| kind != ServerKind::Unknown);
+        let is_standalone = kinds().any(|kind| kind == ServerKind::Standalone);
+        self.max_wire_version = lowest.unwrap_or(self.max_wire_version);
+        if is_seen {
+            self.was_seen = true;
+            self.is_standalone = is_standalone;
+        }
+    }
 }
 
 /// The live view of the deployment.
@@ -283,11 +302,12 @@ impl Topology {
         let mut state = self.state.lock();
         if let Some(member) = state.members.get_mut(address) {
             change(member);
-            self.publish(&state);
+            self.publish(&mut state);
         }
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &mut State) {
+        state.remember_servers();
         let mut members: Vec<_> = state.members.values().collect();
         members.sort_by(|a, b| a.server.address.cmp(&b.server.address));
         let description = Description {
@@ -296,6 +316,8 @@ impl Topology {
             servers: members.iter().map(|member| member.server.clone()).collect(),
             heartbeat_frequency: self.settings.heartbeat_frequency,
             was_seen: state.was_seen,
+            is_standalone: state.is_standalone,
+            max_wire_version: state.max_wire_version,
         };
         let pools = members
             .iter()

@@ -192,11 +192,7 @@ impl Topology {
                 .or_insert_with(|| self.member(address));
             member.take_over(&server);
         }
-        state.was_seen |= state
-            .members
-            .values()
-            .any(|m| m.server.kind != ServerKind::Unknown);
-        self.publish(&state);
+        self.publish(&mut state);
     }
 
     fn member(self: &Arc<Self>, address: ServerAddress) -> Member {

@@ -187,6 +187,7 @@ mod tests {
             ],
             heartbeat_frequency: Duration::from_secs(10),
             was_seen: true,
+            ..Description::default()
         }
     }
 
