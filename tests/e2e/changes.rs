@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bson::doc;
+use futures_util::future::join_all;
 use mongodb::Client;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, create_user},
-    raw::{KeyCache, Login, Mechanism},
+    raw::{KeyCache, Login, Mechanism, Outcome, Start},
     recorder::Cut,
     seawall::Seawall,
 };
@@ -55,6 +56,28 @@ async fn a_changed_password_refuses_one_login_at_most_and_the_old_one_fails() {
             // As at a server: who is connected goes on.
             assert!(find(&mut connected, &user.name).await.is_ok());
             old = new;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_changed_password_refuses_one_at_most_of_many_logins_at_once() {
+    let seawall = seawall("").await;
+    let root = root().await;
+    for start in [Start::Command, Start::SpeculativeHello] {
+        let user = writer().await;
+        logged_in(&seawall, &user.login()).await;
+        for turn in 0..4 {
+            let new = format!("secret-{turn}");
+            update_user(&root, &user, doc! { "pwd": &new }).await;
+            let login = with_password(&user, &new).start(start);
+            let logins = (0..10).map(|_| log_in(&seawall, &login));
+            let outcomes = join_all(logins).await;
+            let is_refused = |(_, outcome): &&(_, Outcome)| outcome.code() == Some(18);
+            let refused = outcomes.iter().filter(is_refused).count();
+            assert!(refused <= 1, "{refused} refused");
+            let authenticated = outcomes.iter().filter(|(_, o)| o.is_authenticated());
+            assert_eq!(authenticated.count(), outcomes.len() - refused);
         }
     }
 }

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, watch},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 
 use crate::{
@@ -38,8 +38,8 @@ pub(super) use self::{
     store::{Known, Reading, UserName, login_of},
 };
 
-/// Keys older than this are read again before they are used.
-const FRESH_FOR: Duration = Duration::from_secs(1);
+/// Time between two readings of a user's keys, so that many logins at once share them.
+const READING_PACE: Duration = Duration::from_millis(5);
 
 /// How long a login waits for that; then the cached keys serve.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
@@ -182,16 +182,14 @@ impl Credentials {
     /// Fresh keys without waiting, for an answer that must not wait; starts a reading if they are not fresh.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         let known = self.store.lock().known(user, now)?;
-        if self.is_fresh(&known, now) {
+        if self.has_configured_keys(user) {
             return Some(known);
+        }
+        if known.is_fresh(now) {
+            return self.store.lock().on_trust(user, now);
         }
         self.read_again(user, &known.identity);
         None
-    }
-
-    fn is_fresh(&self, known: &Known, now: Instant) -> bool {
-        let age = now.saturating_duration_since(known.confirmed_at);
-        !known.is_doubted() && (age < FRESH_FOR || self.has_configured_keys(&known.credentials))
     }
 
     /// What a login of `user` goes on with.
@@ -215,21 +213,33 @@ impl Credentials {
         }
     }
 
-    /// Known keys, read again if they are old, within a short limit.
+    /// Known keys: fresh ones on trust, or such as were read since the login began, within a short limit; in the
+    /// end those that are known then.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
-        let now = Instant::now();
-        let known = self.store.lock().known(user, now)?;
-        if self.is_fresh(&known, now) {
-            return Some(known);
+        let began = Instant::now();
+        // A reading that was under way already, and one begun since.
+        for _ in 0..2 {
+            let now = Instant::now();
+            let known = self.store.lock().known(user, now)?;
+            let is_confirmed = known.confirmed_at >= began && !known.is_doubted();
+            if is_confirmed || self.has_configured_keys(user) {
+                return Some(known);
+            }
+            if known.is_fresh(now)
+                && let Some(lent) = self.store.lock().on_trust(user, now)
+            {
+                return Some(lent);
+            }
+            let limit = match known.is_doubted() {
+                true => DOUBTED_LIMIT,
+                false => FRESHEN_LIMIT,
+            };
+            let mut done = self.read_again(user, &known.identity);
+            let read = timeout_at(began + limit, done.wait_for(|done| *done)).await;
+            if read.is_err() {
+                break;
+            }
         }
-        let limit = if known.is_doubted() {
-            DOUBTED_LIMIT
-        } else {
-            FRESHEN_LIMIT
-        };
-        let mut done = self.read_again(user, &known.identity);
-        // In time or not: what is known then decides.
-        drop(timeout(limit, done.wait_for(|done| *done)).await);
         self.store.lock().known(user, Instant::now())
     }
 
@@ -248,6 +258,10 @@ impl Credentials {
         drop(readings);
         let (me, user, identity) = (Arc::clone(self), user.clone(), Arc::clone(identity));
         self.runtime.spawn(async move {
+            let last = me.store.lock().known(&user, Instant::now());
+            if let Some(last) = last {
+                sleep_until(last.confirmed_at + READING_PACE).await;
+            }
             // What is doubted while the first reading runs needs a second one, begun after it.
             for _ in 0..2 {
                 let asked_at = Instant::now();
@@ -289,6 +303,9 @@ impl Credentials {
 
     /// A proof failed: perhaps the password was changed.
     pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
+        if self.has_configured_keys(user) {
+            return;
+        }
         self.store.lock().doubt(user, Instant::now());
         drop(self.read_again(user, identity));
     }

@@ -91,12 +91,8 @@ impl Credentials {
     }
 
     /// Whether a user's keys stand in the configuration: then no server is asked for them.
-    pub(super) fn has_configured_keys(&self, credentials: &auth::Credentials) -> bool {
-        let user = UserName {
-            name: credentials.name.clone(),
-            source: credentials.source.clone(),
-        };
-        matches!(self.configured(&user), Some(UserSecret::Keys { .. }))
+    pub(super) fn has_configured_keys(&self, user: &UserName) -> bool {
+        matches!(self.configured(user), Some(UserSecret::Keys { .. }))
     }
 
     /// Makes configured keys known.

@@ -1,10 +1,18 @@
 //! What is known of users: plain data, bounded. No I/O, no clock.
 
-use std::{collections::HashMap, hash::Hash, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use crate::auth::{self, ClientKey, Identity, Login, Mechanism, ScramKeys, Standing};
+
+/// Keys older than this are read again before they are used.
+const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// How long a name that the servers do not know is refused without asking again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
@@ -28,12 +36,21 @@ pub(in crate::client) struct Known {
     pub(in crate::client) confirmed_at: Instant,
     /// When a proof last failed against these keys, if they have not been confirmed since.
     doubted_at: Option<Instant>,
+    /// Held by the one login that goes on with these keys on trust.
+    trust: Option<Arc<()>>,
+    on_trust: Weak<()>,
 }
 
 impl Known {
     /// Whether a proof failed against these keys, and they have not been confirmed since.
     pub(in crate::client) fn is_doubted(&self) -> bool {
         self.doubted_at.is_some()
+    }
+
+    /// Whether they were confirmed so lately that one login may go on with them on trust.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.confirmed_at);
+        !self.is_doubted() && age < FRESH_FOR
     }
 }
 
@@ -81,6 +98,19 @@ impl Store {
             return None;
         }
         self.known.get(user).cloned()
+    }
+
+    /// Known keys for a login that goes on without asking whether they changed meanwhile. One login of a user at
+    /// a time, until it is dropped: if they did change, its failure is the one that the others learn from.
+    pub(super) fn on_trust(&mut self, user: &UserName, now: Instant) -> Option<Known> {
+        let mut lent = self.known(user, now)?;
+        if lent.on_trust.strong_count() > 0 {
+            return None;
+        }
+        let trust = Arc::new(());
+        self.known.get_mut(user)?.on_trust = Arc::downgrade(&trust);
+        lent.trust = Some(trust);
+        Some(lent)
     }
 
     pub(super) fn is_unknown(&self, user: &UserName, mechanism: Mechanism, now: Instant) -> bool {
@@ -160,6 +190,8 @@ impl Store {
             credentials: Arc::new(credentials),
             confirmed_at: now,
             doubted_at,
+            trust: None,
+            on_trust: Weak::new(),
         };
         bounded(&mut self.known, self.max_users, |known| {
             now.saturating_duration_since(known.confirmed_at) < self.max_stale
@@ -328,6 +360,22 @@ mod tests {
         let asked = began + Duration::from_millis(3);
         store.confirm(&user("u"), &known.identity, reading(), asked);
         assert!(!store.is_doubted(&user("u")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_login_at_a_time_goes_on_with_keys_on_trust() {
+        let (mut store, now) = (store(), Instant::now());
+        learn(&mut store, "u", "one", 1, now);
+        let first = store.on_trust(&user("u"), now);
+        assert!(first.is_some());
+        assert!(store.on_trust(&user("u"), now).is_none());
+        drop(first);
+        let second = store.on_trust(&user("u"), now);
+        assert!(second.is_some());
+        // Keys that have just been read are others to trust.
+        learn(&mut store, "u", "one", 1, now);
+        assert!(store.on_trust(&user("u"), now).is_some());
+        drop(second);
     }
 
     #[tokio::test(start_paused = true)]
