@@ -1,36 +1,26 @@
 //! The primary is killed under load, again and again: nothing acknowledged is lost, and no application notices.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
-use futures_util::TryStreamExt;
 use mongodb::{
-    Client, Collection,
-    bson::{Document, doc},
+    Client,
+    bson::Document,
     change_stream::{
         ChangeStream,
         event::{ChangeStreamEvent, OperationType},
     },
-    options::{ClientOptions, Credential, ReadPreference, WriteConcern},
+    options::{ClientOptions, Credential, WriteConcern},
 };
 use seawall_tests::{
     eventually::eventually,
+    failover::{LIMIT, assert_stored, fail_over, kills, write},
     mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
     seawall::Seawall,
 };
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
-const LIMIT: Duration = Duration::from_secs(90);
-
-/// Kills in `cargo test`; the full count is `SEAWALL_FAILOVERS=10`.
-const KILLS: usize = 2;
-
-const DRIVERS: usize = 4;
-const WRITERS_A_DRIVER: usize = 3;
-
-fn kills() -> usize {
-    let count = std::env::var("SEAWALL_FAILOVERS").ok();
-    count.map_or(KILLS, |count| count.parse().unwrap())
-}
+const CLIENTS: usize = 4;
+const DATABASE: &str = "failover";
 
 async fn driver(uri: &str) -> Client {
     let mut options = ClientOptions::parse(uri).await.unwrap();
@@ -38,34 +28,6 @@ async fn driver(uri: &str) -> Client {
     options.credential = Some(credential.password(ROOT_PASSWORD.to_owned()).build());
     options.write_concern = Some(WriteConcern::majority());
     Client::with_options(options).unwrap()
-}
-
-/// Inserts, changes and reads back until told to stop, and gives what was acknowledged. Every error is one that
-/// an application would have seen.
-async fn write(
-    things: Collection<Document>,
-    name: String,
-    mut over: watch::Receiver<bool>,
-) -> Result<Vec<String>, String> {
-    let mut acknowledged = Vec::new();
-    while !*over.borrow_and_update() {
-        let id = format!("{name} {}", acknowledged.len());
-        let insert = things.insert_one(doc! {"_id": &id, "n": 0}).await;
-        insert.map_err(|error| format!("insert {id}: {error}"))?;
-        let change = doc! {"$inc": {"n": 1}};
-        let update = things.update_one(doc! {"_id": &id}, change).await;
-        let update = update.map_err(|error| format!("update {id}: {error}"))?;
-        if update.matched_count != 1 {
-            return Err(format!("update {id}: {update:?}"));
-        }
-        let read = things.find_one(doc! {"_id": &id}).await;
-        let read = read.map_err(|error| format!("find {id}: {error}"))?;
-        if read.as_ref().and_then(|read| read.get_i32("n").ok()) != Some(1) {
-            return Err(format!("find {id}: {read:?}"));
-        }
-        acknowledged.push(id);
-    }
-    Ok(acknowledged)
 }
 
 /// Follows a change stream until it has seen all of these inserts, in whatever order their primaries had them.
@@ -96,87 +58,42 @@ async fn follow(
     }
 }
 
-/// Kills the primary, waits for another, and brings the old one back.
-async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
-    let killed = set.primary().await.unwrap().address();
-    set.member_at(killed).unwrap().kill().await.unwrap();
-    let before = progress().await;
-    let goes_on = async || progress().await > before + 50.0;
-    eventually(LIMIT, goes_on).await.unwrap();
-    let killed = set.member_at_mut(killed).unwrap();
-    killed.restart().await.unwrap();
-    let is_back = async || set.secondaries().await.len() == 2;
-    eventually(LIMIT, is_back).await.unwrap();
-}
-
 #[tokio::test]
 async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     let mut set = ReplicaSet::start(3, Options::with_auth()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let follower = driver(&seawall.uri()).await;
-    let things = follower
-        .database("failover")
-        .collection::<Document>("things");
+    let things = follower.database(DATABASE).collection("things");
     let (tell, wanted) = watch::channel(None);
     let following = tokio::spawn(follow(things.watch().await.unwrap(), wanted));
     let (stop, over) = watch::channel(false);
-    let mut writers = JoinSet::new();
+    let mut writing = JoinSet::new();
     // Kept to the end: a driver that is dropped closes its connections itself.
     let mut drivers = vec![follower];
-    for number in 0..DRIVERS {
-        let client = driver(&seawall.uri()).await;
-        let things = client.database("failover").collection::<Document>("things");
-        for writer in 0..WRITERS_A_DRIVER {
-            let name = format!("{number}-{writer}");
-            writers.spawn(write(things.clone(), name, over.clone()));
-        }
-        drivers.push(client);
+    for number in 0..CLIENTS {
+        let (client, over) = (driver(&seawall.uri()).await, over.clone());
+        drivers.push(client.clone());
+        let name = number.to_string();
+        writing.spawn(async move { write(&client, DATABASE, &name, over).await });
     }
     let inserts = async || {
         let command = ["command=\"insert\"", "outcome=\"ok\""];
         seawall.metric("seawall_operations_total", &command).await
     };
-    eventually(LIMIT, async || inserts().await > 100.0)
-        .await
-        .unwrap();
+    let is_under_way = async || inserts().await > 100.0;
+    eventually(LIMIT, is_under_way).await.unwrap();
     for _ in 0..kills() {
         fail_over(&mut set, &inserts).await;
     }
     stop.send_replace(true);
-    let outcomes = timeout(LIMIT, writers.join_all()).await.unwrap();
     let mut acknowledged = BTreeSet::new();
-    for outcome in outcomes {
-        acknowledged.extend(outcome.unwrap());
+    for written in timeout(LIMIT, writing.join_all()).await.unwrap() {
+        assert!(written.failed.is_empty(), "{:?}", written.failed);
+        acknowledged.extend(written.acknowledged);
     }
     tell.send_replace(Some(acknowledged.clone()));
     let followed = timeout(LIMIT, following).await.unwrap();
     followed.unwrap().unwrap();
-    let direct = set.client().await.unwrap();
-    let things = direct.database("failover").collection::<Document>("things");
-    let stored = things
-        .find(doc! {})
-        .selection_criteria(ReadPreference::Primary.into());
-    let stored: Vec<_> = stored.await.unwrap().try_collect().await.unwrap();
-    let mut once = BTreeSet::new();
-    for document in &stored {
-        let id = document.get_str("_id").unwrap().to_owned();
-        assert_eq!(document.get_i32("n").ok(), Some(1), "{document}");
-        once.insert(id);
-    }
-    let lost: Vec<_> = acknowledged.difference(&once).collect();
-    assert!(lost.is_empty(), "{lost:?}");
-    assert_eq!(
-        once.len(),
-        acknowledged.len(),
-        "what was not acknowledged is there"
-    );
-    // Every connection that ever came is there still.
-    let opened = seawall
-        .metric("seawall_client_connections_total", &[])
-        .await;
-    let connected = seawall.metric("seawall_client_connections", &[]).await;
-    assert!(
-        (opened - connected).abs() < f64::EPSILON,
-        "{opened} {connected}"
-    );
+    assert_stored(&set, DATABASE, &acknowledged).await;
+    seawall.assert_all_connected().await;
 }

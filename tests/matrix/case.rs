@@ -20,7 +20,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    const PLAIN: Self = Self {
+    pub(crate) const PLAIN: Self = Self {
         mechanism: None,
         is_tls: false,
         api: "plain",

@@ -23,7 +23,7 @@ impl Language {
     /// Installs and builds what is not there yet; versions are pinned by the program's own files.
     pub(crate) async fn prepare(self) -> Program {
         match self {
-            Self::Python => python().await,
+            Self::Python => python("program.py").await,
             Self::Node => {
                 let node = Node::find().await;
                 let program = node.install("node").await.join("program.mjs");
@@ -36,9 +36,24 @@ impl Language {
             }
             Self::Rust => Program::Rust,
             Self::Java => java().await,
-            Self::Go => go().await,
+            Self::Go => go(&[]).await,
             Self::Php => Program::command(["php".as_ref(), &sources("php").join("script.php")]),
             Self::C => c().await,
+        }
+    }
+
+    /// What writes under failures, called as `PROGRAM URI DATABASE NAME`; for languages that have such a program.
+    pub(crate) async fn prepare_writers(self) -> Program {
+        match self {
+            Self::Python => python("writers.py").await,
+            Self::Node => {
+                let node = Node::find().await;
+                let program = node.install("node").await.join("writers.mjs");
+                Program::command([&node.program, &program])
+            }
+            Self::Go => go(&["writers"]).await,
+            Self::Rust => Program::Rust,
+            other => panic!("{other:?} has no writers"),
         }
     }
 }
@@ -56,7 +71,7 @@ async fn java() -> Program {
     Program::command(["java".as_ref(), "-jar".as_ref(), &folder.join("driver.jar")])
 }
 
-async fn go() -> Program {
+async fn go(arguments: &[&str]) -> Program {
     let program = installed("go").join("driver");
     let mut build = Command::new("go");
     build
@@ -65,7 +80,12 @@ async fn go() -> Program {
         .arg(&program)
         .arg(".");
     output(&mut build).await;
-    Program::command([&program])
+    let mut command = vec![program.into_os_string()];
+    command.extend(arguments.iter().map(Into::into));
+    Program::Command {
+        command,
+        environment: Vec::new(),
+    }
 }
 
 async fn c() -> Program {
@@ -96,15 +116,12 @@ async fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-async fn python() -> Program {
+async fn python(program: &str) -> Program {
     let packages = installed("python");
     let requirements = sources("python").join("requirements.txt");
     pip_install(&packages, &requirements).await;
     Program::Command {
-        command: vec![
-            "python3".into(),
-            sources("python").join("program.py").into(),
-        ],
+        command: vec!["python3".into(), sources("python").join(program).into()],
         environment: vec![
             ("PYTHONPATH", packages.into()),
             ("PYTHONDONTWRITEBYTECODE", "1".into()),

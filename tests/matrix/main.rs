@@ -10,6 +10,7 @@
 //! | [`program`] | runs it |
 //! | [`mask`] | leaves out what may differ |
 //! | [`comparison`] | tells what differs |
+//! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`rust`] | the program of the Rust driver, in this process |
 
 #![allow(
@@ -20,6 +21,7 @@
 
 mod case;
 mod comparison;
+mod failover;
 mod language;
 mod mask;
 mod pair;

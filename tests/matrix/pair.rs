@@ -9,7 +9,7 @@ use seawall_tests::{
 use crate::case::Case;
 
 pub(crate) struct Pair {
-    set: ReplicaSet,
+    pub(crate) set: ReplicaSet,
     pub(crate) seawall: Seawall,
 }
 

@@ -37,16 +37,26 @@ impl Program {
                 command,
                 environment,
             } => {
-                let (program, arguments) = command.split_first().unwrap();
-                let mut command = Command::new(program);
-                command.args(arguments).args([uri, database, api]);
-                command.envs(environment.iter().cloned());
+                let mut command = call(command, environment, [uri, database, api]);
                 let lines = output(&mut command).await;
                 lines.lines().map(str::to_owned).collect()
             }
         };
         lines.iter().map(|line| Step::parse(line)).collect()
     }
+}
+
+/// A program with the three arguments that every one of them takes.
+pub(crate) fn call(
+    command: &[OsString],
+    environment: &[(&'static str, OsString)],
+    arguments: [&str; 3],
+) -> Command {
+    let (program, first) = command.split_first().unwrap();
+    let mut command = Command::new(program);
+    command.args(first).args(arguments);
+    command.envs(environment.iter().cloned());
+    command
 }
 
 /// One line of a program.

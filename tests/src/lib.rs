@@ -9,6 +9,7 @@
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
 //! | [`turbulence`] | a forwarder that delays, stops and cuts after random bytes |
+//! | [`failover`] | writers, killed primaries, and what must be there in the end |
 //! | [`eventually`] | waiting for a fact, with a limit |
 //! | [`scratch`] | a directory that ends with its guard |
 //!
@@ -17,6 +18,7 @@
 
 pub mod certificates;
 pub mod eventually;
+pub mod failover;
 pub mod mongod;
 pub mod process;
 pub mod raw;

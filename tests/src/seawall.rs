@@ -156,4 +156,17 @@ impl Seawall {
             .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
             .sum()
     }
+
+    /// Whether every connection that ever came is there still.
+    ///
+    /// # Panics
+    /// If one ended.
+    pub async fn assert_all_connected(&self) {
+        let opened = self.metric("seawall_client_connections_total", &[]).await;
+        let connected = self.metric("seawall_client_connections", &[]).await;
+        assert!(
+            (opened - connected).abs() < f64::EPSILON,
+            "{connected} of {opened}"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 // What an application does, by the official Go driver; prints one line of JSON a step.
 //
-// Arguments: connection string, database, "stable" or "plain". The steps are those of scenarios.md, in its order. Build and
-// run, with Go 1.25 or later:
+// Arguments: connection string, database, "stable" or "plain"; or first "writers", then connection string, database and a
+// name, for what writes under failures. The steps are those of scenarios.md, in its order. Build and run, with Go 1.25 or later:
 //
 //	go build -C tests/drivers/go -o PATH .
 //	PATH URI DATABASE stable|plain
@@ -30,8 +30,15 @@ type program struct {
 }
 
 func main() {
+	if len(os.Args) == 5 && os.Args[1] == "writers" {
+		client, err := mongo.Connect(options.Client().ApplyURI(os.Args[2]))
+		must(err)
+		writeUntilTold(client, os.Args[3], os.Args[4])
+		must(client.Disconnect(ctx))
+		return
+	}
 	if len(os.Args) != 4 || (os.Args[3] != "stable" && os.Args[3] != "plain") {
-		fmt.Fprintln(os.Stderr, "usage: driver URI DATABASE stable|plain")
+		fmt.Fprintln(os.Stderr, "usage: driver URI DATABASE stable|plain, or driver writers URI DATABASE NAME")
 		os.Exit(2)
 	}
 	settings := options.Client().ApplyURI(os.Args[1])

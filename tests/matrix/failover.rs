@@ -1,0 +1,156 @@
+//! Four drivers of four languages write while their primary is killed, again and again: nothing acknowledged is lost, and
+//! no application notices.
+
+use std::{collections::BTreeSet, process::Stdio};
+
+use mongodb::{
+    Client,
+    bson::{Document, doc},
+};
+use seawall_tests::{
+    eventually::eventually,
+    failover::{LIMIT, Written, assert_stored, fail_over, kills, write},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout},
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
+
+use crate::{
+    case::Case,
+    language::Language,
+    pair::Pair,
+    program::{Program, call},
+};
+
+const NAME: &str = "failover";
+const LANGUAGES: [Language; 4] = [
+    Language::Python,
+    Language::Node,
+    Language::Go,
+    Language::Rust,
+];
+
+/// A client whose writers run.
+enum Writing {
+    Process {
+        /// Ends the program with this value.
+        _process: Box<Child>,
+        tell: ChildStdin,
+        lines: Lines<BufReader<ChildStdout>>,
+    },
+    Here {
+        stop: watch::Sender<bool>,
+        writing: JoinHandle<(Written, Client)>,
+        /// Its connections stay until they have been counted.
+        client: Option<Client>,
+    },
+}
+
+impl Writing {
+    fn begin(program: Program, language: Language, uri: &str) -> Self {
+        let name = format!("{language:?}");
+        let Program::Command {
+            command,
+            environment,
+        } = program
+        else {
+            let (stop, over) = watch::channel(false);
+            let uri = uri.to_owned();
+            let writing = async move {
+                let client = Client::with_uri_str(&uri).await.unwrap();
+                let written = write(&client, NAME, &name, over).await;
+                (written, client)
+            };
+            return Self::Here {
+                stop,
+                writing: tokio::spawn(writing),
+                client: None,
+            };
+        };
+        let mut command = call(&command, &environment, [uri, NAME, &name]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.kill_on_drop(true).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self::Process {
+            tell: process.stdin.take().unwrap(),
+            _process: Box::new(process),
+            lines,
+        }
+    }
+
+    /// Ends the writers, not the client.
+    async fn end(&mut self) -> Written {
+        match self {
+            Self::Process { tell, lines, .. } => {
+                tell.write_all(b"end\n").await.unwrap();
+                let line = timeout(LIMIT, lines.next_line()).await.unwrap();
+                let line = line.unwrap().expect("the program tells what it wrote");
+                serde_json::from_str(&line).unwrap()
+            }
+            Self::Here {
+                stop,
+                writing,
+                client,
+            } => {
+                stop.send_replace(true);
+                let (written, its) = timeout(LIMIT, writing).await.unwrap().unwrap();
+                *client = Some(its);
+                written
+            }
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Go: cargo test --test matrix -- --include-ignored"]
+async fn four_drivers_notice_no_killed_primary_and_lose_no_write() {
+    let mut pair = Pair::start(false).await;
+    pair.create_user(NAME, None).await;
+    let uri = format!("{}&w=majority", pair.through(NAME, &Case::PLAIN));
+    let mut writing = Vec::new();
+    for language in LANGUAGES {
+        let program = language.prepare_writers().await;
+        writing.push((language, Writing::begin(program, language, &uri)));
+    }
+    let direct = pair.set.client().await.unwrap();
+    for language in LANGUAGES {
+        let things = direct.database(NAME).collection::<Document>("things");
+        let of_it = doc! {"_id": {"$regex": format!("^{language:?} ")}};
+        let writes = async || things.count_documents(of_it.clone()).await.unwrap() > 20;
+        eventually(LIMIT, writes).await.unwrap();
+    }
+    let began = Instant::now();
+    let Pair { set, seawall } = &mut pair;
+    let inserts = async || {
+        let command = ["command=\"insert\"", "outcome=\"ok\""];
+        seawall.metric("seawall_operations_total", &command).await
+    };
+    for _ in 0..kills() {
+        fail_over(set, &inserts).await;
+    }
+    let mut acknowledged = BTreeSet::new();
+    for (language, client) in &mut writing {
+        let written = client.end().await;
+        let failed = written.failed;
+        assert!(failed.is_empty(), "{language:?}: {failed:?}");
+        report(&format!("{language:?}"), written.acknowledged.len());
+        acknowledged.extend(written.acknowledged);
+    }
+    let took = began.elapsed().as_secs();
+    report(
+        &format!("{} kills in {took} s, all", kills()),
+        acknowledged.len(),
+    );
+    assert_stored(set, NAME, &acknowledged).await;
+    seawall.assert_all_connected().await;
+}
+
+/// Seen with `--nocapture`: what `docs/faults.md` quotes.
+#[expect(clippy::print_stdout, reason = "the test's own report")]
+fn report(of: &str, writes: usize) {
+    println!("{of}: {writes} documents inserted, changed and read back");
+}
