@@ -648,11 +648,3 @@ pub(super) async fn drain_reply(
     }
     Ok(())
 }
-
-/// Whether an idle connection is still open and silent: an end or stray bytes that have arrived are seen
-/// without a system call when there are none.
-pub(super) async fn is_quiet(stream: &mut Stream) -> bool {
-    let mut byte = [0];
-    let mut room = ReadBuf::new(&mut byte);
-    poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut room).is_pending())).await
-}

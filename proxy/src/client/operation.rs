@@ -9,7 +9,7 @@ use super::{
     abandoned::Abandoned,
     answer::ReplyTo,
     awaiting::Slice,
-    forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, is_quiet, relay_reply},
+    forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, relay_reply},
     streaming::{StreamError, forward_rest},
 };
 use crate::{
@@ -204,19 +204,10 @@ impl Operation<'_> {
         }
     }
 
-    /// The time until which something is waited for.
+    /// The time until which something is waited for, beginning now: each thing that is waited for has a limit of its
+    /// own, and an operation that is repeated waits anew. All of it ends with what the client gives the operation.
     fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
-        let began = observation.began();
-        let by_limit = began + limit;
-        match self.time_limit() {
-            Some(limit) => by_limit.min(began + limit),
-            None => by_limit,
-        }
-    }
-
-    /// The time until which a connection is waited for once there is a server, which has a limit of its own.
-    fn queue_deadline(&self, observation: &Observation<'_>) -> Instant {
-        let by_limit = Instant::now() + self.shared.settings.wait_queue_timeout;
+        let by_limit = Instant::now() + limit;
         match self.time_limit() {
             Some(limit) => by_limit.min(observation.began() + limit),
             None => by_limit,
@@ -249,17 +240,10 @@ impl Operation<'_> {
         let deadline = self.deadline(observation, limit);
         loop {
             let pool = self.server(observation, deadline).await?;
-            match pool
-                .check_out(self.identity, self.queue_deadline(observation))
-                .await
-            {
-                Ok(mut checkout) => {
-                    if is_quiet(&mut checkout.begin().stream).await {
-                        return Ok(checkout);
-                    }
-                    // It ended while nobody used it: not this operation's failure.
-                    checkout.discard(CloseReason::Broken);
-                }
+            let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
+            let turn_by = self.deadline(observation, wait_queue_timeout);
+            match pool.check_out(self.identity, turn_by).await {
+                Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
                     // The snapshot is about to say so; give it a moment instead of spinning.
                     tokio::task::yield_now().await;
@@ -404,7 +388,9 @@ impl Operation<'_> {
             }
             CheckOutFailure::Overload(reason) => {
                 // Held for the full wait whatever the reason: some drivers would retry without a pause.
-                let until = self.deadline(observation, self.shared.settings.wait_queue_timeout);
+                let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
+                let time_limit = self.time_limit().map(|limit| observation.began() + limit);
+                let until = time_limit.map_or(held_until, |limit| limit.min(held_until));
                 if end.unless_gone(sleep_until(until)).await.is_none() {
                     return Ended::Gone;
                 }
@@ -513,7 +499,7 @@ impl Operation<'_> {
             Some(slice) => Some(slice.milliseconds()),
             None => self.remaining_time(observation.began().elapsed()),
         };
-        let generation = checkout.connection().generation;
+        let generation = checkout.begin().generation;
         if let Err(error) = self.send_request(end, &mut checkout, max_time_ms).await {
             return self.not_sent(error, &checkout, generation);
         }

@@ -18,7 +18,7 @@ use super::{Connection, ControlError, ServerAddress, reply_is_ok};
 use crate::{
     auth::{ClientConversation, Identity, Login, NonceSource, ScramError},
     observe::ServerMetrics,
-    wire::{Compressor, Stream},
+    wire::{Compressor, Stream, keep_server_alive},
 };
 
 /// How far establishing came.
@@ -351,6 +351,7 @@ impl Connector {
                 let stream = TcpStream::connect((host.as_str(), *port)).await;
                 let stream = stream.map_err(failed)?;
                 stream.set_nodelay(true).map_err(failed)?;
+                keep_server_alive(&stream).map_err(failed)?;
                 Ok(Stream::Tcp(stream))
             }
         }

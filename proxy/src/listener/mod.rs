@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     client::{Peer, Shared, serve, serve_relayed},
     limits::{ClientPermit, HandshakePermit},
-    wire::Stream,
+    wire::{Stream, keep_clients_alive},
 };
 
 pub use self::tls::{ServerTlsError, server_config};
@@ -74,6 +74,8 @@ impl Listener {
                         SocketAddr::V6(_) => TcpSocket::new_v6()?,
                     };
                     socket.set_reuseaddr(true)?;
+                    // What is accepted has it too.
+                    keep_clients_alive(&socket)?;
                     socket.bind(address)?;
                     listeners.push(Self::Tcp(socket.listen(backlog)?));
                 }

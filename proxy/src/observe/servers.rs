@@ -17,6 +17,8 @@ pub enum CloseReason {
     Stale,
     /// Given up for another user's.
     GaveWay,
+    /// Closed by the server, or given up by the kernel, while nobody used it.
+    Ended,
     /// Broken, or not clean after an operation.
     Broken,
     /// The server no longer knows the connection's user.
@@ -35,6 +37,7 @@ impl CloseReason {
             Self::Expired => "expired",
             Self::Stale => "stale",
             Self::GaveWay => "gave_way",
+            Self::Ended => "ended",
             Self::Broken => "broken",
             Self::Unauthorized => "unauthorized",
             Self::PoolClosed => "pool_closed",

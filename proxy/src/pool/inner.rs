@@ -373,11 +373,18 @@ impl Inner {
         todo
     }
 
-    pub(super) fn maintain(&mut self, now: Instant) -> Todo {
+    pub(super) fn maintain(
+        &mut self,
+        now: Instant,
+        has_ended: impl Fn(&Connection) -> bool,
+    ) -> Todo {
         let mut todo = Todo::default();
         for user in self.users.values_mut() {
             let before = user.available.len();
-            let perished = |c: &Connection| self.limits.perished(c, self.generation, now);
+            let perished = |c: &Connection| {
+                let reason = self.limits.perished(c, self.generation, now);
+                reason.or_else(|| has_ended(c).then_some(CloseReason::Ended))
+            };
             let (keep, close): (Vec<_>, Vec<_>) = user
                 .available
                 .drain(..)

@@ -246,9 +246,7 @@ impl ServerPool {
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
         let now = Instant::now();
-        let (start, todo) = self.inner.lock().check_out(identity, now);
-        self.perform(todo);
-        let connection = match start {
+        let connection = match self.begin_check_out(identity, now) {
             Start::Ready(connection) => connection,
             Start::Refused(error) => return Err(error),
             Start::Wait(ticket, answer) => {
@@ -270,6 +268,20 @@ impl ServerPool {
             Arc::clone(identity),
             connection,
         ))
+    }
+
+    /// Whatever ended while nobody used it is passed over.
+    fn begin_check_out(&self, identity: &Arc<Identity>, now: Instant) -> Start {
+        loop {
+            let (start, todo) = self.inner.lock().check_out(identity, now);
+            self.perform(todo);
+            match start {
+                Start::Ready(connection) if connection.stream.has_ended() => {
+                    self.check_in(identity, connection, Some(CloseReason::Ended));
+                }
+                start => return start,
+            }
+        }
     }
 
     /// Takes in a connection that was authenticated outside, if there is room for it.
@@ -314,9 +326,11 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Closes what is too old or unused for too long, and fills up to the minimum. Called once a second.
+    /// Closes what is too old or unused for too long, lets go of what has ended by itself, and fills up to the minimum.
+    /// Called once a second.
     pub fn maintain(&self) {
-        let todo = self.inner.lock().maintain(Instant::now());
+        let has_ended = |connection: &Connection| connection.stream.has_ended();
+        let todo = self.inner.lock().maintain(Instant::now(), has_ended);
         self.perform(todo);
     }
 

@@ -134,8 +134,11 @@ async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
     let mut inner = inner(limits());
     let c = obtain(&mut inner, &user, now);
     inner.check_in(user.id(), c, None, now);
-    assert_eq!(reasons(&inner.maintain(later(59))), []);
-    assert_eq!(reasons(&inner.maintain(later(60))), [CloseReason::Idle]);
+    assert_eq!(reasons(&inner.maintain(later(59), |_| false)), []);
+    assert_eq!(
+        reasons(&inner.maintain(later(60), |_| false)),
+        [CloseReason::Idle]
+    );
     let c = obtain(&mut inner, &user, now);
     assert_eq!(
         reasons(&inner.check_in(user.id(), c, None, later(600))),
@@ -259,7 +262,7 @@ async fn the_minimum_is_kept_filled() {
     });
     let c = obtain(&mut inner, &user, now);
     inner.check_in(user.id(), c, None, now);
-    assert_eq!(inner.maintain(now).establish.len(), 1);
+    assert_eq!(inner.maintain(now, |_| false).establish.len(), 1);
     inner.check_invariants();
 }
 
@@ -361,7 +364,7 @@ impl Walk {
                 self.inner.ready();
                 todo
             }
-            Step::Maintain => self.inner.maintain(now),
+            Step::Maintain => self.inner.maintain(now, |_| false),
             Step::Wait(seconds) => {
                 self.now += Duration::from_secs(seconds);
                 Todo::default()

@@ -1,8 +1,8 @@
 //! Bytes to messages and back: the MongoDB wire protocol's framing.
 //!
-//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake, and the
-//! stream that carries them, and compressed messages. Does not know what a command means. Nothing here copies a document, and nothing
-//! allocates by a length before that length was checked against a limit.
+//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake, compressed
+//! messages, and the stream that carries them. Does not know what a command means. Nothing here copies a document, and
+//! nothing allocates by a length before that length was checked against a limit.
 //!
 //! ```text
 //! message  = header(16) + body          header = messageLength requestID responseTo opCode, int32 each
@@ -18,6 +18,7 @@ mod bson;
 mod build;
 mod compressed;
 mod header;
+mod keep_alive;
 mod op_msg;
 mod op_query;
 mod reader;
@@ -29,6 +30,7 @@ pub use self::{
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
+    keep_alive::{keep_clients_alive, keep_server_alive},
     op_msg::{
         CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg,
         Sequence, checksum,

@@ -2,12 +2,14 @@
 
 use std::{
     io::{self, IoSlice},
+    os::fd::AsFd,
     pin::Pin,
     task::{Context, Poll},
 };
 
+use rustix::net::{RecvFlags, recv};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::TlsStream;
@@ -28,6 +30,29 @@ impl Stream {
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
+
+    /// Whether nothing more can be asked on a stream that nothing is expected from: the peer has closed it, the kernel
+    /// has given it up, or bytes came that nobody asked for. Reads nothing and does not wait.
+    pub fn has_ended(&self) -> bool {
+        let (seen, is_tls) = match self {
+            Self::Tcp(s) => (s.try_io(Interest::READABLE, || peek(s)), false),
+            Self::Unix(s) => (s.try_io(Interest::READABLE, || peek(s)), false),
+            Self::Tls(s) => {
+                let s = s.get_ref().0;
+                (s.try_io(Interest::READABLE, || peek(s)), true)
+            }
+        };
+        match seen {
+            // TLS may have something to say of its own, such as a ticket.
+            Ok(bytes) => bytes == 0 || !is_tls,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+fn peek(stream: &impl AsFd) -> io::Result<usize> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    Ok(recv(stream, &mut [0; 1], flags)?.0)
 }
 
 macro_rules! delegate {

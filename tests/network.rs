@@ -1,0 +1,223 @@
+//! What takes a network of its own: rules that lead clients here, and connections on which nothing arrives any more.
+//!
+//! Needs `nft` and `ip`, and the right to make a namespace; so it is run by its name, as `.ci/run` does:
+//! `cargo test --test network -- --ignored`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "all of this is tests"
+)]
+
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use bson::doc;
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone},
+    raw::{Login, RawClient},
+    seawall::{self, Seawall},
+};
+use tokio::net::TcpSocket;
+
+/// Set in the process that runs inside the namespace.
+const INSIDE: &str = "NETWORK_INSIDE";
+
+/// Where clients come from that the rules lead to Seawall.
+const INTERCEPTED: &str = "127.0.0.9:0";
+
+/// Twice what the kernel takes to give up a silent connection to a server.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
+fn redirected_clients_reach_the_members_that_they_asked_for() {
+    let name = "redirected_clients_reach_the_members_that_they_asked_for";
+    in_a_namespace(name, intercept());
+}
+
+#[test]
+#[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
+fn silent_connections_are_found_and_replaced() {
+    in_a_namespace("silent_connections_are_found_and_replaced", fall_silent());
+}
+
+/// Runs a test of this name in a process of its own, which has a network of its own.
+fn in_a_namespace(name: &str, test: impl Future<Output = ()>) {
+    if std::env::var_os(INSIDE).is_some() {
+        run("ip", &["link", "set", "lo", "up"]);
+        return tokio::runtime::Runtime::new().unwrap().block_on(test);
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--net"]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "--nocapture", name]);
+    let status = command.env(INSIDE, "1").stdin(Stdio::null()).status();
+    assert!(status.unwrap().success());
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let ended = Command::new(program).args(arguments).output();
+    let ended = ended.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{program} {arguments:?}: {said}");
+}
+
+async fn connect(from: &str, to: SocketAddr) -> RawClient {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(from.parse().unwrap()).unwrap();
+    RawClient::new(socket.connect(to).await.unwrap())
+}
+
+async fn me(client: &mut RawClient) -> String {
+    let hello = client.hello(doc! {}).await.unwrap();
+    hello.body.get_str("me").unwrap().to_owned()
+}
+
+async fn intercept() {
+    let set = ReplicaSet::start(3, Options::default()).await.unwrap();
+    let options = seawall::Options {
+        toml: "deployment.mode = \"relay\"\ndeployment.original_destination = true\n".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let here: SocketAddr = seawall.address().parse().unwrap();
+    let ports: Vec<_> = set
+        .members()
+        .iter()
+        .map(|m| m.address().port().to_string())
+        .collect();
+    let rules = format!(
+        "add table ip nat\n\
+         add chain ip nat output {{ type nat hook output priority -100; }}\n\
+         add rule ip nat output ip saddr 127.0.0.9 tcp dport {{ {} }} redirect to :{}\n",
+        ports.join(","),
+        here.port()
+    );
+    run("nft", &[&rules]);
+
+    // Each member answers for itself, the secondaries too, though the client knows nothing of Seawall.
+    let mut relayed = Vec::new();
+    for member in set.members() {
+        let mut client = connect(INTERCEPTED, member.address()).await;
+        assert_eq!(me(&mut client).await, member.address().to_string());
+        assert!(
+            client
+                .command("admin", doc! {"ping": 1})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+        let label = format!("server=\"{}\"", member.address());
+        let count = seawall
+            .metric("seawall_relayed_connections", &[&label])
+            .await;
+        assert!((count - 1.0).abs() < f64::EPSILON, "{count}");
+        relayed.push(client);
+    }
+    // One that was not redirected goes where relays go, and one that comes from elsewhere does not come here.
+    let primary = set.primary().await.unwrap().address();
+    assert_eq!(
+        me(&mut connect(INTERCEPTED, here).await).await,
+        primary.to_string()
+    );
+    let before = seawall
+        .metric("seawall_client_connections_total", &[])
+        .await;
+    assert_eq!(
+        me(&mut connect("127.0.0.1:0", primary).await).await,
+        primary.to_string()
+    );
+    let after = seawall
+        .metric("seawall_client_connections_total", &[])
+        .await;
+    assert!((after - before).abs() < f64::EPSILON);
+    // The changes of a step down do not concern them.
+    set.step_down().await.unwrap();
+    for client in &mut relayed {
+        assert!(
+            client
+                .command("admin", doc! {"ping": 1})
+                .await
+                .unwrap()
+                .is_ok()
+        );
+    }
+}
+
+/// Local ports of the connections to a port.
+fn connected_to(port: u16) -> BTreeSet<u16> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let established = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let port = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
+        Some((port(fields[1])?, port(fields[2])?, fields[3]))
+    });
+    let ours = established.filter(|(_, to, state)| *to == port && *state == "01");
+    ours.map(|(from, _, _)| from).collect()
+}
+
+/// From now on nothing arrives on these connections, at either end, and nobody is told.
+fn silence(from: &BTreeSet<u16>, to: u16) {
+    assert!(!from.is_empty());
+    let from: Vec<_> = from.iter().map(u16::to_string).collect();
+    let from = from.join(",");
+    let rules = format!(
+        "add table ip filter\n\
+         add chain ip filter output {{ type filter hook output priority 0; }}\n\
+         add rule ip filter output tcp sport {{ {from} }} tcp dport {to} drop\n\
+         add rule ip filter output tcp sport {to} tcp dport {{ {from} }} drop\n"
+    );
+    run("nft", &[&rules]);
+}
+
+async fn logged_in(seawall: &Seawall) -> RawClient {
+    let mut client = connect("127.0.0.1:0", seawall.address().parse().unwrap()).await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    client
+}
+
+async fn fall_silent() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let port = server.address().port();
+    let seawall = Seawall::start(&server.uri()).await;
+    let watching = connected_to(port);
+    let mut client = logged_in(&seawall).await;
+    client.set_limit(LIMIT);
+    let mut waiting = logged_in(&seawall).await;
+    waiting.set_limit(LIMIT);
+    let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
+    assert!(client.command("silent", insert(1)).await.unwrap().is_ok());
+    // Two at a time, so that there are two connections.
+    let slow = || doc! {"find": "things", "filter": {"$where": "sleep(500) || true"}};
+    let (one, other) = tokio::join!(
+        client.command("silent", slow()),
+        waiting.command("silent", slow())
+    );
+    assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
+    let pooled: BTreeSet<_> = connected_to(port).difference(&watching).copied().collect();
+    assert!(pooled.len() >= 2, "{pooled:?}");
+    // The probes' connection stays well, so that it is not they who find it.
+    silence(&pooled, port);
+    let unused = async || {
+        let closed = "seawall_server_connections_closed_total";
+        let ended = seawall.metric(closed, &["reason=\"ended\""]).await;
+        ended + seawall.metric(closed, &["reason=\"stale\""]).await > 0.0
+    };
+    let read = waiting.command("silent", doc! {"find": "things"});
+    let write = async {
+        eventually(LIMIT, unused).await.unwrap();
+        // Nobody may repeat it: it has to go well on the first try.
+        client.command("silent", insert(2)).await
+    };
+    let (read, write) = tokio::join!(read, write);
+    let read = read.unwrap();
+    assert!(read.is_ok(), "{read:?}");
+    assert!(write.unwrap().is_ok());
+}
