@@ -149,22 +149,29 @@ async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
 
 #[tokio::test]
 async fn operations_that_wait_leave_the_queue_with_their_clients() {
-    let scene = Scene::start(5).await;
-    let reading = scene.reading(25).await;
-    let waiting = async || {
-        let pools = scene.seawall.api("/api/v1/pools").await;
-        pools.to_string().contains("\"wait_queue\":20")
-    };
-    eventually(LIMIT, waiting).await.unwrap();
+    let (pooled, more) = (clients() / 5, clients() * 4 / 5);
+    let scene = Scene::start(pooled).await;
+    let reading = scene.reading(pooled).await;
+    let all_run = async || scene.running().await == pooled;
+    eventually(LIMIT, all_run).await.unwrap();
+    let waiting = scene.reading(more).await;
+    let in_queue = async || scene.metric("seawall_wait_queue_length").await;
+    let all_wait = async || in_queue().await == count(more);
+    eventually(LIMIT, all_wait).await.unwrap();
+    drop(waiting);
+    let gone = async || scene.metric("seawall_clients_gone_total").await;
+    let all_left = async || gone().await == count(more) && in_queue().await == 0.0;
+    eventually(LIMIT, all_left).await.unwrap();
+    // They never reached the server, where the others go on until their clients leave too.
+    assert_eq!(scene.running().await, pooled);
     drop(reading);
-    // Those that ran are ended, those that waited never reach the server.
-    let all_gone = async || scene.metric("seawall_clients_gone_total").await == 25.0;
-    eventually(LIMIT, all_gone).await.unwrap();
     eventually(LIMIT, async || scene.running().await == 0)
         .await
         .unwrap();
-    let ended = async || scene.metric("seawall_server_operations_ended_total").await == 5.0;
-    eventually(LIMIT, ended).await.unwrap();
+    let ended = async || scene.metric("seawall_server_operations_ended_total").await;
+    eventually(LIMIT, async || ended().await == count(pooled))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
