@@ -144,7 +144,7 @@ pub const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "deadline for TCP and TLS to a server",
+        meaning: "deadline for making a connection to a server ready, and for its answers to probes",
     },
     Key {
         path: "auth.credentials",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mongodb::{
     Client,
-    bson::Document,
+    bson::{Document, doc},
     change_stream::{
         ChangeStream,
         event::{ChangeStreamEvent, OperationType},
@@ -15,11 +15,13 @@ use seawall_tests::{
     eventually::eventually,
     failover::{LIMIT, assert_stored, fail_over, kills, write},
     mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
-    seawall::Seawall,
+    raw::RawClient,
+    seawall::{self, Seawall},
 };
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 const CLIENTS: usize = 4;
+const HOST_UNREACHABLE: i32 = 6;
 const DATABASE: &str = "failover";
 
 async fn driver(uri: &str) -> Client {
@@ -96,4 +98,51 @@ async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     followed.unwrap().unwrap();
     assert_stored(&set, DATABASE, &acknowledged).await;
     seawall.assert_all_connected().await;
+}
+
+/// A primary that hangs closes no connection, and its kernel answers for it.
+#[tokio::test]
+async fn operations_on_a_hung_primary_go_on_with_the_next() {
+    let set = ReplicaSet::start(3, Options::default()).await.unwrap();
+    let options = seawall::Options {
+        toml: "deployment.connect_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500"
+            .to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&set.uri(), options).await;
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let address = seawall.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        client.set_limit(LIMIT);
+        clients.push(client);
+    }
+    let [reader, writer] = clients.as_mut_slice() else {
+        panic!("there are two");
+    };
+    let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
+    assert!(writer.command(DATABASE, insert(1)).await.unwrap().is_ok());
+    // Two at a time, so that there is a connection for each.
+    let slow = doc! {"find": "things", "filter": {"$where": "sleep(300) || true"}};
+    let (one, other) = tokio::join!(
+        reader.command(DATABASE, slow.clone()),
+        writer.command(DATABASE, slow)
+    );
+    assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
+    let hung = set.primary().await.unwrap();
+    hung.stop_process().unwrap();
+    let find = doc! {"find": "things"};
+    let (read, written) = tokio::join!(
+        reader.command(DATABASE, find.clone()),
+        writer.command(DATABASE, insert(2))
+    );
+    hung.continue_process().unwrap();
+    // Nobody but its driver may repeat the write.
+    let read = read.unwrap();
+    assert!(read.is_ok(), "{read:?}");
+    assert_eq!(written.unwrap().code(), Some(HOST_UNREACHABLE));
+    for client in [reader, writer] {
+        let found = client.command(DATABASE, find.clone()).await.unwrap();
+        assert!(found.is_ok(), "{found:?}");
+    }
 }

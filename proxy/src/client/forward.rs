@@ -7,7 +7,7 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice},
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -389,15 +389,25 @@ pub(super) struct Awaited<'a> {
     pub(super) budget: &'a MemoryBudget,
 }
 
-/// Reads the awaited reply and, if it is large and plain on both sides, forwards it as it comes.
+/// Reads the awaited reply and, if it is large and plain on both sides, forwards it as it comes. The server has failed
+/// if it is given up before the first byte.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
     awaited: Awaited<'_>,
+    given_up: impl Future<Output = ()>,
     observation: &mut Observation<'_>,
 ) -> Result<Reply, RelayError> {
     let mut held = Vec::new();
-    let read = poll_fn(|cx| poll_read_or_gone(cx, client, server, &mut held)).await;
+    let mut given_up = pin!(given_up);
+    let read = poll_fn(|cx| {
+        if let Poll::Ready(read) = poll_read_or_gone(cx, client, server, &mut held) {
+            return Poll::Ready(read);
+        }
+        let given_up = given_up.as_mut().poll(cx);
+        given_up.map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
+    })
+    .await;
     match read {
         Some(Ok(0)) => return Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Err(error)) => return Err(RelayError::Server(error)),

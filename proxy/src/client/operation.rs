@@ -512,8 +512,9 @@ impl Operation<'_> {
             budget: &self.shared.reply_budget,
         };
         // One that is for nobody is awaited all the same, so that the client's next operation comes after it.
+        let pool = Arc::clone(checkout.pool());
         let server = &mut checkout.connection().stream;
-        let relayed = relay_reply(end, server, awaited, observation).await;
+        let relayed = relay_reply(end, server, awaited, pool.given_up(), observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts)) => {
                 checkout.finish();

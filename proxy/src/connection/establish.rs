@@ -151,6 +151,11 @@ impl Connector {
         }
     }
 
+    /// How long a server may take for what is asked of it by ourselves.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// A connection on which nobody has authenticated: for questions that need no user, and introductions.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::oneshot,
+    sync::{Notify, futures::Notified, oneshot},
     time::{Instant, timeout_at},
 };
 
@@ -156,6 +156,7 @@ pub struct ServerPool {
     /// Reads to be ended.
     ending: Mutex<Ending>,
     lane: Lane,
+    hung: Notify,
     latency: Latency,
     connector: Connector,
     metrics: ServerMetrics,
@@ -208,6 +209,7 @@ impl ServerPool {
             address,
             wait_queue_timeout: limits.wait_queue_timeout,
             latency: Latency::default(),
+            hung: Notify::new(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             inner: Mutex::new(Inner::new(limits)),
             ending: Mutex::default(),
@@ -226,6 +228,17 @@ impl ServerPool {
     /// The lane of operations that wait for something to happen.
     pub fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    /// Ready when the server is given up as hung: what waits for it then waits in vain, though no connection has ended.
+    pub fn given_up(&self) -> Notified<'_> {
+        self.hung.notified()
+    }
+
+    /// The server answers nobody, not even a probe: operations that wait for it fail now, so that they can be repeated
+    /// elsewhere.
+    pub fn give_up(&self) {
+        self.hung.notify_waiters();
     }
 
     /// Figures of the server.

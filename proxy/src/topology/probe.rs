@@ -12,16 +12,13 @@ use tokio::{
 };
 
 use super::{Topology, description::Probe};
-use crate::connection::{Connection, ServerAddress, reply_is_ok};
+use crate::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
 /// Pause between looks at a server that is suspected.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Least pause between two looks, however many failures are reported.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
-
-/// Longest wait for an answer to a probe on an open connection.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Weight of the newest round trip in the average (server selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
@@ -37,13 +34,22 @@ pub(super) async fn keep_probing(
         let Some(strong) = topology.upgrade() else {
             return;
         };
-        let answer = probe(&strong, &address, &mut connection).await;
-        let pause = strong.take_probe(&address, answer);
+        let seen = probe(&strong, &address, &mut connection).await;
+        let pause = strong.take_probe(&address, seen);
         drop(strong);
         // Told or not, the next look is the same; the time-out is the usual way out.
         drop(timeout(pause, look.notified()).await);
         tokio::time::sleep(LEAST_PAUSE).await;
     }
+}
+
+/// What came of looking at a server.
+enum Look {
+    Answered(Answer),
+    /// It could not be reached, or said that it is not well.
+    Failed,
+    /// It said nothing in time: its machine is up, or was a moment ago.
+    Silent,
 }
 
 struct Answer {
@@ -56,23 +62,44 @@ async fn probe(
     topology: &Topology,
     address: &ServerAddress,
     connection: &mut Option<Connection>,
-) -> Option<Answer> {
-    let mut open = match connection.take() {
-        Some(connection) => connection,
-        None => topology.connector.connect(address).await.ok()?,
+) -> Look {
+    let (mut open, is_new) = match connection.take() {
+        Some(used) => (used, false),
+        None => match topology.connector.connect(address).await {
+            Ok(new) => (new, true),
+            Err(EstablishError::TimedOut { .. }) => return Look::Silent,
+            Err(_) => return Look::Failed,
+        },
     };
+    match timeout(topology.connector.limit(), ask(topology, &mut open)).await {
+        Ok(Some(answer)) => {
+            *connection = Some(open);
+            match reply_is_ok(&answer.hello) {
+                Ok(()) => Look::Answered(answer),
+                Err(_) => Look::Failed,
+            }
+        }
+        Err(_) if is_new => Look::Silent,
+        // Perhaps only this connection is lost: the next look will tell, over a new one.
+        Ok(None) | Err(_) => Look::Failed,
+    }
+}
+
+async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
     let began = Instant::now();
-    let command = rawdoc! { "hello": 1, "$db": "admin" };
-    let hello = timeout(ANSWER_LIMIT, open.run(&command)).await.ok()?.ok()?;
+    let hello = open
+        .run(&rawdoc! { "hello": 1, "$db": "admin" })
+        .await
+        .ok()?;
     let round_trip = began.elapsed();
     let is_new = topology.snapshot().description.build_info().is_none();
     let build_info = if is_new {
-        build_info(&mut open).await?
+        let command = rawdoc! { "buildInfo": 1, "$db": "admin" };
+        let reply = open.run(&command).await.ok()?;
+        reply_is_ok(&reply).is_ok().then_some(reply)
     } else {
         None
     };
-    *connection = Some(open);
-    reply_is_ok(&hello).ok()?;
     Some(Answer {
         hello,
         round_trip,
@@ -80,19 +107,10 @@ async fn probe(
     })
 }
 
-async fn build_info(connection: &mut Connection) -> Option<Option<RawDocumentBuf>> {
-    let command = rawdoc! { "buildInfo": 1, "$db": "admin" };
-    let reply = timeout(ANSWER_LIMIT, connection.run(&command))
-        .await
-        .ok()?
-        .ok()?;
-    Some(reply_is_ok(&reply).is_ok().then_some(reply))
-}
-
 impl Topology {
     /// Takes in what a probe found; the pause until the next.
-    fn take_probe(self: &Arc<Self>, address: &ServerAddress, answer: Option<Answer>) -> Duration {
-        let Some(answer) = answer else {
+    fn take_probe(self: &Arc<Self>, address: &ServerAddress, look: Look) -> Duration {
+        let Look::Answered(answer) = look else {
             let pool = self
                 .state
                 .lock()
@@ -101,6 +119,9 @@ impl Topology {
                 .map(|member| Arc::clone(&member.pool));
             if let Some(pool) = pool {
                 self.report_failure(&pool, pool.generation());
+                if matches!(look, Look::Silent) {
+                    pool.give_up();
+                }
             }
             self.update(address, |member| member.server.is_suspect = true);
             return LOOK_AGAIN_AFTER;
