@@ -7,14 +7,15 @@ use futures_util::future::join_all;
 use mongodb::Client;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, create_user},
+    mongod::{FailTimes, NewUser, Options, Standalone, create_user, fail_command},
     raw::{KeyCache, Login, Mechanism, Outcome, Start},
     recorder::Cut,
     seawall::Seawall,
 };
 
 use crate::scene::{
-    find, insert, log_in, logged_in, recorded, root, seawall, update_user, with_password, writer,
+    find, insert, log_in, logged_in, recorded, root, seawall, seawall_at, update_user,
+    with_password, writer,
 };
 
 /// How many of several logins, one after another, are refused; the last one must not be.
@@ -124,6 +125,28 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_users_clients_closed() {
     assert_eq!(outcome.code(), Some(18));
     let mut client = logged_in(&seawall, &new).await;
     assert!(insert(&mut client, &user.name).await.is_ok());
+}
+
+/// A server that is no primary any more, or is going down, says nothing of the user.
+#[tokio::test]
+async fn keys_that_cannot_be_read_for_now_are_kept() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let root = server.client().unwrap();
+    let user = NewUser::new("admin", "kept", "secret").role("readWrite", "kept");
+    create_user(&root, &user).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    let mut connected = logged_in(&seawall, &user.login()).await;
+    for code in [13435, 11602, 11600, 6] {
+        let data = doc! { "failCommands": ["usersInfo"], "errorCode": code };
+        fail_command(&root, FailTimes::Count(2), data)
+            .await
+            .unwrap();
+        // It makes the keys doubtful, so that they are read again.
+        let (_, wrong) = log_in(&seawall, &with_password(&user, "wrong")).await;
+        assert_eq!(wrong.code(), Some(18));
+        logged_in(&seawall, &user.login()).await;
+        assert!(find(&mut connected, "kept").await.is_ok(), "{code}");
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
     sync::OnceCell,
+    task::JoinHandle,
     time::timeout,
 };
 
@@ -98,6 +99,7 @@ pub struct Process {
     child: Child,
     /// Whole lines, as they were written.
     lines: Arc<Mutex<Vec<Value>>>,
+    reading: Option<JoinHandle<()>>,
     address: String,
     admin: String,
 }
@@ -120,7 +122,7 @@ impl Process {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let stderr = child.stderr.take().expect("its standard error is piped");
         let reading = Arc::clone(&lines);
-        tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let mut said = BufReader::new(stderr).lines();
             while let Ok(Some(line)) = said.next_line().await {
                 let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
@@ -130,6 +132,7 @@ impl Process {
         let mut process = Self {
             child,
             lines,
+            reading: Some(reading),
             address: String::new(),
             admin: String::new(),
         };
@@ -207,12 +210,15 @@ impl Process {
         kibibytes.expect("the kernel names it in kB") * 1024
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for all that it said.
     ///
     /// # Panics
     /// If it does not end within a minute.
     pub async fn ended(&mut self) -> ExitStatus {
         let ended = timeout(LIMIT, self.child.wait()).await;
+        if let Some(reading) = self.reading.take() {
+            reading.await.expect("its log is read to the end");
+        }
         ended.expect("it ends").expect("a child can be waited for")
     }
 }

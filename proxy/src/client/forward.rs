@@ -7,7 +7,7 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice},
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -395,11 +395,10 @@ pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
     awaited: Awaited<'_>,
-    given_up: impl Future<Output = ()>,
+    mut given_up: Pin<&mut impl Future<Output = ()>>,
     observation: &mut Observation<'_>,
 ) -> Result<Reply, RelayError> {
     let mut held = Vec::new();
-    let mut given_up = pin!(given_up);
     let read = poll_fn(|cx| {
         if let Poll::Ready(read) = poll_read_or_gone(cx, client, server, &mut held) {
             return Poll::Ready(read);

@@ -1,8 +1,8 @@
 //! One operation, from its message to its answer: the one place that owns this order.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     Client, End, Shared,
@@ -32,6 +32,9 @@ use crate::{
 
 /// Waiting shorter than this is not taken off `maxTimeMS`.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// Between two looks at a pool that hands out nothing for the time being.
+const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
 /// How long a change stream waits for its server: its driver opens it again elsewhere, and loses nothing.
 const RESUMABLE_HOLD: Duration = Duration::from_secs(1);
@@ -245,8 +248,8 @@ impl Operation<'_> {
             match pool.check_out(self.identity, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
-                    // The snapshot is about to say so; give it a moment instead of spinning.
-                    tokio::task::yield_now().await;
+                    // The snapshot is about to say so; and where it must be this server, it may be long.
+                    sleep(PAUSE_WHILE_PAUSED).await;
                 }
                 Err(CheckOutError::Paused | CheckOutError::Closed) => {
                     return Err(CheckOutFailure::NoServer);
@@ -500,7 +503,14 @@ impl Operation<'_> {
             None => self.remaining_time(observation.began().elapsed()),
         };
         let generation = checkout.begin().generation;
-        if let Err(error) = self.send_request(end, &mut checkout, max_time_ms).await {
+        let pool = Arc::clone(checkout.pool());
+        let mut given_up = pin!(pool.given_up());
+        let sent = tokio::select! {
+            biased;
+            sent = self.send_request(end, &mut checkout, max_time_ms) => sent,
+            () = given_up.as_mut() => Err(StreamError::Server(io::ErrorKind::TimedOut.into())),
+        };
+        if let Err(error) = sent {
             return self.not_sent(error, &checkout, generation);
         }
         let sent_at = Instant::now();
@@ -512,9 +522,8 @@ impl Operation<'_> {
             budget: &self.shared.reply_budget,
         };
         // One that is for nobody is awaited all the same, so that the client's next operation comes after it.
-        let pool = Arc::clone(checkout.pool());
         let server = &mut checkout.connection().stream;
-        let relayed = relay_reply(end, server, awaited, pool.given_up(), observation).await;
+        let relayed = relay_reply(end, server, awaited, given_up, observation).await;
         match relayed {
             Ok(Reply::Held(reply, facts)) => {
                 checkout.finish();

@@ -18,7 +18,7 @@ use super::{Connection, ControlError, ServerAddress, reply_is_ok};
 use crate::{
     auth::{ClientConversation, Identity, Login, NonceSource, ScramError},
     observe::ServerMetrics,
-    wire::{Compressor, Stream, keep_server_alive},
+    wire::{Compressor, Stream, keep_server_alive, limit_silence},
 };
 
 /// How far establishing came.
@@ -300,6 +300,11 @@ impl Connector {
         compressors: &[Compressor],
     ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
         let stream = self.open(address).await?;
+        limit_silence(&stream).map_err(|source| EstablishError::Io {
+            step: Step::Connect,
+            address: address.clone(),
+            source,
+        })?;
         let mut connection = Connection::new(stream, Instant::now());
         if !compressors.is_empty() {
             let mut names = RawArrayBuf::new();

@@ -376,19 +376,19 @@ impl Inner {
     pub(super) fn maintain(
         &mut self,
         now: Instant,
-        has_ended: impl Fn(&Connection) -> bool,
+        has_ended: impl Fn(&mut Connection) -> bool,
     ) -> Todo {
         let mut todo = Todo::default();
         for user in self.users.values_mut() {
             let before = user.available.len();
-            let perished = |c: &Connection| {
+            let perished = |c: &mut Connection| {
                 let reason = self.limits.perished(c, self.generation, now);
                 reason.or_else(|| has_ended(c).then_some(CloseReason::Ended))
             };
             let (keep, close): (Vec<_>, Vec<_>) = user
                 .available
                 .drain(..)
-                .map(|c| (perished(&c), c))
+                .map(|mut c| (perished(&mut c), c))
                 .partition(|(r, _)| r.is_none());
             user.available
                 .extend(keep.into_iter().map(|(_, connection)| connection));

@@ -288,12 +288,13 @@ impl ServerPool {
         loop {
             let (start, todo) = self.inner.lock().check_out(identity, now);
             self.perform(todo);
-            match start {
-                Start::Ready(connection) if connection.stream.has_ended() => {
-                    self.check_in(identity, connection, Some(CloseReason::Ended));
-                }
-                start => return start,
+            let Start::Ready(mut connection) = start else {
+                return start;
+            };
+            if !connection.stream.has_ended() {
+                return Start::Ready(connection);
             }
+            self.check_in(identity, connection, Some(CloseReason::Ended));
         }
     }
 
@@ -342,7 +343,7 @@ impl ServerPool {
     /// Closes what is too old or unused for too long, lets go of what has ended by itself, and fills up to the minimum.
     /// Called once a second.
     pub fn maintain(&self) {
-        let has_ended = |connection: &Connection| connection.stream.has_ended();
+        let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
         self.perform(todo);
     }

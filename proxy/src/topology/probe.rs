@@ -20,6 +20,9 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Least pause between two looks, however many failures are reported.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
+/// New connections in a row on which a server has said nothing, before it counts as hung.
+const SILENCES: u32 = 2;
+
 /// Weight of the newest round trip in the average (server selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
@@ -29,13 +32,17 @@ pub(super) async fn keep_probing(
     address: ServerAddress,
     look: Arc<Notify>,
 ) {
-    let mut connection = None;
+    let (mut connection, mut silences) = (None, 0);
     loop {
         let Some(strong) = topology.upgrade() else {
             return;
         };
         let seen = probe(&strong, &address, &mut connection).await;
-        let pause = strong.take_probe(&address, seen);
+        silences = match seen {
+            Look::Silent => silences + 1,
+            Look::Answered(_) | Look::Failed => 0,
+        };
+        let pause = strong.take_probe(&address, seen, silences >= SILENCES);
         drop(strong);
         // Told or not, the next look is the same; the time-out is the usual way out.
         drop(timeout(pause, look.notified()).await);
@@ -109,7 +116,12 @@ async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
 
 impl Topology {
     /// Takes in what a probe found; the pause until the next.
-    fn take_probe(self: &Arc<Self>, address: &ServerAddress, look: Look) -> Duration {
+    fn take_probe(
+        self: &Arc<Self>,
+        address: &ServerAddress,
+        look: Look,
+        is_hung: bool,
+    ) -> Duration {
         let Look::Answered(answer) = look else {
             let pool = self
                 .state
@@ -119,7 +131,7 @@ impl Topology {
                 .map(|member| Arc::clone(&member.pool));
             if let Some(pool) = pool {
                 self.report_failure(&pool, pool.generation());
-                if matches!(look, Look::Silent) {
+                if is_hung {
                     pool.give_up();
                 }
             }

@@ -1,6 +1,7 @@
 //! Finding out that the other end is silently gone: the machine without power, the path that forgot the connection.
 //!
-//! Nothing of it concerns a process that hangs: its kernel answers.
+//! A process that hangs is not found so: its kernel answers. Only bytes that it leaves untaken for long, its buffers full,
+//! end its connection too.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -9,15 +10,19 @@ use rustix::net::sockopt::{
     set_tcp_user_timeout,
 };
 
+use super::Stream;
+
 /// Silence on a connection after which its server is asked for a sign of life.
 const SERVER_IDLE: Duration = Duration::from_secs(10);
 
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a server's kernel may leave bytes or questions unacknowledged before the connection is given up.
+const SERVER_COUNT: u32 = 4;
+
+/// How long bytes may wait for a server's kernel to acknowledge them, or to take them.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// The same for clients, which may be behind worse networks, and hold up nobody else.
+/// Silence on a client's connection: clients may be behind worse networks, and hold up nobody else.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 
 const CLIENT_INTERVAL: Duration = Duration::from_secs(10);
@@ -31,9 +36,23 @@ const CLIENT_COUNT: u32 = 6;
 pub fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     set_tcp_keepidle(socket, SERVER_IDLE)?;
     set_tcp_keepintvl(socket, SERVER_INTERVAL)?;
-    let limit = u32::try_from(SERVER_LIMIT.as_millis()).unwrap_or(u32::MAX);
-    set_tcp_user_timeout(socket, limit)?;
+    set_tcp_keepcnt(socket, SERVER_COUNT)?;
     Ok(set_socket_keepalive(socket, true)?)
+}
+
+/// The same for bytes on their way, where a server has nothing else to do than to take them: a relayed client may send
+/// more behind an operation that takes long.
+///
+/// # Errors
+/// If the system refuses the option.
+pub fn limit_silence(stream: &Stream) -> io::Result<()> {
+    let socket = match stream {
+        Stream::Tcp(socket) => socket,
+        Stream::Tls(tls) => tls.get_ref().0,
+        Stream::Unix(_) => return Ok(()),
+    };
+    let limit = u32::try_from(SERVER_LIMIT.as_millis()).unwrap_or(u32::MAX);
+    Ok(set_tcp_user_timeout(socket, limit)?)
 }
 
 /// For a listening socket, and with it for every connection that is accepted there.

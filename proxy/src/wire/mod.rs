@@ -30,7 +30,7 @@ pub use self::{
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
-    keep_alive::{keep_clients_alive, keep_server_alive},
+    keep_alive::{keep_clients_alive, keep_server_alive, limit_silence},
     op_msg::{
         CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg,
         Sequence, checksum,

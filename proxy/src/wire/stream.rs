@@ -2,14 +2,12 @@
 
 use std::{
     io::{self, IoSlice},
-    os::fd::AsFd,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
 };
 
-use rustix::net::{RecvFlags, recv};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::TlsStream;
@@ -32,27 +30,14 @@ impl Stream {
     }
 
     /// Whether nothing more can be asked on a stream that nothing is expected from: the peer has closed it, the kernel
-    /// has given it up, or bytes came that nobody asked for. Reads nothing and does not wait.
-    pub fn has_ended(&self) -> bool {
-        let (seen, is_tls) = match self {
-            Self::Tcp(s) => (s.try_io(Interest::READABLE, || peek(s)), false),
-            Self::Unix(s) => (s.try_io(Interest::READABLE, || peek(s)), false),
-            Self::Tls(s) => {
-                let s = s.get_ref().0;
-                (s.try_io(Interest::READABLE, || peek(s)), true)
-            }
-        };
-        match seen {
-            // TLS may have something to say of its own, such as a ticket.
-            Ok(bytes) => bytes == 0 || !is_tls,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        }
+    /// has given it up, or bytes came that nobody asked for. Does not wait, and makes no system call when nothing came.
+    pub fn has_ended(&mut self) -> bool {
+        let mut byte = [0];
+        let mut room = ReadBuf::new(&mut byte);
+        // Whoever reads next registers anew. TLS takes in what it has to say for itself.
+        let mut nobody = Context::from_waker(Waker::noop());
+        Pin::new(self).poll_read(&mut nobody, &mut room).is_ready()
     }
-}
-
-fn peek(stream: &impl AsFd) -> io::Result<usize> {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    Ok(recv(stream, &mut [0; 1], flags)?.0)
 }
 
 macro_rules! delegate {

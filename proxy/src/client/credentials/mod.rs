@@ -217,30 +217,30 @@ impl Credentials {
     /// end those that are known then.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
         let began = Instant::now();
-        // A reading that was under way already, and one begun since.
-        for _ in 0..2 {
+        let mut readings = 0;
+        loop {
             let now = Instant::now();
             let known = self.store.lock().known(user, now)?;
-            let is_confirmed = known.confirmed_at >= began && !known.is_doubted();
-            if is_confirmed || self.has_configured_keys(user) {
+            if known.confirmed_at >= began || self.has_configured_keys(user) {
                 return Some(known);
             }
-            if known.is_fresh(now)
-                && let Some(lent) = self.store.lock().on_trust(user, now)
-            {
+            let is_fresh = known.is_fresh(now);
+            if is_fresh && let Some(lent) = self.store.lock().on_trust(user, now) {
                 return Some(lent);
             }
-            let limit = match known.is_doubted() {
+            // Another has these keys on trust, or they are probably old: worth more of a wait.
+            let limit = match is_fresh || known.is_doubted() {
                 true => DOUBTED_LIMIT,
                 false => FRESHEN_LIMIT,
             };
+            // A reading that was under way already, and one begun since: a third would say no more.
+            if readings == 2 || now >= began + limit {
+                return Some(known);
+            }
             let mut done = self.read_again(user, &known.identity);
             let read = timeout_at(began + limit, done.wait_for(|done| *done)).await;
-            if read.is_err() {
-                break;
-            }
+            readings += u32::from(read.is_ok());
         }
-        self.store.lock().known(user, Instant::now())
     }
 
     /// Reads a user's keys again in the background; single flight. The receiver turns true at the end.

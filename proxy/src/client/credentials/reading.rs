@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     auth::{self, Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command},
-    command::{ReadPreference, UNAUTHORIZED},
+    command::{ReadPreference, UNAUTHORIZED, is_state_change},
     connection::Connection,
     observe::CloseReason,
     pool::CheckOutError,
@@ -59,6 +59,14 @@ impl Credentials {
                 Reading::Gone
             }
             Err(Some(UsersInfoError::NoSuchUser)) => Reading::Gone,
+            // It says something of the server, such as that it is no primary any more, and nothing of the user.
+            Err(Some(UsersInfoError::CommandFailed { code })) => {
+                checkout.finish();
+                if is_state_change(code) {
+                    self.topology.report_state_change(checkout.pool(), code);
+                }
+                Reading::Unavailable
+            }
             Err(Some(error)) => {
                 tracing::warn!(user = %user.name, source = %user.source, %error, "keys not read");
                 Reading::Refused

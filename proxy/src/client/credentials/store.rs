@@ -39,6 +39,8 @@ pub(in crate::client) struct Known {
     /// Held by the one login that goes on with these keys on trust.
     trust: Option<Arc<()>>,
     on_trust: Weak<()>,
+    /// When that login took them.
+    trusted_at: Option<Instant>,
 }
 
 impl Known {
@@ -108,7 +110,9 @@ impl Store {
             return None;
         }
         let trust = Arc::new(());
-        self.known.get_mut(user)?.on_trust = Arc::downgrade(&trust);
+        let known = self.known.get_mut(user)?;
+        known.on_trust = Arc::downgrade(&trust);
+        known.trusted_at = Some(now);
         lent.trust = Some(trust);
         Some(lent)
     }
@@ -164,6 +168,12 @@ impl Store {
             .as_ref()
             .and_then(|known| known.doubted_at)
             .filter(|doubted_at| *doubted_at > now);
+        // A reading that was asked for before says nothing to a login on trust that came after.
+        let on_trust = same
+            .as_ref()
+            .filter(|known| known.trusted_at.is_some_and(|at| at > now))
+            .map(|known| (known.on_trust.clone(), known.trusted_at));
+        let (on_trust, trusted_at) = on_trust.unwrap_or_default();
         let identity = match same {
             Some(known) => {
                 keep_fitting_login(&known.identity, &credentials);
@@ -191,7 +201,8 @@ impl Store {
             confirmed_at: now,
             doubted_at,
             trust: None,
-            on_trust: Weak::new(),
+            on_trust,
+            trusted_at,
         };
         bounded(&mut self.known, self.max_users, |known| {
             now.saturating_duration_since(known.confirmed_at) < self.max_stale
@@ -372,7 +383,9 @@ mod tests {
         drop(first);
         let second = store.on_trust(&user("u"), now);
         assert!(second.is_some());
-        // Keys that have just been read are others to trust.
+        // A reading that was asked for before says nothing to it; one that was asked for since does.
+        learn(&mut store, "u", "one", 1, now - Duration::from_millis(1));
+        assert!(store.on_trust(&user("u"), now).is_none());
         learn(&mut store, "u", "one", 1, now);
         assert!(store.on_trust(&user("u"), now).is_some());
         drop(second);
