@@ -23,7 +23,7 @@ use crate::{
     auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError},
     client::{self, CredentialMode, CredentialSettings, Credentials, Shared, UserSecret},
     connection::{Connector, TlsError, client_config},
-    limits::{Limits, OperationPlaces, gather_wake_ups},
+    limits::{Limits, OperationPlaces, gather_wake_ups, raise_descriptor_limit},
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
     pins::{PinLimits, Pins},
@@ -455,25 +455,10 @@ const OTHER_DESCRIPTORS: u64 = 200;
 
 /// As many clients as are configured, or fewer if the process may not open so many descriptors; said in the log.
 fn max_clients(settings: &config::Settings) -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = settings.listen.max_client_connections.get();
     let servers = settings.pool.max_server_connections.get();
-    let limit = getrlimit(Resource::Nofile);
-    let Some(hard) = limit.maximum.or(limit.current) else {
+    let Some(allowed) = raise_descriptor_limit() else {
         return wanted;
-    };
-    // Raising the soft limit to the hard one needs no right; if it is refused the soft one holds.
-    let raised = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(hard),
-            maximum: limit.maximum,
-        },
-    );
-    let allowed = if raised.is_ok() {
-        hard
-    } else {
-        limit.current.unwrap_or(hard)
     };
     let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
     let each = match settings.deployment.mode {

@@ -7,7 +7,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`commands`] | one file a subcommand: serve, demo, check |
+//! | [`commands`] | one file a subcommand: serve, demo, check, load |
 //! | [`app`] | the composition root: builds every part from its settings, wires, runs, drains |
 //! | [`listener`] | the door: accept, TLS |
 //! | [`admin`] | the window: metrics, health, JSON API over HTTP |
@@ -19,6 +19,7 @@
 //! | [`observe`] | what is counted: metrics, tables, the observation of an operation |
 //! | [`command`], [`history`] | what a message asks and a reply says; distributions |
 //! | [`wire`], [`shape`], [`auth`] | bytes and messages; fingerprints; SCRAM: they know nothing else of ours |
+//! | [`load`] | the load harness: storms and steady loads, for any endpoint |
 //! | [`mongod`] | a private mongod, for the demo and for tests |
 
 pub mod admin;
@@ -31,6 +32,7 @@ pub mod connection;
 pub mod history;
 pub mod limits;
 pub mod listener;
+pub mod load;
 pub mod mongod;
 pub mod observe;
 pub mod pins;

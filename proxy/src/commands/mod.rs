@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod load;
 mod serve;
 
 use std::{
@@ -31,6 +32,9 @@ enum Command {
     Demo(demo::Arguments),
     /// Validate a configuration and print every problem in it.
     Check(check::Arguments),
+    /// Put an endpoint under load, in a storm or steadily.
+    #[command(subcommand)]
+    Load(load::Load),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -80,6 +84,8 @@ pub enum Exit {
     Unavailable,
     /// Our own fault.
     Internal,
+    /// A load's objectives were missed.
+    Missed,
     /// Interrupted.
     Interrupted,
 }
@@ -91,6 +97,7 @@ impl From<Exit> for ExitCode {
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::Internal => 70,
+            Exit::Missed => 1,
             Exit::Interrupted => 130,
         })
     }
@@ -110,6 +117,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Serve(arguments) => runtime.block_on(serve::run(arguments)),
         Command::Demo(arguments) => runtime.block_on(demo::run(arguments)),
         Command::Check(arguments) => runtime.block_on(check::run(arguments)),
+        Command::Load(load) => runtime.block_on(load::run(load)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut io::stdout());
             Exit::Success

@@ -1,5 +1,6 @@
 //! What is refused or held: bounds on clients, handshakes and operations, each a permit that ends by itself.
 
+mod descriptors;
 mod parking;
 
 use std::{sync::Arc, time::Duration};
@@ -10,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-pub use self::parking::gather_wake_ups;
+pub use self::{descriptors::raise_descriptor_limit, parking::gather_wake_ups};
 
 /// Time between two clients that Seawall closes of its own accord: a hundred reconnects a second can be borne.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);

@@ -1,0 +1,166 @@
+//! One connection of a load, without a driver: no pool, no monitor, no retry.
+
+use std::io;
+
+use bson::{Binary, RawBsonRef, RawDocument, rawdoc, spec::BinarySubtype};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+};
+
+use super::target::{Address, Keyring, User};
+use crate::{
+    auth::{ClientConversation, NonceSource, ScramError},
+    wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, Stream, encode_request},
+};
+
+/// Where an `OP_MSG`'s one body begins: after header, flags and kind.
+const BODY_OFFSET: usize = HEADER_BYTES + 5;
+
+/// Why a step did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// Nothing came in time.
+    #[error("no answer in time")]
+    TimedOut,
+    /// Refused, closed or reset.
+    #[error("{0}")]
+    Closed(#[from] io::Error),
+    /// An error reply.
+    #[error("error {0}")]
+    Refused(i32),
+    /// A reply that does not answer what was asked.
+    #[error("wrong reply: {0}")]
+    Wrong(&'static str),
+}
+
+pub(super) struct Link {
+    stream: Stream,
+    buffer: Vec<u8>,
+    request_id: i32,
+}
+
+impl Link {
+    pub(super) async fn connect(address: &Address) -> Result<Self, Failure> {
+        let stream = match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+        };
+        Ok(Self {
+            stream,
+            buffer: Vec::new(),
+            request_id: 0,
+        })
+    }
+
+    /// `hello`, as a driver introduces itself.
+    pub(super) async fn hello(&mut self) -> Result<(), Failure> {
+        let hello = rawdoc! {
+            "hello": 1, "helloOk": true,
+            "client": {
+                "application": { "name": "seawall load" },
+                "driver": { "name": "seawall-load", "version": env!("CARGO_PKG_VERSION") },
+                "os": { "type": std::env::consts::OS },
+            },
+            "$db": "admin",
+        };
+        self.run(&hello).await.map(drop)
+    }
+
+    /// SCRAM, with keys that are at hand after the first login.
+    pub(super) async fn log_in(
+        &mut self,
+        user: &User,
+        keyring: &Keyring,
+        nonces: &NonceSource,
+    ) -> Result<(), Failure> {
+        let (conversation, first) =
+            ClientConversation::start(user.mechanism, &user.name, &nonces.nonce());
+        let start = rawdoc! {
+            "saslStart": 1, "mechanism": user.mechanism.name(), "payload": binary(&first),
+            "options": { "skipEmptyExchange": true }, "$db": user.source.as_str(),
+        };
+        let challenge = self.run(&start).await?;
+        let challenge = payload(challenge)?.to_vec();
+        let (proof_sent, last) = match keyring.get() {
+            Some((client_key, keys)) => {
+                let answered = conversation.respond(&challenge, &client_key, &keys);
+                answered.map_err(|error| forget(keyring, error))?
+            }
+            None => {
+                let answered = conversation.respond_with_password(&challenge, &user.password);
+                let (proof_sent, last, derived) =
+                    answered.map_err(|_| Failure::Wrong("SCRAM challenge"))?;
+                keyring.put(derived.client_key, derived.keys);
+                (proof_sent, last)
+            }
+        };
+        let proceed = rawdoc! {
+            "saslContinue": 1, "conversationId": 1, "payload": binary(&last), "$db": user.source.as_str(),
+        };
+        let ended = self.run(&proceed).await?;
+        let signature = payload(ended)?;
+        proof_sent
+            .finish(signature)
+            .map_err(|_| Failure::Wrong("SCRAM signature"))
+    }
+
+    /// Runs one command; its reply says `ok: 1` and answers this request.
+    pub(super) async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
+        self.request_id = self.request_id.wrapping_add(1);
+        let request = encode_request(self.request_id, command.as_bytes());
+        self.stream.write_all(&request).await?;
+        self.read_reply().await?;
+        let body = self.buffer.get(BODY_OFFSET..).unwrap_or_default();
+        let body = RawDocument::from_bytes(body).map_err(|_| Failure::Wrong("no document"))?;
+        match body.get("ok") {
+            Ok(Some(RawBsonRef::Double(1.0) | RawBsonRef::Int32(1))) => Ok(body),
+            _ => Err(Failure::Refused(body.get_i32("code").unwrap_or(0))),
+        }
+    }
+
+    async fn read_reply(&mut self) -> Result<(), Failure> {
+        self.buffer.clear();
+        loop {
+            if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
+                let header =
+                    Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| Failure::Wrong("header"))?;
+                if header.response_to != self.request_id {
+                    return Err(Failure::Wrong("a reply to another request"));
+                }
+                if self.buffer.len() >= header.message_length {
+                    return Ok(());
+                }
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+}
+
+/// The password was changed: the next login derives anew.
+fn forget(keyring: &Keyring, error: ScramError) -> Failure {
+    if error == ScramError::KeysOutdated {
+        keyring.clear();
+    }
+    Failure::Wrong("SCRAM challenge")
+}
+
+fn binary(bytes: &[u8]) -> Binary {
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn payload(reply: &RawDocument) -> Result<&[u8], Failure> {
+    let payload = reply
+        .get_binary("payload")
+        .map_err(|_| Failure::Wrong("no payload"))?;
+    Ok(payload.bytes)
+}

@@ -1,0 +1,233 @@
+//! What the clients ask, and whether the answer is the one to it.
+
+use std::str::FromStr;
+
+use bson::{RawDocument, RawDocumentBuf, cstr, oid::ObjectId, rawdoc};
+use rand::{RngExt as _, rngs::StdRng};
+
+use super::link::Failure;
+
+/// Where each client's randomness begins: two runs ask the same.
+pub(super) const SEED: u64 = 0x5ea_3a11;
+
+/// What a load asks.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// The database.
+    pub database: String,
+    /// The collection; documents with `_id` from 0 to `documents` are put there if it has fewer.
+    pub collection: String,
+    /// How many documents are asked for.
+    pub documents: u32,
+    /// The bytes of text in each document.
+    pub payload_bytes: usize,
+    /// Which operations.
+    pub mix: Mix,
+}
+
+/// Shares of each operation, in parts of their sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    find: u32,
+    insert: u32,
+    update: u32,
+}
+
+impl Mix {
+    /// Finds by `_id` and nothing else.
+    pub const FINDS: Self = Self {
+        find: 1,
+        insert: 0,
+        update: 0,
+    };
+}
+
+/// Not a mix.
+#[derive(Debug, thiserror::Error)]
+#[error("a mix is shares of find, insert and update, such as find=90,insert=5,update=5")]
+pub struct MixError;
+
+impl FromStr for Mix {
+    type Err = MixError;
+
+    fn from_str(text: &str) -> Result<Self, MixError> {
+        let mut mix = Self {
+            find: 0,
+            insert: 0,
+            update: 0,
+        };
+        for part in text.split(',') {
+            let (name, share) = part.split_once('=').ok_or(MixError)?;
+            let share = share.trim().parse::<u16>().map_err(|_| MixError)?.into();
+            match name.trim() {
+                "find" => mix.find = share,
+                "insert" => mix.insert = share,
+                "update" => mix.update = share,
+                _ => return Err(MixError),
+            }
+        }
+        match mix.find + mix.insert + mix.update {
+            0 => Err(MixError),
+            _ => Ok(mix),
+        }
+    }
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    Find(u32),
+    Insert,
+    Update(u32),
+}
+
+impl Work {
+    pub(super) fn next(&self, random: &mut StdRng) -> Ask {
+        let id = random.random_range(0..self.documents.max(1));
+        let Mix {
+            find,
+            insert,
+            update,
+        } = self.mix;
+        let chosen = random.random_range(0..find + insert + update);
+        if chosen < find {
+            Ask::Find(id)
+        } else if chosen < find + insert {
+            Ask::Insert
+        } else {
+            Ask::Update(id)
+        }
+    }
+
+    pub(super) fn command(&self, ask: Ask, read_mode: Option<&str>) -> RawDocumentBuf {
+        let collection = self.collection.as_str();
+        let mut command = match ask {
+            Ask::Find(id) => rawdoc! {
+                "find": collection, "filter": { "_id": i64::from(id) }, "limit": 1, "singleBatch": true,
+            },
+            Ask::Insert => rawdoc! {
+                "insert": collection, "documents": [{ "_id": ObjectId::new(), "text": self.text() }],
+            },
+            Ask::Update(id) => rawdoc! {
+                "update": collection,
+                "updates": [{ "q": { "_id": i64::from(id) }, "u": { "$inc": { "changes": 1 } } }],
+            },
+        };
+        command.append(cstr!("$db"), self.database.as_str());
+        if let (Ask::Find(_), Some(mode)) = (ask, read_mode) {
+            command.append(cstr!("$readPreference"), rawdoc! { "mode": mode });
+        }
+        command
+    }
+
+    /// Puts documents there from `first` on, as many as one command should hold.
+    pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
+        let end = self.documents.min(first + SEEDED_AT_A_TIME);
+        let mut updates = bson::RawArrayBuf::new();
+        for id in first..end {
+            updates.push(rawdoc! {
+                "q": { "_id": i64::from(id) },
+                "u": { "$setOnInsert": { "text": self.text() } },
+                "upsert": true,
+            });
+        }
+        let command = rawdoc! {
+            "update": self.collection.as_str(), "updates": updates, "ordered": false,
+            "$db": self.database.as_str(),
+        };
+        (command, end)
+    }
+
+    fn text(&self) -> String {
+        "x".repeat(self.payload_bytes)
+    }
+}
+
+const SEEDED_AT_A_TIME: u32 = 500;
+
+/// Whether a reply is the one to `ask`: another document than asked for would be another client's.
+pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
+    match ask {
+        Ask::Find(id) => {
+            let found = found_id(reply).ok_or(Failure::Wrong("no document found"))?;
+            match found == i64::from(id) {
+                true => Ok(()),
+                false => Err(Failure::Wrong("another document than asked for")),
+            }
+        }
+        Ask::Insert | Ask::Update(_) => match reply.get_i32("n") {
+            Ok(1) if reply.get("writeErrors").ok().flatten().is_none() => Ok(()),
+            _ => Err(Failure::Wrong("not one document written")),
+        },
+    }
+}
+
+fn found_id(reply: &RawDocument) -> Option<i64> {
+    let cursor = reply.get_document("cursor").ok()?;
+    let batch = cursor.get_array("firstBatch").ok()?;
+    let first = batch.into_iter().next()?.ok()?;
+    first.as_document()?.get_i64("_id").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng as _;
+
+    use super::*;
+
+    fn work(mix: &str) -> Work {
+        Work {
+            database: "load".into(),
+            collection: "things".into(),
+            documents: 1200,
+            payload_bytes: 10,
+            mix: mix.parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_mix_is_asked_in_its_shares() {
+        let work = work("find=90,insert=5,update=5");
+        let mut random = StdRng::seed_from_u64(SEED);
+        let (mut finds, mut inserts, mut updates) = (0, 0, 0);
+        for _ in 0..10_000 {
+            match work.next(&mut random) {
+                Ask::Find(id) => finds += usize::from(id < 1200),
+                Ask::Insert => inserts += 1,
+                Ask::Update(id) => updates += usize::from(id < 1200),
+            }
+        }
+        assert_eq!(finds + inserts + updates, 10_000);
+        assert!((8_800..9_200).contains(&finds), "{finds}");
+        assert!((400..600).contains(&inserts), "{inserts}");
+    }
+
+    #[test]
+    fn what_is_no_mix_is_an_error() {
+        for text in ["", "find", "find=x", "delete=5", "find=0", "find=-1"] {
+            assert!(text.parse::<Mix>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn documents_are_seeded_to_the_last() {
+        let (mut first, mut commands) = (0, 0);
+        while first < 1200 {
+            let (command, end) = work("find=1").seed(first);
+            let updates = command.get_array("updates").unwrap().into_iter().count();
+            assert_eq!(u32::try_from(updates).unwrap(), end - first);
+            (first, commands) = (end, commands + 1);
+        }
+        assert_eq!(commands, 3);
+    }
+
+    #[test]
+    fn a_reply_to_something_else_is_wrong() {
+        let found = |id: i64| rawdoc! { "cursor": { "firstBatch": [{ "_id": id }] }, "ok": 1.0 };
+        assert!(check(Ask::Find(7), &found(7)).is_ok());
+        assert!(check(Ask::Find(7), &found(8)).is_err());
+        assert!(check(Ask::Find(7), &rawdoc! { "cursor": { "firstBatch": [] } }).is_err());
+        assert!(check(Ask::Update(7), &rawdoc! { "n": 1 }).is_ok());
+        assert!(check(Ask::Insert, &rawdoc! { "n": 0 }).is_err());
+    }
+}
