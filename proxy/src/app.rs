@@ -229,6 +229,10 @@ impl App {
             topology: Arc::clone(&self.shared.topology),
             draining: self.draining.subscribe(),
             drain: self.drain_requested.clone(),
+            mode: match settings.deployment.mode {
+                config::Mode::Pooled => "pooled",
+                config::Mode::Relay => "relay",
+            },
             credentials: Box::new(move || credentials.mode().as_str()),
             token: settings
                 .admin
@@ -447,6 +451,7 @@ async fn maintain(shared: Arc<Shared>) {
         shared.pins.maintain(Instant::now());
         shared.relay_pins.maintain(Instant::now());
         shared.observer.collect();
+        shared.observer.watch_storms();
     }
 }
 

@@ -27,4 +27,5 @@ mod routers;
 mod routing;
 mod scene;
 mod start;
+mod storms;
 mod unauthenticated;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     connection::ServerAddress,
     history::{Distribution, octave_bound_seconds},
-    observe::{ClientRow, Phase, Shape, ShapeSums},
+    observe::{ClientRow, Departure, Names, Phase, Shape, ShapeSums, Storm},
     pool::Snapshot,
     topology::Description,
 };
@@ -143,5 +143,41 @@ pub(super) fn client(row: &ClientRow) -> Value {
         "connected_at": since_epoch(row.connected_at),
         "user": row.user,
         "application": row.application,
+    })
+}
+
+/// Names shown of each kind.
+const SHOWN_NAMES: usize = 10;
+
+pub(super) fn storm(storm: &Storm) -> Value {
+    let crowd = &storm.crowd;
+    let names = |names: &Names| {
+        let ranked = names.ranked().into_iter().take(SHOWN_NAMES);
+        ranked
+            .map(|(name, count)| json!({ "name": name, "count": count }))
+            .collect::<Vec<_>>()
+    };
+    let departures: Map<String, Value> = Departure::ALL
+        .iter()
+        .zip(crowd.departures)
+        .map(|(how, count)| (how.as_str().to_owned(), json!(count)))
+        .collect();
+    json!({
+        "started_at": since_epoch(storm.started_at),
+        "ended_at": storm.ended_at.map(since_epoch),
+        "arrivals": crowd.arrivals,
+        "peak_arrivals_per_second": storm.peak_arrivals,
+        "usual_short_lived_per_second": storm.usual,
+        "departures": departures,
+        "gave_up_in": crowd.gave_up_in,
+        "networks": names(&crowd.networks),
+        "applications": names(&crowd.applications),
+        "drivers": names(&crowd.drivers),
+        "users": names(&crowd.users),
+        "client_authentications": storm.client_authentications,
+        "server_connections_created": storm.server_connections,
+        "server_authentications": storm.server_authentications,
+        "server_connections_absorbed": storm.connections_absorbed(),
+        "server_authentications_absorbed": storm.authentications_absorbed(),
     })
 }

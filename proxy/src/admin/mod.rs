@@ -40,6 +40,8 @@ pub struct Window {
     pub draining: watch::Receiver<Option<Instant>>,
     /// Begins to drain.
     pub drain: CancellationToken,
+    /// `pooled` or `relay`.
+    pub mode: &'static str,
     /// Where credentials come from, by name.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
     /// What a request has to bring, if anything.
@@ -71,6 +73,7 @@ pub async fn serve(
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
+        .route("/api/v1/storms", get(storms))
         .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
@@ -146,7 +149,7 @@ async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": window.started_at.elapsed().unwrap_or_default().as_secs(),
-        "mode": "pooled",
+        "mode": window.mode,
         "credentials": (window.credentials)(),
         "draining": window.draining.borrow().is_some(),
         "deployment": snapshot.description.kind.as_str(),
@@ -217,6 +220,15 @@ async fn clients(State(window): State<Arc<Window>>, Query(listing): Query<Listin
     Json(json!({
         "count": window.observer.client_connections(),
         "clients": rows.iter().map(json::client).collect::<Vec<_>>(),
+    }))
+}
+
+async fn storms(State(window): State<Arc<Window>>) -> Json<Value> {
+    let storms = window.observer.storms();
+    Json(json!({
+        "active": storms.first().is_some_and(|storm| storm.ended_at.is_none()),
+        "learning": window.observer.learns_what_is_usual(),
+        "storms": storms.iter().map(json::storm).collect::<Vec<_>>(),
     }))
 }
 

@@ -25,7 +25,7 @@ mod operation;
 mod relay;
 mod streaming;
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use bson::{RawDocument, RawDocumentBuf, oid::ObjectId, rawdoc};
 use tokio::{
@@ -37,7 +37,7 @@ use crate::{
     auth::{Identity, NonceSource},
     command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
     limits::{HandshakePermit, Limits, RelayPermit},
-    observe::{ConnectedClient, Observer},
+    observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
     pool::ServerPool,
     shape::{Input, Sequence},
@@ -161,7 +161,7 @@ struct Client {
 
 /// Serves a client until it leaves or has to be closed.
 pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: HandshakePermit) {
-    let connected = shared.observer.client_connected(&peer.text);
+    let connected = shared.observer.client_connected(&peer.text, peer.ip);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
     let handshake = identity.is_none().then_some((handshake, deadline));
@@ -181,7 +181,14 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
         relayed: None,
         shared,
     };
-    while client.serve_next().await.is_ok() {}
+    let end = loop {
+        if let Err(end) = client.serve_next().await {
+            break end;
+        }
+    };
+    if end == End::Closed {
+        client.connected.ends(Departure::Closed);
+    }
     if client.relayed.is_some() {
         Box::pin(client.go_on_relayed()).await;
     }
@@ -248,9 +255,15 @@ impl Client {
         whole.await.or_else(|error| self.unreadable(&error))
     }
 
-    fn unreadable<T>(&self, error: &ReadError) -> Result<T, End> {
+    fn unreadable<T>(&mut self, error: &ReadError) -> Result<T, End> {
         match error {
-            ReadError::Io(_) | ReadError::Truncated => Err(End::Gone),
+            ReadError::Io(error) => {
+                if error.kind() == io::ErrorKind::ConnectionReset {
+                    self.connected.ends(Departure::Reset);
+                }
+                Err(End::Gone)
+            }
+            ReadError::Truncated => Err(End::Gone),
             ReadError::Frame(_) => self.close("message_length"),
             ReadError::Stalled => self.close("message_stalled"),
         }
@@ -324,8 +337,11 @@ impl Client {
             Some(identity) => {
                 // An introduction must not keep its place for as long as an operation may take.
                 self.login.take_if(|login| login.deadline().is_some());
+                self.connected.reached(Stage::Operation);
                 self.operate(&message, identity, &parsed, &command, reply_to, now)
-                    .await
+                    .await?;
+                self.connected.reached(Stage::Ready);
+                Ok(())
             }
             None => Box::pin(self.serve_unauthenticated(&command, reply_to, now)).await,
         }
@@ -416,7 +432,10 @@ impl Client {
             }
             Handshake::Hello => self.hello(body, false).await,
             Handshake::LegacyHello => self.hello(body, true).await,
-            Handshake::SaslStart => self.sasl_start(body, command.db).await,
+            Handshake::SaslStart => {
+                self.connected.reached(Stage::LoggingIn);
+                self.sasl_start(body, command.db).await
+            }
             Handshake::SaslContinue => self.sasl_continue(body, command.db).await,
             Handshake::Authenticate => {
                 let name = body.get_str("mechanism").unwrap_or("MONGODB-X509");
@@ -475,6 +494,10 @@ impl Client {
                 .get_document("application")
                 .and_then(|a| a.get_str("name"));
             self.connected.is_application(name.ok());
+            if let Ok(driver) = metadata.get_document("driver") {
+                let part = |field| driver.get_str(field).unwrap_or_default();
+                self.connected.is_driver(part("name"), part("version"));
+            }
         }
         if let Some(metadata) = hello
             .metadata
@@ -509,6 +532,7 @@ impl Client {
             None => None,
         };
         let speculative = hello.speculative.as_ref().and_then(|c| self.speculate(c));
+        self.connected.greeted(hello.is_monitors());
         let greeting = Greeting {
             description: &snapshot.description,
             connection_id: self.connected.id(),
@@ -592,6 +616,7 @@ impl Client {
                 .is_user(Some(format!("{}.{}", identity.source(), identity.name())));
             self.identity = Some(identity);
             self.handshake = None;
+            self.connected.reached(Stage::Ready);
         }
         Ok(stepped.reply)
     }

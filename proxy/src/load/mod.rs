@@ -7,13 +7,13 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | [`target`] | the endpoint, the user, and the user's keys, derived once |
-//! | [`link`] | one connection: connect, hello, SCRAM, operations |
-//! | [`client`] | one client's life |
-//! | [`work`] | what the clients ask |
-//! | [`record`] | what happened, by the second |
-//! | [`report`] | the same for people and for programs |
-//! | [`own`] | what the generator cost, and how late it was |
+//! | `target` | the endpoint, the user, and the user's keys, derived once |
+//! | `link` | one connection: connect, hello, SCRAM, operations |
+//! | `client` | one client's life |
+//! | `work` | what the clients ask |
+//! | `record` | what happened, by the second |
+//! | `report` | the same for people and for programs |
+//! | `own` | what the generator cost, and how late it was |
 
 mod client;
 mod link;

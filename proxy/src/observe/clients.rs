@@ -1,8 +1,13 @@
 //! Who is connected: counted and listed while they live.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{net::IpAddr, sync::Arc, time::SystemTime};
 
-use super::Observer;
+use tokio::time::Instant;
+
+use super::{
+    Observer,
+    storms::{Departure, Leaving, Stage},
+};
 
 /// What is known of a connected client, for people.
 #[derive(Clone, Debug)]
@@ -17,6 +22,8 @@ pub struct ClientRow {
     pub user: Option<String>,
     /// Its application's name.
     pub application: Option<String>,
+    /// Its driver's name and version.
+    pub driver: Option<String>,
 }
 
 /// Longest name that is kept, in bytes: applications' have up to 128.
@@ -33,6 +40,10 @@ fn shortened(name: &str) -> String {
 pub struct ConnectedClient {
     pub(super) observer: Arc<Observer>,
     pub(super) id: i32,
+    pub(super) ip: Option<IpAddr>,
+    pub(super) since: Instant,
+    pub(super) stage: Stage,
+    pub(super) how: Option<Departure>,
 }
 
 impl ConnectedClient {
@@ -44,6 +55,42 @@ impl ConnectedClient {
     /// It said what it is.
     pub fn is_application(&self, name: Option<&str>) {
         self.update(|row| row.application = name.map(shortened));
+    }
+
+    /// It said by which driver it speaks.
+    pub fn is_driver(&self, name: &str, version: &str) {
+        self.update(|row| row.driver = Some(shortened(&format!("{name} {version}"))));
+    }
+
+    /// It has come so far.
+    pub fn reached(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
+    /// It has come so far at least.
+    pub fn greeted(&mut self, is_monitor: bool) {
+        // Nothing more is owed to a driver's monitor.
+        let stage = if is_monitor {
+            Stage::Ready
+        } else {
+            Stage::Greeted
+        };
+        self.stage = self.stage.max(stage);
+    }
+
+    /// It is ending so; unsaid, it was its own doing.
+    pub fn ends(&mut self, how: Departure) {
+        self.how.get_or_insert(how);
+    }
+
+    /// Leaving while something is owed to it is giving up.
+    fn departure(&self) -> Departure {
+        self.how.unwrap_or(match self.stage {
+            Stage::Ready => Departure::Clean,
+            Stage::Connected | Stage::Greeted | Stage::LoggingIn | Stage::Operation => {
+                Departure::GaveUp
+            }
+        })
     }
 
     /// It logged in, or out.
@@ -60,6 +107,17 @@ impl ConnectedClient {
 
 impl Drop for ConnectedClient {
     fn drop(&mut self) {
-        self.observer.clients.lock().remove(&self.id);
+        let Some(row) = self.observer.clients.lock().remove(&self.id) else {
+            return;
+        };
+        self.observer.client_left(&Leaving {
+            age: self.since.elapsed(),
+            ip: self.ip,
+            application: row.application.as_deref(),
+            driver: row.driver.as_deref(),
+            user: row.user.as_deref(),
+            stage: self.stage,
+            how: self.departure(),
+        });
     }
 }

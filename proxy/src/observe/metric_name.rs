@@ -57,6 +57,12 @@ pub enum MetricName {
     AbandonedRepliesTotal,
     /// Reads ended at a server because their clients had left.
     ServerOperationsEndedTotal,
+    /// Client connections that ended, by `stage` and `how`.
+    ClientDeparturesTotal,
+    /// Storms of clients that began.
+    StormsTotal,
+    /// Whether there is a storm of clients now.
+    StormActive,
     /// What was not understood, or left out of statistics, by `reason`.
     UnobservedTotal,
 }
@@ -74,7 +80,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 31] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -102,6 +108,9 @@ impl MetricName {
         Self::ClientsGoneTotal,
         Self::AbandonedRepliesTotal,
         Self::ServerOperationsEndedTotal,
+        Self::ClientDeparturesTotal,
+        Self::StormsTotal,
+        Self::StormActive,
         Self::UnobservedTotal,
     ];
 
@@ -135,6 +144,9 @@ impl MetricName {
             Self::ClientsGoneTotal => "seawall_clients_gone_total",
             Self::AbandonedRepliesTotal => "seawall_abandoned_replies_total",
             Self::ServerOperationsEndedTotal => "seawall_server_operations_ended_total",
+            Self::ClientDeparturesTotal => "seawall_client_departures_total",
+            Self::StormsTotal => "seawall_storms_total",
+            Self::StormActive => "seawall_storm_active",
             Self::UnobservedTotal => "seawall_unobserved_total",
         }
     }
@@ -147,6 +159,7 @@ impl MetricName {
             | Self::WaitQueueLength
             | Self::AwaitingOperations
             | Self::RelayedConnections
+            | Self::StormActive
             | Self::ShapeInfo => MetricKind::Gauge,
             Self::ClientAuthenticationSeconds
             | Self::OperationDurationSeconds
@@ -169,6 +182,8 @@ impl MetricName {
             | Self::ClientsGoneTotal
             | Self::AbandonedRepliesTotal
             | Self::ServerOperationsEndedTotal
+            | Self::ClientDeparturesTotal
+            | Self::StormsTotal
             | Self::UnobservedTotal => MetricKind::Counter,
         }
     }
@@ -215,6 +230,9 @@ impl MetricName {
             Self::ServerOperationsEndedTotal => {
                 "Reads ended at a server because their clients had left."
             }
+            Self::ClientDeparturesTotal => "Client connections that ended.",
+            Self::StormsTotal => "Storms of clients that began.",
+            Self::StormActive => "Whether there is a storm of clients now: 1 or 0.",
             Self::UnobservedTotal => "What was not understood, or left out of statistics.",
         }
     }

@@ -12,12 +12,14 @@ mod exporter;
 mod metric_name;
 mod observation;
 mod servers;
+mod storms;
 mod tables;
 
 use std::{
     cell::Cell,
     collections::{HashMap, HashSet},
     fmt,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicI32, AtomicUsize, Ordering},
@@ -29,19 +31,24 @@ use metrics::Label;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::shape::{self, Input, ShapeId};
+use crate::{
+    history::Turn,
+    shape::{self, Input, ShapeId},
+};
 
 pub use self::{
     clients::{ClientRow, ConnectedClient},
     metric_name::{MetricKind, MetricName},
     observation::{OUTCOMES, Observation, Outcome, PHASES, Phase},
     servers::{CloseReason, Relayed, ServerMetrics},
+    storms::{Crowd, Departure, Names, Stage, Storm},
     tables::{
         Namespace, NamespaceIndex, NamespaceSums, OTHER, Place, Shape, ShapeIndex, ShapeSums,
     },
 };
 use self::{
     exporter::{Exporter, add_to_histogram},
+    storms::{Leaving, Storms, Totals},
     tables::{Record, Registry, Sums},
 };
 
@@ -81,6 +88,8 @@ pub struct Observer {
     counts_shapes: bool,
     clients: Mutex<HashMap<i32, ClientRow>>,
     next_client: AtomicI32,
+    storms: Mutex<Storms>,
+    totals: Arc<Totals>,
 }
 
 impl fmt::Debug for Observer {
@@ -107,6 +116,8 @@ impl Observer {
             counts_shapes,
             clients: Mutex::default(),
             next_client: AtomicI32::new(1),
+            storms: Mutex::default(),
+            totals: Arc::default(),
         })
     }
 
@@ -179,7 +190,7 @@ impl Observer {
     }
 
     /// A client was accepted.
-    pub fn client_connected(self: &Arc<Self>, peer: &str) -> ConnectedClient {
+    pub fn client_connected(self: &Arc<Self>, peer: &str, ip: Option<IpAddr>) -> ConnectedClient {
         let id = self.next_client.fetch_add(1, Ordering::Relaxed);
         let row = ClientRow {
             id,
@@ -187,7 +198,9 @@ impl Observer {
             connected_at: SystemTime::now(),
             user: None,
             application: None,
+            driver: None,
         };
+        self.storms.lock().arrived();
         self.clients.lock().insert(id, row);
         self.exporter
             .counter(MetricName::ClientConnectionsTotal, vec![])
@@ -195,7 +208,66 @@ impl Observer {
         ConnectedClient {
             observer: Arc::clone(self),
             id,
+            ip,
+            since: Instant::now(),
+            stage: Stage::default(),
+            how: None,
         }
+    }
+
+    fn client_left(&self, leaving: &Leaving<'_>) {
+        let labels = [
+            ("stage", leaving.stage.as_str()),
+            ("how", leaving.how.as_str()),
+        ];
+        self.count(MetricName::ClientDeparturesTotal, &labels);
+        self.storms.lock().left(leaving);
+    }
+
+    /// Looks once a second whether a storm began or ended, and says so.
+    pub fn watch_storms(&self) {
+        let turn = self.storms.lock().tick(&self.totals);
+        let Some((turn, storm)) = turn else {
+            return;
+        };
+        let is_active = turn == Turn::Began;
+        self.exporter
+            .gauge(MetricName::StormActive, vec![])
+            .set(f64::from(u8::from(is_active)));
+        let crowd = &storm.crowd;
+        let first = |names: &Names| names.ranked().first().map(|(name, _)| (*name).to_owned());
+        let (network, application) = (first(&crowd.networks), first(&crowd.applications));
+        if is_active {
+            self.count(MetricName::StormsTotal, &[]);
+            tracing::warn!(
+                arrivals = crowd.arrivals,
+                peak = storm.peak_arrivals,
+                usual = storm.usual,
+                network,
+                application,
+                "storm began"
+            );
+        } else {
+            tracing::warn!(
+                arrivals = crowd.arrivals,
+                peak = storm.peak_arrivals,
+                connections_absorbed = storm.connections_absorbed(),
+                authentications_absorbed = storm.authentications_absorbed(),
+                network,
+                application,
+                "storm ended"
+            );
+        }
+    }
+
+    /// Whether too little has been seen since the start to tell a storm.
+    pub fn learns_what_is_usual(&self) -> bool {
+        self.storms.lock().is_learning()
+    }
+
+    /// The storm that there is, if any, and those before it, the latest first.
+    pub fn storms(&self) -> Vec<Storm> {
+        self.storms.lock().list()
     }
 
     /// Clients connected now.
@@ -228,6 +300,9 @@ impl Observer {
     ) {
         let labels = [("mechanism", mechanism), ("result", result)];
         self.count(MetricName::ClientAuthenticationsTotal, &labels);
+        self.totals
+            .client_authentications
+            .fetch_add(1, Ordering::Relaxed);
         let labels = labels
             .iter()
             .map(|(key, value)| Label::new(*key, *value))
@@ -262,7 +337,11 @@ impl Observer {
 
     /// Handles on a server's metrics.
     pub fn server(&self, address: &str) -> ServerMetrics {
-        ServerMetrics::new(Arc::clone(&self.exporter), address)
+        ServerMetrics::new(
+            Arc::clone(&self.exporter),
+            Arc::clone(&self.totals),
+            address,
+        )
     }
 
     /// Takes the threads' figures into the totals. Called once a second and before they are shown.

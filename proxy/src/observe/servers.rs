@@ -1,10 +1,14 @@
 //! Figures of one server, counted by the pool and by the connections' making.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use metrics::{Counter, Gauge, Histogram, Label};
 
-use super::{exporter::Exporter, metric_name::MetricName};
+use super::{exporter::Exporter, metric_name::MetricName, storms::Totals};
 
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,7 @@ impl Drop for Relayed {
 /// Kept handles on one server's metrics.
 pub struct ServerMetrics {
     exporter: Arc<Exporter>,
+    totals: Arc<Totals>,
     server: String,
     created: Counter,
     checkout: Histogram,
@@ -82,7 +87,7 @@ impl fmt::Debug for ServerMetrics {
 }
 
 impl ServerMetrics {
-    pub(super) fn new(exporter: Arc<Exporter>, server: &str) -> Self {
+    pub(super) fn new(exporter: Arc<Exporter>, totals: Arc<Totals>, server: &str) -> Self {
         let labels = || vec![Label::new("server", server.to_owned())];
         let state = |state: &'static str| {
             let mut labels = labels();
@@ -99,6 +104,7 @@ impl ServerMetrics {
             lane_queue: awaiting("queued"),
             relayed: exporter.gauge(MetricName::RelayedConnections, labels()),
             server: server.to_owned(),
+            totals,
             created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
             checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
             pending: state("pending"),
@@ -112,6 +118,9 @@ impl ServerMetrics {
     /// A connection is established.
     pub fn connection_created(&self) {
         self.created.increment(1);
+        self.totals
+            .server_connections
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// A connection ended.
@@ -127,6 +136,9 @@ impl ServerMetrics {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
         self.counter(MetricName::ServerAuthenticationsTotal, &labels);
+        self.totals
+            .server_authentications
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// A reply was read for nobody: its connection is kept if it came to its end.
@@ -147,7 +159,7 @@ impl ServerMetrics {
 
     /// A client is relayed over a connection of its own, until the guard is dropped.
     pub fn relayed(self) -> Relayed {
-        self.created.increment(1);
+        self.connection_created();
         self.relayed.increment(1.0);
         Relayed(self)
     }

@@ -62,7 +62,7 @@ pub async fn serve_relayed(
     peer: Peer,
     original: Option<SocketAddr>,
 ) {
-    let connected = shared.observer.client_connected(&peer.text);
+    let connected = shared.observer.client_connected(&peer.text, peer.ip);
     let mut reader = MessageReader::default();
     // One that says nothing costs no server connection.
     let limit = shared.settings.authentication_timeout;

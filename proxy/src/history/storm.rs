@@ -1,0 +1,228 @@
+//! Telling a storm from what is usual.
+//!
+//! The sign of a storm is *churn*: connections that end soon after they came. A deploy brings many clients, which stay, and
+//! takes away old ones; a daily peak brings more of whatever there is, slowly; only clients that lose patience come and go.
+//! So churn is held against what it was lately: an average over minutes, which follows a day's rise and takes no notice of a
+//! burst. Applications that make a connection for each request have churn all day; what counts is that it rises suddenly.
+
+/// What one second brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Second {
+    /// Connections accepted.
+    pub arrivals: u64,
+    /// Connections that ended soon after they were accepted.
+    pub short_lived: u64,
+}
+
+/// What a second meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// A storm began, as many seconds ago as [`StormDetector::BEGINS_AFTER`].
+    Began,
+    /// It ended.
+    Ended,
+}
+
+/// Watches one series, a second at a time.
+#[derive(Clone, Debug, Default)]
+pub struct StormDetector {
+    normal: f64,
+    seconds: u64,
+    /// Seconds in a row that spoke against the present state.
+    against: u32,
+    is_storm: bool,
+}
+
+/// Churn below it is no storm, whatever was usual.
+const LEAST_CHURN: f64 = 20.0;
+
+/// How many times the usual churn begins a storm.
+const FACTOR: f64 = 4.0;
+
+/// How many times the usual churn a storm has to fall below.
+const CALM_FACTOR: f64 = 2.0;
+
+/// Seconds over which the usual is averaged.
+const MEMORY: f64 = 300.0;
+
+/// The same during a storm: what lasts becomes usual in the end.
+const STORM_MEMORY: f64 = 1800.0;
+
+/// Seconds after the start in which nothing is known of the usual.
+const LEARNING: u64 = 10;
+
+impl StormDetector {
+    /// Seconds in a row that begin a storm.
+    pub const BEGINS_AFTER: u32 = 3;
+
+    /// Seconds in a row that end one.
+    pub const ENDS_AFTER: u32 = 10;
+
+    /// Takes in one more second.
+    pub fn second(&mut self, seen: Second) -> Option<Turn> {
+        let churn = f64::from(
+            u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),
+        );
+        self.seconds += 1;
+        let is_against = match self.is_storm {
+            false => !self.is_learning() && churn >= LEAST_CHURN && churn > self.normal * FACTOR,
+            true => churn < LEAST_CHURN.max(self.normal * CALM_FACTOR),
+        };
+        self.against = if is_against { self.against + 1 } else { 0 };
+        self.learn(churn, is_against);
+        let needed = match self.is_storm {
+            false => Self::BEGINS_AFTER,
+            true => Self::ENDS_AFTER,
+        };
+        if self.against < needed {
+            return None;
+        }
+        self.against = 0;
+        self.is_storm = !self.is_storm;
+        Some(if self.is_storm {
+            Turn::Began
+        } else {
+            Turn::Ended
+        })
+    }
+
+    /// Seconds in a row that speak for a storm that has not begun yet.
+    pub fn suspicion(&self) -> u32 {
+        if self.is_storm { 0 } else { self.against }
+    }
+
+    /// Whether too little has been seen to know what is usual.
+    pub fn is_learning(&self) -> bool {
+        self.seconds <= LEARNING
+    }
+
+    /// Whether there is a storm.
+    pub fn is_storm(&self) -> bool {
+        self.is_storm
+    }
+
+    /// The usual churn a second.
+    pub fn normal(&self) -> f64 {
+        self.normal
+    }
+
+    /// What speaks for a storm is not usual yet.
+    fn learn(&mut self, churn: f64, is_against: bool) {
+        let known = f64::from(u32::try_from(self.seconds).unwrap_or(u32::MAX));
+        let memory = match (self.is_storm, is_against) {
+            (false, false) => MEMORY.min(known),
+            (false, true) => return,
+            (true, _) => STORM_MEMORY,
+        };
+        self.normal += (churn - self.normal) / memory;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Feeds a series of (seconds, arrivals, short lived), and gives the turns with their seconds.
+    fn turns(series: impl IntoIterator<Item = (u32, u64, u64)>) -> Vec<(u32, Turn)> {
+        let mut detector = StormDetector::default();
+        let mut now = 0;
+        let mut turns = Vec::new();
+        for (seconds, arrivals, short_lived) in series {
+            for _ in 0..seconds {
+                now += 1;
+                let turn = detector.second(Second {
+                    arrivals,
+                    short_lived,
+                });
+                turns.extend(turn.map(|turn| (now, turn)));
+            }
+        }
+        turns
+    }
+
+    #[test]
+    fn an_avalanche_begins_and_ends_as_one_storm() {
+        // A router's day, then clients with time-outs under a stall of a minute, then calm.
+        let turns = turns([(600, 3, 1), (60, 4_000, 3_900), (120, 3, 1)]);
+        assert_eq!(turns, [(603, Turn::Began), (670, Turn::Ended)]);
+    }
+
+    #[test]
+    fn a_storm_that_pauses_is_one_storm() {
+        let gusts = (0..5).flat_map(|_| [(20, 2_000, 1_900), (5, 10, 5)]);
+        let turns = turns([(600, 3, 1)].into_iter().chain(gusts).chain([(60, 3, 1)]));
+        assert_eq!(
+            turns
+                .iter()
+                .filter(|(_, turn)| *turn == Turn::Began)
+                .count(),
+            1,
+            "{turns:?}"
+        );
+    }
+
+    #[test]
+    fn a_deploy_is_none() {
+        // 300 new processes in two minutes, 20 connections each, which stay; the old ones' are no short-lived ones.
+        let turns = turns([(600, 5, 2), (120, 50, 2), (600, 5, 2)]);
+        assert_eq!(turns, []);
+    }
+
+    #[test]
+    fn a_health_check_that_connects_and_leaves_is_none() {
+        assert_eq!(turns([(3_600, 12, 12)]), []);
+    }
+
+    #[test]
+    fn a_daily_peak_of_short_connections_is_none() {
+        // From 30 to 600 a second and back within two hours each, in steps of a minute.
+        let up = (0..120_u64).map(|minute| (60, 30 + minute * 5, 30 + minute * 5));
+        let down = (0..120_u64).map(|minute| (60, 630 - minute * 5, 630 - minute * 5));
+        assert_eq!(turns(up.chain(down)), []);
+    }
+
+    #[test]
+    fn a_daily_peak_of_lasting_connections_is_none() {
+        let hours = [5, 40, 150, 300, 150, 40, 5].map(|arrivals| (1_800, arrivals, arrivals / 20));
+        assert_eq!(turns(hours), []);
+    }
+
+    #[test]
+    fn a_storm_on_top_of_many_short_connections_is_seen() {
+        let turns = turns([(1_800, 200, 200), (30, 3_000, 2_900), (120, 200, 200)]);
+        assert_eq!(turns.first(), Some(&(1_803, Turn::Began)));
+        assert_eq!(turns.len(), 2, "{turns:?}");
+    }
+
+    #[test]
+    fn a_start_among_many_short_connections_is_none() {
+        assert_eq!(turns([(600, 500, 500)]), []);
+    }
+
+    #[test]
+    fn what_lasts_becomes_usual() {
+        // A new application that makes a connection for each request.
+        let turns = turns([(600, 3, 1), (7_200, 500, 500)]);
+        assert_eq!(turns.len(), 2, "{turns:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn turns_alternate_and_what_is_usual_stays_finite(
+            series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)
+        ) {
+            let mut detector = StormDetector::default();
+            let mut last = Turn::Ended;
+            for (arrivals, short_lived) in series {
+                if let Some(turn) = detector.second(Second { arrivals, short_lived }) {
+                    prop_assert_ne!(turn, last);
+                    prop_assert_eq!(turn == Turn::Began, detector.is_storm());
+                    last = turn;
+                }
+                prop_assert!(detector.normal().is_finite() && detector.normal() >= 0.0);
+            }
+        }
+    }
+}

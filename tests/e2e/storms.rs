@@ -1,0 +1,212 @@
+//! Clients that lose patience and come again at once: what the servers notice of them, and what is said of it.
+
+use std::time::Duration;
+
+use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, Standalone, create_user},
+    seawall::{self as proxy, Seawall},
+};
+use tokio::task::JoinHandle;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const POOL: u32 = 8;
+
+struct Scene {
+    server: Standalone,
+    seawall: Seawall,
+}
+
+impl Scene {
+    async fn start() -> Self {
+        let server = Standalone::start(Options::with_auth()).await.unwrap();
+        let user = NewUser::new("admin", "shop", "secret").role("readWrite", "load");
+        create_user(&server.client().unwrap(), &user).await.unwrap();
+        let options = proxy::Options {
+            toml: format!("pool.max_pool_size = {POOL}"),
+            ..proxy::Options::default()
+        };
+        let seawall = Seawall::start_with(&server.uri(), options).await;
+        Self { server, seawall }
+    }
+
+    /// Begins a storm like the one of the incident, that ends by itself if nobody ends it.
+    async fn storm(&self, clients: usize) -> JoinHandle<Report> {
+        let uri = format!("mongodb://shop:secret@{}/", self.seawall.address());
+        let plan = Plan {
+            target: Target::parse(&uri).await.unwrap(),
+            clients,
+            behaviour: Behaviour::Short,
+            duration: LIMIT,
+            patience: (Duration::from_millis(40), Duration::from_millis(500)),
+            work: Work {
+                database: "load".to_owned(),
+                collection: "things".to_owned(),
+                documents: 100,
+                payload_bytes: 100,
+                mix: Mix::FINDS,
+            },
+        };
+        tokio::spawn(async move { load::run(plan, |_| {}).await.unwrap() })
+    }
+
+    async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        self.seawall.metric(name, labels).await
+    }
+
+    /// Waits until so many more have been counted.
+    async fn rises(&self, name: &str, labels: &[&str], by: f64) {
+        let before = self.metric(name, labels).await;
+        let rose = async || self.metric(name, labels).await >= before + by;
+        eventually(LIMIT, rose).await.unwrap();
+    }
+
+    async fn is_in_a_storm(&self) -> bool {
+        self.seawall.api("/api/v1/storms").await["active"] == true
+    }
+
+    async fn serves(&self) {
+        let finds = ["command=\"find\"", "outcome=\"ok\""];
+        self.rises("seawall_operations_total", &finds, 200.0).await;
+    }
+}
+
+#[tokio::test]
+async fn an_avalanche_before_a_stalled_server_costs_it_no_connection() {
+    let scene = Scene::start().await;
+    let storm = scene.storm(100).await;
+    scene.serves().await;
+    scene.server.mongod().stop_process().unwrap();
+    let gave_up = ["how=\"gave_up\""];
+    scene
+        .rises("seawall_client_departures_total", &gave_up, 300.0)
+        .await;
+    scene.server.mongod().continue_process().unwrap();
+    scene.serves().await;
+    storm.abort();
+    let arrived = scene.metric("seawall_client_connections_total", &[]).await;
+    assert!(arrived > 700.0, "{arrived}");
+    let created = scene
+        .metric("seawall_server_connections_created_total", &[])
+        .await;
+    let logins = scene
+        .metric("seawall_server_authentications_total", &[])
+        .await;
+    let pool = f64::from(POOL);
+    assert!(
+        created <= pool && logins <= 2.0 * pool,
+        "{created} {logins}"
+    );
+}
+
+#[tokio::test]
+async fn a_storm_is_told_with_who_came_and_what_was_kept_from_the_servers() {
+    let scene = Scene::start().await;
+    let has_learned = async || scene.seawall.api("/api/v1/storms").await["learning"] == false;
+    eventually(LIMIT, has_learned).await.unwrap();
+    assert!(!scene.is_in_a_storm().await);
+    let storm = scene.storm(20).await;
+    let is_active = async || scene.is_in_a_storm().await;
+    eventually(LIMIT, is_active).await.unwrap();
+    assert_eq!(scene.metric("seawall_storm_active", &[]).await, 1.0);
+    scene.serves().await;
+    storm.abort();
+    let is_over = async || !scene.is_in_a_storm().await;
+    eventually(LIMIT, is_over).await.unwrap();
+    let told = scene.seawall.api("/api/v1/storms").await;
+    let told = &told["storms"][0];
+    let number = |field: &str| {
+        told[field]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{field}: {told}"))
+    };
+    let first = |field: &str| {
+        told[field][0]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert!(
+        told["ended_at"].is_number() || told["ended_at"].is_string(),
+        "{told}"
+    );
+    assert!(
+        number("arrivals") > 100 && number("peak_arrivals_per_second") > 20,
+        "{told}"
+    );
+    assert_eq!(first("networks"), "127.0.0.0/24");
+    assert_eq!(first("applications"), "seawall load");
+    assert!(first("drivers").starts_with("seawall-load "), "{told}");
+    assert_eq!(first("users"), "admin.shop");
+    assert!(
+        told["departures"]["clean"].as_u64().unwrap() > 100,
+        "{told}"
+    );
+    let absorbed = number("server_connections_absorbed");
+    assert_eq!(
+        absorbed,
+        number("arrivals") - number("server_connections_created")
+    );
+    assert!(number("server_authentications_absorbed") > 100, "{told}");
+    assert_eq!(scene.metric("seawall_storms_total", &[]).await, 1.0);
+    assert_eq!(scene.metric("seawall_storm_active", &[]).await, 0.0);
+}
+
+#[tokio::test]
+async fn the_harness_tells_what_it_did_and_checks_what_it_expects() {
+    let scene = Scene::start().await;
+    let uri = format!("mongodb://shop:secret@{}/", scene.seawall.address());
+    let plan = |behaviour, clients| {
+        let uri = uri.clone();
+        async move {
+            Plan {
+                target: Target::parse(&uri).await.unwrap(),
+                clients,
+                behaviour,
+                duration: Duration::from_secs(2),
+                patience: (Duration::from_secs(5), Duration::from_secs(5)),
+                work: Work {
+                    database: "load".to_owned(),
+                    collection: "things".to_owned(),
+                    documents: 50,
+                    payload_bytes: 10,
+                    mix: "find=8,insert=1,update=1".parse().unwrap(),
+                },
+            }
+        }
+    };
+    for behaviour in [
+        Behaviour::Closed,
+        Behaviour::KeptAt(100.0),
+        Behaviour::ShortAt(50.0),
+    ] {
+        let before = scene
+            .metric("seawall_operations_total", &["db=\"load\""])
+            .await;
+        let report = load::run(plan(behaviour, 4).await, |_| {}).await.unwrap();
+        let report = serde_json::to_value(&report).unwrap();
+        let operation = report["steps"].as_array().unwrap().last().unwrap();
+        let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
+            .map(|how| operation[how].as_f64().unwrap());
+        assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
+        // What the harness counted is what Seawall did: those at the very end aside, and the look for the documents.
+        let counted = async || {
+            scene
+                .metric("seawall_operations_total", &["db=\"load\""])
+                .await
+                - before
+        };
+        let fits = async || (counted().await - asked[0]).abs() <= 6.0;
+        eventually(LIMIT, fits).await.unwrap();
+    }
+    let report = load::run(plan(Behaviour::KeptAt(50.0), 2).await, |_| {})
+        .await
+        .unwrap();
+    assert!(report.missed(Objectives::default()).is_empty());
+    let impossible = Objectives {
+        goodput: Some(1e6),
+        p99_ms: Some(0.000_1),
+    };
+    assert_eq!(report.missed(impossible).len(), 2);
+}
