@@ -3,3 +3,4 @@
 pub mod load;
 pub mod process;
 pub mod setup;
+pub mod weather;

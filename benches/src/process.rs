@@ -44,11 +44,20 @@ impl Process {
     }
 }
 
-/// CPU time that a process has used so far, user and system.
+/// CPU time that a process has used so far, user and system together.
 ///
 /// # Errors
 /// If the process is gone, or `/proc` is not Linux'.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
+    read_cpu(pid).map(|(user, system)| user + system)
+}
+
+/// The same apart; nothing of a process that is gone.
+pub fn cpu_split(pid: u32) -> (Duration, Duration) {
+    read_cpu(pid).unwrap_or_default()
+}
+
+fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name in brackets may hold spaces; fields are counted after it.
     let fields: Vec<&str> = stat
@@ -64,7 +73,8 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
             .unwrap_or(0)
     };
     // utime and stime, in hundredths of a second (USER_HZ is 100 on Linux).
-    Ok(Duration::from_millis((ticks(11) + ticks(12)) * 10))
+    let time = |ticks: u64| Duration::from_millis(ticks * 10);
+    Ok((time(ticks(11)), time(ticks(12))))
 }
 
 /// Resident memory of a process in bytes.

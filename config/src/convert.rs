@@ -13,8 +13,8 @@ use crate::check::is_connection_string;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::secret::Secret;
 use crate::settings::{
-    Admin, Auth, Compressor, Credentials, Deployment, Limits, Listen, Log, Mode, Pool, Runtime,
-    ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
+    Admin, Auth, Compressor, Credentials, Deployment, Fault, Limits, Listen, Log, Mode, Pool,
+    Runtime, ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
 };
 use crate::{MAX_SECRET_BYTES, base64, defaults, file, read_bounded};
 
@@ -40,6 +40,7 @@ pub(crate) fn settings(written: file::File, problems: &mut Problems) -> Option<S
                 .max_namespaces
                 .unwrap_or(defaults::MAX_NAMESPACES),
         },
+        fault: fault(written.fault),
         shutdown: Shutdown {
             drain: duration(written.shutdown.drain_ms, defaults::DRAIN),
         },
@@ -436,6 +437,22 @@ fn admin(written: file::Admin, problems: &mut Problems) -> Admin {
         .token_file
         .and_then(|path| secret_from("admin.token_file", &path, problems));
     Admin { address, token }
+}
+
+/// `None` where nothing would come of it.
+fn fault(written: file::Fault) -> Option<Fault> {
+    let fault = Fault {
+        command: written.command,
+        namespace: written.namespace,
+        share_percent: written
+            .share_percent
+            .unwrap_or(defaults::FAULT_SHARE_PERCENT),
+        delay: duration(written.delay_ms, Duration::ZERO),
+        error_code: written.error_code.filter(|code| *code != 0),
+        close: written.close.unwrap_or(false),
+    };
+    let does_something = !fault.delay.is_zero() || fault.error_code.is_some() || fault.close;
+    (does_something && fault.share_percent > 0).then_some(fault)
 }
 
 fn duration(written_ms: Option<u64>, default: Duration) -> Duration {

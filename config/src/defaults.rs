@@ -68,6 +68,9 @@ pub const USER_SOURCE: &str = "admin";
 /// Connections of one user to one server: protects the server from one user's threads.
 pub const MAX_POOL_SIZE: NonZeroUsize = count(100);
 
+/// Every operation that a fault is about.
+pub(crate) const FAULT_SHARE_PERCENT: u64 = 100;
+
 /// Connections of all users to one server: each costs it a thread and about 1 MiB.
 pub const MAX_SERVER_CONNECTIONS: NonZeroUsize = count(500);
 

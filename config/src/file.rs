@@ -21,6 +21,7 @@ pub(crate) struct File {
     pub(crate) pool: Pool,
     pub(crate) limits: Limits,
     pub(crate) shapes: Shapes,
+    pub(crate) fault: Fault,
     pub(crate) shutdown: Shutdown,
     pub(crate) runtime: Runtime,
     pub(crate) admin: Admin,
@@ -133,6 +134,17 @@ pub(crate) struct Shapes {
     pub(crate) enabled: Option<bool>,
     pub(crate) max_shapes: Option<NonZeroUsize>,
     pub(crate) max_namespaces: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Fault {
+    pub(crate) command: Option<String>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) share_percent: Option<u64>,
+    pub(crate) delay_ms: Option<u64>,
+    pub(crate) error_code: Option<i32>,
+    pub(crate) close: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

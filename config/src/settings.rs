@@ -28,6 +28,8 @@ pub struct Settings {
     pub limits: Limits,
     /// The table of shapes.
     pub shapes: Shapes,
+    /// What is made to go wrong, for experiments.
+    pub fault: Option<Fault>,
     /// How Seawall ends.
     pub shutdown: Shutdown,
     /// Threads.
@@ -264,6 +266,23 @@ pub struct Shapes {
     pub max_shapes: NonZeroUsize,
     /// Namespaces that appear as labels, the rest as `other`.
     pub max_namespaces: NonZeroUsize,
+}
+
+/// Injected failures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The command's name, or every one.
+    pub command: Option<String>,
+    /// `database` or `database.collection`, or every one.
+    pub namespace: Option<String>,
+    /// How many of these operations are concerned.
+    pub share_percent: u64,
+    /// How long each is held.
+    pub delay: Duration,
+    /// What each is answered instead of going on.
+    pub error_code: Option<i32>,
+    /// Whether the client is closed instead.
+    pub close: bool,
 }
 
 /// How Seawall ends.

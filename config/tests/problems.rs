@@ -20,7 +20,6 @@ fn sections_of_later_versions_are_unknown() {
         "[history]",
         "[pulse]",
         "[slow_log]",
-        "[fault]",
         "listen.proxy_protocol = \"off\"",
         "listen.tls.client_ca_file = \"ca.pem\"",
     ] {
@@ -488,6 +487,6 @@ const MISTAKES: &[(&str, &str)] = &[
     (
         "\"shutdown.drain_ms\" = 1",
         "\"shutdown.drain_ms\" = (an integer): is no section; there are listen, deployment, \
-         auth, pool, limits, shapes, shutdown, runtime, admin, log",
+         auth, pool, limits, shapes, fault, shutdown, runtime, admin, log",
     ),
 ];

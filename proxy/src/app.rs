@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, SystemTime},
 };
 
@@ -21,7 +21,9 @@ use zeroize::Zeroizing;
 use crate::{
     admin::{self, Window},
     auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError},
-    client::{self, CredentialMode, CredentialSettings, Credentials, Shared, UserSecret},
+    client::{
+        self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Shared, UserSecret,
+    },
     connection::{Connector, TlsError, client_config},
     limits::{Limits, OperationPlaces, gather_wake_ups, raise_descriptor_limit},
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
@@ -229,6 +231,7 @@ impl App {
             topology: Arc::clone(&self.shared.topology),
             draining: self.draining.subscribe(),
             drain: self.drain_requested.clone(),
+            injects_faults: settings.fault.is_some(),
             mode: match settings.deployment.mode {
                 config::Mode::Pooled => "pooled",
                 config::Mode::Relay => "relay",
@@ -406,6 +409,7 @@ async fn wire(
         pins: Pins::new(pin_limits(limits)),
         relay_pins: Pins::new(pin_limits(limits)),
         credentials,
+        fault: settings.fault.as_ref().map(fault),
         nonces,
         budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
         reply_budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
@@ -432,6 +436,39 @@ fn connector(
         settings.deployment.connect_timeout,
         Arc::clone(nonces),
     ))
+}
+
+/// Loud, so that no experiment outlives its purpose unseen.
+fn fault(fault: &config::Fault) -> Fault {
+    let config::Fault {
+        command,
+        namespace,
+        share_percent,
+        delay,
+        error_code,
+        close,
+    } = fault;
+    tracing::warn!(
+        command,
+        namespace,
+        share_percent,
+        ?delay,
+        error_code,
+        close,
+        "faults are injected"
+    );
+    Fault {
+        command: command.clone(),
+        namespace: namespace.clone(),
+        share_percent: *share_percent,
+        delay: *delay,
+        end: match (close, error_code) {
+            (true, _) => FaultEnd::Close,
+            (false, Some(code)) => FaultEnd::Error(*code),
+            (false, None) => FaultEnd::GoesOn,
+        },
+        turn: AtomicU64::new(0),
+    }
 }
 
 fn pin_limits(limits: &config::Limits) -> PinLimits {

@@ -40,6 +40,8 @@ pub struct Window {
     pub draining: watch::Receiver<Option<Instant>>,
     /// Begins to drain.
     pub drain: CancellationToken,
+    /// Whether operations are made to fail, for an experiment.
+    pub injects_faults: bool,
     /// `pooled` or `relay`.
     pub mode: &'static str,
     /// Where credentials come from, by name.
@@ -150,6 +152,7 @@ async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": window.started_at.elapsed().unwrap_or_default().as_secs(),
         "mode": window.mode,
+        "injects_faults": window.injects_faults,
         "credentials": (window.credentials)(),
         "draining": window.draining.borrow().is_some(),
         "deployment": snapshot.description.kind.as_str(),

@@ -17,6 +17,7 @@ mod answer;
 mod awaiting;
 mod credentials;
 mod fallback;
+mod fault;
 mod forward;
 mod hello;
 mod kill_cursors;
@@ -49,6 +50,7 @@ use crate::{
 };
 
 pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
+pub use self::fault::{Fault, FaultEnd};
 pub use self::relay::serve_relayed;
 use self::{
     answer::{Form, ReplyTo, requires_authentication},
@@ -108,6 +110,8 @@ pub struct Shared {
     pub relay_pins: Pins<()>,
     /// Users.
     pub credentials: Arc<Credentials>,
+    /// What is made to go wrong.
+    pub fault: Option<Fault>,
     /// Nonces.
     pub nonces: Arc<NonceSource>,
     /// Memory for large requests.

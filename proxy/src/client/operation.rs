@@ -9,6 +9,7 @@ use super::{
     abandoned::Abandoned,
     answer::ReplyTo,
     awaiting::Slice,
+    fault::FaultEnd,
     forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, relay_reply},
     streaming::{StreamError, forward_rest},
 };
@@ -143,6 +144,9 @@ impl Operation<'_> {
         if let Some(wait) = self.wait(observation.began()) {
             return self.wait_in_slices(wait, end, observation).await;
         }
+        if let Some(ended) = self.injected(end).await {
+            return ended;
+        }
         let _permit = match self.shared.limits.try_admit() {
             Some(permit) => permit,
             None => match end.unless_gone(self.shared.limits.admit()).await {
@@ -161,6 +165,26 @@ impl Operation<'_> {
                     return self.answer(&error, Outcome::ServerFailed);
                 }
                 Attempt::Again(_) => repeats_left -= 1,
+            }
+        }
+    }
+
+    /// What a failure that is made for an experiment makes of it, if it ends it.
+    async fn injected(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
+        let fault = self.shared.fault.as_ref()?;
+        if !fault.strikes(self.command) {
+            return None;
+        }
+        self.shared.observer.fault_injected(fault.kind());
+        if end.unless_gone(sleep(fault.delay)).await.is_none() {
+            return Some(Ended::Gone);
+        }
+        match fault.end {
+            FaultEnd::GoesOn => None,
+            FaultEnd::Close => Some(Ended::Close(Outcome::Refused)),
+            FaultEnd::Error(code) => {
+                let error = ErrorReply::new(code, "injected by Seawall's [fault] section");
+                Some(self.answer(&error, Outcome::Refused))
             }
         }
     }

@@ -63,6 +63,8 @@ pub enum MetricName {
     StormsTotal,
     /// Whether there is a storm of clients now.
     StormActive,
+    /// Operations that a configured fault struck, by `kind`.
+    FaultsInjectedTotal,
     /// What was not understood, or left out of statistics, by `reason`.
     UnobservedTotal,
 }
@@ -80,7 +82,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -111,6 +113,7 @@ impl MetricName {
         Self::ClientDeparturesTotal,
         Self::StormsTotal,
         Self::StormActive,
+        Self::FaultsInjectedTotal,
         Self::UnobservedTotal,
     ];
 
@@ -147,6 +150,7 @@ impl MetricName {
             Self::ClientDeparturesTotal => "seawall_client_departures_total",
             Self::StormsTotal => "seawall_storms_total",
             Self::StormActive => "seawall_storm_active",
+            Self::FaultsInjectedTotal => "seawall_faults_injected_total",
             Self::UnobservedTotal => "seawall_unobserved_total",
         }
     }
@@ -184,6 +188,7 @@ impl MetricName {
             | Self::ServerOperationsEndedTotal
             | Self::ClientDeparturesTotal
             | Self::StormsTotal
+            | Self::FaultsInjectedTotal
             | Self::UnobservedTotal => MetricKind::Counter,
         }
     }
@@ -233,6 +238,7 @@ impl MetricName {
             Self::ClientDeparturesTotal => "Client connections that ended.",
             Self::StormsTotal => "Storms of clients that began.",
             Self::StormActive => "Whether there is a storm of clients now: 1 or 0.",
+            Self::FaultsInjectedTotal => "Operations that a configured fault struck.",
             Self::UnobservedTotal => "What was not understood, or left out of statistics.",
         }
     }

@@ -318,6 +318,11 @@ impl Observer {
         self.count(MetricName::OperationsShedTotal, &[("reason", reason)]);
     }
 
+    /// A failure was made.
+    pub fn fault_injected(&self, kind: &'static str) {
+        self.count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
+    }
+
     /// Something was not understood, or left out of statistics.
     pub fn unobserved(&self, reason: &'static str) {
         self.count(MetricName::UnobservedTotal, &[("reason", reason)]);

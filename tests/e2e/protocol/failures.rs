@@ -313,3 +313,69 @@ async fn a_read_preference_that_no_member_meets_is_told_as_a_router_tells_it() {
             .is_ok()
     );
 }
+
+#[tokio::test]
+async fn injected_faults_strike_what_they_are_about_and_are_said() {
+    let rig = Rig::start("fault = {command = \"find\", namespace = \"test.c\", share_percent = 50, error_code = 189}").await;
+    let mut through = rig.through().await;
+    let mut codes = Vec::new();
+    for _ in 0..4 {
+        codes.push(
+            through
+                .command("test", doc! {"find": "c"})
+                .await
+                .unwrap()
+                .code(),
+        );
+    }
+    assert_eq!(codes, [Some(189), None, Some(189), None]);
+    assert!(
+        through
+            .command("test", doc! {"find": "other"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    assert!(
+        through
+            .command("test", doc! {"count": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let struck = ["kind=\"error\""];
+    assert_eq!(
+        rig.seawall
+            .metric("seawall_faults_injected_total", &struck)
+            .await,
+        2.0
+    );
+    assert_eq!(
+        rig.seawall.api("/api/v1/status").await["injects_faults"],
+        true
+    );
+
+    let rig = Rig::start("fault = {command = \"insert\", close = true}").await;
+    let mut through = rig.through().await;
+    assert!(
+        through
+            .command("test", doc! {"find": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    assert!(through.command("test", insert).await.is_err());
+
+    let rig = Rig::start("fault = {delay_ms = 300}").await;
+    let mut through = rig.through().await;
+    let began = Instant::now();
+    assert!(
+        through
+            .command("test", doc! {"find": "c"})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    assert!(began.elapsed() >= Duration::from_millis(300));
+}
