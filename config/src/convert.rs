@@ -417,6 +417,10 @@ fn limits(written: &file::Limits) -> Limits {
         max_in_flight_operations: written
             .max_in_flight_operations
             .unwrap_or(defaults::MAX_IN_FLIGHT_OPERATIONS),
+        connections_per_second_per_address: written
+            .connections_per_second_per_address
+            .filter(|rate| *rate > 0),
+        logins_per_second_per_user: written.logins_per_second_per_user.filter(|rate| *rate > 0),
     }
 }
 

@@ -126,6 +126,8 @@ pub(crate) struct Limits {
     pub(crate) introductions: Option<NonZeroUsize>,
     pub(crate) unauthenticated_connections: Option<NonZeroUsize>,
     pub(crate) max_in_flight_operations: Option<NonZeroUsize>,
+    pub(crate) connections_per_second_per_address: Option<u32>,
+    pub(crate) logins_per_second_per_user: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]

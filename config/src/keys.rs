@@ -448,6 +448,28 @@ pub const KEYS: &[Key] = &[
         meaning: "operations that are admitted at a time",
     },
     Key {
+        path: "limits.connections_per_second_per_address",
+        kind: Kind::Integer {
+            min: 0,
+            max: 1_000_000,
+        },
+        default: Some("0"),
+        unit: "per second",
+        change: Change::Restart,
+        meaning: "how often clients may connect from one address (IPv6: /64); more are closed before their first byte; 0 is no limit",
+    },
+    Key {
+        path: "limits.logins_per_second_per_user",
+        kind: Kind::Integer {
+            min: 0,
+            max: 1_000_000,
+        },
+        default: Some("0"),
+        unit: "per second",
+        change: Change::Restart,
+        meaning: "how often one user may log in; more are delayed, by 10 s at most; 0 is no limit",
+    },
+    Key {
         path: "shapes.enabled",
         kind: Kind::Boolean,
         default: Some("true"),

@@ -255,6 +255,10 @@ pub struct Limits {
     pub unauthenticated_connections: NonZeroUsize,
     /// Operations that are admitted at a time.
     pub max_in_flight_operations: NonZeroUsize,
+    /// How often clients may connect from one address, a second.
+    pub connections_per_second_per_address: Option<u32>,
+    /// How often one user may log in, a second.
+    pub logins_per_second_per_user: Option<u32>,
 }
 
 /// The table of shapes.

@@ -404,6 +404,10 @@ async fn wire(
             limits.unauthenticated_connections.get(),
             limits.relayed_connections.get(),
             planes.operations.clone(),
+        )
+        .with_rates(
+            limits.connections_per_second_per_address,
+            limits.logins_per_second_per_user,
         ),
         service_id: ObjectId::new(),
         pins: Pins::new(pin_limits(limits)),

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use bson::doc;
 use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, Standalone, create_user},
+    mongod::{NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user},
+    raw::{KeyCache, Login, RawClient},
     seawall::{self as proxy, Seawall},
 };
 use tokio::task::JoinHandle;
@@ -209,4 +211,47 @@ async fn the_harness_tells_what_it_did_and_checks_what_it_expects() {
         p99_ms: Some(0.000_1),
     };
     assert_eq!(report.missed(impossible).len(), 2);
+}
+
+#[tokio::test]
+async fn rates_close_before_the_first_byte_and_delay_logins() {
+    let rates =
+        "limits = {connections_per_second_per_address = 20, logins_per_second_per_user = 5}";
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let options = proxy::Options {
+        toml: rates.to_owned(),
+        ..proxy::Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
+    let address = seawall.address().parse().unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD).keys(&KeyCache::default());
+    let (mut authenticated, mut closed) = (0, 0);
+    for _ in 0..40 {
+        let mut client = RawClient::connect(address).await.unwrap();
+        match client.hello(doc! {}).await {
+            Ok(hello) => assert!(hello.is_ok(), "{hello:?}"),
+            Err(_) => {
+                closed += 1;
+                continue;
+            }
+        }
+        if authenticated < 8 {
+            let outcome = client.login(&login).await.unwrap();
+            assert!(outcome.is_authenticated(), "{outcome:?}");
+            authenticated += 1;
+        }
+    }
+    let refused = ["reason=\"address_rate\""];
+    let refused = seawall
+        .metric("seawall_client_connections_refused_total", &refused)
+        .await;
+    assert!(
+        closed > 0 && refused >= f64::from(closed),
+        "{closed} {refused}"
+    );
+    let delayed = seawall.metric("seawall_logins_delayed_total", &[]).await;
+    assert!(
+        authenticated == 8 && delayed >= 1.0,
+        "{authenticated} {delayed}"
+    );
 }

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec::BinarySubtype};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::credentials::{
     Carried, CredentialError, Credentials, Known, Obtained, UserName, login_of,
@@ -11,6 +11,7 @@ use super::credentials::{
 use crate::{
     auth::{ClientFirst, Identity, Mechanism, NonceSource, ServerConversation},
     command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
+    limits::Limits,
     observe::Observer,
 };
 
@@ -39,6 +40,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) credentials: &'a Arc<Credentials>,
     pub(super) observer: &'a Observer,
     pub(super) nonces: &'a NonceSource,
+    pub(super) limits: &'a Limits,
     pub(super) peer: Option<IpAddr>,
 }
 
@@ -99,6 +101,11 @@ impl Login {
         let began = Instant::now();
         let start = SaslStart::parse(command, source)?;
         let mechanism = start.mechanism;
+        let UserName { name, source: db } = &start.user;
+        if let Some(turn) = around.limits.login_turn(name, db, began) {
+            around.observer.login_delayed();
+            sleep_until(turn).await;
+        }
         let result = Self::obtain(around, start, began).await;
         result.map_err(|error| {
             around.count(mechanism, error.into(), began);
@@ -153,6 +160,10 @@ impl Login {
         let source = command.get_str("db").ok()?;
         let start = SaslStart::parse(command, source).ok()?;
         let known = around.credentials.fresh(&start.user, began)?;
+        let UserName { name, source: db } = &start.user;
+        if !around.limits.admits_login(name, db, began) {
+            return None;
+        }
         Self::verify(around, start, known, began).ok()
     }
 

@@ -575,6 +575,7 @@ impl Client {
             credentials: &self.shared.credentials,
             observer: &self.shared.observer,
             nonces: &self.shared.nonces,
+            limits: &self.shared.limits,
             peer: self.peer.ip,
         }
     }

@@ -2,8 +2,13 @@
 
 mod descriptors;
 mod parking;
+mod rates;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -11,6 +16,7 @@ use tokio::{
     time::Instant,
 };
 
+use self::rates::Rates;
 pub use self::{descriptors::raise_descriptor_limit, parking::gather_wake_ups};
 
 /// Time between two clients that Seawall closes of its own accord: a hundred reconnects a second can be borne.
@@ -23,6 +29,8 @@ pub struct Limits {
     handshakes: Arc<Semaphore>,
     relays: Arc<Semaphore>,
     operations: OperationPlaces,
+    arrivals: Option<Rates<IpAddr>>,
+    logins: Option<Rates<(String, String)>>,
     next_close: Mutex<Option<Instant>>,
 }
 
@@ -83,8 +91,48 @@ impl Limits {
             handshakes: Arc::new(semaphore(max_handshakes)),
             relays: Arc::new(semaphore(max_relays)),
             operations,
+            arrivals: None,
+            logins: None,
             next_close: Mutex::new(None),
         }
+    }
+
+    /// With rates: connections a second from each address, and logins a second of each user; `None` is no limit.
+    #[must_use]
+    pub fn with_rates(self, per_address: Option<u32>, per_user: Option<u32>) -> Self {
+        Self {
+            arrivals: per_address.map(Rates::new),
+            logins: per_user.map(Rates::new),
+            ..self
+        }
+    }
+
+    /// Whether one more client may come from this address now. Of IPv6, what a host has for itself counts as one.
+    pub fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
+        let network = match ip {
+            IpAddr::V4(_) => ip,
+            IpAddr::V6(ip) => {
+                let [a, b, c, d, ..] = ip.segments();
+                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+            }
+        };
+        let rates = self.arrivals.as_ref();
+        rates.is_none_or(|rates| rates.admit(&network, now))
+    }
+
+    /// Whether one more login of a user may begin now without waiting.
+    pub fn admits_login(&self, name: &str, source: &str, now: Instant) -> bool {
+        let rates = self.logins.as_ref();
+        rates.is_none_or(|rates| rates.admit(&(name.to_owned(), source.to_owned()), now))
+    }
+
+    /// When a login of a user may begin, if it has to wait for its turn: it is delayed, never refused.
+    pub fn login_turn(&self, name: &str, source: &str, now: Instant) -> Option<Instant> {
+        let turn = self
+            .logins
+            .as_ref()?
+            .turn(&(name.to_owned(), source.to_owned()), now);
+        (turn > now).then_some(turn)
     }
 
     /// A place for one more client, if there is one.

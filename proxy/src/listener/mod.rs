@@ -9,7 +9,7 @@ use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, lookup_host},
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -199,6 +199,12 @@ fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
     let Shared {
         limits, observer, ..
     } = &*door.shared;
+    if let Some(ip) = peer.ip
+        && !limits.admits_arrival(ip, Instant::now())
+    {
+        observer.client_refused("address_rate");
+        return;
+    }
     let Some(client) = limits.admit_client() else {
         observer.client_refused("max_client_connections");
         return;

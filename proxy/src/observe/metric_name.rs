@@ -65,6 +65,8 @@ pub enum MetricName {
     StormActive,
     /// Operations that a configured fault struck, by `kind`.
     FaultsInjectedTotal,
+    /// Logins that waited for their turn among their user's.
+    LoginsDelayedTotal,
     /// What was not understood, or left out of statistics, by `reason`.
     UnobservedTotal,
 }
@@ -82,7 +84,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -114,6 +116,7 @@ impl MetricName {
         Self::StormsTotal,
         Self::StormActive,
         Self::FaultsInjectedTotal,
+        Self::LoginsDelayedTotal,
         Self::UnobservedTotal,
     ];
 
@@ -151,6 +154,7 @@ impl MetricName {
             Self::StormsTotal => "seawall_storms_total",
             Self::StormActive => "seawall_storm_active",
             Self::FaultsInjectedTotal => "seawall_faults_injected_total",
+            Self::LoginsDelayedTotal => "seawall_logins_delayed_total",
             Self::UnobservedTotal => "seawall_unobserved_total",
         }
     }
@@ -189,6 +193,7 @@ impl MetricName {
             | Self::ClientDeparturesTotal
             | Self::StormsTotal
             | Self::FaultsInjectedTotal
+            | Self::LoginsDelayedTotal
             | Self::UnobservedTotal => MetricKind::Counter,
         }
     }
@@ -239,6 +244,9 @@ impl MetricName {
             Self::StormsTotal => "Storms of clients that began.",
             Self::StormActive => "Whether there is a storm of clients now: 1 or 0.",
             Self::FaultsInjectedTotal => "Operations that a configured fault struck.",
+            Self::LoginsDelayedTotal => {
+                "Logins of clients that waited for their turn among their user's."
+            }
             Self::UnobservedTotal => "What was not understood, or left out of statistics.",
         }
     }

@@ -318,6 +318,11 @@ impl Observer {
         self.count(MetricName::OperationsShedTotal, &[("reason", reason)]);
     }
 
+    /// A login waits for its turn among its user's.
+    pub fn login_delayed(&self) {
+        self.count(MetricName::LoginsDelayedTotal, &[]);
+    }
+
     /// A failure was made.
     pub fn fault_injected(&self, kind: &'static str) {
         self.count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
