@@ -7,10 +7,14 @@ use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user},
-    raw::{KeyCache, Login, RawClient},
+    raw::{KeyCache, Login, OpMsg, RawClient},
     seawall::{self as proxy, Seawall},
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinHandle,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const POOL: u32 = 8;
@@ -254,4 +258,22 @@ async fn rates_close_before_the_first_byte_and_delay_logins() {
         authenticated == 8 && delayed >= 1.0,
         "{authenticated} {delayed}"
     );
+}
+
+#[tokio::test]
+async fn what_was_asked_by_clients_that_have_left_is_not_served() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).to_bytes();
+    let left = ["stage=\"connected\""];
+    let not_served = async || {
+        // All of it is there at once, or nearly so: now and then it is looked at in between.
+        let mut client = TcpStream::connect(seawall.address()).await.unwrap();
+        client.write_all(&hello).await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        seawall.metric("seawall_clients_gone_total", &left).await >= 1.0
+    };
+    eventually(LIMIT, not_served).await.unwrap();
 }

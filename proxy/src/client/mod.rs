@@ -203,6 +203,11 @@ impl Client {
         let Some(mut message) = self.read().await? else {
             return Err(End::Gone);
         };
+        // A storm leaves more behind it than it waits for: what it left is not worth a handshake.
+        if self.identity.is_none() && self.stream.peer_has_left() {
+            self.connected.is_not_served();
+            return Err(End::Gone);
+        }
         let mut now = message.head_since.unwrap_or_else(Instant::now);
         if message.is_head() && !can_be_streamed(&message) {
             message = Box::pin(self.complete(message)).await?;

@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     client::{Peer, Shared, serve, serve_relayed},
     limits::{ClientPermit, HandshakePermit},
-    wire::{Stream, keep_clients_alive},
+    wire::{Stream, keep_clients_alive, peer_has_left},
 };
 
 pub use self::tls::{ServerTlsError, server_config};
@@ -247,6 +247,10 @@ async fn serve_accepted(
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(acceptor)) => {
+            if peer_has_left(&stream) {
+                door.shared.observer.client_not_served("tls");
+                return;
+            }
             match timeout(TLS_LIMIT, Box::pin(acceptor.accept(stream))).await {
                 Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
                 Ok(Err(error)) => {

@@ -83,6 +83,11 @@ impl ConnectedClient {
         self.how.get_or_insert(how);
     }
 
+    /// It had left before what it asked was looked at.
+    pub fn is_not_served(&self) {
+        self.observer.client_not_served(self.stage.as_str());
+    }
+
     /// Leaving while something is owed to it is giving up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {

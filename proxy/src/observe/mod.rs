@@ -333,6 +333,11 @@ impl Observer {
         self.count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
+    /// A client had left before its handshake was gone on with; `stage` is how far it had come.
+    pub fn client_not_served(&self, stage: &'static str) {
+        self.count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
+    }
+
     fn client_gone(&self, phase: Phase) {
         self.count(MetricName::ClientsGoneTotal, &[("stage", phase.as_str())]);
     }

@@ -41,7 +41,7 @@ pub use self::{
         STREAMED_MESSAGE_BYTES, with_scratch,
     },
     sections::SectionWalk,
-    stream::Stream,
+    stream::{Stream, peer_has_left},
 };
 
 /// The largest message a server takes, header included (`maxMessageSizeBytes`).

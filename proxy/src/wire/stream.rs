@@ -6,8 +6,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use futures_util::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::TlsStream;
@@ -38,6 +39,27 @@ impl Stream {
         let mut nobody = Context::from_waker(Waker::noop());
         Pin::new(self).poll_read(&mut nobody, &mut room).is_ready()
     }
+}
+
+impl Stream {
+    /// Whether the peer has closed its side, as far as has been heard: nobody waits for an answer there. Makes no system
+    /// call.
+    pub fn peer_has_left(&self) -> bool {
+        match self {
+            Self::Tcp(s) => peer_has_left(s),
+            Self::Unix(s) => is_closed(s.ready(Interest::READABLE).now_or_never()),
+            Self::Tls(s) => peer_has_left(s.get_ref().0),
+        }
+    }
+}
+
+/// The same before there is a stream.
+pub fn peer_has_left(socket: &TcpStream) -> bool {
+    is_closed(socket.ready(Interest::READABLE).now_or_never())
+}
+
+fn is_closed(ready: Option<io::Result<Ready>>) -> bool {
+    matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
 macro_rules! delegate {
