@@ -67,6 +67,15 @@ pub(super) struct Inner {
     next_ticket: u64,
 }
 
+/// Where a waiter stands in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// In order of arrival.
+    Last,
+    /// Before all others: a question of our own, of which there is one a user at a time.
+    First,
+}
+
 impl Inner {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
@@ -86,7 +95,12 @@ impl Inner {
         self.generation
     }
 
-    pub(super) fn check_out(&mut self, identity: &Arc<Identity>, now: Instant) -> (Start, Todo) {
+    pub(super) fn check_out(
+        &mut self,
+        identity: &Arc<Identity>,
+        turn: Turn,
+        now: Instant,
+    ) -> (Start, Todo) {
         let mut todo = Todo::default();
         match self.state {
             State::Paused => return (Start::Refused(CheckOutError::Paused), todo),
@@ -116,13 +130,23 @@ impl Inner {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let (answer, receiver) = oneshot::channel();
-        user.waiters.push_back(Waiter {
+        let waiter = Waiter {
             ticket,
             since: now,
             answer,
-        });
+        };
+        let arrival = (identity.id(), ticket);
+        match turn {
+            Turn::Last => {
+                user.waiters.push_back(waiter);
+                self.arrivals.push_back(arrival);
+            }
+            Turn::First => {
+                user.waiters.push_front(waiter);
+                self.arrivals.push_front(arrival);
+            }
+        }
         self.waiting += 1;
-        self.arrivals.push_back((identity.id(), ticket));
         self.grow(identity.id(), &mut todo);
         (Start::Wait(ticket, receiver), todo)
     }

@@ -34,7 +34,7 @@ use crate::{
     observe::{CloseReason, ServerMetrics},
 };
 
-use self::inner::{Inner, Start, Ticket, Todo};
+use self::inner::{Inner, Start, Ticket, Todo, Turn};
 pub use self::{
     checkout::Checkout,
     ending::EndRequest,
@@ -258,8 +258,29 @@ impl ServerPool {
         identity: &Arc<Identity>,
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
+        self.check_out_in(Turn::Last, identity, deadline).await
+    }
+
+    /// The same before all that wait, for a question of our own.
+    ///
+    /// # Errors
+    /// See [`CheckOutError`].
+    pub async fn check_out_first(
+        self: &Arc<Self>,
+        identity: &Arc<Identity>,
+        deadline: Instant,
+    ) -> Result<Checkout, CheckOutError> {
+        self.check_out_in(Turn::First, identity, deadline).await
+    }
+
+    async fn check_out_in(
+        self: &Arc<Self>,
+        turn: Turn,
+        identity: &Arc<Identity>,
+        deadline: Instant,
+    ) -> Result<Checkout, CheckOutError> {
         let now = Instant::now();
-        let connection = match self.begin_check_out(identity, now) {
+        let connection = match self.begin_check_out(identity, turn, now) {
             Start::Ready(connection) => connection,
             Start::Refused(error) => return Err(error),
             Start::Wait(ticket, answer) => {
@@ -284,9 +305,9 @@ impl ServerPool {
     }
 
     /// Whatever ended while nobody used it is passed over.
-    fn begin_check_out(&self, identity: &Arc<Identity>, now: Instant) -> Start {
+    fn begin_check_out(&self, identity: &Arc<Identity>, turn: Turn, now: Instant) -> Start {
         loop {
-            let (start, todo) = self.inner.lock().check_out(identity, now);
+            let (start, todo) = self.inner.lock().check_out(identity, turn, now);
             self.perform(todo);
             let Start::Ready(mut connection) = start else {
                 return start;

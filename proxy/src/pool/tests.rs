@@ -7,7 +7,7 @@ use tokio::{net::UnixStream, sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits,
-    inner::{Inner, Start, Ticket, Todo},
+    inner::{Inner, Start, Ticket, Todo, Turn},
 };
 use crate::{
     auth::Identity,
@@ -57,7 +57,7 @@ fn reasons(todo: &Todo) -> Vec<CloseReason> {
 
 /// Checks out until a connection is had, establishing as told.
 fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
-    let (start, todo) = inner.check_out(user, now);
+    let (start, todo) = inner.check_out(user, Turn::Last, now);
     match start {
         Start::Ready(connection) => connection,
         Start::Refused(error) => panic!("refused: {error}"),
@@ -94,7 +94,7 @@ async fn waiters_are_served_in_order_of_arrival() {
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut queue = Vec::new();
     for _ in 0..3 {
-        let (start, todo) = inner.check_out(&user, now);
+        let (start, todo) = inner.check_out(&user, Turn::Last, now);
         assert!(todo.establish.is_empty(), "the user's bound is reached");
         let Start::Wait(ticket, receiver) = start else {
             panic!("has to wait")
@@ -118,7 +118,7 @@ async fn waiters_are_served_in_order_of_arrival() {
 async fn no_more_than_max_connecting_are_established_at_a_time() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let established: usize = (0..3)
-        .map(|_| inner.check_out(&user, now).1.establish.len())
+        .map(|_| inner.check_out(&user, Turn::Last, now).1.establish.len())
         .sum();
     assert_eq!(established, 2);
     let generation = inner.generation();
@@ -158,7 +158,7 @@ async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
 async fn a_dirty_connection_is_closed_and_its_room_used() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, now) else {
+    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, Turn::Last, now) else {
         panic!("waits")
     };
     let first = held.into_iter().next().unwrap();
@@ -171,12 +171,12 @@ async fn a_dirty_connection_is_closed_and_its_room_used() {
 #[tokio::test(start_paused = true)]
 async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let (_start, _) = inner.check_out(&user, now);
+    let (_start, _) = inner.check_out(&user, Turn::Last, now);
     let first = inner.generation();
     let todo = inner.clear(first).unwrap();
     assert!(matches!(todo.fail[..], [(_, CheckOutError::Paused)]));
     assert!(inner.clear(first).is_none());
-    let (start, _) = inner.check_out(&user, now);
+    let (start, _) = inner.check_out(&user, Turn::Last, now);
     assert!(matches!(start, Start::Refused(CheckOutError::Paused)));
     // What was pending when the pool was cleared is stale when it comes.
     let todo = inner.established(&user, connection(now, first), now);
@@ -193,7 +193,7 @@ async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
         let c = obtain(&mut inner, user, now);
         inner.check_in(user.id(), c, None, now);
     }
-    let (_start, todo) = inner.check_out(&users[4], now);
+    let (_start, todo) = inner.check_out(&users[4], Turn::Last, now);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
@@ -208,9 +208,11 @@ async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
     });
     let (busy, other) = (identity("busy"), identity("other"));
     let mut held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
-    let (_other_waits, todo) = inner.check_out(&other, now);
+    let (_other_waits, todo) = inner.check_out(&other, Turn::Last, now);
     assert!(todo.establish.is_empty());
-    let waits: Vec<_> = (0..3).map(|_| inner.check_out(&busy, now).0).collect();
+    let waits: Vec<_> = (0..3)
+        .map(|_| inner.check_out(&busy, Turn::Last, now).0)
+        .collect();
     let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, now);
     assert_eq!(todo.hand_over.len(), 1, "its own waiter comes first");
     let later = now + Duration::from_millis(100);
@@ -225,7 +227,9 @@ async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
 async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() {
     use crate::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let waits: Vec<_> = (0..3).map(|_| inner.check_out(&user, now).0).collect();
+    let waits: Vec<_> = (0..3)
+        .map(|_| inner.check_out(&user, Turn::Last, now).0)
+        .collect();
     let generation = inner.generation();
     let address = "h:1".parse().unwrap();
     let timed_out = EstablishError::TimedOut {
@@ -247,8 +251,10 @@ async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() 
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let waits: Vec<_> = (0..8).map(|_| inner.check_out(&user, now).0).collect();
-    let (start, _) = inner.check_out(&user, now);
+    let waits: Vec<_> = (0..8)
+        .map(|_| inner.check_out(&user, Turn::Last, now).0)
+        .collect();
+    let (start, _) = inner.check_out(&user, Turn::Last, now);
     assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
     drop(waits);
 }
@@ -331,7 +337,7 @@ impl Walk {
         let todo = match step {
             Step::CheckOut(user) => {
                 let user = Arc::clone(&self.users[user]);
-                let (start, todo) = self.inner.check_out(&user, now);
+                let (start, todo) = self.inner.check_out(&user, Turn::Last, now);
                 match start {
                     Start::Ready(connection) => self.held.push((user, connection)),
                     Start::Wait(ticket, receiver) => self.waits.push((user, ticket, receiver)),
@@ -394,4 +400,26 @@ proptest! {
         }
         prop_assert_eq!(walk.inner.snapshot().in_use, 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_of_our_own_goes_before_those_that_wait() {
+    let now = Instant::now();
+    let (mut inner, user) = (inner(limits()), identity("u"));
+    let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let (Start::Wait(_, mut waits), _) = inner.check_out(&user, Turn::Last, now) else {
+        panic!("the pool is full");
+    };
+    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Turn::First, now) else {
+        panic!("the pool is full");
+    };
+    for (connection, is_first) in connections.into_iter().zip([true, false]) {
+        let todo = inner.check_in(user.id(), connection, None, now);
+        for (_, answer, connection) in todo.hand_over {
+            assert!(answer.send(Ok(connection)).is_ok());
+        }
+        let handed = (first.try_recv().is_ok(), waits.try_recv().is_ok());
+        assert_eq!(handed, (is_first, !is_first));
+    }
+    inner.check_invariants();
 }

@@ -44,6 +44,9 @@ const READING_PACE: Duration = Duration::from_millis(5);
 /// How long a login waits for that; then the cached keys serve.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
+/// The same where another login has keys on trust that are no older than a second: both failing would be one too many.
+const CONTENDED_LIMIT: Duration = Duration::from_millis(100);
+
 /// The same where a proof has just failed against the cached keys: they are probably old.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
@@ -228,10 +231,10 @@ impl Credentials {
             if is_fresh && let Some(lent) = self.store.lock().on_trust(user, now) {
                 return Some(lent);
             }
-            // Another has these keys on trust, or they are probably old: worth more of a wait.
-            let limit = match is_fresh || known.is_doubted() {
-                true => DOUBTED_LIMIT,
-                false => FRESHEN_LIMIT,
+            let limit = match (known.is_doubted(), is_fresh) {
+                (true, _) => DOUBTED_LIMIT,
+                (false, true) => CONTENDED_LIMIT,
+                (false, false) => FRESHEN_LIMIT,
             };
             // A reading that was under way already, and one begun since: a third would say no more.
             if readings == 2 || now >= began + limit {

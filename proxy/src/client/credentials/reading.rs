@@ -41,7 +41,8 @@ impl Credentials {
         else {
             return Reading::Unavailable;
         };
-        let mut checkout = match pool.check_out(identity, deadline).await {
+        // Before the operations that wait: logins wait for it, and it is one at a time.
+        let mut checkout = match pool.check_out_first(identity, deadline).await {
             Ok(checkout) => checkout,
             Err(CheckOutError::Establish { error, .. }) if error.refuses_keys() => {
                 return Reading::Refused;
