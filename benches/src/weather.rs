@@ -2,12 +2,15 @@
 //! they tell.
 
 use std::{
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
 use bson::doc;
+use mongodb::Client;
+use seawall::mongod::Mongod;
 use seawall_tests::{
     eventually::eventually,
     mongod::{
@@ -37,6 +40,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 pub struct Weather {
     /// The set; the primary keeps its place whatever happens.
     pub set: ReplicaSet,
+    /// Connected before any storm: in one it might not come through.
+    control: Client,
+    primary: SocketAddr,
     binary: PathBuf,
     seawall: Option<Process>,
     listen: u16,
@@ -72,11 +78,14 @@ impl Weather {
         // Who stalls stays primary.
         options.settings.election_timeout = Duration::from_secs(60);
         let set = ReplicaSet::start(2, options).await.expect("a set starts");
+        let primary = set.primary().await.expect("a primary").address();
         let client = set.client().await.expect("it can be reached");
         let user = NewUser::new("admin", USER, PASSWORD).role("readWriteAnyDatabase", "admin");
         create_user(&client, &user).await.expect("a user is made");
         let mut weather = Self {
             set,
+            control: client,
+            primary,
             binary: seawall_binary().expect("Seawall builds"),
             seawall: None,
             listen: free_port().expect("a port"),
@@ -128,24 +137,21 @@ impl Weather {
     }
 
     /// Where loads on the primary itself go.
-    pub async fn primary(&self) -> String {
-        let primary = self.set.primary().await.expect("a primary");
-        format!("mongodb://{USER}:{PASSWORD}@{}/", primary.address())
+    pub fn primary(&self) -> String {
+        format!("mongodb://{USER}:{PASSWORD}@{}/", self.primary)
     }
 
     /// Where loads on the secondary itself go.
-    pub async fn secondary(&self) -> String {
-        let secondaries = self.set.secondaries().await;
-        let secondary = secondaries.first().expect("a secondary");
-        format!(
-            "mongodb://{USER}:{PASSWORD}@{}/?readPreference=secondary",
-            secondary.address()
-        )
+    pub fn secondary(&self) -> String {
+        let members = self.set.members().iter().map(Mongod::address);
+        let secondary = members.filter(|address| *address != self.primary).last();
+        let secondary = secondary.expect("there are two members");
+        format!("mongodb://{USER}:{PASSWORD}@{secondary}/?readPreference=secondary")
     }
 
     /// Stalls the primary for so long.
     pub async fn stall(&self, how: Stall, time: Duration) {
-        let primary = self.set.primary().await.expect("a primary");
+        let primary = self.set.member_at(self.primary).expect("it is a member");
         match how {
             Stall::Stopped => {
                 primary.stop_process().expect("it can be stopped");
@@ -153,7 +159,7 @@ impl Weather {
                 primary.continue_process().expect("it can go on");
             }
             Stall::Delayed => {
-                let client = self.set.client().await.expect("it can be reached");
+                let client = &self.control;
                 let commands = [
                     "find",
                     "hello",
@@ -165,11 +171,11 @@ impl Weather {
                 let data = doc! {
                     "failCommands": commands.to_vec(), "blockConnection": true, "blockTimeMS": 600,
                 };
-                fail_command(&client, FailTimes::Always, data)
+                fail_command(client, FailTimes::Always, data)
                     .await
                     .expect("it is told");
                 tokio::time::sleep(time).await;
-                clear_fail_command(&client).await.expect("it is told");
+                clear_fail_command(client).await.expect("it is told");
             }
         }
     }
@@ -203,8 +209,8 @@ impl Weather {
 
     /// Logins that the primary itself has begun.
     pub async fn primary_logins(&self) -> f64 {
-        let client = self.set.client().await.expect("it can be reached");
-        let status = client
+        let status = self
+            .control
             .database("admin")
             .run_command(doc! { "serverStatus": 1 })
             .await;
