@@ -144,7 +144,7 @@ impl Weather {
     /// Where loads on the secondary itself go.
     pub fn secondary(&self) -> String {
         let members = self.set.members().iter().map(Mongod::address);
-        let secondary = members.filter(|address| *address != self.primary).last();
+        let secondary = { members }.find(|address| *address != self.primary);
         let secondary = secondary.expect("there are two members");
         format!("mongodb://{USER}:{PASSWORD}@{secondary}/?readPreference=secondary")
     }

@@ -12,7 +12,7 @@ use tokio::{
     net::TcpListener,
     runtime::{Builder, Runtime},
     sync::watch,
-    time::{Instant, interval, sleep, sleep_until},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,7 +25,9 @@ use crate::{
         self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Shared, UserSecret,
     },
     connection::{Connector, TlsError, client_config},
-    limits::{Limits, OperationPlaces, gather_wake_ups, raise_descriptor_limit},
+    limits::{
+        LOOK_EVERY, Limits, LoginGate, OperationPlaces, gather_wake_ups, raise_descriptor_limit,
+    },
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
     pins::{PinLimits, Pins},
@@ -198,6 +200,11 @@ impl App {
             };
             data_plane.spawn(listener::accept(listener, door));
         }
+        self.planes.control.spawn(
+            self.stop
+                .clone()
+                .run_until_cancelled_owned(pace(Arc::clone(&self.shared))),
+        );
         let maintenance = maintain(Arc::clone(&self.shared));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
@@ -413,6 +420,7 @@ async fn wire(
         pins: Pins::new(pin_limits(limits)),
         relay_pins: Pins::new(pin_limits(limits)),
         credentials,
+        gate: LoginGate::default(),
         fault: settings.fault.as_ref().map(fault),
         nonces,
         budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
@@ -481,6 +489,23 @@ fn pin_limits(limits: &config::Limits) -> PinLimits {
         max_transactions: limits.max_transactions.get(),
         cursor_idle: limits.cursor_idle,
         transaction_idle: limits.transaction_idle,
+    }
+}
+
+/// Lets logins through at the pace that operations can bear.
+async fn pace(shared: Arc<Shared>) {
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Instant::now();
+    loop {
+        looks.tick().await;
+        let now = Instant::now();
+        let snapshot = shared.topology.snapshot();
+        let waits = snapshot.pools.iter().map(|pool| pool.oldest_wait(now));
+        shared
+            .gate
+            .look(waits.max().unwrap_or_default(), now - last);
+        last = now;
     }
 }
 

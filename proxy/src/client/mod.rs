@@ -37,7 +37,7 @@ use tokio::{
 use crate::{
     auth::{Identity, NonceSource},
     command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
-    limits::{HandshakePermit, Limits, RelayPermit},
+    limits::{HandshakePermit, Limits, LoginGate, RelayPermit},
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
     pool::ServerPool,
@@ -110,6 +110,8 @@ pub struct Shared {
     pub relay_pins: Pins<()>,
     /// Users.
     pub credentials: Arc<Credentials>,
+    /// Where logins wait while operations wait too long.
+    pub gate: LoginGate,
     /// What is made to go wrong.
     pub fault: Option<Fault>,
     /// Nonces.
@@ -335,6 +337,9 @@ impl Client {
                     .await;
             }
         };
+        if command.class == Class::Handshake(Handshake::SaslStart) {
+            self.await_turn().await?;
+        }
         if command.class == Class::Handshake(Handshake::SaslStart) && self.falls_back(command.body)
         {
             return Box::pin(self.fall_back(message, reply_to)).await;
@@ -540,7 +545,12 @@ impl Client {
             Some(user) => Some(self.mechanisms(user).await?),
             None => None,
         };
-        let speculative = hello.speculative.as_ref().and_then(|c| self.speculate(c));
+        // Where logins have to wait, one inside a hello, which never does, is left to come by itself.
+        let speculative = hello
+            .speculative
+            .as_ref()
+            .filter(|_| self.shared.gate.try_pass())
+            .and_then(|c| self.speculate(c));
         self.connected.greeted(hello.is_monitors());
         let greeting = Greeting {
             description: &snapshot.description,
@@ -589,6 +599,29 @@ impl Client {
         let (login, reply) = Login::speculate(&self.surroundings(), command)?;
         self.login = Some(Box::new(login));
         Some(Login::speculative_reply(&reply))
+    }
+
+    /// A login that has to wait is delayed, never refused; the client may leave meanwhile.
+    async fn await_turn(&mut self) -> Result<(), End> {
+        let shared = Arc::clone(&self.shared);
+        if shared.gate.try_pass() {
+            return Ok(());
+        }
+        shared.observer.login_delayed();
+        self.connected.reached(Stage::LoggingIn);
+        let mut end = ClientEnd {
+            stream: &mut self.stream,
+            reader: &mut self.reader,
+            write_idle: shared.settings.client_write_idle_timeout,
+            is_awaiting: true,
+        };
+        match end.unless_gone(shared.gate.pass()).await {
+            Some(()) => Ok(()),
+            None => {
+                self.connected.is_not_served();
+                Err(End::Gone)
+            }
+        }
     }
 
     async fn sasl_start(

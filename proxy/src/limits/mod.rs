@@ -1,6 +1,7 @@
 //! What is refused or held: bounds on clients, handshakes and operations, each a permit that ends by itself.
 
 mod descriptors;
+mod gate;
 mod parking;
 mod rates;
 
@@ -17,7 +18,11 @@ use tokio::{
 };
 
 use self::rates::Rates;
-pub use self::{descriptors::raise_descriptor_limit, parking::gather_wake_ups};
+pub use self::{
+    descriptors::raise_descriptor_limit,
+    gate::{LOOK_EVERY, LoginGate},
+    parking::gather_wake_ups,
+};
 
 /// Time between two clients that Seawall closes of its own accord: a hundred reconnects a second can be borne.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);

@@ -210,7 +210,7 @@ impl Inner {
         is_held_up && (!is_needed_here || now.saturating_duration_since(since) >= GIVE_WAY_AFTER)
     }
 
-    fn oldest_waiter(&mut self) -> Option<(IdentityId, Instant)> {
+    pub(super) fn oldest_waiter(&mut self) -> Option<(IdentityId, Instant)> {
         while let Some((id, ticket)) = self.arrivals.front() {
             let first = self.users.get(id).and_then(|user| user.waiters.front());
             match first {

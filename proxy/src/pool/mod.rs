@@ -369,6 +369,14 @@ impl ServerPool {
         self.perform(todo);
     }
 
+    /// How long the operation has waited for a connection that has waited longest.
+    pub fn oldest_wait(&self, now: Instant) -> Duration {
+        let oldest = self.inner.lock().oldest_waiter();
+        oldest.map_or(Duration::ZERO, |(_, since)| {
+            now.saturating_duration_since(since)
+        })
+    }
+
     /// An operation took so long here, a connection's wait left out.
     pub fn observe_latency(&self, took: Duration, now: Instant) {
         self.latency.observe(took, now);

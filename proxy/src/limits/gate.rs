@@ -1,0 +1,247 @@
+//! Logins at a pace that operations can bear.
+//!
+//! A storm's clients log in to ask for something, and what they ask stands in the same queue as everybody's operations.
+//! So while operations wait for connections longer than a target, logins are let through at a rate that is lowered until
+//! they do not, and raised again as soon as they do not (multiplicatively, both ways). Nobody is turned away: a login
+//! waits, and the newest goes first, since clients with little patience are the ones that come again, and who has waited
+//! longest has most likely left; one in four is the oldest all the same, so that patience is rewarded.
+//!
+//! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V. Jacobson, "Controlling Queue
+//! Delay", ACM Queue 10(5), 2012; newest first under overload is adaptive LIFO.
+
+use std::{collections::VecDeque, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+/// How long operations may wait for a connection before logins are held back.
+const TARGET: Duration = Duration::from_millis(20);
+
+/// How long they have to wait longer before they are.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Logins a second that are let through whatever happens: a deployment that is always busy must not lock anybody out.
+const LEAST_RATE: f64 = 50.0;
+
+/// Beyond it there is nothing left to hold back.
+const OPEN_RATE: f64 = 20_000.0;
+
+/// What the rate is multiplied by at each look.
+const SLOWER: f64 = 0.9;
+const FASTER: f64 = 1.15;
+
+/// One in so many is the oldest.
+const OLDEST_EVERY: u64 = 4;
+
+/// Waiters beyond which those that have left are looked for in the middle of the queue as well.
+const PURGE_BEYOND: usize = 8_192;
+
+/// Between two looks at how long operations wait.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Where logins wait.
+#[derive(Debug, Default)]
+pub struct LoginGate(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Logins a second, while operations wait too long; else there is no limit.
+    rate: Option<f64>,
+    /// Logins that may pass at once.
+    tokens: f64,
+    /// In order of arrival; those that have left among them.
+    waiting: VecDeque<oneshot::Sender<()>>,
+    /// Let through since the last look, and lately in a second.
+    passed: u32,
+    lately: f64,
+    released: u64,
+    /// How long operations have been waiting for longer than the target.
+    missed_for: Duration,
+}
+
+impl LoginGate {
+    /// Whether a login may pass without waiting; it has then.
+    pub fn try_pass(&self) -> bool {
+        let mut state = self.0.lock();
+        let may_pass = state.rate.is_none() || (state.waiting.is_empty() && state.tokens >= 1.0);
+        if may_pass {
+            state.pass();
+        }
+        may_pass
+    }
+
+    /// Waits for a turn. Cancel safe: who leaves has no turn.
+    pub async fn pass(&self) {
+        if self.try_pass() {
+            return;
+        }
+        let (turn, waiting) = oneshot::channel();
+        self.0.lock().waiting.push_back(turn);
+        // The gate lives as long as whoever waits at it.
+        drop(waiting.await);
+    }
+
+    /// Takes in how long the operation waits that has waited longest, and lets through whose turn it is. To be called
+    /// each [`LOOK_EVERY`], `elapsed` after the last time.
+    pub fn look(&self, oldest_wait: Duration, elapsed: Duration) {
+        let mut state = self.0.lock();
+        state.adjust(oldest_wait > TARGET, elapsed);
+        let Some(rate) = state.rate else {
+            while state.release() {}
+            return;
+        };
+        // A look that was late lets nobody through in bulk.
+        let seconds = elapsed.min(LOOK_EVERY * 2).as_secs_f64();
+        state.tokens = (state.tokens + rate * seconds).min(rate.mul_add(0.1, 1.0));
+        while state.tokens >= 1.0 && state.release() {}
+        state.purge();
+    }
+
+    /// Logins that wait, some of which may have left.
+    pub fn waiting(&self) -> usize {
+        self.0.lock().waiting.len()
+    }
+}
+
+impl State {
+    fn pass(&mut self) {
+        self.passed += 1;
+        self.tokens = (self.tokens - 1.0).max(0.0);
+    }
+
+    fn adjust(&mut self, is_missed: bool, elapsed: Duration) {
+        let seconds = elapsed.as_secs_f64().max(0.001);
+        let rate = f64::from(std::mem::take(&mut self.passed)) / seconds;
+        self.lately += (rate - self.lately) * 0.1;
+        self.missed_for = match is_missed {
+            true => self.missed_for + elapsed,
+            false => Duration::ZERO,
+        };
+        self.rate = match (self.rate, is_missed) {
+            (None, true) if self.missed_for >= INTERVAL => Some(self.lately.max(LEAST_RATE)),
+            (None, _) => None,
+            (Some(rate), true) => Some((rate * SLOWER).max(LEAST_RATE)),
+            (Some(rate), false) => Some(rate * FASTER).filter(|rate| *rate < OPEN_RATE),
+        };
+    }
+
+    /// Lets one through that is still there, if there is one.
+    fn release(&mut self) -> bool {
+        while !self.waiting.is_empty() {
+            let is_oldest = self.released.is_multiple_of(OLDEST_EVERY);
+            let next = match is_oldest {
+                true => self.waiting.pop_front(),
+                false => self.waiting.pop_back(),
+            };
+            // Who has left has no turn.
+            if next.is_some_and(|turn| turn.send(()).is_ok()) {
+                self.released += 1;
+                self.pass();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn purge(&mut self) {
+        while self.waiting.front().is_some_and(oneshot::Sender::is_closed) {
+            self.waiting.pop_front();
+        }
+        if self.waiting.len() > PURGE_BEYOND {
+            self.waiting.retain(|turn| !turn.is_closed());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    const BUSY: Duration = Duration::from_millis(50);
+
+    fn look(gate: &LoginGate, wait: Duration, times: u32) {
+        for _ in 0..times {
+            gate.look(wait, LOOK_EVERY);
+        }
+    }
+
+    /// So many that wait, and the order in which they are let through.
+    async fn waiters(gate: &Arc<LoginGate>, count: usize) -> Arc<Mutex<Vec<usize>>> {
+        let order = Arc::new(Mutex::new(Vec::new()));
+        for number in 0..count {
+            let (gate, order) = (Arc::clone(gate), Arc::clone(&order));
+            tokio::spawn(async move {
+                gate.pass().await;
+                order.lock().push(number);
+            });
+            tokio::task::yield_now().await;
+        }
+        order
+    }
+
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_while_operations_do_not() {
+        let gate = LoginGate::default();
+        for _ in 0..10_000 {
+            assert!(gate.try_pass());
+        }
+        // A moment's wait is none.
+        look(&gate, BUSY, 4);
+        assert!(gate.try_pass());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_newest_goes_first_and_now_and_then_the_oldest() {
+        let gate = Arc::new(LoginGate::default());
+        look(&gate, BUSY, 6);
+        while gate.try_pass() {}
+        let order = waiters(&gate, 10).await;
+        look(&gate, BUSY, 50);
+        settle().await;
+        assert_eq!(*order.lock(), [0, 9, 8, 7, 1, 6, 5, 4, 2, 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_has_left_takes_no_turn() {
+        let gate = Arc::new(LoginGate::default());
+        look(&gate, BUSY, 6);
+        while gate.try_pass() {}
+        let mut gone = Vec::new();
+        for _ in 0..1000 {
+            let waiting = Box::pin(gate.pass());
+            gone.push(tokio::time::timeout(Duration::ZERO, waiting).await.is_err());
+        }
+        assert!(gone.iter().all(|gone| *gone));
+        let order = waiters(&gate, 1).await;
+        look(&gate, BUSY, 3);
+        settle().await;
+        assert_eq!(order.lock().len(), 1);
+        assert_eq!(gate.waiting(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_least_rate_holds_however_long_it_lasts_and_ends_with_it() {
+        let gate = LoginGate::default();
+        look(&gate, BUSY, 500);
+        let mut passed = 0;
+        for _ in 0..50 {
+            gate.look(BUSY, LOOK_EVERY);
+            while gate.try_pass() {
+                passed += 1;
+            }
+        }
+        // 50 a second, for one second, and what had been saved up.
+        assert!((48..=60).contains(&passed), "{passed}");
+        // From there to no limit at all in under a second.
+        look(&gate, Duration::ZERO, 45);
+        assert!((0..10_000).all(|_| gate.try_pass()));
+    }
+}
