@@ -45,7 +45,7 @@ const READING_PACE: Duration = Duration::from_millis(5);
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
 /// The same where another login has keys on trust that are no older than a second: both failing would be one too many.
-const CONTENDED_LIMIT: Duration = Duration::from_millis(100);
+const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
 /// The same where a proof has just failed against the cached keys: they are probably old.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
