@@ -16,6 +16,7 @@ use seawall_tests::{
     mongod::{
         FailTimes, NewUser, Options, ReplicaSet, clear_fail_command, create_user, fail_command,
     },
+    seawall::sum_of,
 };
 use serde_json::Value;
 use tokio::{
@@ -143,8 +144,8 @@ impl Weather {
 
     /// Where loads on the secondary itself go.
     pub fn secondary(&self) -> String {
-        let members = self.set.members().iter().map(Mongod::address);
-        let secondary = { members }.find(|address| *address != self.primary);
+        let mut members = self.set.members().iter().map(Mongod::address);
+        let secondary = members.find(|address| *address != self.primary);
         let secondary = secondary.expect("there are two members");
         format!("mongodb://{USER}:{PASSWORD}@{secondary}/?readPreference=secondary")
     }
@@ -191,9 +192,9 @@ impl Weather {
             return Counts::default();
         };
         Counts {
-            created: metric(&page, "seawall_server_connections_created_total"),
-            open: metric(&page, "seawall_server_connections"),
-            authentications: metric(&page, "seawall_server_authentications_total"),
+            created: sum_of(&page, "seawall_server_connections_created_total", &[]),
+            open: sum_of(&page, "seawall_server_connections", &[]),
+            authentications: sum_of(&page, "seawall_server_authentications_total", &[]),
         }
     }
 
@@ -233,16 +234,6 @@ impl Weather {
         };
         i32::try_from(received().unwrap_or(0)).map_or(f64::NAN, f64::from)
     }
-}
-
-fn metric(page: &str, name: &str) -> f64 {
-    let series = page.lines().filter(|line| {
-        let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '))
-    });
-    series
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum()
 }
 
 /// A load that runs.

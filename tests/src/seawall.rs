@@ -147,14 +147,7 @@ impl Seawall {
     /// The sum of a metric's series whose line contains each of `labels`.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let (_, text) = self.get("/metrics").await;
-        let series = text.lines().filter(|line| {
-            let rest = line.strip_prefix(name);
-            let is_named = rest.is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '));
-            is_named && labels.iter().all(|label| line.contains(label))
-        });
-        series
-            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-            .sum()
+        sum_of(&text, name, labels)
     }
 
     /// Whether every connection that ever came is there still.
@@ -169,4 +162,16 @@ impl Seawall {
             "{connected} of {opened}"
         );
     }
+}
+
+/// The sum of a metric's series, in Prometheus text, whose line contains each of `labels`.
+pub fn sum_of(text: &str, name: &str, labels: &[&str]) -> f64 {
+    let series = text.lines().filter(|line| {
+        let rest = line.strip_prefix(name);
+        let is_named = rest.is_some_and(|rest| rest.starts_with('{') || rest.starts_with(' '));
+        is_named && labels.iter().all(|label| line.contains(label))
+    });
+    series
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
 }

@@ -234,10 +234,13 @@ impl Operation<'_> {
     /// The time until which something is waited for, beginning now: each thing that is waited for has a limit of its
     /// own, and an operation that is repeated waits anew. All of it ends with what the client gives the operation.
     fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
-        let by_limit = Instant::now() + limit;
+        self.within_time_limit(observation, Instant::now() + limit)
+    }
+
+    fn within_time_limit(&self, observation: &Observation<'_>, until: Instant) -> Instant {
         match self.time_limit() {
-            Some(limit) => by_limit.min(observation.began() + limit),
-            None => by_limit,
+            Some(limit) => until.min(observation.began() + limit),
+            None => until,
         }
     }
 
@@ -416,8 +419,7 @@ impl Operation<'_> {
             CheckOutFailure::Overload(reason) => {
                 // Held for the full wait whatever the reason: some drivers would retry without a pause.
                 let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
-                let time_limit = self.time_limit().map(|limit| observation.began() + limit);
-                let until = time_limit.map_or(held_until, |limit| limit.min(held_until));
+                let until = self.within_time_limit(observation, held_until);
                 if end.unless_gone(sleep_until(until)).await.is_none() {
                     return Ended::Gone;
                 }

@@ -96,11 +96,6 @@ impl LoginGate {
         while state.tokens >= 1.0 && state.release() {}
         state.purge();
     }
-
-    /// Logins that wait, some of which may have left.
-    pub fn waiting(&self) -> usize {
-        self.0.lock().waiting.len()
-    }
 }
 
 impl State {
@@ -224,7 +219,7 @@ mod tests {
         look(&gate, BUSY, 3);
         settle().await;
         assert_eq!(order.lock().len(), 1);
-        assert_eq!(gate.waiting(), 0);
+        assert_eq!(gate.0.lock().waiting.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
