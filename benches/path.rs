@@ -198,7 +198,15 @@ fn pool(c: &mut Criterion) {
         .build()
         .expect("a runtime");
     let nonces = Arc::new(NonceSource::new().expect("random numbers"));
-    let observer = Arc::new(Observer::new(true, 100, 100).expect("metrics"));
+    let observer = Arc::new(
+        Observer::new(seawall::observe::Settings {
+            counts_shapes: true,
+            max_shapes: 100,
+            max_namespaces: 100,
+            keeps_seconds: false,
+        })
+        .expect("metrics"),
+    );
     let limits = Limits {
         max_pool_size: 32,
         min_pool_size: 0,

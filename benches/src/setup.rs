@@ -72,7 +72,13 @@ impl Setup {
         }
         let identity = identity(&client).await;
         let nonces = Arc::new(NonceSource::new().expect("random numbers"));
-        let observer = Observer::new(false, 1, 1).expect("metrics");
+        let observer = Observer::new(seawall::observe::Settings {
+            counts_shapes: false,
+            max_shapes: 1,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        })
+        .expect("metrics");
         let scratch = Scratch::create().expect("a directory");
         let server = set
             .primary()

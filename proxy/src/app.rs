@@ -29,7 +29,7 @@ use crate::{
         LOOK_EVERY, Limits, LoginGate, OperationPlaces, gather_wake_ups, raise_descriptor_limit,
     },
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
-    observe::{ObserveError, Observer},
+    observe::{self, ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
@@ -372,11 +372,12 @@ async fn wire(
     settings: &config::Settings,
     planes: &Planes,
 ) -> Result<(Arc<Shared>, watch::Sender<Option<Instant>>), StartError> {
-    let observer = Observer::new(
-        settings.shapes.enabled,
-        settings.shapes.max_shapes.get(),
-        settings.shapes.max_namespaces.get(),
-    );
+    let observer = Observer::new(observe::Settings {
+        counts_shapes: settings.shapes.enabled,
+        max_shapes: settings.shapes.max_shapes.get(),
+        max_namespaces: settings.shapes.max_namespaces.get(),
+        keeps_seconds: false,
+    });
     let observer = Arc::new(observer?);
     let nonces = Arc::new(NonceSource::new()?);
     let deployment = DeploymentOptions::parse(

@@ -9,23 +9,23 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     connection::ServerAddress,
-    history::{Distribution, octave_bound_seconds},
-    observe::{ClientRow, Departure, Names, Phase, Shape, ShapeSums, Storm},
+    history::{Distribution, PHASES},
+    observe::{ClientRow, Departure, Names, Phase, ShapeRow, Storm},
     pool::Snapshot,
     topology::Description,
 };
 
-type Row = (Shape, SystemTime, ShapeSums);
-
 /// Sorts descending; `None` for an unknown key.
-pub(super) fn sort_shapes(rows: &mut [Row], key: &str) -> Option<()> {
+pub(super) fn sort_shapes(rows: &mut [ShapeRow], key: &str) -> Option<()> {
     match key {
-        "total_time" => {
-            rows.sort_by_cached_key(|(_, _, s)| Reverse(s.durations.sum() + s.more_time))
-        }
-        "count" => rows.sort_by_key(|(_, _, s)| Reverse(s.count)),
-        "errors" => rows.sort_by_key(|(_, _, s)| Reverse(s.errors)),
-        "bytes" => rows.sort_by_key(|(_, _, s)| Reverse(s.request_bytes + s.reply_bytes)),
+        "total_time" => rows.sort_by_cached_key(|row| Reverse(row.sums.load())),
+        "count" => rows.sort_by_key(|row| Reverse(row.sums.figures.count)),
+        "errors" => rows.sort_by_key(|row| Reverse(row.sums.figures.errors)),
+        "documents" => rows.sort_by_key(|row| Reverse(row.sums.figures.documents)),
+        "p99" => rows.sort_by_cached_key(|row| Reverse(row.sums.figures.durations.quantile(0.99))),
+        "bytes" => rows.sort_by_key(|row| {
+            Reverse(row.sums.figures.request_bytes + row.sums.figures.reply_bytes)
+        }),
         _ => return None,
     }
     Some(())
@@ -41,56 +41,67 @@ fn since_epoch(time: SystemTime) -> f64 {
         .as_secs_f64()
 }
 
-pub(super) fn shape((shape, first_seen, sums): &Row) -> Value {
-    let phases: Map<String, Value> = Phase::ALL
-        .iter()
-        .zip(sums.phases)
-        .map(|(phase, time)| (phase.as_str().to_owned(), json!(millis(time))))
-        .collect();
-    let quantile = |q| millis(sums.durations.quantile(q));
+pub(super) fn phases(phases: &[Duration; PHASES]) -> Value {
+    let named = Phase::ALL.iter().zip(phases);
+    let named = named.map(|(phase, time)| (phase.as_str().to_owned(), json!(millis(*time))));
+    Value::Object(named.collect())
+}
+
+pub(super) fn latency(durations: &Distribution) -> Value {
+    let quantile = |q| millis(durations.quantile(q));
+    json!({
+        "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99),
+        "p999": quantile(0.999), "max": millis(durations.max()),
+    })
+}
+
+pub(super) fn shape(row: &ShapeRow) -> Value {
+    let ShapeRow { shape, sums, .. } = row;
+    let figures = &sums.figures;
     json!({
         "id": shape.id.to_string(),
         "command": shape.namespace.command,
         "db": &*shape.namespace.db,
         "collection": &*shape.namespace.collection,
         "shape": &*shape.text,
-        "count": sums.count,
-        "errors": sums.errors,
-        "total_time_ms": millis(sums.durations.sum()),
-        "latency_ms": {
-            "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99),
-            "p999": quantile(0.999), "max": millis(sums.durations.max()),
-        },
-        "phases_ms": phases,
-        "request_bytes": sums.request_bytes,
-        "reply_bytes": sums.reply_bytes,
-        "documents": sums.documents,
+        "level": shape.level.as_str(),
+        "count": figures.count,
+        "errors": figures.errors,
+        "total_time_ms": millis(figures.durations.sum()),
+        "latency_ms": latency(&figures.durations),
+        "phases_ms": phases(&figures.phases),
+        "request_bytes": figures.request_bytes,
+        "reply_bytes": figures.reply_bytes,
+        "documents": figures.documents,
         "streamed": sums.streamed,
         "more": {
-            "count": sums.more_count, "total_time_ms": millis(sums.more_time),
+            "count": sums.more_count,
+            "total_time_ms": millis(sums.more_time),
+            "awaited_time_ms": millis(sums.awaited_time),
             "documents": sums.more_documents,
         },
-        "first_seen": since_epoch(*first_seen),
+        "cursors": {
+            "exhausted": sums.cursors.count(),
+            "open_ms": latency(&sums.cursors),
+        },
+        "first_seen": since_epoch(row.first_seen),
+        "last_seen": since_epoch(row.last_seen),
     })
 }
 
-pub(super) fn shape_in_full(row: &Row) -> Value {
+pub(super) fn shape_in_full(row: &ShapeRow) -> Value {
     let mut value = shape(row);
     if let Some(fields) = value.as_object_mut() {
-        fields.insert("distribution".to_owned(), distribution(&row.2.durations));
+        let durations = &row.sums.figures.durations;
+        fields.insert("distribution".to_owned(), distribution(durations));
     }
     value
 }
 
-fn distribution(distribution: &Distribution) -> Value {
-    let octaves = distribution
-        .octaves()
-        .enumerate()
-        .filter(|(_, (count, _))| *count > 0);
-    let rows = octaves.map(|(octave, (count, sum))| {
-        json!({
-            "le_seconds": octave_bound_seconds(octave), "count": count, "sum_seconds": sum.as_secs_f64(),
-        })
+pub(super) fn distribution(distribution: &Distribution) -> Value {
+    let rows = distribution.buckets().map(|(bucket, count)| {
+        let (lower, upper) = Distribution::<8>::bounds_seconds(bucket);
+        json!({ "gt_seconds": lower, "le_seconds": upper, "count": count })
     });
     rows.collect()
 }

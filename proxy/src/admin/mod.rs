@@ -187,7 +187,7 @@ async fn shapes(
     let sort = listing.sort.as_deref().unwrap_or("total_time");
     json::sort_shapes(&mut rows, sort).ok_or((
         StatusCode::BAD_REQUEST,
-        "sort by total_time, count, errors or bytes\n",
+        "sort by total_time, count, errors, bytes, documents or p99\n",
     ))?;
     rows.truncate(listing.limit());
     Ok(Json(
@@ -200,7 +200,7 @@ async fn shape(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, StatusCode> {
     let rows = window.observer.shapes();
-    let row = rows.iter().find(|(shape, _, _)| shape.id.to_string() == id);
+    let row = rows.iter().find(|row| row.shape.id.to_string() == id);
     row.map(|row| Json(json::shape_in_full(row)))
         .ok_or(StatusCode::NOT_FOUND)
 }

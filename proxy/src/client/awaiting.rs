@@ -74,6 +74,7 @@ impl Operation<'_> {
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
     ) -> Ended {
+        observation.is_awaiting();
         loop {
             observation.enter(Phase::Permit, Instant::now());
             let Some(place) = end.unless_gone(wait.pool.lane().enter()).await else {

@@ -22,6 +22,7 @@ mod forward;
 mod hello;
 mod kill_cursors;
 mod login;
+mod notes;
 mod operation;
 mod relay;
 mod streaming;

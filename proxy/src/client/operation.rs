@@ -23,8 +23,8 @@ use crate::{
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
     connection::Generation,
-    observe::{CloseReason, Observation, Outcome, Phase},
-    pins::{CursorPin, SessionKey},
+    observe::{Observation, Outcome, Phase},
+    pins::SessionKey,
     pool::{CheckOutError, Checkout, ServerPool},
     shape::{Input, Sequence},
     topology::Kind,
@@ -138,6 +138,7 @@ impl Client {
 
 impl Operation<'_> {
     async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> Ended {
+        self.note_retry(observation);
         if let Some(ended) = self.check_standing(end).await {
             return ended;
         }
@@ -530,6 +531,7 @@ impl Operation<'_> {
         };
         let generation = checkout.begin().generation;
         let pool = Arc::clone(checkout.pool());
+        observation.sent_to(pool.metrics().index());
         let mut given_up = pin!(pool.given_up());
         let sent = tokio::select! {
             biased;
@@ -656,7 +658,7 @@ impl Operation<'_> {
         mut checkout: Checkout,
         mut reply: HeldReply,
         facts: ReplyFacts,
-        observation: &Observation<'_>,
+        observation: &mut Observation<'_>,
     ) -> Attempt {
         if facts.code == Some(UNAUTHORIZED) {
             self.note_unauthorized(&mut checkout, &reply.bytes);
@@ -688,70 +690,6 @@ impl Operation<'_> {
         }
         Attempt::Ended(Ended::Answer(reply, outcome, documents))
     }
-
-    /// Pins, and what a reply says of the connection's user.
-    fn note_reply(
-        &self,
-        checkout: &Checkout,
-        facts: &ReplyFacts,
-        observation: &Observation<'_>,
-    ) -> (Outcome, u64) {
-        if facts.is_opaque {
-            self.shared.observer.unobserved("reply_not_followed");
-        }
-        self.note_cursor(checkout, facts, observation);
-        (Outcome::of(facts), facts.documents())
-    }
-
-    fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
-        if self.command.class == Class::KillCursors && facts.ok == Some(true) {
-            self.cursor_ids()
-                .for_each(|id| self.shared.pins.unpin_cursor(id));
-        }
-        match (facts.cursor_id, self.cursor_id()) {
-            (Some(0), Some(exhausted)) => self.shared.pins.unpin_cursor(exhausted),
-            (Some(id), None) if id != 0 => {
-                let server = Arc::clone(checkout.pool());
-                let pin = CursorPin {
-                    server,
-                    origin: observation.shape(),
-                    is_awaiting: self.command.opens_awaiting(),
-                    is_resumable: self.command.opens_change_stream(),
-                };
-                if !self.shared.pins.pin_cursor(id, pin, Instant::now()) {
-                    self.shared.observer.unobserved("cursor_pins_full");
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// A missing right is the user's own affair; a missing user makes the connection useless.
-    fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
-        if self.identity.is_anonymous() {
-            self.shared.credentials.anonymous_refused();
-        } else if lost_its_user(reply) {
-            checkout.discard(CloseReason::Unauthorized);
-            self.shared
-                .credentials
-                .user_unknown_on_connection(self.identity);
-        }
-    }
-}
-
-/// Whether a 13 says that the connection's user is no more; a missing right reads otherwise, and quotes the
-/// client's command, which may contain anything.
-fn lost_its_user(reply: &[u8]) -> bool {
-    let body = reply.get(crate::wire::HEADER_BYTES + 5..);
-    let elements = body
-        .into_iter()
-        .flat_map(Elements::of)
-        .filter_map(Result::ok);
-    let mut errmsg = elements.filter(|element| element.name == b"errmsg");
-    let text = errmsg.next().and_then(|element| element.value.as_str());
-    text.is_some_and(|text| {
-        text.starts_with("command ") && text.ends_with(" requires authentication")
-    })
 }
 
 /// Why an operation got no connection.

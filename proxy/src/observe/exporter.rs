@@ -1,9 +1,13 @@
 //! Handles on metrics: registered once, kept, and rendered as Prometheus text.
 
+use std::time::Duration;
+
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{
     BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
+
+use metrics_util::MetricKindMask;
 
 use super::metric_name::{MetricKind, MetricName};
 use crate::history::{Distribution, OCTAVES, octave_bound_seconds};
@@ -23,13 +27,14 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    /// A recorder that knows every metric's help text.
-    pub(super) fn new() -> Result<Self, BuildError> {
+    /// A recorder that knows every metric's help text. Series that are not touched for `life` are left out.
+    pub(super) fn new(life: Option<Duration>) -> Result<Self, BuildError> {
         let bounds: Vec<f64> = (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE)
             .map(octave_bound_seconds)
             .collect();
         let recorder = PrometheusBuilder::new()
             .set_buckets(&bounds)?
+            .idle_timeout(MetricKindMask::ALL, life)
             .build_recorder();
         for name in MetricName::ALL {
             let (key, help) = (KeyName::from_const_str(name.as_str()), name.help().into());
@@ -75,8 +80,11 @@ fn key(name: MetricName, labels: Vec<Label>) -> Key {
 }
 
 /// Adds a distribution to an exported histogram: counts and sums of its octaves, which are its buckets, exactly.
-pub(super) fn add_to_histogram(histogram: &Histogram, distribution: &Distribution) {
-    for (count, sum) in distribution.octaves().filter(|(count, _)| *count > 0) {
+pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
+    histogram: &Histogram,
+    distribution: &Distribution<PER_OCTAVE>,
+) {
+    for (_, count, sum) in distribution.octaves() {
         let Ok(samples) = u32::try_from(count) else {
             continue;
         };

@@ -67,6 +67,18 @@ pub enum MetricName {
     FaultsInjectedTotal,
     /// Logins that waited for their turn among their user's.
     LoginsDelayedTotal,
+    /// Time until a server began to answer.
+    ServerOperationSeconds,
+    /// Single writes that failed within replies that are `ok: 1`.
+    WriteErrorsTotal,
+    /// Writes sent again with the same session and transaction number.
+    OperationsRetriedTotal,
+    /// Errors answered, by `code`.
+    OperationErrorsTotal,
+    /// Look-ups of shapes without a row, by the `level` that they count in.
+    FingerprintFoldedTotal,
+    /// Rows taken from shapes for heavier ones.
+    FingerprintEvictedTotal,
     /// What was not understood, or left out of statistics, by `reason`.
     UnobservedTotal,
 }
@@ -84,7 +96,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 39] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -117,6 +129,12 @@ impl MetricName {
         Self::StormActive,
         Self::FaultsInjectedTotal,
         Self::LoginsDelayedTotal,
+        Self::ServerOperationSeconds,
+        Self::WriteErrorsTotal,
+        Self::OperationsRetriedTotal,
+        Self::OperationErrorsTotal,
+        Self::FingerprintFoldedTotal,
+        Self::FingerprintEvictedTotal,
         Self::UnobservedTotal,
     ];
 
@@ -155,6 +173,12 @@ impl MetricName {
             Self::StormActive => "seawall_storm_active",
             Self::FaultsInjectedTotal => "seawall_faults_injected_total",
             Self::LoginsDelayedTotal => "seawall_logins_delayed_total",
+            Self::ServerOperationSeconds => "seawall_server_operation_seconds",
+            Self::WriteErrorsTotal => "seawall_write_errors_total",
+            Self::OperationsRetriedTotal => "seawall_operations_retried_total",
+            Self::OperationErrorsTotal => "seawall_operation_errors_total",
+            Self::FingerprintFoldedTotal => "seawall_fingerprint_folded_total",
+            Self::FingerprintEvictedTotal => "seawall_fingerprint_evicted_total",
             Self::UnobservedTotal => "seawall_unobserved_total",
         }
     }
@@ -173,8 +197,14 @@ impl MetricName {
             | Self::OperationDurationSeconds
             | Self::OperationPhaseSeconds
             | Self::ShapeDurationSeconds
+            | Self::ServerOperationSeconds
             | Self::CheckoutSeconds => MetricKind::Histogram,
-            Self::ClientConnectionsTotal
+            Self::WriteErrorsTotal
+            | Self::OperationsRetriedTotal
+            | Self::OperationErrorsTotal
+            | Self::FingerprintFoldedTotal
+            | Self::FingerprintEvictedTotal
+            | Self::ClientConnectionsTotal
             | Self::ClientConnectionsRefusedTotal
             | Self::ClientAuthenticationsTotal
             | Self::ServerConnectionsCreatedTotal
@@ -247,6 +277,16 @@ impl MetricName {
             Self::LoginsDelayedTotal => {
                 "Logins of clients that waited for their turn among their user's."
             }
+            Self::ServerOperationSeconds => "Time until a server began to answer.",
+            Self::WriteErrorsTotal => "Single writes that failed within replies that are ok.",
+            Self::OperationsRetriedTotal => {
+                "Writes that clients sent again, by session and transaction number."
+            }
+            Self::OperationErrorsTotal => "Errors answered, by code.",
+            Self::FingerprintFoldedTotal => {
+                "Look-ups of shapes without a row of their own, by the level that they count in."
+            }
+            Self::FingerprintEvictedTotal => "Rows taken from shapes for heavier ones.",
             Self::UnobservedTotal => "What was not understood, or left out of statistics.",
         }
     }

@@ -8,21 +8,24 @@
 //! operation's phases add up to its total.
 
 mod clients;
+mod collect;
 mod exporter;
 mod metric_name;
 mod observation;
+mod registry;
 mod servers;
+mod sketch;
 mod storms;
-mod tables;
+mod sums;
 
 use std::{
     cell::Cell,
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fmt,
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicI32, AtomicUsize, Ordering},
+        atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -38,25 +41,40 @@ use crate::{
 
 pub use self::{
     clients::{ClientRow, ConnectedClient},
+    collect::WeighedSeries,
     metric_name::{MetricKind, MetricName},
-    observation::{OUTCOMES, Observation, Outcome, PHASES, Phase},
+    observation::{OUTCOMES, Observation, Origin, Outcome, PHASES, Phase},
+    registry::{Level, Namespace, OTHER, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     storms::{Crowd, Departure, Names, Stage, Storm},
-    tables::{
-        Namespace, NamespaceIndex, NamespaceSums, OTHER, Place, Shape, ShapeIndex, ShapeSums,
-    },
+    sums::{NamespaceIndex, NamespaceSums, Place, ServerIndex, ServerSums, ShapeIndex, ShapeSums},
 };
 use self::{
-    exporter::{Exporter, add_to_histogram},
+    collect::Collected,
+    exporter::Exporter,
+    registry::Registry,
     storms::{Leaving, Storms, Totals},
-    tables::{Record, Registry, Sums},
+    sums::{Record, Sums},
 };
 
-/// Shapes shown in `/metrics`; the rest are summed up as `other`.
-pub const EXPORTED_SHAPES: usize = 200;
+/// Servers that are told apart. A deployment has far fewer; one whose members' addresses change all the time does not.
+const MAX_SERVERS: usize = 1_000;
 
-/// Longest shape text in `/metrics`, in bytes.
-const EXPORTED_TEXT_BYTES: usize = 256;
+/// What is counted, and in how many rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Whether shapes are counted; operations are by namespace in any case.
+    pub counts_shapes: bool,
+    /// Rows of single shapes.
+    pub max_shapes: usize,
+    /// Rows of namespaces.
+    pub max_namespaces: usize,
+    /// Whether what each second brought is kept for the history, until it is taken.
+    pub keeps_seconds: bool,
+}
+
+/// Places that a thread remembers; beyond, it begins anew.
+const REMEMBERED_PLACES: usize = 65_536;
 
 /// Shards: enough that threads of the data plane do not meet on one.
 const SHARDS: usize = 16;
@@ -69,14 +87,9 @@ pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
 #[derive(Default)]
 struct Shard {
     places: HashMap<(ShapeId, bool), Place>,
+    /// What the registry was when these were looked up.
+    generation: u64,
     sums: Sums,
-}
-
-/// All that has been collected.
-#[derive(Default)]
-struct Collected {
-    sums: Sums,
-    exported_shapes: HashSet<ShapeId>,
 }
 
 /// The place where everything is counted. One a process, or one a test.
@@ -84,8 +97,11 @@ pub struct Observer {
     exporter: Arc<Exporter>,
     shards: Vec<Mutex<Shard>>,
     registry: Mutex<Registry>,
+    /// Changes when rows are taken away.
+    generation: AtomicU64,
     collected: Mutex<Collected>,
-    counts_shapes: bool,
+    servers: Mutex<Vec<Arc<str>>>,
+    settings: Settings,
     clients: Mutex<HashMap<i32, ClientRow>>,
     next_client: AtomicI32,
     storms: Mutex<Storms>,
@@ -99,21 +115,19 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// With so many rows at most; without shapes, operations are still counted by namespace.
+    /// Counts as told.
     ///
     /// # Errors
     /// [`ObserveError`] if the exporter refuses its own buckets.
-    pub fn new(
-        counts_shapes: bool,
-        max_shapes: usize,
-        max_namespaces: usize,
-    ) -> Result<Self, ObserveError> {
+    pub fn new(settings: Settings) -> Result<Self, ObserveError> {
         Ok(Self {
-            exporter: Arc::new(Exporter::new()?),
+            exporter: Arc::new(Exporter::new(None)?),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            registry: Mutex::new(Registry::new(max_shapes, max_namespaces)),
-            collected: Mutex::default(),
-            counts_shapes,
+            registry: Mutex::new(Registry::new(settings.max_shapes, settings.max_namespaces)),
+            generation: AtomicU64::new(0),
+            collected: Mutex::new(Collected::new()?),
+            servers: Mutex::default(),
+            settings,
             clients: Mutex::default(),
             next_client: AtomicI32::new(1),
             storms: Mutex::default(),
@@ -125,7 +139,7 @@ impl Observer {
     pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
         Observation::begin(
             self,
-            self.place(input, self.counts_shapes),
+            self.place(input, self.settings.counts_shapes),
             request_bytes,
             now,
         )
@@ -158,18 +172,26 @@ impl Observer {
     fn place(&self, input: &Input<'_>, counts_shapes: bool) -> Place {
         let fingerprint = shape::fingerprint(input);
         let key = (fingerprint.shape, counts_shapes);
-        if let Some(place) = self.shard().lock().places.get(&key) {
-            return *place;
+        let generation = self.generation.load(Ordering::Acquire);
+        {
+            let mut shard = self.shard().lock();
+            if shard.generation != generation || shard.places.len() >= REMEMBERED_PLACES {
+                shard.places.clear();
+                shard.generation = generation;
+            }
+            if let Some(place) = shard.places.get(&key) {
+                return *place;
+            }
         }
-        // The text is made outside the shard's lock; two threads may both make it, and get the same row.
-        let description = shape::describe(input);
-        let mut registry = self.registry.lock();
         let now = SystemTime::now();
-        let place = registry.place(fingerprint.shape, &description, counts_shapes, now);
-        let is_folded = registry.folded > 0;
+        let describe = || shape::describe(input);
+        let mut registry = self.registry.lock();
+        let place = registry.place(&fingerprint, counts_shapes, now, describe);
         drop(registry);
-        if !is_folded {
-            self.shard().lock().places.insert(key, place);
+        let mut shard = self.shard().lock();
+        // Looked up before rows were taken away, it may be wrong for good.
+        if shard.generation == self.generation.load(Ordering::Acquire) {
+            shard.places.insert(key, place);
         }
         place
     }
@@ -356,141 +378,22 @@ impl Observer {
             Arc::clone(&self.exporter),
             Arc::clone(&self.totals),
             address,
+            self.server_index(address),
         )
     }
 
-    /// Takes the threads' figures into the totals. Called once a second and before they are shown.
-    pub fn collect(&self) {
-        let mut collected = self.collected.lock();
-        let mut fresh = Sums::default();
-        for shard in &self.shards {
-            let taken = std::mem::take(&mut shard.lock().sums);
-            fresh.merge(taken);
-        }
-        self.export(&fresh);
-        self.export_shapes(&fresh, &mut collected.exported_shapes);
-        collected.sums.merge(fresh);
-        drop(collected);
-        let clients = u32::try_from(self.client_connections()).unwrap_or(u32::MAX);
-        self.exporter
-            .gauge(MetricName::ClientConnections, vec![])
-            .set(f64::from(clients));
-        self.exporter.run_upkeep();
-    }
-
-    fn export(&self, fresh: &Sums) {
-        let namespaces = self.registry.lock().namespaces().to_vec();
-        for (namespace, sums) in namespaces.iter().zip(&fresh.namespaces) {
-            if let Some(sums) = sums {
-                self.export_namespace(namespace, sums);
+    /// The server's row; servers beyond the bound share the last one.
+    fn server_index(&self, address: &str) -> ServerIndex {
+        let mut servers = self.servers.lock();
+        let known = servers.iter().position(|known| **known == *address);
+        let index = known.unwrap_or_else(|| {
+            match servers.len() {
+                len if len + 1 < MAX_SERVERS => servers.push(address.into()),
+                len if len < MAX_SERVERS => servers.push(OTHER.into()),
+                _ => {}
             }
-        }
-        for (phase, distribution) in Phase::ALL.iter().zip(&fresh.phases) {
-            let labels = vec![Label::new("phase", phase.as_str())];
-            let histogram = self
-                .exporter
-                .histogram(MetricName::OperationPhaseSeconds, labels);
-            add_to_histogram(&histogram, distribution);
-        }
-    }
-
-    fn export_namespace(&self, namespace: &Namespace, sums: &NamespaceSums) {
-        let labels = || {
-            vec![
-                Label::new("command", namespace.command),
-                Label::new("db", namespace.db.to_string()),
-                Label::new("collection", namespace.collection.to_string()),
-            ]
-        };
-        for (outcome, count) in Outcome::ALL.iter().zip(sums.outcomes) {
-            if count > 0 {
-                let mut labels = labels();
-                labels.push(Label::new("outcome", outcome.as_str()));
-                self.exporter
-                    .counter(MetricName::OperationsTotal, labels)
-                    .increment(count);
-            }
-        }
-        let counters = [
-            (MetricName::OperationRequestBytesTotal, sums.request_bytes),
-            (MetricName::OperationReplyBytesTotal, sums.reply_bytes),
-            (MetricName::OperationDocumentsTotal, sums.documents),
-        ];
-        // Most namespaces never have one, and need no series.
-        let streamed = (MetricName::OperationsStreamedTotal, sums.streamed);
-        let streamed = Some(streamed).filter(|(_, count)| *count > 0);
-        for (name, count) in counters.into_iter().chain(streamed) {
-            self.exporter.counter(name, labels()).increment(count);
-        }
-        let durations = self
-            .exporter
-            .histogram(MetricName::OperationDurationSeconds, labels());
-        add_to_histogram(&durations, &sums.durations);
-    }
-
-    /// The first shapes to come are exported by name; a series, once begun, goes on. Which shapes are the
-    /// heaviest is for the API to say: series that come and go would make their counters lie.
-    fn export_shapes(&self, fresh: &Sums, exported: &mut HashSet<ShapeId>) {
-        let shapes = self.registry.lock().shapes().to_vec();
-        for ((shape, _), sums) in shapes.iter().zip(&fresh.shapes) {
-            let Some(sums) = sums else { continue };
-            if exported.len() < EXPORTED_SHAPES && exported.insert(shape.id) {
-                self.export_shape_info(shape);
-            }
-            let name = match exported.contains(&shape.id) {
-                true => shape.id.to_string(),
-                false => OTHER.to_owned(),
-            };
-            let label = || vec![Label::new("shape", name.clone())];
-            let counter = self
-                .exporter
-                .counter(MetricName::ShapeOperationsTotal, label());
-            counter.increment(sums.count);
-            let histogram = self
-                .exporter
-                .histogram(MetricName::ShapeDurationSeconds, label());
-            add_to_histogram(&histogram, &sums.durations);
-        }
-    }
-
-    fn export_shape_info(&self, shape: &Shape) {
-        let end = shape
-            .text
-            .floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
-        let labels = vec![
-            Label::new("shape", shape.id.to_string()),
-            Label::new("command", shape.namespace.command),
-            Label::new("db", shape.namespace.db.to_string()),
-            Label::new("collection", shape.namespace.collection.to_string()),
-            Label::new("text", shape.text.get(..end).unwrap_or_default().to_owned()),
-        ];
-        self.exporter.gauge(MetricName::ShapeInfo, labels).set(1.0);
-    }
-
-    /// All metrics as Prometheus text, everything counted so far included.
-    pub fn render(&self) -> String {
-        self.collect();
-        self.exporter.render()
-    }
-
-    /// The sums by namespace so far.
-    pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
-        self.collect();
-        let collected = self.collected.lock();
-        let namespaces = self.registry.lock().namespaces().to_vec();
-        let sums = collected.sums.namespaces.iter();
-        let rows = namespaces.into_iter().zip(sums);
-        rows.filter_map(|(n, sums)| Some((n, sums.as_deref()?.clone())))
-            .collect()
-    }
-
-    /// The sums by shape so far, with the time each was first seen.
-    pub fn shapes(&self) -> Vec<(Shape, SystemTime, ShapeSums)> {
-        self.collect();
-        let collected = self.collected.lock();
-        let shapes = self.registry.lock().shapes().to_vec();
-        let rows = shapes.into_iter().zip(&collected.sums.shapes);
-        rows.filter_map(|((shape, seen), sums)| Some((shape, seen, sums.as_deref()?.clone())))
-            .collect()
+            servers.len() - 1
+        });
+        ServerIndex(index)
     }
 }

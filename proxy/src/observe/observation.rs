@@ -8,7 +8,7 @@ use crate::command::ReplyFacts;
 
 use super::{
     Observer,
-    tables::{Place, Record, ShapeIndex},
+    sums::{Place, Record, ServerIndex, ShapeIndex},
 };
 
 /// Number of phases.
@@ -135,6 +135,13 @@ impl Outcome {
     }
 }
 
+/// The operation that opened a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    shape: ShapeIndex,
+    opened_at: Instant,
+}
+
 /// Counts one operation when dropped: a cancelled one too, as its client's leaving.
 #[derive(Debug)]
 #[must_use]
@@ -144,6 +151,7 @@ pub struct Observation<'a> {
     phase: Phase,
     since: Instant,
     began: Instant,
+    cursor_opened_at: Option<Instant>,
 }
 
 impl<'a> Observation<'a> {
@@ -156,12 +164,18 @@ impl<'a> Observation<'a> {
         let record = Record {
             place,
             origin: None,
+            server: None,
             outcome: Outcome::ClientGone,
+            code: None,
+            write_errors: 0,
             phases: [Duration::ZERO; PHASES],
             request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
             reply_bytes: 0,
             documents: 0,
             is_streamed: false,
+            is_awaiting: false,
+            is_retry: false,
+            cursor_time: None,
         };
         Self {
             observer,
@@ -169,6 +183,7 @@ impl<'a> Observation<'a> {
             phase: Phase::Permit,
             since: now,
             began: now,
+            cursor_opened_at: None,
         }
     }
 
@@ -176,6 +191,9 @@ impl<'a> Observation<'a> {
     pub fn again(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.observer, self.record.place, 0, now);
         again.record.origin = self.record.origin;
+        again.record.server = self.record.server;
+        again.record.is_awaiting = self.record.is_awaiting;
+        again.cursor_opened_at = self.cursor_opened_at;
         again
     }
 
@@ -203,14 +221,44 @@ impl<'a> Observation<'a> {
         self.record.is_streamed = true;
     }
 
-    /// Attributes a `getMore` to the shape that opened its cursor.
-    pub fn attribute_to(&mut self, origin: ShapeIndex) {
-        self.record.origin = Some(origin);
+    /// It waits for something to happen, as its client wishes: its time says nothing of anybody's load.
+    pub fn is_awaiting(&mut self) {
+        self.record.is_awaiting = true;
     }
 
-    /// The row that cursors opened by this operation are attributed to.
-    pub fn shape(&self) -> Option<ShapeIndex> {
-        self.record.origin.or(self.record.place.shape)
+    /// Its client sent the same write before.
+    pub fn is_retry(&mut self) {
+        self.record.is_retry = true;
+    }
+
+    /// Attributes a `getMore` to the operation that opened its cursor.
+    pub fn attribute_to(&mut self, origin: Origin) {
+        self.record.origin = Some(origin.shape);
+        self.cursor_opened_at = Some(origin.opened_at);
+    }
+
+    /// What the `getMore`s of a cursor that this operation opened are attributed to.
+    pub fn origin(&self) -> Option<Origin> {
+        Some(Origin {
+            shape: self.record.origin.or(self.record.place.shape)?,
+            opened_at: self.began,
+        })
+    }
+
+    /// It is sent to this server.
+    pub fn sent_to(&mut self, server: ServerIndex) {
+        self.record.server = Some(server);
+    }
+
+    /// What a server answered.
+    pub fn answered(&mut self, reply: &ReplyFacts, now: Instant) {
+        self.record.code = reply.code.filter(|_| reply.ok == Some(false));
+        self.record.write_errors = reply.write_errors;
+        if reply.cursor_id == Some(0) {
+            self.record.cursor_time = self
+                .cursor_opened_at
+                .map(|opened| now.saturating_duration_since(opened));
+        }
     }
 
     /// Adds to what was sent to the client.

@@ -8,7 +8,7 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram, Label};
 
-use super::{exporter::Exporter, metric_name::MetricName, storms::Totals};
+use super::{exporter::Exporter, metric_name::MetricName, storms::Totals, sums::ServerIndex};
 
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,7 @@ pub struct ServerMetrics {
     exporter: Arc<Exporter>,
     totals: Arc<Totals>,
     server: String,
+    index: ServerIndex,
     created: Counter,
     checkout: Histogram,
     pending: Gauge,
@@ -87,7 +88,12 @@ impl fmt::Debug for ServerMetrics {
 }
 
 impl ServerMetrics {
-    pub(super) fn new(exporter: Arc<Exporter>, totals: Arc<Totals>, server: &str) -> Self {
+    pub(super) fn new(
+        exporter: Arc<Exporter>,
+        totals: Arc<Totals>,
+        server: &str,
+        index: ServerIndex,
+    ) -> Self {
         let labels = || vec![Label::new("server", server.to_owned())];
         let state = |state: &'static str| {
             let mut labels = labels();
@@ -104,6 +110,7 @@ impl ServerMetrics {
             lane_queue: awaiting("queued"),
             relayed: exporter.gauge(MetricName::RelayedConnections, labels()),
             server: server.to_owned(),
+            index,
             totals,
             created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
             checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
@@ -113,6 +120,11 @@ impl ServerMetrics {
             wait_queue: exporter.gauge(MetricName::WaitQueueLength, labels()),
             exporter,
         }
+    }
+
+    /// The server's row in the statistics of operations.
+    pub fn index(&self) -> ServerIndex {
+        self.index
     }
 
     /// A connection is established.

@@ -8,18 +8,24 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::observe::ShapeIndex;
+use crate::observe::Origin;
 
 /// Parts of a table, so that threads rarely meet.
 const SHARDS: usize = 16;
+
+/// Sessions whose last write is remembered.
+const REMEMBERED_WRITES: usize = 65_536;
+
+/// Drivers send a write again at once, or when they have found a server.
+const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A cursor's pin.
 #[derive(Clone, Debug)]
 pub struct CursorPin<S> {
     /// The server that holds the cursor.
     pub server: S,
-    /// The shape that opened it.
-    pub origin: Option<ShapeIndex>,
+    /// The operation that opened it.
+    pub origin: Option<Origin>,
     /// Whether a `getMore` waits for data: a change stream's cursor, or a tailable one.
     pub is_awaiting: bool,
     /// Whether its driver can open it again where it was: a change stream's cursor.
@@ -53,6 +59,7 @@ pub struct PinLimits {
 pub struct Pins<S> {
     cursors: Table<i64, CursorPin<S>>,
     transactions: Table<SessionKey, (i64, S)>,
+    writes: Table<SessionKey, i64>,
 }
 
 impl<S: Clone> Pins<S> {
@@ -61,6 +68,7 @@ impl<S: Clone> Pins<S> {
         Self {
             cursors: Table::new(limits.max_cursors, limits.cursor_idle),
             transactions: Table::new(limits.max_transactions, limits.transaction_idle),
+            writes: Table::new(REMEMBERED_WRITES, RETRIED_WITHIN),
         }
     }
 
@@ -90,10 +98,17 @@ impl<S: Clone> Pins<S> {
         (pinned == number).then_some(server)
     }
 
+    /// Whether the write was seen before: a session's writes are numbered. `None` if the table is full.
+    pub fn is_retry(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
+        let seen = self.writes.find(&key, now) == Some(number);
+        (seen || self.writes.insert(key, number, now)).then_some(seen)
+    }
+
     /// Forgets what has expired. Called once a second.
     pub fn maintain(&self, now: Instant) {
         self.cursors.expire(now);
         self.transactions.expire(now);
+        self.writes.expire(now);
     }
 
     /// Cursors and transactions that are pinned.
@@ -212,6 +227,18 @@ mod tests {
             .filter(|id| pins.pin_cursor(*id, pin(0), now))
             .count();
         assert_eq!(taken, SHARDS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_with_the_number_of_the_last_one_is_a_retry() {
+        let pins = pins(1, 1);
+        let (now, lsid) = (Instant::now(), [1; 16]);
+        let key = |user| SessionKey { user, lsid };
+        let seen = [(1, 4), (1, 4), (1, 5), (2, 5), (1, 5)]
+            .map(|(user, number)| pins.is_retry(key(user), number, now).unwrap());
+        assert_eq!(seen, [false, true, false, false, true]);
+        let later = now + RETRIED_WITHIN;
+        assert_eq!(pins.is_retry(key(2), 5, later), Some(false));
     }
 
     #[tokio::test(start_paused = true)]

@@ -112,6 +112,19 @@ impl<'a> Collection<'a> {
 pub struct ShapeId(u64);
 
 impl ShapeId {
+    /// The id of what stands for the shapes of a coarse shape. It differs from that of the coarse shape itself, which may
+    /// be a fine one too, and no two coarse shapes get the same.
+    pub const fn of_coarse_row(self) -> Self {
+        Self(self.0.wrapping_mul(ODD).rotate_left(32))
+    }
+
+    /// The id of what stands for the other shapes of a command on a collection.
+    pub fn of_rest(op: &str, db: &str, collection: &str) -> Self {
+        let name = |text: &str| Digest::of_bytes(text.as_bytes());
+        let names = name(op).then(name(db).then(name(collection)));
+        Self(name("rest").then(names).as_u64())
+    }
+
     /// The hash as a number. All bits are equally random.
     pub const fn as_u64(self) -> u64 {
         self.0
@@ -172,6 +185,16 @@ pub fn describe_legacy(message: &Legacy<'_>) -> Description {
 }
 
 impl<'a> Fingerprint<'a> {
+    /// The database's name as [`Description`] has it.
+    pub fn readable_db(&self) -> String {
+        text::readable(self.db)
+    }
+
+    /// The collection's name as [`Description`] has it.
+    pub fn readable_collection(&self) -> String {
+        text::readable(self.collection.as_bytes())
+    }
+
     fn of(shaped: &Shaped<'a, Digest>) -> Self {
         let Shaped {
             op,
@@ -209,6 +232,9 @@ impl Description {
         }
     }
 }
+
+/// Multiplying by an odd number maps no two numbers to one.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Part of every hash: a changed rule is a new version.
 const VERSION: &[u8] = b"fp1";

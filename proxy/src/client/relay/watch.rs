@@ -324,7 +324,7 @@ impl<'a> Watch<'a> {
         if reply.facts.is_opaque {
             self.shared.observer.unobserved("reply_not_followed");
         }
-        self.note_reply(&pending, reply);
+        self.note_reply(&mut pending, reply);
         let mut observation = pending.observation;
         let again = reply.more_to_come.then(|| observation.again(now));
         let documents = reply.facts.documents();
@@ -339,8 +339,9 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn note_reply(&mut self, pending: &Pending<'a>, reply: &Passed) {
+    fn note_reply(&mut self, pending: &mut Pending<'a>, reply: &Passed) {
         let now = Instant::now();
+        pending.observation.answered(&reply.facts, now);
         match pending.step {
             Step::Operation => {
                 let pins = &self.shared.relay_pins;
@@ -349,7 +350,7 @@ impl<'a> Watch<'a> {
                     (Some(id), None) if id != 0 => {
                         let pin = CursorPin {
                             server: (),
-                            origin: pending.observation.shape(),
+                            origin: pending.observation.origin(),
                             is_awaiting: false,
                             is_resumable: false,
                         };

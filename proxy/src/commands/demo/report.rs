@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     app::App,
-    observe::{MetricName, Observer, Outcome, Shape, ShapeSums},
+    observe::{MetricName, Observer, Outcome, ShapeRow},
 };
 
 /// What driver and Seawall counted, at one moment.
@@ -19,7 +19,7 @@ pub(super) struct Figures {
     sent: BTreeMap<String, u64>,
     /// Operations that Seawall served, by command; what it answers itself (hello, logins) left out.
     served: BTreeMap<String, u64>,
-    shapes: Vec<(Shape, ShapeSums)>,
+    shapes: Vec<ShapeRow>,
     client_connections: u64,
     client_authentications: u64,
     server_connections: u64,
@@ -37,9 +37,8 @@ impl Figures {
                 *served.entry(namespace.command.to_owned()).or_default() += count;
             }
         }
-        let shapes = observer.shapes().into_iter();
-        let mut shapes: Vec<_> = shapes.map(|(shape, _, sums)| (shape, sums)).collect();
-        shapes.sort_by_key(|(_, sums)| Reverse(sums.durations.sum() + sums.more_time));
+        let mut shapes = observer.shapes();
+        shapes.sort_by_cached_key(|row| Reverse(row.sums.load()));
         let metrics = observer.render();
         let sum = |name: MetricName| sum_of_series(&metrics, name.as_str());
         Self {
@@ -86,7 +85,7 @@ pub(super) fn shapes(figures: &Figures) -> Vec<String> {
             "command", "namespace", "count", "getMore", "p50", "p99", "total"
         ),
     ];
-    lines.extend(figures.shapes.iter().map(|(shape, sums)| {
+    lines.extend(figures.shapes.iter().map(|ShapeRow { shape, sums, .. }| {
         let namespace = match &*shape.namespace.collection {
             "" => shape.namespace.db.to_string(),
             collection => format!("{}.{collection}", shape.namespace.db),
@@ -95,11 +94,11 @@ pub(super) fn shapes(figures: &Figures) -> Vec<String> {
             "{:<17} {:<14} {:>6} {:>7} {:>7.2} {:>7.2} {:>8.1}  {}",
             shape.namespace.command,
             namespace,
-            sums.count,
+            sums.figures.count,
             sums.more_count,
-            millis(sums.durations.quantile(0.5)),
-            millis(sums.durations.quantile(0.99)),
-            millis(sums.durations.sum() + sums.more_time),
+            millis(sums.figures.durations.quantile(0.5)),
+            millis(sums.figures.durations.quantile(0.99)),
+            millis(sums.load()),
             shortened(&shape.text),
         )
     }));

@@ -1,0 +1,101 @@
+//! What an operation and its reply tell those who keep account: pins, credentials, statistics.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::operation::Operation;
+use crate::{
+    command::{Class, Command, ReplyFacts},
+    observe::{CloseReason, Observation, Outcome},
+    pins::{CursorPin, SessionKey},
+    pool::Checkout,
+    wire::Elements,
+};
+
+impl Operation<'_> {
+    /// Drivers number their writes; the same number again is the same write.
+    pub(super) fn note_retry(&self, observation: &mut Observation<'_>) {
+        let Command {
+            lsid, txn_number, ..
+        } = *self.command;
+        if self.command.class != Class::Write || self.command.in_transaction {
+            return;
+        }
+        if let Some((lsid, number)) = lsid.zip(txn_number) {
+            let user = self.identity.id().as_u64();
+            let key = SessionKey { user, lsid };
+            let pins = &self.shared.pins;
+            match pins.is_retry(key, number, observation.began()) {
+                Some(true) => observation.is_retry(),
+                Some(false) => {}
+                None => self.shared.observer.unobserved("retries_not_told"),
+            }
+        }
+    }
+
+    /// Pins, and what a reply says of the connection's user.
+    pub(super) fn note_reply(
+        &self,
+        checkout: &Checkout,
+        facts: &ReplyFacts,
+        observation: &mut Observation<'_>,
+    ) -> (Outcome, u64) {
+        observation.answered(facts, Instant::now());
+        if facts.is_opaque {
+            self.shared.observer.unobserved("reply_not_followed");
+        }
+        self.note_cursor(checkout, facts, observation);
+        (Outcome::of(facts), facts.documents())
+    }
+
+    fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
+        if self.command.class == Class::KillCursors && facts.ok == Some(true) {
+            self.cursor_ids()
+                .for_each(|id| self.shared.pins.unpin_cursor(id));
+        }
+        match (facts.cursor_id, self.cursor_id()) {
+            (Some(0), Some(exhausted)) => self.shared.pins.unpin_cursor(exhausted),
+            (Some(id), None) if id != 0 => {
+                let server = Arc::clone(checkout.pool());
+                let pin = CursorPin {
+                    server,
+                    origin: observation.origin(),
+                    is_awaiting: self.command.opens_awaiting(),
+                    is_resumable: self.command.opens_change_stream(),
+                };
+                if !self.shared.pins.pin_cursor(id, pin, Instant::now()) {
+                    self.shared.observer.unobserved("cursor_pins_full");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A missing right is the user's own affair; a missing user makes the connection useless.
+    pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
+        if self.identity.is_anonymous() {
+            self.shared.credentials.anonymous_refused();
+        } else if lost_its_user(reply) {
+            checkout.discard(CloseReason::Unauthorized);
+            self.shared
+                .credentials
+                .user_unknown_on_connection(self.identity);
+        }
+    }
+}
+
+/// Whether a 13 says that the connection's user is no more; a missing right reads otherwise, and quotes the
+/// client's command, which may contain anything.
+fn lost_its_user(reply: &[u8]) -> bool {
+    let body = reply.get(crate::wire::HEADER_BYTES + 5..);
+    let elements = body
+        .into_iter()
+        .flat_map(Elements::of)
+        .filter_map(Result::ok);
+    let mut errmsg = elements.filter(|element| element.name == b"errmsg");
+    let text = errmsg.next().and_then(|element| element.value.as_str());
+    text.is_some_and(|text| {
+        text.starts_with("command ") && text.ends_with(" requires authentication")
+    })
+}

@@ -1,0 +1,99 @@
+//! What a kind of operation came to over some time.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::Distribution;
+
+/// Phases of an operation: permit, checkout, forward, server, receive, send.
+pub const PHASES: usize = 6;
+
+/// Sums of one series. They add up: no mean and no percentile is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Operations that ended.
+    pub count: u64,
+    /// Those that failed, by whomsoever's fault.
+    pub errors: u64,
+    /// Their durations.
+    pub durations: Distribution,
+    /// Their time in each phase.
+    pub phases: [Duration; PHASES],
+    /// Bytes of their requests.
+    pub request_bytes: u64,
+    /// Bytes of their replies.
+    pub reply_bytes: u64,
+    /// Documents that they returned, wrote or counted.
+    pub documents: u64,
+}
+
+impl Figures {
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.errors += other.errors;
+        self.durations.merge(&other.durations);
+        let pairs = self.phases.iter_mut().zip(other.phases);
+        pairs.for_each(|(mine, theirs)| *mine += theirs);
+        self.request_bytes += other.request_bytes;
+        self.reply_bytes += other.reply_bytes;
+        self.documents += other.documents;
+    }
+}
+
+/// What a series is of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Label {
+    /// All operations.
+    Whole,
+    /// One shape.
+    Shape {
+        /// Its id, 16 hexadecimal digits.
+        id: Box<str>,
+        /// The command's name.
+        command: Box<str>,
+        /// The database.
+        db: Box<str>,
+        /// The collection.
+        collection: Box<str>,
+        /// The shape's text.
+        text: Box<str>,
+    },
+    /// The shapes that are not among the heaviest.
+    OtherShapes,
+    /// One command on one collection.
+    Namespace {
+        /// The command's name.
+        command: Box<str>,
+        /// The database.
+        db: Box<str>,
+        /// The collection.
+        collection: Box<str>,
+    },
+    /// The namespaces that are not among the heaviest.
+    OtherNamespaces,
+    /// What one server answered, by its address.
+    Server(Box<str>),
+}
+
+/// What all series came to over some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Period {
+    /// How long it was.
+    pub length: Duration,
+    /// The series in which something happened.
+    pub series: BTreeMap<Arc<Label>, Figures>,
+}
+
+impl Period {
+    /// Adds another's figures; lengths are the caller's affair, since periods may lie side by side or apart.
+    pub fn merge(&mut self, other: &Self) {
+        for (label, figures) in &other.series {
+            match self.series.get_mut(label) {
+                Some(mine) => mine.merge(figures),
+                None => {
+                    self.series.insert(Arc::clone(label), figures.clone());
+                }
+            }
+        }
+    }
+}

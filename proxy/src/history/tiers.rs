@@ -1,0 +1,618 @@
+//! The past in four resolutions: seconds for minutes, minutes for a day, and so on for a week.
+//!
+//! Each tier's steps are the sums of the finer one's, so percentiles are of all operations of a step and never means of
+//! means. Steps are packed, and there is one bound for the bytes of all of them: where it is reached, the oldest steps of
+//! the tier that takes most go first. Time is an argument, in seconds since the epoch.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{Figures, Label, Period, packed};
+
+/// The length of a tier's steps, and for how long they are kept, in seconds.
+pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 7 * 86_400)];
+
+/// One step of a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The tier, by its place in [`TIERS`].
+    pub tier: usize,
+    /// When it began.
+    pub start: u64,
+    /// Numbers of the labels in it.
+    pub(super) labels: Box<[u32]>,
+    pub(super) packed: Box<[u8]>,
+}
+
+impl Frame {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.labels.len() * 4 + self.packed.len()
+    }
+}
+
+/// What happened to the frames in a second, for a store that follows.
+#[derive(Clone, Debug, Default)]
+pub struct Turnover {
+    /// Frames that were added.
+    pub added: Vec<Frame>,
+    /// Frames that are no more, by tier and start.
+    pub dropped: Vec<(usize, u64)>,
+    /// Labels that were given a number.
+    pub named: Vec<(u32, Arc<Label>)>,
+    /// Numbers that stand for nothing any more.
+    pub unnamed: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Tier {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    /// The step that is not over, and its start.
+    open: Option<(u64, Period)>,
+}
+
+/// Everything that is remembered.
+#[derive(Debug)]
+pub struct History {
+    max_bytes: usize,
+    max_shapes: usize,
+    tiers: [Tier; 4],
+    labels: HashMap<u32, (Arc<Label>, usize)>,
+    numbers: HashMap<Arc<Label>, u32>,
+    label_bytes: usize,
+    next_label: u32,
+    dropped_early: u64,
+    turnover: Turnover,
+}
+
+impl History {
+    /// With at most so many bytes, and so many shapes with a series of their own in a second.
+    pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
+        Self {
+            max_bytes,
+            max_shapes,
+            tiers: Default::default(),
+            labels: HashMap::new(),
+            numbers: HashMap::new(),
+            label_bytes: 0,
+            next_label: 0,
+            dropped_early: 0,
+            turnover: Turnover::default(),
+        }
+    }
+
+    /// Adds the second that began at `start`. Of shapes the heaviest have a series, by the weight that comes with them; the
+    /// others are summed up. Whoever follows what happens takes the turnover.
+    pub fn add(&mut self, start: u64, second: BTreeMap<Arc<Label>, (Figures, f64)>) {
+        let period = Period {
+            length: Duration::from_secs(1),
+            series: self.choose(second),
+        };
+        self.step(0, start, period);
+        self.expire(start);
+        self.keep_within_bytes();
+    }
+
+    fn choose(
+        &self,
+        second: BTreeMap<Arc<Label>, (Figures, f64)>,
+    ) -> BTreeMap<Arc<Label>, Figures> {
+        let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
+        let mut weights: Vec<_> = second
+            .iter()
+            .filter(|(label, _)| is_shape(label))
+            .map(|(_, (_, weight))| *weight)
+            .collect();
+        weights.sort_by(|a, b| b.total_cmp(a));
+        // Of several at the limit's weight all are kept: a few more do no harm.
+        let least = weights.get(self.max_shapes.saturating_sub(1)).copied();
+        let mut series = BTreeMap::<Arc<Label>, Figures>::new();
+        for (label, (figures, weight)) in second {
+            let is_light = is_shape(&label) && least.is_some_and(|least| weight < least);
+            let label = if is_light {
+                Arc::new(Label::OtherShapes)
+            } else {
+                label
+            };
+            match series.get_mut(&label) {
+                Some(all) => all.merge(&figures),
+                None => {
+                    series.insert(label, figures);
+                }
+            }
+        }
+        series
+    }
+
+    /// A step of a tier is over: it becomes a frame, and part of the next tier's open step.
+    fn step(&mut self, tier: usize, start: u64, period: Period) {
+        let frame = self.frame(tier, start, &period);
+        self.turnover.added.push(frame.clone());
+        let Some(place) = self.tiers.get_mut(tier) else {
+            return;
+        };
+        place.bytes += frame.bytes();
+        place.frames.push_back(frame);
+        self.roll_up(tier + 1, start, &period);
+    }
+
+    fn roll_up(&mut self, tier: usize, start: u64, period: &Period) {
+        let (Some((length, _)), Some(place)) = (TIERS.get(tier), self.tiers.get_mut(tier)) else {
+            return;
+        };
+        let begins = start - start % length;
+        let over = place.open.take_if(|(open, _)| *open != begins);
+        let (_, open) = place
+            .open
+            .get_or_insert_with(|| (begins, Period::default()));
+        open.merge(period);
+        open.length += period.length;
+        if let Some((start, period)) = over {
+            self.step(tier, start, period);
+        }
+    }
+
+    fn frame(&mut self, tier: usize, start: u64, period: &Period) -> Frame {
+        let mut labels = Vec::with_capacity(period.series.len());
+        for label in period.series.keys() {
+            labels.push(self.number(label));
+        }
+        let series = labels.iter().copied().zip(period.series.values());
+        Frame {
+            tier,
+            start,
+            packed: packed::pack(series).into(),
+            labels: labels.into(),
+        }
+    }
+
+    /// The number of a label, which one more frame uses.
+    fn number(&mut self, label: &Arc<Label>) -> u32 {
+        if let Some(number) = self.numbers.get(label) {
+            if let Some((_, uses)) = self.labels.get_mut(number) {
+                *uses += 1;
+            }
+            return *number;
+        }
+        let number = self.next_label;
+        self.next_label = self.next_label.wrapping_add(1);
+        self.name(number, Arc::clone(label), 1);
+        self.turnover.named.push((number, Arc::clone(label)));
+        number
+    }
+
+    fn name(&mut self, number: u32, label: Arc<Label>, uses: usize) {
+        self.label_bytes += label_bytes(&label);
+        self.numbers.insert(Arc::clone(&label), number);
+        self.labels.insert(number, (label, uses));
+    }
+
+    fn expire(&mut self, now: u64) {
+        for (tier, (length, kept)) in TIERS.iter().enumerate() {
+            while self.tiers.get(tier).is_some_and(|tier| {
+                let first = tier.frames.front();
+                first.is_some_and(|frame| frame.start + length + kept <= now)
+            }) {
+                self.drop_oldest(tier);
+            }
+        }
+    }
+
+    fn keep_within_bytes(&mut self) {
+        while self.bytes() > self.max_bytes {
+            let sizes = self.tiers.iter().map(|tier| tier.bytes).enumerate();
+            match sizes.max_by_key(|(_, bytes)| *bytes) {
+                Some((tier, bytes)) if bytes > 0 => self.drop_oldest(tier),
+                Some(_) | None => return,
+            }
+            self.dropped_early += 1;
+        }
+    }
+
+    fn drop_oldest(&mut self, tier: usize) {
+        let Some(place) = self.tiers.get_mut(tier) else {
+            return;
+        };
+        let Some(frame) = place.frames.pop_front() else {
+            return;
+        };
+        place.bytes -= frame.bytes();
+        self.turnover.dropped.push((tier, frame.start));
+        for number in &frame.labels {
+            let Some((_, uses)) = self.labels.get_mut(number) else {
+                continue;
+            };
+            *uses -= 1;
+            if *uses == 0
+                && let Some((label, _)) = self.labels.remove(number)
+            {
+                self.label_bytes -= label_bytes(&label);
+                self.numbers.remove(&label);
+                self.turnover.unnamed.push(*number);
+            }
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn take_turnover(&mut self) -> Turnover {
+        std::mem::take(&mut self.turnover)
+    }
+
+    /// Takes in what a store kept. Frames that are damaged, or name labels that are not there, are left out, and counted in
+    /// the answer.
+    pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
+        for (number, label) in labels {
+            self.next_label = self.next_label.max(number.wrapping_add(1));
+            self.name(number, Arc::new(label), 0);
+        }
+        let mut left_out = 0;
+        let mut frames = frames;
+        frames.sort_by_key(|frame| (frame.tier, frame.start));
+        for frame in frames {
+            let is_known = frame.labels.iter().all(|n| self.labels.contains_key(n));
+            let is_whole = packed::unpack(&frame.packed)
+                .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()));
+            match self.tiers.get_mut(frame.tier) {
+                Some(tier) if is_known && is_whole && frame.start <= now => {
+                    for number in &frame.labels {
+                        if let Some((_, uses)) = self.labels.get_mut(number) {
+                            *uses += 1;
+                        }
+                    }
+                    tier.bytes += frame.bytes();
+                    tier.frames.push_back(frame);
+                }
+                Some(_) | None => left_out += 1,
+            }
+        }
+        self.forget_unused_labels();
+        self.reopen();
+        self.expire(now);
+        self.keep_within_bytes();
+        left_out
+    }
+
+    fn forget_unused_labels(&mut self) {
+        let unused: Vec<_> = self
+            .labels
+            .iter()
+            .filter(|(_, (_, uses))| *uses == 0)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in unused {
+            if let Some((label, _)) = self.labels.remove(&number) {
+                self.label_bytes -= label_bytes(&label);
+                self.numbers.remove(&label);
+            }
+            self.turnover.unnamed.push(number);
+        }
+    }
+
+    /// The steps that were not over when the store was written, from what the finer tier has of them.
+    fn reopen(&mut self) {
+        for tier in 1..TIERS.len() {
+            let from = self.covered_to(tier);
+            let finer: Vec<_> = self.frames(tier - 1, from, u64::MAX).collect();
+            for (start, period) in finer {
+                self.roll_up(tier, start, &period);
+            }
+        }
+    }
+
+    /// The end of a tier's last step.
+    fn covered_to(&self, tier: usize) -> u64 {
+        let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
+        let last = self.tiers.get(tier).and_then(|tier| tier.frames.back());
+        last.map_or(0, |frame| frame.start + length)
+    }
+
+    /// A tier's frames that begin between two times.
+    fn frames(&self, tier: usize, from: u64, to: u64) -> impl Iterator<Item = (u64, Period)> + '_ {
+        let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
+        let frames = self.tiers.get(tier).into_iter().flat_map(|t| &t.frames);
+        frames
+            .filter(move |frame| frame.start >= from && frame.start < to)
+            .map(move |frame| (frame.start, self.unpack(frame, length)))
+    }
+
+    fn unpack(&self, frame: &Frame, length: u64) -> Period {
+        let series = packed::unpack(&frame.packed).unwrap_or_default();
+        let named = series.into_iter().filter_map(|(number, figures)| {
+            let (label, _) = self.labels.get(&number)?;
+            Some((Arc::clone(label), figures))
+        });
+        Period {
+            length: Duration::from_secs(length),
+            series: named.collect(),
+        }
+    }
+
+    /// The steps that begin between two times, as long as allowed where they reach back so far, else longer; finer ones for
+    /// what a tier has not closed yet.
+    fn steps(&self, from: u64, to: u64, longest: u64) -> Vec<(u64, Period)> {
+        let reaches = |tier: &Tier| tier.frames.front().is_some_and(|f| f.start <= from);
+        let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
+        let fitting = fitting.unwrap_or(0);
+        let reaching =
+            (fitting..TIERS.len()).find(|tier| self.tiers.get(*tier).is_some_and(reaches));
+        let oldest = || {
+            let starts = self
+                .tiers
+                .iter()
+                .map(|tier| tier.frames.front().map(|f| f.start));
+            let oldest = starts
+                .enumerate()
+                .filter_map(|(tier, start)| Some((start?, tier)));
+            oldest
+                .filter(|(_, tier)| *tier >= fitting)
+                .min()
+                .map(|(_, tier)| tier)
+        };
+        let mut steps = Vec::new();
+        let mut from = from;
+        for tier in (0..=reaching.or_else(oldest).unwrap_or(fitting)).rev() {
+            steps.extend(self.frames(tier, from, to));
+            from = from.max(self.covered_to(tier));
+        }
+        steps
+    }
+
+    /// What all series came to between two times. The length is of what is known of it.
+    pub fn period(&self, from: u64, to: u64) -> Period {
+        let mut whole = Period::default();
+        for (_, period) in self.steps(from, to, 1) {
+            whole.merge(&period);
+            whole.length += period.length;
+        }
+        whole
+    }
+
+    /// What one series came to in steps of `step` seconds, each with its start and its known length; steps that nothing is
+    /// known of are left out.
+    pub fn timeline(&self, from: u64, to: u64, step: u64, label: &Label) -> Vec<(u64, Period)> {
+        let step = step.max(1);
+        let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
+        for (start, mut period) in self.steps(from - from % step, to, step) {
+            period.series.retain(|of, _| **of == *label);
+            let place = timeline.entry(start - start % step).or_default();
+            place.merge(&period);
+            place.length += period.length;
+        }
+        timeline.into_iter().collect()
+    }
+
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        self.label_bytes + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
+    }
+
+    /// Frames that were dropped before their time, for want of room.
+    pub fn dropped_early(&self) -> u64 {
+        self.dropped_early
+    }
+}
+
+/// Both maps' entries and the texts.
+fn label_bytes(label: &Label) -> usize {
+    let texts = match label {
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+        } => id.len() + command.len() + db.len() + collection.len() + text.len(),
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => command.len() + db.len() + collection.len(),
+        Label::Server(address) => address.len(),
+        Label::Whole | Label::OtherShapes | Label::OtherNamespaces => 0,
+    };
+    texts + size_of::<Label>() + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(number: usize) -> Arc<Label> {
+        Arc::new(Label::Shape {
+            id: format!("{number:016x}").into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: "orders".into(),
+            text: format!("{{filter:{{f{number}:?}}}}").into(),
+        })
+    }
+
+    fn figures(count: u64, milliseconds: u64) -> Figures {
+        let mut figures = Figures {
+            count,
+            documents: count * 2,
+            ..Figures::default()
+        };
+        (0..count).for_each(|_| {
+            figures
+                .durations
+                .record(Duration::from_millis(milliseconds))
+        });
+        figures
+    }
+
+    fn second(of: &[(Arc<Label>, u64, f64)]) -> BTreeMap<Arc<Label>, (Figures, f64)> {
+        let pairs = of
+            .iter()
+            .map(|(label, count, weight)| (Arc::clone(label), (figures(*count, 3), *weight)));
+        pairs.collect()
+    }
+
+    const START: u64 = 1_700_000_000 - 1_700_000_000 % 600;
+
+    fn filled(seconds: u64) -> History {
+        let mut history = History::new(64 << 20, 10);
+        for at in 0..seconds {
+            let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
+            history.add(START + at, second(&of));
+            history.take_turnover();
+        }
+        history
+    }
+
+    fn whole(period: &Period) -> u64 {
+        period.series.get(&Label::Whole).map_or(0, |f| f.count)
+    }
+
+    #[test]
+    fn every_resolution_tells_the_same_sum_whatever_is_not_over_yet() {
+        // An hour and a bit: no tier's last step is over.
+        let history = filled(3_725);
+        let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
+        for since in [1, 7, 599, 60, 10] {
+            let period = history.period(START + 3_725 - since, START + 3_725);
+            assert_eq!(whole(&period), sum(3_725 - since, 3_725), "{since} s");
+            assert_eq!(period.length, Duration::from_secs(since));
+        }
+        let all = history.period(START, START + 3_725);
+        assert_eq!(whole(&all), sum(0, 3_725));
+        assert_eq!(all.length, Duration::from_secs(3_725));
+        // Asked from the middle of a step of the tier that reaches so far back, it begins with the next one.
+        let hour = history.period(START + 123, START + 3_725);
+        assert_eq!(whole(&hour), sum(130, 3_725));
+    }
+
+    #[test]
+    fn a_timeline_has_the_steps_that_were_asked_for() {
+        let history = filled(3_725);
+        let to = START + 3_725;
+        for (since, step) in [(60, 1), (60, 5), (600, 10), (3_600, 60), (3_725, 600)] {
+            let timeline = history.timeline(to - since, to, step, &Label::Whole);
+            let starts: Vec<_> = timeline.iter().map(|(start, _)| *start).collect();
+            let first = (to - since) - (to - since) % step;
+            let expected: Vec<_> = (first..to)
+                .step_by(usize::try_from(step).unwrap())
+                .collect();
+            assert_eq!(starts, expected, "{since} s in steps of {step} s");
+            let count: u64 = timeline.iter().map(|(_, period)| whole(period)).sum();
+            let from = first - START;
+            assert_eq!(count, (from..3_725).map(|at| 1 + at % 3).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn percentiles_of_long_steps_are_of_all_operations() {
+        let mut history = History::new(64 << 20, 10);
+        for at in 0..700 {
+            let slow = if at == 300 { 900 } else { 1 };
+            let label = Arc::new(Label::Whole);
+            let of = BTreeMap::from([(label, (figures(10, slow), f64::INFINITY))]);
+            history.add(START + at, of);
+        }
+        let frame = history.timeline(START, START + 600, 600, &Label::Whole);
+        let durations = &frame[0].1.series[&Label::Whole].durations;
+        let millis = |q| durations.quantile(q).as_secs_f64() * 1e3;
+        assert!((0.95..1.05).contains(&millis(0.99)), "{}", millis(0.99));
+        assert!((860.0..940.0).contains(&millis(0.9999)));
+    }
+
+    #[test]
+    fn the_heaviest_shapes_have_series_and_the_others_are_summed_up() {
+        let mut history = History::new(64 << 20, 2);
+        let of = [
+            (shape(1), 5, 1.0),
+            (shape(2), 1, 9.0),
+            (shape(3), 2, 4.0),
+            (shape(4), 3, 0.5),
+        ];
+        history.add(START, second(&of));
+        let period = history.period(START, START + 1);
+        let counts: Vec<_> = period
+            .series
+            .iter()
+            .map(|(label, f)| ((**label).clone(), f.count))
+            .collect();
+        let expected = [
+            ((*shape(2)).clone(), 1),
+            ((*shape(3)).clone(), 2),
+            (Label::OtherShapes, 8),
+        ];
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn steps_are_kept_for_their_tiers_time() {
+        let history = filled(700);
+        let oldest = |tier: usize| history.tiers[tier].frames.front().map(|f| f.start - START);
+        assert_eq!(oldest(0), Some(99));
+        assert_eq!(oldest(1), Some(0));
+        assert_eq!(oldest(3), Some(0));
+    }
+
+    #[test]
+    fn the_bound_of_bytes_holds_and_what_is_dropped_for_it_is_counted() {
+        let mut history = History::new(100_000, 200);
+        for at in 0..600 {
+            let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
+            history.add(START + at, second(&of));
+            assert!(history.bytes() <= 100_000, "{}", history.bytes());
+        }
+        assert!(history.dropped_early() > 0);
+    }
+
+    #[test]
+    fn labels_that_no_frame_uses_are_forgotten() {
+        let mut history = History::new(64 << 20, 10);
+        let mut kept = HashMap::new();
+        for at in 0..2_000 {
+            let number = usize::try_from(at / 10).unwrap();
+            history.add(START + at, second(&[(shape(number), 1, 1.0)]));
+            let turnover = history.take_turnover();
+            kept.extend(turnover.named);
+            turnover.unnamed.iter().for_each(|n| {
+                kept.remove(n);
+            });
+        }
+        assert_eq!(kept.len(), history.labels.len());
+        // As a store would keep them; all are in the coarser tiers still.
+        assert_eq!(history.labels.len(), 200);
+    }
+
+    #[test]
+    fn what_is_restored_goes_on_where_it_was() {
+        let mut history = History::new(64 << 20, 10);
+        let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
+        let mut follow = |history: &mut History| {
+            let turnover = history.take_turnover();
+            labels.extend(turnover.named);
+            frames.extend(turnover.added.into_iter().map(|f| ((f.tier, f.start), f)));
+            turnover.dropped.iter().for_each(|key| {
+                frames.remove(key);
+            });
+            (labels.clone(), frames.clone())
+        };
+        let mut stored = (HashMap::new(), BTreeMap::new());
+        for at in 0..1_234 {
+            history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+            stored = follow(&mut history);
+        }
+        let (labels, frames) = stored;
+        let mut again = History::new(64 << 20, 10);
+        let labels = labels.into_iter().map(|(n, l)| (n, (*l).clone())).collect();
+        let frames: Vec<_> = frames.into_values().collect();
+        let mut damaged = frames[0].clone();
+        damaged.packed = vec![1, 2, 3].into();
+        let all = frames.iter().cloned().chain([damaged]).collect();
+        assert_eq!(again.restore(labels, all, START + 1_234), 1);
+        for at in 1_234..1_300 {
+            history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+            again.add(START + at, second(&[(shape(1), 1, 1.0)]));
+        }
+        let period = |history: &History| history.period(START, START + 1_300);
+        assert_eq!(period(&again), period(&history));
+        assert_eq!(period(&again).series[&shape(1)].count, 1_300);
+    }
+}

@@ -1,0 +1,357 @@
+//! What threads gathered becomes what is shown: metrics, tables, and the seconds of the history.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use metrics::Label as MetricLabel;
+use tokio::time::Instant;
+
+use crate::{
+    history::{Figures, Label},
+    shape::ShapeId,
+};
+
+use super::{
+    Namespace, NamespaceSums, ObserveError, Observer, Outcome, Phase, ServerSums, Shape, ShapeRow,
+    ShapeSums,
+    exporter::{Exporter, add_to_histogram},
+    metric_name::MetricName,
+    registry::{Level, OTHER, Registry},
+    sums::{Sums, merge_rows},
+};
+
+/// Shapes shown in `/metrics` at a time; the rest are summed up as `other`.
+const EXPORTED_SHAPES: usize = 200;
+
+/// A shape stays among the exported ones until so many are heavier: series that come and go are of little use.
+const KEPT_RANK: usize = 250;
+
+/// Series of shapes that were not heavy for so long are no longer shown, whether exported or not.
+const SERIES_LIFE: Duration = Duration::from_secs(600);
+
+/// Longest shape text in `/metrics`, in bytes.
+const EXPORTED_TEXT_BYTES: usize = 256;
+
+/// All that has been collected, but for shapes, whose rows have their sums.
+pub(super) struct Collected {
+    namespaces: Vec<Option<Box<NamespaceSums>>>,
+    servers: Vec<Option<Box<ServerSums>>>,
+    /// Of shapes, whose series come and go.
+    exporter: Exporter,
+    exported: HashSet<ShapeId>,
+    turned_over_at: Instant,
+    /// Since it was taken last, for the history.
+    second: WeighedSeries,
+    /// Names of namespaces' and servers' series, made once.
+    namespace_labels: HashMap<Namespace, Arc<Label>>,
+}
+
+/// What the series came to, and how heavy each has been lately: seconds that it cost, the older the less. Series that the
+/// history shall not choose among weigh infinitely much.
+pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
+
+impl Collected {
+    pub(super) fn new() -> Result<Self, ObserveError> {
+        Ok(Self {
+            namespaces: Vec::new(),
+            servers: Vec::new(),
+            exporter: Exporter::new(Some(SERIES_LIFE))?,
+            exported: HashSet::new(),
+            turned_over_at: Instant::now(),
+            second: BTreeMap::new(),
+            namespace_labels: HashMap::new(),
+        })
+    }
+
+    /// Adds to the second that the history will take.
+    fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
+        match self.second.get_mut(label) {
+            Some((kept, its_weight)) => {
+                kept.merge(figures);
+                *its_weight = weight;
+            }
+            None => {
+                let kept = (figures.clone(), weight);
+                self.second.insert(Arc::clone(label), kept);
+            }
+        }
+    }
+}
+
+impl Observer {
+    /// Takes the threads' figures into the totals. Called once a second and before they are shown.
+    pub fn collect(&self) {
+        let mut collected = self.collected.lock();
+        let mut fresh = Sums::default();
+        for shard in &self.shards {
+            let taken = std::mem::take(&mut shard.lock().sums);
+            fresh.merge(taken);
+        }
+        let now = SystemTime::now();
+        let mut registry = self.registry.lock();
+        let namespaces: Vec<_> = registry.namespaces().cloned().collect();
+        let shapes = registry.add(std::mem::take(&mut fresh.shapes), now);
+        self.export(&namespaces, &fresh);
+        self.export_shapes(&registry, &shapes, &mut collected);
+        if self.settings.keeps_seconds {
+            self.keep(&registry, &namespaces, &fresh, &shapes, &mut collected);
+        }
+        let elapsed = collected.turned_over_at.elapsed();
+        if elapsed >= TURN_OVER_EVERY {
+            collected.turned_over_at = Instant::now();
+            if registry.turn_over(std::mem::take(&mut fresh.folded), elapsed, now) {
+                self.generation.fetch_add(1, Ordering::Release);
+            }
+        } else {
+            registry.watch(std::mem::take(&mut fresh.folded));
+        }
+        self.export_turnover(&mut registry);
+        drop(registry);
+        merge_rows(
+            &mut collected.namespaces,
+            fresh.namespaces,
+            NamespaceSums::merge,
+        );
+        merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
+        collected.exporter.run_upkeep();
+        drop(collected);
+        let clients = u32::try_from(self.client_connections()).unwrap_or(u32::MAX);
+        self.exporter
+            .gauge(MetricName::ClientConnections, vec![])
+            .set(f64::from(clients));
+        self.exporter.run_upkeep();
+    }
+
+    /// Keeps what there is of a second for the history.
+    fn keep(
+        &self,
+        registry: &Registry,
+        namespaces: &[Namespace],
+        fresh: &Sums,
+        shapes: &BTreeMap<u32, ShapeSums>,
+        collected: &mut Collected,
+    ) {
+        let mut whole = Figures::default();
+        for (namespace, sums) in namespaces.iter().zip(&fresh.namespaces) {
+            let Some(sums) = sums else { continue };
+            let figures = sums.figures();
+            let label = collected.namespace_labels.entry(namespace.clone());
+            let label = Arc::clone(label.or_insert_with(|| {
+                Arc::new(Label::Namespace {
+                    command: namespace.command.into(),
+                    db: (*namespace.db).into(),
+                    collection: (*namespace.collection).into(),
+                })
+            }));
+            whole.merge(&figures);
+            collected.keep(&label, &figures, f64::INFINITY);
+        }
+        if whole.count > 0 {
+            collected.keep(&Arc::new(Label::Whole), &whole, f64::INFINITY);
+        }
+        let servers = self.servers.lock().clone();
+        for (address, sums) in servers.iter().zip(&fresh.servers) {
+            if let Some(sums) = sums {
+                let label = Arc::new(Label::Server((**address).into()));
+                collected.keep(&label, &sums.figures, f64::INFINITY);
+            }
+        }
+        for (serial, sums) in shapes {
+            if let Some((_, label, weight)) = registry.row(*serial)
+                && sums.figures.count > 0
+            {
+                collected.keep(label, &sums.figures, weight);
+            }
+        }
+    }
+
+    /// What has been counted since the last call, for the history. Empty unless it is to be kept.
+    pub fn take_second(&self) -> WeighedSeries {
+        self.collect();
+        std::mem::take(&mut self.collected.lock().second)
+    }
+
+    fn export(&self, namespaces: &[Namespace], fresh: &Sums) {
+        for (namespace, sums) in namespaces.iter().zip(&fresh.namespaces) {
+            if let Some(sums) = sums {
+                self.export_namespace(namespace, sums);
+            }
+        }
+        for (phase, distribution) in Phase::ALL.iter().zip(&fresh.phases) {
+            let labels = vec![MetricLabel::new("phase", phase.as_str())];
+            let name = MetricName::OperationPhaseSeconds;
+            add_to_histogram(&self.exporter.histogram(name, labels), distribution);
+        }
+        let servers = self.servers.lock().clone();
+        for (address, sums) in servers.iter().zip(&fresh.servers) {
+            if let Some(sums) = sums {
+                let labels = vec![MetricLabel::new("server", address.to_string())];
+                let name = MetricName::ServerOperationSeconds;
+                add_to_histogram(&self.exporter.histogram(name, labels), &sums.durations);
+            }
+        }
+    }
+
+    fn export_namespace(&self, namespace: &Namespace, sums: &NamespaceSums) {
+        let labels = || {
+            vec![
+                MetricLabel::new("command", namespace.command),
+                MetricLabel::new("db", namespace.db.to_string()),
+                MetricLabel::new("collection", namespace.collection.to_string()),
+            ]
+        };
+        let count = |name, more: Option<MetricLabel>, count| {
+            let labels = labels().into_iter().chain(more).collect();
+            self.exporter.counter(name, labels).increment(count);
+        };
+        for (outcome, ended) in Outcome::ALL.iter().zip(sums.outcomes) {
+            if ended > 0 {
+                let label = MetricLabel::new("outcome", outcome.as_str());
+                count(MetricName::OperationsTotal, Some(label), ended);
+            }
+        }
+        let always = [
+            (MetricName::OperationRequestBytesTotal, sums.request_bytes),
+            (MetricName::OperationReplyBytesTotal, sums.reply_bytes),
+            (MetricName::OperationDocumentsTotal, sums.documents),
+        ];
+        always
+            .into_iter()
+            .for_each(|(name, sum)| count(name, None, sum));
+        // Most namespaces never have one, and need no series.
+        let seldom = [
+            (MetricName::OperationsStreamedTotal, sums.streamed),
+            (MetricName::WriteErrorsTotal, sums.write_errors),
+            (MetricName::OperationsRetriedTotal, sums.retries),
+        ];
+        for (name, sum) in seldom.into_iter().filter(|(_, sum)| *sum > 0) {
+            count(name, None, sum);
+        }
+        for (code, errors) in &sums.codes {
+            let label = MetricLabel::new("code", code_name(*code));
+            count(MetricName::OperationErrorsTotal, Some(label), *errors);
+        }
+        let name = MetricName::OperationDurationSeconds;
+        add_to_histogram(&self.exporter.histogram(name, labels()), &sums.durations);
+    }
+
+    /// The heaviest shapes are exported by name, the others as one. An operation is added to one series only, so that rates
+    /// add up; a series that is no longer among them stops, and is left out after a while.
+    fn export_shapes(
+        &self,
+        registry: &Registry,
+        fresh: &BTreeMap<u32, ShapeSums>,
+        collected: &mut Collected,
+    ) {
+        let ranked = registry.heaviest(KEPT_RANK);
+        let kept: HashSet<_> = ranked.iter().map(|shape| shape.id).collect();
+        collected.exported.retain(|id| kept.contains(id));
+        for shape in ranked.iter().take(EXPORTED_SHAPES) {
+            if collected.exported.len() < EXPORTED_SHAPES {
+                collected.exported.insert(shape.id);
+            }
+        }
+        for (serial, sums) in fresh {
+            let Some((shape, _, _)) = registry.row(*serial) else {
+                continue;
+            };
+            if sums.figures.count == 0 {
+                continue;
+            }
+            let name = match collected.exported.contains(&shape.id) {
+                true => {
+                    export_shape_info(&collected.exporter, shape);
+                    shape.id.to_string()
+                }
+                false => OTHER.to_owned(),
+            };
+            let label = || vec![MetricLabel::new("shape", name.clone())];
+            let counter = collected
+                .exporter
+                .counter(MetricName::ShapeOperationsTotal, label());
+            counter.increment(sums.figures.count);
+            let name = MetricName::ShapeDurationSeconds;
+            let histogram = collected.exporter.histogram(name, label());
+            add_to_histogram(&histogram, &sums.figures.durations);
+        }
+    }
+
+    fn export_turnover(&self, registry: &mut Registry) {
+        let turnover = registry.turnover();
+        for (level, folded) in [Level::Coarse, Level::Rest].iter().zip(turnover.folded) {
+            if folded > 0 {
+                let labels = vec![MetricLabel::new("level", level.as_str())];
+                let name = MetricName::FingerprintFoldedTotal;
+                self.exporter.counter(name, labels).increment(folded);
+            }
+        }
+        if turnover.evicted > 0 {
+            let name = MetricName::FingerprintEvictedTotal;
+            self.exporter
+                .counter(name, vec![])
+                .increment(turnover.evicted);
+        }
+    }
+
+    /// All metrics as Prometheus text, everything counted so far included.
+    pub fn render(&self) -> String {
+        self.collect();
+        let shapes = self.collected.lock().exporter.render();
+        let mut text = self.exporter.render();
+        text.push_str(&shapes);
+        text
+    }
+
+    /// The sums by namespace so far.
+    pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
+        self.collect();
+        let collected = self.collected.lock();
+        let registry = self.registry.lock();
+        let rows = registry.namespaces().zip(&collected.namespaces);
+        rows.filter_map(|(namespace, sums)| Some((namespace.clone(), sums.as_deref()?.clone())))
+            .collect()
+    }
+
+    /// The sums by shape so far.
+    pub fn shapes(&self) -> Vec<ShapeRow> {
+        self.collect();
+        self.registry.lock().rows().cloned().collect()
+    }
+
+    /// The sums by server so far.
+    pub fn servers(&self) -> Vec<(Arc<str>, ServerSums)> {
+        self.collect();
+        let collected = self.collected.lock();
+        let servers = self.servers.lock().clone();
+        let rows = servers.into_iter().zip(&collected.servers);
+        rows.filter_map(|(address, sums)| Some((address, sums.as_deref()?.clone())))
+            .collect()
+    }
+}
+
+/// How often rows may change hands.
+const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
+
+fn code_name(code: i32) -> String {
+    match code {
+        super::sums::OTHER_CODES => OTHER.to_owned(),
+        code => code.to_string(),
+    }
+}
+
+fn export_shape_info(exporter: &Exporter, shape: &Shape) {
+    let end = shape
+        .text
+        .floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
+    let labels = vec![
+        MetricLabel::new("shape", shape.id.to_string()),
+        MetricLabel::new("command", shape.namespace.command),
+        MetricLabel::new("db", shape.namespace.db.to_string()),
+        MetricLabel::new("collection", shape.namespace.collection.to_string()),
+        MetricLabel::new("text", shape.text.get(..end).unwrap_or_default().to_owned()),
+    ];
+    exporter.gauge(MetricName::ShapeInfo, labels).set(1.0);
+}

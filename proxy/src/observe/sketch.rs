@@ -1,0 +1,90 @@
+//! The heaviest of what has no row, found in bounded memory.
+
+use std::collections::HashMap;
+
+use crate::shape::ShapeId;
+
+/// Shapes that are watched.
+const ENTRIES: usize = 1_024;
+
+/// Space-Saving with weights: an entry's weight is never under the truth, and over it by `error` at most.
+#[derive(Debug, Default)]
+pub(super) struct Sketch(HashMap<ShapeId, Entry>);
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    coarse: ShapeId,
+    weight: f64,
+    error: f64,
+    /// Whether it came in more than one second.
+    came_again: bool,
+}
+
+/// One that may deserve a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Candidate {
+    pub(super) id: ShapeId,
+    pub(super) coarse: ShapeId,
+    /// What it weighs at least.
+    pub(super) least: f64,
+}
+
+impl Sketch {
+    /// Adds to a shape's weight. A new one takes the place of the lightest, and its weight too, as its error.
+    pub(super) fn add(&mut self, id: ShapeId, coarse: ShapeId, weight: f64) {
+        if let Some(entry) = self.0.get_mut(&id) {
+            entry.weight += weight;
+            entry.came_again = true;
+            return;
+        }
+        let mut error = 0.0;
+        if self.0.len() >= ENTRIES {
+            let lightest = self
+                .0
+                .iter()
+                .min_by(|(_, a), (_, b)| a.weight.total_cmp(&b.weight))
+                .map(|(id, entry)| (*id, entry.weight));
+            if let Some((lightest, its_weight)) = lightest {
+                self.0.remove(&lightest);
+                error = its_weight;
+            }
+        }
+        let entry = Entry {
+            coarse,
+            weight: weight + error,
+            error,
+            came_again: false,
+        };
+        self.0.insert(id, entry);
+    }
+
+    /// What is older weighs less.
+    pub(super) fn decay(&mut self, share: f64) {
+        for entry in self.0.values_mut() {
+            entry.weight *= share;
+            entry.error *= share;
+        }
+    }
+
+    /// It has a row now.
+    pub(super) fn forget(&mut self, id: ShapeId) {
+        self.0.remove(&id);
+    }
+
+    /// All that came in more than one second, the heaviest first, by what they weigh for sure. What comes once, and
+    /// there may be a flood of it, deserves no row.
+    pub(super) fn heaviest(&self) -> Vec<Candidate> {
+        let mut all: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(_, entry)| entry.came_again)
+            .map(|(id, entry)| Candidate {
+                id: *id,
+                coarse: entry.coarse,
+                least: entry.weight - entry.error,
+            })
+            .collect();
+        all.sort_by(|a, b| b.least.total_cmp(&a.least).then(a.id.cmp(&b.id)));
+        all
+    }
+}

@@ -1,0 +1,324 @@
+//! One line: what of an operation is written, and how.
+
+use std::{
+    io::{self, Write},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bson::RawDocument;
+use serde::{Serialize, Serializer};
+
+/// A slow operation.
+#[derive(Clone, Debug)]
+pub struct Entry<'a> {
+    /// When it ended.
+    pub at: SystemTime,
+    /// The id of its shape.
+    pub shape: u64,
+    /// The command's name.
+    pub command: &'a str,
+    /// The database.
+    pub db: &'a str,
+    /// The collection; empty if there is none.
+    pub collection: &'a str,
+    /// The shape's text, without values.
+    pub text: &'a str,
+    /// How it ended.
+    pub outcome: &'static str,
+    /// The server's, or Seawall's, error code.
+    pub error_code: Option<i32>,
+    /// From the last byte of the request to the last of the reply.
+    pub total: Duration,
+    /// Where the time went: permit, checkout, forward, server, receive, send.
+    pub phases: [Duration; 6],
+    /// Bytes of the request.
+    pub request_bytes: u64,
+    /// Bytes of the replies.
+    pub reply_bytes: u64,
+    /// Documents in the replies.
+    pub documents: u64,
+    /// The server that answered.
+    pub server: Option<&'a str>,
+    /// The client's number.
+    pub client: i32,
+    /// The client's user, as `source.name`.
+    pub user: Option<&'a str>,
+    /// The client's application.
+    pub application: Option<&'a str>,
+    /// The command with its values as extended JSON; shown only where lines are not redacted.
+    pub command_json: Option<String>,
+}
+
+/// The values of a command, cut where they are too long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Values<'a> {
+    json: &'a str,
+    is_cut: bool,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn cut(json: &'a str, max_bytes: usize) -> Self {
+        let end = json.floor_char_boundary(max_bytes.min(json.len()));
+        Self {
+            json: json.get(..end).unwrap_or_default(),
+            is_cut: end < json.len(),
+        }
+    }
+}
+
+/// The command as extended JSON, of which no more is made than `max_bytes`.
+pub(super) fn values_of(command: &RawDocument, max_bytes: usize) -> String {
+    let mut bounded = Bounded {
+        bytes: Vec::new(),
+        max_bytes,
+    };
+    // It ends early when the bound is reached, or where the document is not to be read; what there is counts.
+    drop(serde_json::to_writer(&mut bounded, &command));
+    let mut bytes = bounded.bytes;
+    let valid = match std::str::from_utf8(&bytes) {
+        Ok(text) => text.len(),
+        Err(error) => error.valid_up_to(),
+    };
+    bytes.truncate(valid);
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Takes so many bytes and no more.
+struct Bounded {
+    bytes: Vec<u8>,
+    max_bytes: usize,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = self.max_bytes.saturating_sub(self.bytes.len());
+        let fitting = bytes.get(..room.min(bytes.len())).unwrap_or_default();
+        self.bytes.extend_from_slice(fitting);
+        // 0 ends it where there were bytes to take.
+        Ok(fitting.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The line, up to where its end may tell what was left out; [`finish`] ends it.
+pub(super) fn line(entry: &Entry<'_>, values: Option<Values<'_>>) -> Option<Vec<u8>> {
+    let [permit, checkout, forward, server, receive, send] = entry.phases;
+    let line = Line {
+        at: rfc_3339(entry.at),
+        shape: format!("{:016x}", entry.shape),
+        command: entry.command,
+        db: entry.db,
+        collection: entry.collection,
+        text: entry.text,
+        outcome: entry.outcome,
+        code: entry.error_code,
+        total_ms: entry.total,
+        phases_ms: Phases {
+            permit,
+            checkout,
+            forward,
+            server,
+            receive,
+            send,
+        },
+        request_bytes: entry.request_bytes,
+        reply_bytes: entry.reply_bytes,
+        documents: entry.documents,
+        server: entry.server,
+        client: entry.client,
+        user: entry.user,
+        application: entry.application,
+        values: values.map(|values| values.json),
+        values_cut: values.is_some_and(|values| values.is_cut),
+    };
+    let mut line = serde_json::to_vec(&line).ok()?;
+    line.pop_if(|last| *last == b'}');
+    Some(line)
+}
+
+/// Ends a line, and tells how many were left out before it.
+pub(super) fn finish(line: &mut Vec<u8>, left_out: u64) {
+    if left_out > 0 {
+        line.extend_from_slice(format!(r#","left_out":{left_out}"#).as_bytes());
+    }
+    line.extend_from_slice(b"}\n");
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    shape: String,
+    command: &'a str,
+    db: &'a str,
+    collection: &'a str,
+    text: &'a str,
+    outcome: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<i32>,
+    #[serde(serialize_with = "milliseconds")]
+    total_ms: Duration,
+    phases_ms: Phases,
+    request_bytes: u64,
+    reply_bytes: u64,
+    documents: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<&'a str>,
+    client: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    application: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    values: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    values_cut: bool,
+}
+
+#[derive(Serialize)]
+struct Phases {
+    #[serde(serialize_with = "milliseconds")]
+    permit: Duration,
+    #[serde(serialize_with = "milliseconds")]
+    checkout: Duration,
+    #[serde(serialize_with = "milliseconds")]
+    forward: Duration,
+    #[serde(serialize_with = "milliseconds")]
+    server: Duration,
+    #[serde(serialize_with = "milliseconds")]
+    receive: Duration,
+    #[serde(serialize_with = "milliseconds")]
+    send: Duration,
+}
+
+/// A number with six decimals at most. The float nearest to them is printed as they are, up to 15 digits in all:
+/// every nanosecond of eleven days.
+fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    let (ms, rest_ns) = (duration.as_millis(), duration.subsec_nanos() % 1_000_000);
+    let number: f64 = format!("{ms}.{rest_ns:06}")
+        .parse()
+        .map_err(serde::ser::Error::custom)?;
+    serializer.serialize_f64(number)
+}
+
+/// In UTC, with microseconds; before 1970 it is 1970.
+fn rfc_3339(at: SystemTime) -> String {
+    let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (
+        since_epoch.as_secs() / 86_400,
+        since_epoch.as_secs() % 86_400,
+    );
+    let (year, month, day) = civil_from_days(days);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let us = since_epoch.subsec_micros();
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
+}
+
+/// Year, month and day so many days after 1970-01-01. (Howard Hinnant: "chrono-Compatible Low-Level Date
+/// Algorithms", `civil_from_days`, for days that are not before the epoch.)
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    // Days since 0000-03-01, so that a leap day is a year's last.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_dates_in_utc() {
+        for (since_epoch, expected) in [
+            (Duration::ZERO, "1970-01-01T00:00:00.000000Z"),
+            (
+                Duration::new(951_782_399, 999_999_999),
+                "2000-02-28T23:59:59.999999Z",
+            ),
+            (
+                Duration::from_secs(951_782_400),
+                "2000-02-29T00:00:00.000000Z",
+            ),
+            (
+                Duration::from_secs(1_709_251_199),
+                "2024-02-29T23:59:59.000000Z",
+            ),
+            (
+                Duration::from_secs(1_735_689_599),
+                "2024-12-31T23:59:59.000000Z",
+            ),
+            (
+                Duration::from_micros(1_795_284_044_756_001),
+                "2026-11-21T18:00:44.756001Z",
+            ),
+            (
+                Duration::from_secs(4_107_542_400),
+                "2100-03-01T00:00:00.000000Z",
+            ),
+        ] {
+            assert_eq!(rfc_3339(UNIX_EPOCH + since_epoch), expected);
+        }
+    }
+
+    #[test]
+    fn milliseconds_lose_no_nanosecond() {
+        #[derive(Serialize)]
+        struct Written(#[serde(serialize_with = "milliseconds")] Duration);
+        for (ns, expected) in [
+            (0, "0.0"),
+            (1, "1e-6"),
+            (1_000_001, "1.000001"),
+            (12_500_000, "12.5"),
+            (299_999_999, "299.999999"),
+            (604_800_000_000_001, "604800000.000001"),
+        ] {
+            let written = serde_json::to_string(&Written(Duration::from_nanos(ns))).unwrap();
+            assert_eq!(written, expected);
+        }
+    }
+
+    #[test]
+    fn values_are_cut_between_characters() {
+        let cut = |max_bytes| {
+            let values = Values::cut("aß", max_bytes);
+            (values.json.to_owned(), values.is_cut)
+        };
+        assert_eq!(cut(3), ("aß".to_owned(), false));
+        assert_eq!(cut(2), ("a".to_owned(), true));
+        assert_eq!(cut(0), (String::new(), true));
+    }
+
+    #[test]
+    fn no_more_of_a_command_is_made_to_json_than_is_shown() {
+        let command =
+            bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5_i64 } };
+        let all = values_of(&command, usize::MAX);
+        assert!(
+            all.starts_with(r#"{"find":"c","filter":{"name":"ßß"#),
+            "{all}"
+        );
+        let read_back: bson::Document = serde_json::from_str(&all).unwrap();
+        assert_eq!(read_back, bson::Document::try_from(&command).unwrap());
+        for max_bytes in 0..60 {
+            let some = values_of(&command, max_bytes);
+            assert!(all.starts_with(&some));
+            assert!(
+                some.len() <= max_bytes && some.len() + 1 >= max_bytes,
+                "{max_bytes}"
+            );
+        }
+    }
+}

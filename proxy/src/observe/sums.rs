@@ -1,0 +1,338 @@
+//! Sums by namespace, by shape and by server: what each worker thread gathers, and what all came to.
+
+use std::{collections::HashMap, time::Duration};
+
+use crate::{
+    history::{Distribution, Figures, FineDistribution},
+    shape::ShapeId,
+};
+
+use super::observation::{OUTCOMES, Outcome, PHASES};
+
+/// Folded shapes that a thread tells apart between two collections.
+const FOLDED_SHAPES: usize = 1_024;
+
+/// Codes of errors that are told apart for each namespace; the rest are counted together, as code 0.
+const ERROR_CODES: usize = 32;
+
+/// What the others are counted under.
+pub(super) const OTHER_CODES: i32 = 0;
+
+/// A row of the namespace table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NamespaceIndex(pub(super) usize);
+
+/// A server that operations are sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServerIndex(pub(super) usize);
+
+/// A row of the shape table. Its number is never given to another row: a row may be taken away while operations that
+/// were begun under it, and cursors, still name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ShapeIndex {
+    pub(super) namespace: NamespaceIndex,
+    pub(super) serial: u32,
+}
+
+/// Where an operation counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub(super) namespace: NamespaceIndex,
+    /// Its shape's row, if shapes are counted.
+    pub(super) shape: Option<ShapeIndex>,
+    /// Its shape and coarse shape, if the row is one level up.
+    pub(super) folded: Option<(ShapeId, ShapeId)>,
+}
+
+/// Time of a shape without a row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Folded {
+    pub(super) coarse: ShapeId,
+    pub(super) time: Duration,
+}
+
+/// What an operation came to, given to a shard when it ends.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) place: Place,
+    /// The shape that opened the cursor, for a `getMore`.
+    pub(super) origin: Option<ShapeIndex>,
+    /// The server that it was sent to last.
+    pub(super) server: Option<ServerIndex>,
+    pub(super) outcome: Outcome,
+    /// The code of the error that was answered.
+    pub(super) code: Option<i32>,
+    pub(super) write_errors: u64,
+    pub(super) phases: [Duration; PHASES],
+    pub(super) request_bytes: u64,
+    pub(super) reply_bytes: u64,
+    pub(super) documents: u64,
+    pub(super) is_streamed: bool,
+    /// It waited for something to happen, as the client wished.
+    pub(super) is_awaiting: bool,
+    /// The same write was sent before.
+    pub(super) is_retry: bool,
+    /// How long its cursor had been open when it was exhausted.
+    pub(super) cursor_time: Option<Duration>,
+}
+
+/// Sums of one namespace.
+#[derive(Clone, Debug, Default)]
+pub struct NamespaceSums {
+    /// Operations by outcome.
+    pub outcomes: [u64; OUTCOMES],
+    /// Their durations.
+    pub durations: FineDistribution,
+    /// Their time in each phase.
+    pub phases: [Duration; PHASES],
+    /// Bytes of their requests.
+    pub request_bytes: u64,
+    /// Bytes of their replies.
+    pub reply_bytes: u64,
+    /// Documents they returned, wrote or counted.
+    pub documents: u64,
+    /// Those whose request was forwarded as it came, so that their time began with its first byte.
+    pub streamed: u64,
+    /// Errors answered, by code; those within a reply that is `ok: 1` are `write_errors`.
+    pub codes: HashMap<i32, u64>,
+    /// Writes of a batch that failed, in replies that are `ok: 1`.
+    pub write_errors: u64,
+    /// Writes that had been sent before, by session and transaction number.
+    pub retries: u64,
+}
+
+/// Sums of one shape.
+#[derive(Clone, Debug, Default)]
+pub struct ShapeSums {
+    /// Its operations, without the `getMore`s of their cursors.
+    pub figures: Figures,
+    /// Operations whose request was forwarded as it came.
+    pub streamed: u64,
+    /// `getMore`s on cursors that this shape opened.
+    pub more_count: u64,
+    /// Their time, without such as waited for something to happen.
+    pub more_time: Duration,
+    /// The time of those.
+    pub awaited_time: Duration,
+    /// Their documents.
+    pub more_documents: u64,
+    /// How long its cursors had been open when they were exhausted.
+    pub cursors: Distribution,
+}
+
+/// Sums of what one server answered.
+#[derive(Clone, Debug, Default)]
+pub struct ServerSums {
+    /// Its operations, without such as waited for something to happen.
+    pub figures: Figures,
+    /// The time until it answered, from the request's last byte to the reply's first.
+    pub durations: FineDistribution,
+}
+
+/// What a thread gathered between two collections.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums {
+    pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,
+    pub(super) shapes: HashMap<ShapeIndex, ShapeSums>,
+    pub(super) servers: Vec<Option<Box<ServerSums>>>,
+    pub(super) phases: [Distribution; PHASES],
+    /// Time of shapes that have no row of their own.
+    pub(super) folded: HashMap<ShapeId, Folded>,
+}
+
+impl Sums {
+    pub(super) fn add(&mut self, record: &Record) {
+        let total = record.phases.iter().sum();
+        row(&mut self.namespaces, record.place.namespace.0).add(record, total);
+        if record.outcome == Outcome::Local {
+            return;
+        }
+        for (distribution, time) in self.phases.iter_mut().zip(record.phases) {
+            distribution.record(time);
+        }
+        if let Some(server) = record.server.filter(|_| !record.is_awaiting) {
+            row(&mut self.servers, server.0).add(record, total);
+        }
+        if let Some(origin) = record.origin {
+            self.shapes
+                .entry(origin)
+                .or_default()
+                .add_more(record, total);
+        } else if let Some(shape) = record.place.shape {
+            self.shapes.entry(shape).or_default().add(record, total);
+            self.note_folded(record, total);
+        }
+    }
+
+    fn note_folded(&mut self, record: &Record, total: Duration) {
+        let Some((id, coarse)) = record.place.folded else {
+            return;
+        };
+        let is_full = self.folded.len() >= FOLDED_SHAPES;
+        if !is_full || self.folded.contains_key(&id) {
+            let time = Duration::ZERO;
+            self.folded
+                .entry(id)
+                .or_insert(Folded { coarse, time })
+                .time += total;
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        merge_rows(&mut self.namespaces, other.namespaces, NamespaceSums::merge);
+        merge_rows(&mut self.servers, other.servers, ServerSums::merge);
+        for (index, sums) in other.shapes {
+            self.shapes.entry(index).or_default().merge(&sums);
+        }
+        let pairs = self.phases.iter_mut().zip(&other.phases);
+        pairs.for_each(|(mine, theirs)| mine.merge(theirs));
+        for (id, Folded { coarse, time }) in other.folded {
+            let none = Folded {
+                coarse,
+                time: Duration::ZERO,
+            };
+            self.folded.entry(id).or_insert(none).time += time;
+        }
+    }
+}
+
+/// The row at `index`, made if there is none.
+pub(super) fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &mut T {
+    if rows.len() <= index {
+        rows.resize_with(index + 1, || None);
+    }
+    let place = rows
+        .get_mut(index)
+        .expect("the rows were just made long enough");
+    place.get_or_insert_default()
+}
+
+pub(super) fn merge_rows<T: Default>(
+    mine: &mut Vec<Option<Box<T>>>,
+    theirs: Vec<Option<Box<T>>>,
+    merge: impl Fn(&mut T, &T),
+) {
+    for (index, sums) in theirs.into_iter().enumerate() {
+        if let Some(sums) = sums {
+            merge(row(mine, index), &sums);
+        }
+    }
+}
+
+fn add_figures(figures: &mut Figures, record: &Record, total: Duration) {
+    figures.count += 1;
+    figures.errors += u64::from(record.outcome.is_failure());
+    figures.durations.record(total);
+    add_phases(&mut figures.phases, &record.phases);
+    figures.request_bytes += record.request_bytes;
+    figures.reply_bytes += record.reply_bytes;
+    figures.documents += record.documents;
+}
+
+fn add_phases(mine: &mut [Duration; PHASES], theirs: &[Duration; PHASES]) {
+    let pairs = mine.iter_mut().zip(theirs);
+    pairs.for_each(|(sum, time)| *sum += *time);
+}
+
+impl NamespaceSums {
+    fn add(&mut self, record: &Record, total: Duration) {
+        if let Some(count) = self.outcomes.get_mut(record.outcome.index()) {
+            *count += 1;
+        }
+        self.durations.record(total);
+        add_phases(&mut self.phases, &record.phases);
+        self.request_bytes += record.request_bytes;
+        self.reply_bytes += record.reply_bytes;
+        self.documents += record.documents;
+        self.streamed += u64::from(record.is_streamed);
+        self.write_errors += record.write_errors;
+        self.retries += u64::from(record.is_retry);
+        if let Some(code) = record.code {
+            self.add_code(code, 1);
+        }
+    }
+
+    fn add_code(&mut self, code: i32, count: u64) {
+        let is_known = self.codes.contains_key(&code) || self.codes.len() < ERROR_CODES;
+        let code = if is_known { code } else { OTHER_CODES };
+        *self.codes.entry(code).or_default() += count;
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        let pairs = self.outcomes.iter_mut().zip(other.outcomes);
+        pairs.for_each(|(mine, theirs)| *mine += theirs);
+        self.durations.merge(&other.durations);
+        add_phases(&mut self.phases, &other.phases);
+        self.request_bytes += other.request_bytes;
+        self.reply_bytes += other.reply_bytes;
+        self.documents += other.documents;
+        self.streamed += other.streamed;
+        self.write_errors += other.write_errors;
+        self.retries += other.retries;
+        for (code, count) in &other.codes {
+            self.add_code(*code, *count);
+        }
+    }
+
+    /// The same as a series of the history has it.
+    pub fn figures(&self) -> Figures {
+        let failed = Outcome::ALL.iter().zip(self.outcomes);
+        let failed = failed.filter(|(outcome, _)| outcome.is_failure());
+        Figures {
+            count: self.outcomes.iter().sum(),
+            errors: failed.map(|(_, count)| count).sum(),
+            durations: self.durations.coarse(),
+            phases: self.phases,
+            request_bytes: self.request_bytes,
+            reply_bytes: self.reply_bytes,
+            documents: self.documents,
+        }
+    }
+}
+
+impl ShapeSums {
+    fn add(&mut self, record: &Record, total: Duration) {
+        add_figures(&mut self.figures, record, total);
+        self.streamed += u64::from(record.is_streamed);
+    }
+
+    fn add_more(&mut self, record: &Record, total: Duration) {
+        self.more_count += 1;
+        self.more_documents += record.documents;
+        match record.is_awaiting {
+            true => self.awaited_time += total,
+            false => self.more_time += total,
+        }
+        if let Some(time) = record.cursor_time {
+            self.cursors.record(time);
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.figures.merge(&other.figures);
+        self.streamed += other.streamed;
+        self.more_count += other.more_count;
+        self.more_time += other.more_time;
+        self.awaited_time += other.awaited_time;
+        self.more_documents += other.more_documents;
+        self.cursors.merge(&other.cursors);
+    }
+
+    /// What it costs the servers: its operations' time and that of their cursors, without what was waited for as wished.
+    pub fn load(&self) -> Duration {
+        self.figures.durations.sum() + self.more_time
+    }
+}
+
+impl ServerSums {
+    fn add(&mut self, record: &Record, total: Duration) {
+        add_figures(&mut self.figures, record, total);
+        let [_, _, _, in_server, ..] = record.phases;
+        self.durations.record(in_server);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.figures.merge(&other.figures);
+        self.durations.merge(&other.durations);
+    }
+}
