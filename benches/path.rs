@@ -199,12 +199,15 @@ fn pool(c: &mut Criterion) {
         .expect("a runtime");
     let nonces = Arc::new(NonceSource::new().expect("random numbers"));
     let observer = Arc::new(
-        Observer::new(seawall::observe::Settings {
-            counts_shapes: true,
-            max_shapes: 100,
-            max_namespaces: 100,
-            keeps_seconds: false,
-        })
+        Observer::new(
+            seawall::observe::Settings {
+                counts_shapes: true,
+                max_shapes: 100,
+                max_namespaces: 100,
+                keeps_seconds: false,
+            },
+            None,
+        )
         .expect("metrics"),
     );
     let limits = Limits {

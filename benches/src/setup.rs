@@ -72,12 +72,15 @@ impl Setup {
         }
         let identity = identity(&client).await;
         let nonces = Arc::new(NonceSource::new().expect("random numbers"));
-        let observer = Observer::new(seawall::observe::Settings {
-            counts_shapes: false,
-            max_shapes: 1,
-            max_namespaces: 1,
-            keeps_seconds: false,
-        })
+        let observer = Observer::new(
+            seawall::observe::Settings {
+                counts_shapes: false,
+                max_shapes: 1,
+                max_namespaces: 1,
+                keeps_seconds: false,
+            },
+            None,
+        )
         .expect("metrics");
         let scratch = Scratch::create().expect("a directory");
         let server = set

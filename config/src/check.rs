@@ -82,6 +82,9 @@ impl Check<'_> {
     fn leaf(&mut self, value: Value, key: &Key, place: &Place) -> Option<Value> {
         let reason = match (key.kind, &value) {
             (Kind::Addresses, Value::Array(_)) => return self.addresses(value, key, place),
+            (Kind::ShapeThresholds { max_ms }, Value::Table(_)) => {
+                return self.shape_thresholds(value, max_ms, key, place);
+            }
             (Kind::Addresses, Value::String(text)) => {
                 address_problem(text.parse::<ListenAddress>().err(), key)
             }
@@ -122,6 +125,26 @@ impl Check<'_> {
                 let given = self.with_origin(shown(element), key);
                 self.add(&place.element(index), &given, &reason);
             }
+        }
+        all_fit.then_some(value)
+    }
+
+    fn shape_thresholds(
+        &mut self,
+        value: Value,
+        max_ms: i64,
+        key: &Key,
+        place: &Place,
+    ) -> Option<Value> {
+        let mut all_fit = true;
+        for (id, threshold) in value.as_table().into_iter().flatten() {
+            let ms = threshold.as_integer();
+            if shape_id(id).is_some() && ms.is_some_and(|ms| (0..=max_ms).contains(&ms)) {
+                continue;
+            }
+            all_fit = false;
+            let given = self.with_origin(shown(threshold), key);
+            self.add(&place.child(id), &given, &must_be(key));
         }
         all_fit.then_some(value)
     }
@@ -210,13 +233,24 @@ fn must_be(key: &Key) -> String {
 /// their own.
 fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
-        (Kind::Text | Kind::Secret | Kind::Path, Value::String(text)) => !text.is_empty(),
+        (Kind::Text | Kind::Secret | Kind::Path | Kind::Directory, Value::String(text)) => {
+            !text.is_empty()
+        }
         (Kind::ConnectionString, Value::String(text)) => is_connection_string(text),
         (Kind::Integer { min, max }, Value::Integer(number)) => (min..=max).contains(number),
+        (Kind::Percent, Value::Integer(number)) => (0..=100).contains(number),
+        (Kind::Percent, Value::Float(number)) => (0.0..=100.0).contains(number),
         (Kind::Boolean, Value::Boolean(_)) => true,
         (Kind::Choice { accepted }, Value::String(text)) => accepted.contains(&text.as_str()),
         _ => false,
     }
+}
+
+/// The shape that an id names, as metrics and the API write it.
+pub(crate) fn shape_id(text: &str) -> Option<u64> {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_id = text.len() == 16 && text.bytes().all(is_digit);
+    is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten()
 }
 
 /// Whether the scheme is MongoDB's and something follows it; the driver crate knows the rest.

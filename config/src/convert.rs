@@ -4,17 +4,18 @@
 //! has been told already is not told again: a connection string of the wrong type is not missing.
 
 use std::fs;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::address::{AdminAddress, ListenAddress};
-use crate::check::is_connection_string;
+use crate::check::{is_connection_string, shape_id};
 use crate::problem::{Problem, Problems, shown_text};
 use crate::secret::Secret;
 use crate::settings::{
-    Admin, Auth, Compressor, Credentials, Deployment, Fault, Limits, Listen, Log, Mode, Pool,
-    Runtime, ScramKeys, Settings, Shapes, Shutdown, Tls, User, UserCredential, UserKeys,
+    Admin, Auth, Compressor, Credentials, Deployment, Fault, History, Limits, Listen, Log, Mode,
+    Pool, Pulse, Runtime, ScramKeys, Settings, Shapes, Shutdown, SlowLog, Tls, User,
+    UserCredential, UserKeys,
 };
 use crate::{MAX_SECRET_BYTES, base64, defaults, file, read_bounded};
 
@@ -32,14 +33,14 @@ pub(crate) fn settings(written: file::File, problems: &mut Problems) -> Option<S
         auth,
         pool,
         limits,
-        shapes: Shapes {
-            enabled: written.shapes.enabled.unwrap_or(defaults::SHAPES_ENABLED),
-            max_shapes: written.shapes.max_shapes.unwrap_or(defaults::MAX_SHAPES),
-            max_namespaces: written
-                .shapes
-                .max_namespaces
-                .unwrap_or(defaults::MAX_NAMESPACES),
+        shapes: shapes(&written.shapes),
+        history: history(written.history),
+        pulse: Pulse {
+            enabled: written.pulse.enabled.unwrap_or(defaults::PULSE_ENABLED),
+            interval: duration(written.pulse.interval_ms, defaults::PULSE_INTERVAL),
+            timeout: duration(written.pulse.timeout_ms, defaults::PULSE_TIMEOUT),
         },
+        slow_log: written.slow_log.map(slow_log),
         fault: fault(written.fault),
         shutdown: Shutdown {
             drain: duration(written.shutdown.drain_ms, defaults::DRAIN),
@@ -441,6 +442,51 @@ fn admin(written: file::Admin, problems: &mut Problems) -> Admin {
         .token_file
         .and_then(|path| secret_from("admin.token_file", &path, problems));
     Admin { address, token }
+}
+
+fn shapes(written: &file::Shapes) -> Shapes {
+    Shapes {
+        enabled: written.enabled.unwrap_or(defaults::SHAPES_ENABLED),
+        max_shapes: written.max_shapes.unwrap_or(defaults::MAX_SHAPES),
+        max_namespaces: written.max_namespaces.unwrap_or(defaults::MAX_NAMESPACES),
+    }
+}
+
+fn history(written: file::History) -> History {
+    History {
+        enabled: written.enabled.unwrap_or(defaults::HISTORY_ENABLED),
+        directory: written.directory,
+        memory_bytes: written
+            .memory_bytes
+            .unwrap_or(defaults::HISTORY_MEMORY_BYTES),
+        max_series_shapes: written
+            .max_series_shapes
+            .unwrap_or(defaults::MAX_SERIES_SHAPES),
+    }
+}
+
+fn slow_log(written: file::SlowLog) -> SlowLog {
+    let thresholds = written.shape_thresholds_ms.into_iter();
+    SlowLog {
+        threshold: duration(written.threshold_ms, defaults::SLOW_LOG_THRESHOLD),
+        // Ids of one length and one case are in the order of their numbers.
+        shape_thresholds: thresholds
+            .filter_map(|(id, ms)| Some((shape_id(&id)?, Duration::from_millis(ms))))
+            .collect(),
+        sample_percent: written
+            .sample_percent
+            .unwrap_or(defaults::SLOW_LOG_SAMPLE_PERCENT),
+        file: written.file,
+        max_lines_per_second: NonZeroU32::new(
+            written
+                .max_lines_per_second
+                .unwrap_or(defaults::SLOW_LOG_MAX_LINES_PER_SECOND),
+        ),
+        redact: written.redact.unwrap_or(defaults::SLOW_LOG_REDACT),
+        max_command_bytes: written
+            .max_command_bytes
+            .unwrap_or(defaults::SLOW_LOG_MAX_COMMAND_BYTES),
+    }
 }
 
 /// `None` where nothing would come of it.

@@ -140,6 +140,39 @@ pub const MAX_SHAPES: NonZeroUsize = count(10_000);
 /// Namespaces that appear as labels, the rest as `other`.
 pub const MAX_NAMESPACES: NonZeroUsize = count(2_000);
 
+/// What was counted is remembered.
+pub const HISTORY_ENABLED: bool = true;
+
+/// Memory for all that is remembered: bounds what a deployment with many servers and shapes takes.
+pub const HISTORY_MEMORY_BYTES: usize = 128 * 1024 * 1024;
+
+/// Shapes that are remembered one by one, as many as are shown in metrics.
+pub const MAX_SERIES_SHAPES: NonZeroUsize = count(200);
+
+/// Servers are sampled wherever there is a service account.
+pub const PULSE_ENABLED: bool = true;
+
+/// Time between two samples of a server: stalls of a few seconds have to show.
+pub const PULSE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a sample may take: as long as until the next is due.
+pub const PULSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What counts as slow, as with the server's own profiler.
+pub const SLOW_LOG_THRESHOLD: Duration = Duration::from_millis(100);
+
+/// Every operation that is over its threshold.
+pub const SLOW_LOG_SAMPLE_PERCENT: f64 = 100.0;
+
+/// Lines a second: keeps a stall, in which everything is slow, from filling the disk.
+pub const SLOW_LOG_MAX_LINES_PER_SECOND: u32 = 100;
+
+/// Shapes only: values are the applications' data.
+pub const SLOW_LOG_REDACT: bool = true;
+
+/// Where the values of a command are cut.
+pub const SLOW_LOG_MAX_COMMAND_BYTES: usize = 4096;
+
 /// How long running operations, cursors and transactions may go on after a request to stop.
 pub const DRAIN: Duration = Duration::from_secs(10);
 
@@ -164,6 +197,8 @@ const _: () = {
     assert!(MAX_CONNECTING.get() <= MAX_POOL_SIZE.get());
     assert!(MAX_IDLE_TIME.as_millis() < MAX_LIFE_TIME.as_millis());
     assert!(MAX_NAMESPACES.get() <= MAX_SHAPES.get());
+    assert!(MAX_SERIES_SHAPES.get() <= MAX_SHAPES.get());
+    assert!(PULSE_TIMEOUT.as_millis() <= PULSE_INTERVAL.as_millis());
 };
 
 // A full house of clients, each with its one operation, is admitted and held, not shed.

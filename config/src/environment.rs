@@ -39,6 +39,17 @@ fn typed(text: &str, kind: Kind) -> Value {
     let text_value = || Value::String(text.to_owned());
     match kind {
         Kind::Integer { .. } => text.parse().map_or_else(|_| text_value(), Value::Integer),
+        Kind::Percent => text.parse().map_or_else(|_| text_value(), Value::Float),
+        Kind::ShapeThresholds { .. } => {
+            let entries = text.split(',').map(|entry| {
+                let (id, ms) = entry.split_once('=')?;
+                let ms = ms.trim().parse().ok()?;
+                Some((id.trim().to_owned(), Value::Integer(ms)))
+            });
+            entries
+                .collect::<Option<Table>>()
+                .map_or_else(text_value, Value::Table)
+        }
         Kind::Boolean => text.parse().map_or_else(|_| text_value(), Value::Boolean),
         Kind::Addresses if text.contains(',') => {
             let addresses = text.split(',').map(|address| address.trim().into());
@@ -47,6 +58,7 @@ fn typed(text: &str, kind: Kind) -> Value {
         Kind::Text
         | Kind::Secret
         | Kind::Path
+        | Kind::Directory
         | Kind::ConnectionString
         | Kind::Base64 { .. }
         | Kind::Addresses

@@ -3,6 +3,7 @@
 //! By the time serde reads them, the check has removed and reported every unknown key and every
 //! value that does not fit; `deny_unknown_fields` holds these types and the schema together.
 
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
@@ -21,6 +22,9 @@ pub(crate) struct File {
     pub(crate) pool: Pool,
     pub(crate) limits: Limits,
     pub(crate) shapes: Shapes,
+    pub(crate) history: History,
+    pub(crate) pulse: Pulse,
+    pub(crate) slow_log: Option<SlowLog>,
     pub(crate) fault: Fault,
     pub(crate) shutdown: Shutdown,
     pub(crate) runtime: Runtime,
@@ -136,6 +140,36 @@ pub(crate) struct Shapes {
     pub(crate) enabled: Option<bool>,
     pub(crate) max_shapes: Option<NonZeroUsize>,
     pub(crate) max_namespaces: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct History {
+    pub(crate) enabled: Option<bool>,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) memory_bytes: Option<usize>,
+    pub(crate) max_series_shapes: Option<NonZeroUsize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Pulse {
+    pub(crate) enabled: Option<bool>,
+    pub(crate) interval_ms: Option<u64>,
+    pub(crate) timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct SlowLog {
+    pub(crate) threshold_ms: Option<u64>,
+    /// By ids in hex, which the check has read once already.
+    pub(crate) shape_thresholds_ms: BTreeMap<String, u64>,
+    pub(crate) sample_percent: Option<f64>,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) max_lines_per_second: Option<u32>,
+    pub(crate) redact: Option<bool>,
+    pub(crate) max_command_bytes: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]

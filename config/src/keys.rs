@@ -118,10 +118,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "deployment.local_threshold_ms",
-        kind: Kind::Integer {
-            min: 0,
-            max: MAX_DURATION_MS,
-        },
+        kind: TIME_OR_0,
         default: Some("15"),
         unit: "ms",
         change: Change::Restart,
@@ -315,7 +312,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "pool.max_idle_time_ms",
-        kind: NO_LIMIT_IF_0,
+        kind: TIME_OR_0,
         default: Some("600000"),
         unit: "ms",
         change: Change::Restart,
@@ -323,7 +320,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "pool.max_life_time_ms",
-        kind: NO_LIMIT_IF_0,
+        kind: TIME_OR_0,
         default: Some("1800000"),
         unit: "ms",
         change: Change::Restart,
@@ -360,7 +357,7 @@ pub const KEYS: &[Key] = &[
         path: "limits.message_memory_bytes",
         kind: Kind::Integer {
             min: MIN_MESSAGE_MEMORY_BYTES,
-            max: MAX_MESSAGE_MEMORY_BYTES,
+            max: MAX_MEMORY_BYTES,
         },
         default: Some("536870912"),
         unit: "bytes",
@@ -494,6 +491,135 @@ pub const KEYS: &[Key] = &[
         meaning: "namespaces that appear as labels, the rest as other",
     },
     Key {
+        path: "history.enabled",
+        kind: Kind::Boolean,
+        default: Some("true"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "what was counted is remembered, by the second and by longer steps",
+    },
+    Key {
+        path: "history.directory",
+        kind: Kind::Directory,
+        default: None,
+        unit: "",
+        change: Change::Restart,
+        meaning: "where it is kept across restarts; in memory only without it",
+    },
+    Key {
+        path: "history.memory_bytes",
+        kind: Kind::Integer {
+            min: MIN_HISTORY_BYTES,
+            max: MAX_MEMORY_BYTES,
+        },
+        default: Some("134217728"),
+        unit: "bytes",
+        change: Change::Restart,
+        meaning: "memory for all that is remembered; the oldest gives way",
+    },
+    Key {
+        path: "history.max_series_shapes",
+        kind: ENTRIES,
+        default: Some("200"),
+        unit: "shapes",
+        change: Change::Restart,
+        meaning: "shapes that are remembered one by one, the heaviest of each step, the rest as other",
+    },
+    Key {
+        path: "pulse.enabled",
+        kind: Kind::Boolean,
+        default: Some("true"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "the serverStatus of each server is sampled; never without a service account",
+    },
+    Key {
+        path: "pulse.interval_ms",
+        kind: Kind::Integer {
+            min: MIN_PULSE_INTERVAL_MS,
+            max: MAX_PULSE_MS,
+        },
+        default: Some("1000"),
+        unit: "ms",
+        change: Change::Restart,
+        meaning: "time between two samples of a server",
+    },
+    Key {
+        path: "pulse.timeout_ms",
+        kind: Kind::Integer {
+            min: 1,
+            max: MAX_PULSE_MS,
+        },
+        default: Some("1000"),
+        unit: "ms",
+        change: Change::Restart,
+        meaning: "how long a sample may take; one that takes longer counts as no answer",
+    },
+    Key {
+        path: "slow_log.threshold_ms",
+        kind: TIME_OR_0,
+        default: Some("100"),
+        unit: "ms",
+        change: Change::Restart,
+        meaning: "operations that take so long are logged; 0 is every operation",
+    },
+    Key {
+        path: "slow_log.shape_thresholds_ms",
+        kind: Kind::ShapeThresholds {
+            max_ms: MAX_DURATION_MS,
+        },
+        default: None,
+        unit: "ms",
+        change: Change::Restart,
+        meaning: "the threshold of single shapes, instead of threshold_ms",
+    },
+    Key {
+        path: "slow_log.sample_percent",
+        kind: Kind::Percent,
+        default: Some("100"),
+        unit: "percent",
+        change: Change::Restart,
+        meaning: "how many of the operations over their threshold are logged",
+    },
+    Key {
+        path: "slow_log.file",
+        kind: Kind::Path,
+        default: None,
+        unit: "",
+        change: Change::Restart,
+        meaning: "where the lines are appended; to standard error without it",
+    },
+    Key {
+        path: "slow_log.max_lines_per_second",
+        kind: Kind::Integer {
+            min: 0,
+            max: 1_000_000,
+        },
+        default: Some("100"),
+        unit: "per second",
+        change: Change::Restart,
+        meaning: "lines at most; the next line says how many were left out; 0 is no limit",
+    },
+    Key {
+        path: "slow_log.redact",
+        kind: Kind::Boolean,
+        default: Some("true"),
+        unit: "",
+        change: Change::Restart,
+        meaning: "lines show shapes only; false adds the values of commands",
+    },
+    Key {
+        path: "slow_log.max_command_bytes",
+        kind: Kind::Integer {
+            min: 1,
+            max: MAX_COMMAND_BYTES,
+        },
+        default: Some("4096"),
+        unit: "bytes",
+        change: Change::Restart,
+        meaning: "where the values of a command are cut",
+    },
+    Key {
         path: "fault.command",
         kind: Kind::Text,
         default: None,
@@ -519,10 +645,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "fault.delay_ms",
-        kind: Kind::Integer {
-            min: 0,
-            max: MAX_DURATION_MS,
-        },
+        kind: TIME_OR_0,
         default: Some("0"),
         unit: "ms",
         change: Change::Restart,
@@ -549,10 +672,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "shutdown.drain_ms",
-        kind: Kind::Integer {
-            min: 0,
-            max: MAX_DURATION_MS,
-        },
+        kind: TIME_OR_0,
         default: Some("10000"),
         unit: "ms",
         change: Change::Restart,
@@ -610,8 +730,8 @@ const TIMEOUT: Kind = Kind::Integer {
     max: MAX_DURATION_MS,
 };
 
-/// A time after which something happens, or 0 for never.
-const NO_LIMIT_IF_0: Kind = Kind::Integer {
+/// A time, where 0 has a meaning of its own.
+const TIME_OR_0: Kind = Kind::Integer {
     min: 0,
     max: MAX_DURATION_MS,
 };
@@ -656,7 +776,19 @@ const LARGEST_MESSAGE_BYTES: i64 = 48_000_000;
 const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 
 /// A TiB: more than that is a mistake of the unit.
-const MAX_MESSAGE_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
+const MAX_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
+
+/// The smallest history: some minutes of a few shapes.
+const MIN_HISTORY_BYTES: i64 = 1024 * 1024;
+
+/// More often than this a sample would be a load of its own.
+const MIN_PULSE_INTERVAL_MS: i64 = 100;
+
+/// A minute: what repeats at checkpoints could not be seen in samples further apart.
+const MAX_PULSE_MS: i64 = 60_000;
+
+/// Lines wait in a queue, so their length bounds its memory.
+const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 
 // The largest message must fit into the budget's half, be it a request or a reply.
 const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

@@ -42,9 +42,9 @@ pub use problem::{Problem, Problems};
 pub use schema::{Change, Key, Kind};
 pub use secret::{Secret, SecretBytes};
 pub use settings::{
-    Admin, Auth, Compressor, Credentials, Deployment, Fault, Limits, Listen, Log, LogFormat,
-    LogLevel, Mode, OtherMechanisms, Pool, Runtime, ScramKeys, Settings, Shapes, Shutdown, Tls,
-    User, UserCredential, UserKeys,
+    Admin, Auth, Compressor, Credentials, Deployment, Fault, History, Limits, Listen, Log,
+    LogFormat, LogLevel, Mode, OtherMechanisms, Pool, Pulse, Runtime, ScramKeys, Settings, Shapes,
+    Shutdown, SlowLog, Tls, User, UserCredential, UserKeys,
 };
 
 use check::Origin;

@@ -44,6 +44,8 @@ pub enum Kind {
     Secret,
     /// The path of a file; what it holds is checked when it is read.
     Path,
+    /// The path of a directory; whether it can be used is found out by its user.
+    Directory,
     /// A MongoDB connection string, of which only the scheme is checked; never shown.
     ConnectionString,
     /// Base64 of that many bytes; never shown.
@@ -69,6 +71,13 @@ pub enum Kind {
         /// The largest.
         max: i64,
     },
+    /// A number from 0 to 100, with or without decimals.
+    Percent,
+    /// A table of shapes, by their ids, and a time in milliseconds for each.
+    ShapeThresholds {
+        /// The longest of these times.
+        max_ms: i64,
+    },
     /// True or false.
     Boolean,
 }
@@ -80,10 +89,13 @@ impl Kind {
             Self::Secret | Self::ConnectionString | Self::Base64 { .. } => true,
             Self::Text
             | Self::Path
+            | Self::Directory
             | Self::Addresses
             | Self::AdminAddress
             | Self::Choice { .. }
             | Self::Integer { .. }
+            | Self::Percent
+            | Self::ShapeThresholds { .. }
             | Self::Boolean => false,
         }
     }
@@ -95,6 +107,7 @@ impl fmt::Display for Kind {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),
             Self::Path => f.write_str("the path of a file"),
+            Self::Directory => f.write_str("the path of a directory"),
             Self::ConnectionString => {
                 f.write_str("a string that begins with mongodb:// or mongodb+srv://")
             }
@@ -106,6 +119,11 @@ impl fmt::Display for Kind {
             Self::AdminAddress => f.write_str(r#""host:port", "[address]:port" or "off""#),
             Self::Choice { accepted, .. } => write_choice(f, accepted),
             Self::Integer { min, max } => write!(f, "an integer from {min} to {max}"),
+            Self::Percent => f.write_str("a number from 0 to 100"),
+            Self::ShapeThresholds { max_ms } => write!(
+                f,
+                "a table of shape ids (16 hex digits, lower case) and integers from 0 to {max_ms}"
+            ),
             Self::Boolean => f.write_str("true or false"),
         }
     }
@@ -209,7 +227,10 @@ mod tests {
     #[test]
     fn every_number_has_a_unit() {
         for key in KEYS {
-            let is_number = matches!(key.kind, Kind::Integer { .. });
+            let is_number = matches!(
+                key.kind,
+                Kind::Integer { .. } | Kind::Percent | Kind::ShapeThresholds { .. }
+            );
             assert_eq!(is_number, !key.unit.is_empty(), "{}", key.path);
         }
     }

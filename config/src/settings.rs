@@ -28,6 +28,12 @@ pub struct Settings {
     pub limits: Limits,
     /// The table of shapes.
     pub shapes: Shapes,
+    /// What is remembered of what was counted.
+    pub history: History,
+    /// The sampling of servers.
+    pub pulse: Pulse,
+    /// Slow operations, one by one; `None` logs none.
+    pub slow_log: Option<SlowLog>,
     /// What is made to go wrong, for experiments.
     pub fault: Option<Fault>,
     /// How Seawall ends.
@@ -271,6 +277,52 @@ pub struct Shapes {
     /// Namespaces that appear as labels, the rest as `other`.
     pub max_namespaces: NonZeroUsize,
 }
+
+/// What is remembered of what was counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// Whether anything is remembered at all.
+    pub enabled: bool,
+    /// Where it is kept across restarts; `None` is in memory only. Not looked at yet.
+    pub directory: Option<PathBuf>,
+    /// Memory for all that is remembered, at least 1 MiB.
+    pub memory_bytes: usize,
+    /// Shapes that are remembered one by one, the rest as `other`.
+    pub max_series_shapes: NonZeroUsize,
+}
+
+/// The sampling of servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulse {
+    /// Whether servers are sampled where there is a service account.
+    pub enabled: bool,
+    /// Time between two samples of a server, 100 ms to a minute.
+    pub interval: Duration,
+    /// How long a sample may take, 1 ms to a minute.
+    pub timeout: Duration,
+}
+
+/// The log of slow operations.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlowLog {
+    /// Operations that take so long are logged; 0 is every operation.
+    pub threshold: Duration,
+    /// Shapes with a threshold of their own, by id in ascending order and none twice.
+    pub shape_thresholds: Vec<(u64, Duration)>,
+    /// How many of the operations over their threshold are logged, 0 to 100.
+    pub sample_percent: f64,
+    /// Where lines are appended; `None` is standard error. Not opened yet.
+    pub file: Option<PathBuf>,
+    /// Lines a second at most; `None` is no limit.
+    pub max_lines_per_second: Option<NonZeroU32>,
+    /// Whether values stay out of the lines.
+    pub redact: bool,
+    /// Where the values of a command are cut.
+    pub max_command_bytes: usize,
+}
+
+// The share is from 0 to 100, so that it equals itself.
+impl Eq for SlowLog {}
 
 /// Injected failures.
 #[derive(Debug, Clone, PartialEq, Eq)]

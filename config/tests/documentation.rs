@@ -21,10 +21,33 @@ fn documentation_has_exactly_the_keys_of_the_schema() {
 
 #[test]
 fn defaults_in_the_schema_are_those_that_count() {
-    let mut text = String::new();
-    for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
+    let is_of_slow_log = |key: &&Key| key.path.starts_with(SLOW_LOG);
+    assert_eq!(
+        Settings::from_toml(&defaults_of(|key| !is_of_slow_log(&key))).unwrap(),
+        Settings::default_for("mongodb://server/").unwrap(),
+    );
+}
+
+#[test]
+fn defaults_of_the_slow_log_are_those_that_count_where_it_is_on() {
+    let of_section = Settings::from_toml(&format!("{DEPLOYMENT}[slow_log]\n")).unwrap();
+    assert!(of_section.slow_log.is_some());
+    assert_eq!(
+        Settings::from_toml(&defaults_of(|_| true)).unwrap(),
+        of_section
+    );
+}
+
+/// A file that writes down the default of every key that is wanted.
+fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
+    let mut text = DEPLOYMENT.to_owned();
+    let keys = KEYS.iter().filter(|key| !key.path.contains("[]"));
+    for key in keys.filter(|key| is_wanted(key)) {
         if let Some(default) = key.default {
-            let is_bare = matches!(key.kind, Kind::Integer { .. } | Kind::Boolean);
+            let is_bare = matches!(
+                key.kind,
+                Kind::Integer { .. } | Kind::Percent | Kind::Boolean
+            );
             let value = if is_bare {
                 default.to_owned()
             } else {
@@ -33,17 +56,13 @@ fn defaults_in_the_schema_are_those_that_count() {
             text += &format!("{} = {value}\n", key.path);
         }
     }
-    text += "deployment.uri = \"mongodb://server/\"\n";
-    assert_eq!(
-        Settings::from_toml(&text).unwrap(),
-        Settings::default_for("mongodb://server/").unwrap(),
-    );
+    text
 }
 
 #[test]
 fn every_number_may_have_its_smallest_and_its_largest_value() {
     let numbers = |pick: fn(i64, i64) -> i64| {
-        let mut text = "deployment.uri = \"mongodb://server/\"\n".to_owned();
+        let mut text = DEPLOYMENT.to_owned();
         for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
             if let Kind::Integer { min, max } = key.kind {
                 text += &format!("{} = {}\n", key.path, pick(min, max));
@@ -58,6 +77,9 @@ fn every_number_may_have_its_smallest_and_its_largest_value() {
     assert_eq!(smallest.pool.max_pool_size.get(), 1);
     let largest = numbers(|_, max| max);
     assert_eq!(largest.pool.max_pool_size.get(), 1_000_000);
+    assert_eq!(smallest.pulse.interval.as_millis(), 100);
+    assert_eq!(largest.pulse.interval.as_millis(), 60_000);
+    assert_eq!(smallest.slow_log.unwrap().max_lines_per_second, None);
 }
 
 #[test]
@@ -149,3 +171,8 @@ fn row(key: &Key) -> String {
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
+
+/// The section that is off unless it is there.
+const SLOW_LOG: &str = "slow_log.";
+
+const DEPLOYMENT: &str = "deployment.uri = \"mongodb://server/\"\n";

@@ -183,6 +183,68 @@ fn zero_means_no_limit_where_the_documentation_says_so() {
 }
 
 #[test]
+fn the_slow_log_is_off_unless_its_section_or_a_variable_of_it_is_there() {
+    let off = Settings::from_toml(DEPLOYMENT).unwrap();
+    assert_eq!(off.slow_log, None);
+    let on = load(&Sources {
+        environment: environment(&[
+            ("SEAWALL_DEPLOYMENT__URI", "mongodb://s/"),
+            ("SEAWALL_SLOW_LOG__SAMPLE_PERCENT", "12.5"),
+            (
+                "SEAWALL_SLOW_LOG__SHAPE_THRESHOLDS_MS",
+                "fedcba9876543210=20, 0123456789abcdef = 5",
+            ),
+        ]),
+        ..Sources::default()
+    });
+    let slow_log = on.unwrap().slow_log.unwrap();
+    assert_eq!(slow_log.threshold, Duration::from_millis(100));
+    assert_eq!(slow_log.sample_percent, 12.5);
+    assert!(slow_log.redact);
+    assert_eq!(
+        slow_log.shape_thresholds,
+        [
+            (0x0123_4567_89ab_cdef, Duration::from_millis(5)),
+            (0xfedc_ba98_7654_3210, Duration::from_millis(20)),
+        ]
+    );
+}
+
+#[test]
+fn a_threshold_of_one_shape_is_laid_over_those_of_the_file() {
+    let scratch = Scratch::new("thresholds");
+    let file = scratch.file(
+        "seawall.toml",
+        &format!(
+            "{DEPLOYMENT}[slow_log]\nsample_percent = 50\nmax_lines_per_second = 0\n\
+             [slow_log.shape_thresholds_ms]\n0123456789abcdef = 5\n\"fedcba9876543210\" = 6\n"
+        ),
+    );
+    let slow_log = |threshold: &str| {
+        let name = "SEAWALL_SLOW_LOG__SHAPE_THRESHOLDS_MS";
+        load(&Sources {
+            file: Some(file.clone()),
+            environment: environment(&[(name, threshold)]),
+            ..Sources::default()
+        })
+    };
+    let settings = slow_log("0123456789abcdef=0").unwrap().slow_log.unwrap();
+    assert_eq!(settings.sample_percent, 50.0);
+    assert_eq!(settings.max_lines_per_second, None);
+    assert_eq!(
+        settings.shape_thresholds,
+        [
+            (0x0123_4567_89ab_cdef, Duration::ZERO),
+            (0xfedc_ba98_7654_3210, Duration::from_millis(6)),
+        ]
+    );
+    for wrong in ["", "0123456789abcdef", "0123456789abcdef=x"] {
+        let problems = slow_log(wrong).unwrap_err();
+        assert_eq!(keys(&problems), ["slow_log.shape_thresholds_ms"], "{wrong}");
+    }
+}
+
+#[test]
 fn variables_that_are_no_keys_are_let_through_by_name_only() {
     let sources = |name: &str| Sources {
         environment: environment(&[(name, "x"), ("SEAWALL_DEPLOYMENT__URI", "mongodb://s/")]),

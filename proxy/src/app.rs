@@ -1,5 +1,7 @@
 //! The composition root: builds every part from its settings, wires them, runs, drains.
 
+mod past;
+
 use std::{
     fmt, io,
     sync::{Arc, atomic::AtomicU64},
@@ -25,6 +27,7 @@ use crate::{
         self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Shared, UserSecret,
     },
     connection::{Connector, TlsError, client_config},
+    history::StoreError,
     limits::{
         LOOK_EVERY, Limits, LoginGate, OperationPlaces, gather_wake_ups, raise_descriptor_limit,
     },
@@ -32,6 +35,7 @@ use crate::{
     observe::{self, ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
+    sight::Sight,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
     wire::{Compressor, MemoryBudget},
 };
@@ -74,6 +78,12 @@ pub enum StartError {
     /// Metrics.
     #[error(transparent)]
     Observe(#[from] ObserveError),
+    /// The history's file.
+    #[error("history.directory: {0}")]
+    History(#[from] StoreError),
+    /// The slow log's file.
+    #[error("slow_log.file: {0}")]
+    SlowLog(io::Error),
     /// No threads.
     #[error("starting threads: {0}")]
     Threads(io::Error),
@@ -88,7 +98,12 @@ impl StartError {
             | Self::ClientTls(_)
             | Self::User(_)
             | Self::NoServiceAccount => true,
-            Self::Bind { .. } | Self::Seed(_) | Self::Observe(_) | Self::Threads(_) => false,
+            Self::Bind { .. }
+            | Self::Seed(_)
+            | Self::Observe(_)
+            | Self::History(_)
+            | Self::SlowLog(_)
+            | Self::Threads(_) => false,
         }
     }
 }
@@ -105,6 +120,8 @@ pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
     shared: Arc<Shared>,
+    sight: Arc<Sight>,
+    pulse_off: &'static str,
     draining: watch::Sender<Option<Instant>>,
     closing: watch::Sender<u32>,
     drain_time: Duration,
@@ -143,11 +160,18 @@ impl App {
     /// See [`StartError`]; nothing is left running.
     pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
         let planes = Planes::start(&settings).map_err(StartError::Threads)?;
-        let (shared, draining) = wire(&settings, &planes).await?;
+        let Wired {
+            shared,
+            sight,
+            pulse_off,
+            draining,
+        } = wire(&settings, &planes).await?;
         let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
             shared,
+            sight,
+            pulse_off,
             draining,
             closing: watch::Sender::new(0),
             drain_time: settings.shutdown.drain,
@@ -205,6 +229,11 @@ impl App {
                 .clone()
                 .run_until_cancelled_owned(pace(Arc::clone(&self.shared))),
         );
+        let (sight, topology) = (&self.sight, &self.shared.topology);
+        let past = past::look_back(Arc::clone(sight), Arc::clone(topology));
+        self.planes
+            .control
+            .spawn(self.stop.clone().run_until_cancelled_owned(past));
         let maintenance = maintain(Arc::clone(&self.shared));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
@@ -236,6 +265,8 @@ impl App {
         let window = Arc::new(Window {
             observer: Arc::clone(&self.shared.observer),
             topology: Arc::clone(&self.shared.topology),
+            sight: Arc::clone(&self.sight),
+            pulse_off: self.pulse_off,
             draining: self.draining.subscribe(),
             drain: self.drain_requested.clone(),
             injects_faults: settings.fault.is_some(),
@@ -275,6 +306,11 @@ impl App {
         &self.shared.observer
     }
 
+    /// The past.
+    pub fn sight(&self) -> &Arc<Sight> {
+        &self.sight
+    }
+
     /// The deployment.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.shared.topology
@@ -310,6 +346,8 @@ impl App {
         self.closing.send_replace(100);
         self.tracker.wait().await;
         self.shared.topology.close();
+        self.sight.tick(SystemTime::now());
+        self.sight.write();
         Drained { closed_clients }
     }
 }
@@ -367,24 +405,32 @@ impl Planes {
     }
 }
 
+/// What clients share, and what looks at it.
+struct Wired {
+    shared: Arc<Shared>,
+    sight: Arc<Sight>,
+    pulse_off: &'static str,
+    draining: watch::Sender<Option<Instant>>,
+}
+
 /// Builds what clients share, and begins to watch the deployment.
-async fn wire(
-    settings: &config::Settings,
-    planes: &Planes,
-) -> Result<(Arc<Shared>, watch::Sender<Option<Instant>>), StartError> {
-    let observer = Observer::new(observe::Settings {
+async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, StartError> {
+    let counted = observe::Settings {
         counts_shapes: settings.shapes.enabled,
         max_shapes: settings.shapes.max_shapes.get(),
         max_namespaces: settings.shapes.max_namespaces.get(),
-        keeps_seconds: false,
-    });
-    let observer = Arc::new(observer?);
+        keeps_seconds: settings.history.enabled,
+    };
+    let observer = Arc::new(Observer::new(counted, past::slow_log(settings)?)?);
     let nonces = Arc::new(NonceSource::new()?);
     let deployment = DeploymentOptions::parse(
         settings.deployment.uri.expose(),
         settings.deployment.heartbeat_frequency,
     );
     let deployment = deployment.await?;
+    let control = planes.control.handle().clone();
+    let sight = past::sight(settings, &deployment, Arc::clone(&observer), control)?;
+    let pulse_off = past::pulse_is_off(settings, deployment.has_credentials()).unwrap_or("on");
     let credential_settings = credential_settings(&settings.auth, &settings.limits, &deployment)?;
     let connector = connector(settings, &deployment, &nonces)?;
     let topology = Topology::start(
@@ -428,7 +474,12 @@ async fn wire(
         reply_budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
         draining: draining_seen,
     });
-    Ok((shared, draining))
+    Ok(Wired {
+        shared,
+        sight,
+        pulse_off,
+        draining,
+    })
 }
 
 fn connector(

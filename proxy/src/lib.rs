@@ -16,6 +16,7 @@
 //! | [`pool`] | one server's connections, a pool a user |
 //! | [`connection`] | one connection to a server: establish, control commands |
 //! | [`limits`], [`pins`] | what is refused; what must stay put |
+//! | [`sight`], [`pulse`] | what can be told of the past; what servers say of themselves |
 //! | [`observe`] | what is counted: metrics, tables, the observation of an operation |
 //! | [`command`], [`history`] | what a message asks and a reply says; distributions |
 //! | [`wire`], [`shape`], [`auth`] | bytes and messages; fingerprints; SCRAM: they know nothing else of ours |
@@ -37,6 +38,8 @@ pub mod mongod;
 pub mod observe;
 pub mod pins;
 pub mod pool;
+pub mod pulse;
 pub mod shape;
+pub mod sight;
 pub mod topology;
 pub mod wire;

@@ -31,11 +31,11 @@ pub(super) fn sort_shapes(rows: &mut [ShapeRow], key: &str) -> Option<()> {
     Some(())
 }
 
-fn millis(duration: Duration) -> f64 {
+pub(super) fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-fn since_epoch(time: SystemTime) -> f64 {
+pub(super) fn since_epoch(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs_f64()
@@ -87,15 +87,6 @@ pub(super) fn shape(row: &ShapeRow) -> Value {
         "first_seen": since_epoch(row.first_seen),
         "last_seen": since_epoch(row.last_seen),
     })
-}
-
-pub(super) fn shape_in_full(row: &ShapeRow) -> Value {
-    let mut value = shape(row);
-    if let Some(fields) = value.as_object_mut() {
-        let durations = &row.sums.figures.durations;
-        fields.insert("distribution".to_owned(), distribution(durations));
-    }
-    value
 }
 
 pub(super) fn distribution(distribution: &Distribution) -> Value {

@@ -1,12 +1,13 @@
 //! The window: metrics, health and the JSON API over HTTP. Reads snapshots, changes nothing but to drain.
 
 mod json;
+mod past;
 
 use std::{fmt, io, sync::Arc, time::SystemTime};
 
 use axum::{
     Json, Router,
-    extract::{Path, Query, Request, State},
+    extract::{Query, Request, State},
     http::{StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
@@ -19,7 +20,7 @@ use tokio::{net::TcpListener, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
-use crate::{observe::Observer, topology::Topology};
+use crate::{observe::Observer, sight::Sight, topology::Topology};
 
 /// Requests served at a time; others wait. A scrape costs milliseconds and must not multiply.
 const MAX_REQUESTS: usize = 8;
@@ -34,6 +35,10 @@ const MAX_LIMIT: usize = 10_000;
 pub struct Window {
     /// Where everything is counted.
     pub observer: Arc<Observer>,
+    /// The past.
+    pub sight: Arc<Sight>,
+    /// Why servers are not asked for their state, where they are not.
+    pub pulse_off: &'static str,
     /// The deployment.
     pub topology: Arc<Topology>,
     /// When draining ends, once it has begun.
@@ -70,8 +75,12 @@ pub async fn serve(
     let protected = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
-        .route("/api/v1/shapes", get(shapes))
-        .route("/api/v1/shapes/{id}", get(shape))
+        .route("/api/v1/shapes", get(past::shapes))
+        .route("/api/v1/shapes/{id}", get(past::shape))
+        .route("/api/v1/timeline", get(past::timeline))
+        .route("/api/v1/changes", get(past::changes))
+        .route("/api/v1/stalls", get(past::stalls))
+        .route("/api/v1/report", get(past::report))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
@@ -139,6 +148,10 @@ async fn metrics(State(window): State<Arc<Window>>) -> impl IntoResponse {
 }
 
 async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
+    Json(status_value(&window))
+}
+
+fn status_value(window: &Window) -> Value {
     let snapshot = window.topology.snapshot();
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&crate::pool::Snapshot) -> usize| pools.iter().map(part).sum::<usize>();
@@ -148,7 +161,7 @@ async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
         .iter()
         .map(|(_, sums)| sums.outcomes.iter().sum::<u64>())
         .sum();
-    Json(json!({
+    json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": window.started_at.elapsed().unwrap_or_default().as_secs(),
         "mode": window.mode,
@@ -164,12 +177,17 @@ async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
             "in_use": sum(|p| p.in_use),
         },
         "wait_queue": sum(|p| p.wait_queue),
-    }))
+        "history": { "on": window.sight.is_on(), "bytes": window.sight.size().bytes },
+    })
+}
+
+/// The answer to what cannot be asked.
+fn refused(why: String) -> (StatusCode, String) {
+    (StatusCode::BAD_REQUEST, why + "\n")
 }
 
 #[derive(Deserialize)]
 struct Listing {
-    sort: Option<String>,
     limit: Option<usize>,
 }
 
@@ -179,39 +197,17 @@ impl Listing {
     }
 }
 
-async fn shapes(
-    State(window): State<Arc<Window>>,
-    Query(listing): Query<Listing>,
-) -> Result<Json<Value>, (StatusCode, &'static str)> {
-    let mut rows = window.observer.shapes();
-    let sort = listing.sort.as_deref().unwrap_or("total_time");
-    json::sort_shapes(&mut rows, sort).ok_or((
-        StatusCode::BAD_REQUEST,
-        "sort by total_time, count, errors, bytes, documents or p99\n",
-    ))?;
-    rows.truncate(listing.limit());
-    Ok(Json(
-        json!({ "shapes": rows.iter().map(json::shape).collect::<Vec<_>>() }),
-    ))
-}
-
-async fn shape(
-    State(window): State<Arc<Window>>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, StatusCode> {
-    let rows = window.observer.shapes();
-    let row = rows.iter().find(|row| row.shape.id.to_string() == id);
-    row.map(|row| Json(json::shape_in_full(row)))
-        .ok_or(StatusCode::NOT_FOUND)
-}
-
 async fn pools(State(window): State<Arc<Window>>) -> Json<Value> {
+    Json(pools_value(&window))
+}
+
+fn pools_value(window: &Window) -> Value {
     let snapshot = window.topology.snapshot();
     let pools = snapshot
         .pools
         .iter()
         .map(|pool| json::pool(pool.address(), &pool.snapshot()));
-    Json(json!({ "pools": pools.collect::<Vec<_>>() }))
+    json!({ "pools": pools.collect::<Vec<_>>() })
 }
 
 async fn topology(State(window): State<Arc<Window>>) -> Json<Value> {
@@ -227,12 +223,16 @@ async fn clients(State(window): State<Arc<Window>>, Query(listing): Query<Listin
 }
 
 async fn storms(State(window): State<Arc<Window>>) -> Json<Value> {
+    Json(storms_value(&window))
+}
+
+fn storms_value(window: &Window) -> Value {
     let storms = window.observer.storms();
-    Json(json!({
+    json!({
         "active": storms.first().is_some_and(|storm| storm.ended_at.is_none()),
         "learning": window.observer.learns_what_is_usual(),
         "storms": storms.iter().map(json::storm).collect::<Vec<_>>(),
-    }))
+    })
 }
 
 async fn drain(State(window): State<Arc<Window>>) -> StatusCode {

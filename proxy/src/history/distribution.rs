@@ -142,6 +142,14 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         self.max()
     }
 
+    /// How many were longer, by whole buckets.
+    pub fn longer_than(&self, duration: Duration) -> u64 {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = finest_bucket_of(ns) / (FINEST / PER_OCTAVE);
+        let longer = self.buckets().filter(|(other, _)| *other > bucket);
+        longer.map(|(_, count)| count).sum()
+    }
+
     /// The buckets that are not empty, by number and count, ascending.
     pub fn buckets(&self) -> impl ExactSizeIterator<Item = (usize, u64)> + '_ {
         let pairs = self.buckets.iter().zip(&self.counts);

@@ -46,6 +46,23 @@ pub struct Turnover {
     pub unnamed: Vec<u32>,
 }
 
+impl Turnover {
+    /// Appends what happened later.
+    pub fn merge(&mut self, later: Self) {
+        // What came and went meanwhile need not be told.
+        for key in later.dropped {
+            let before = self.added.len();
+            self.added.retain(|frame| (frame.tier, frame.start) != key);
+            if self.added.len() == before {
+                self.dropped.push(key);
+            }
+        }
+        self.added.extend(later.added);
+        self.named.extend(later.named);
+        self.unnamed.extend(later.unnamed);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Tier {
     frames: VecDeque<Frame>,

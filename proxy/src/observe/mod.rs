@@ -15,6 +15,8 @@ mod observation;
 mod registry;
 mod servers;
 mod sketch;
+mod slow;
+mod slow_log;
 mod storms;
 mod sums;
 
@@ -46,6 +48,7 @@ pub use self::{
     observation::{OUTCOMES, Observation, Origin, Outcome, PHASES, Phase},
     registry::{Level, Namespace, OTHER, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
+    slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     storms::{Crowd, Departure, Names, Stage, Storm},
     sums::{NamespaceIndex, NamespaceSums, Place, ServerIndex, ServerSums, ShapeIndex, ShapeSums},
 };
@@ -102,6 +105,7 @@ pub struct Observer {
     collected: Mutex<Collected>,
     servers: Mutex<Vec<Arc<str>>>,
     settings: Settings,
+    slow_log: Option<SlowLog>,
     clients: Mutex<HashMap<i32, ClientRow>>,
     next_client: AtomicI32,
     storms: Mutex<Storms>,
@@ -115,11 +119,11 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// Counts as told.
+    /// Counts as told, and logs what is slow.
     ///
     /// # Errors
     /// [`ObserveError`] if the exporter refuses its own buckets.
-    pub fn new(settings: Settings) -> Result<Self, ObserveError> {
+    pub fn new(settings: Settings, slow_log: Option<SlowLog>) -> Result<Self, ObserveError> {
         Ok(Self {
             exporter: Arc::new(Exporter::new(None)?),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -128,6 +132,7 @@ impl Observer {
             collected: Mutex::new(Collected::new()?),
             servers: Mutex::default(),
             settings,
+            slow_log,
             clients: Mutex::default(),
             next_client: AtomicI32::new(1),
             storms: Mutex::default(),

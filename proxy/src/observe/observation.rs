@@ -8,6 +8,7 @@ use crate::command::ReplyFacts;
 
 use super::{
     Observer,
+    slow::Sender,
     sums::{Place, Record, ServerIndex, ShapeIndex},
 };
 
@@ -152,6 +153,7 @@ pub struct Observation<'a> {
     since: Instant,
     began: Instant,
     cursor_opened_at: Option<Instant>,
+    sender: Sender<'a>,
 }
 
 impl<'a> Observation<'a> {
@@ -184,6 +186,7 @@ impl<'a> Observation<'a> {
             since: now,
             began: now,
             cursor_opened_at: None,
+            sender: Sender::default(),
         }
     }
 
@@ -194,6 +197,7 @@ impl<'a> Observation<'a> {
         again.record.server = self.record.server;
         again.record.is_awaiting = self.record.is_awaiting;
         again.cursor_opened_at = self.cursor_opened_at;
+        again.sender = self.sender;
         again
     }
 
@@ -245,6 +249,11 @@ impl<'a> Observation<'a> {
         })
     }
 
+    /// This client sent it, by number; the body of its command may appear in the slow log.
+    pub fn sent_by(&mut self, client: i32, command: Option<&'a [u8]>) {
+        self.sender = Sender { client, command };
+    }
+
     /// It is sent to this server.
     pub fn sent_to(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
@@ -281,5 +290,6 @@ impl Drop for Observation<'_> {
             self.observer.client_gone(self.phase);
         }
         self.observer.record(&self.record);
+        self.observer.log_if_slow(&self.record, self.sender);
     }
 }

@@ -179,6 +179,7 @@ impl Registry {
         let mut place = Place {
             namespace: NamespaceIndex(index),
             shape: None,
+            id: fingerprint.shape,
             folded: None,
         };
         if counts_shapes {
@@ -188,7 +189,7 @@ impl Registry {
                 serial,
             });
             let is_its_own = self.by_id.get(&fingerprint.shape) == Some(&serial);
-            place.folded = (!is_its_own).then_some((fingerprint.shape, fingerprint.coarse));
+            place.folded = (!is_its_own).then_some(fingerprint.coarse);
         }
         place
     }
@@ -580,10 +581,10 @@ mod tests {
             sums.figures.count += 1;
             sums.figures.durations.record(time);
             self.recorded += 1;
-            if let Some((id, coarse)) = place.folded {
+            if let Some(coarse) = place.folded {
                 let none = Duration::ZERO;
                 self.folded
-                    .entry(id)
+                    .entry(place.id)
                     .or_insert(Folded { coarse, time: none })
                     .time += time;
             }

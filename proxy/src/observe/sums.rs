@@ -40,8 +40,10 @@ pub struct Place {
     pub(super) namespace: NamespaceIndex,
     /// Its shape's row, if shapes are counted.
     pub(super) shape: Option<ShapeIndex>,
-    /// Its shape and coarse shape, if the row is one level up.
-    pub(super) folded: Option<(ShapeId, ShapeId)>,
+    /// Its shape.
+    pub(super) id: ShapeId,
+    /// Its coarse shape, if the row is one level up.
+    pub(super) folded: Option<ShapeId>,
 }
 
 /// Time of a shape without a row.
@@ -165,9 +167,10 @@ impl Sums {
     }
 
     fn note_folded(&mut self, record: &Record, total: Duration) {
-        let Some((id, coarse)) = record.place.folded else {
+        let Some(coarse) = record.place.folded else {
             return;
         };
+        let id = record.place.id;
         let is_full = self.folded.len() >= FOLDED_SHAPES;
         if !is_full || self.folded.contains_key(&id) {
             let time = Duration::ZERO;

@@ -86,6 +86,11 @@ impl DeploymentOptions {
         })
     }
 
+    /// What the string says, for clients of the service account.
+    pub fn client_options(&self) -> ClientOptions {
+        (*self.written).clone()
+    }
+
     /// Whether the string names a user: the service account.
     pub fn has_credentials(&self) -> bool {
         self.written.credential.is_some()

@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn no_more_of_a_command_is_made_to_json_than_is_shown() {
         let command =
-            bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5_i64 } };
+            bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5 } };
         let all = values_of(&command, usize::MAX);
         assert!(
             all.starts_with(r#"{"find":"c","filter":{"name":"ßß"#),

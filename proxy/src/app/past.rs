@@ -1,0 +1,99 @@
+//! Wires what looks back: history, pulse, slow log.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use seawall_config as config;
+use tokio::{runtime::Handle, time::sleep};
+
+use super::StartError;
+use crate::{
+    observe::{Observer, SlowLog, SlowLogSettings},
+    pulse::{self, Pulse},
+    sight::{self, Sight},
+    topology::{DeploymentOptions, Topology},
+};
+
+/// After a second's beginning: what ended in the second before has been counted by then.
+const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
+
+pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
+    let Some(log) = &settings.slow_log else {
+        return Ok(None);
+    };
+    let started = SlowLog::start(SlowLogSettings {
+        threshold: log.threshold,
+        shape_thresholds: log.shape_thresholds.clone(),
+        sample_percent: log.sample_percent,
+        file: log.file.clone(),
+        max_lines_per_second: log.max_lines_per_second,
+        redact: log.redact,
+        max_command_bytes: log.max_command_bytes,
+    });
+    started.map(Some).map_err(StartError::SlowLog)
+}
+
+pub(super) fn sight(
+    settings: &config::Settings,
+    deployment: &DeploymentOptions,
+    observer: Arc<Observer>,
+    runtime: Handle,
+) -> Result<Arc<Sight>, StartError> {
+    let history = &settings.history;
+    let pulse = pulse_is_off(settings, deployment.has_credentials())
+        .is_none()
+        .then(|| {
+            let settings = pulse::Settings {
+                interval: settings.pulse.interval,
+                timeout: settings.pulse.timeout,
+            };
+            Pulse::new(deployment.client_options(), settings, runtime)
+        });
+    let settings = sight::Settings {
+        is_on: history.enabled,
+        directory: history.directory.as_deref(),
+        max_bytes: history.memory_bytes,
+        max_shapes: history.max_series_shapes.get(),
+    };
+    let sight = Sight::open(observer, settings, pulse, SystemTime::now())?;
+    Ok(Arc::new(sight))
+}
+
+/// Why servers are not asked for their state, if they are not.
+pub(super) fn pulse_is_off(
+    settings: &config::Settings,
+    has_credentials: bool,
+) -> Option<&'static str> {
+    if !settings.history.enabled {
+        Some("off: history.enabled")
+    } else if !settings.pulse.enabled {
+        Some("off: pulse.enabled")
+    } else if !has_credentials {
+        Some("off: no service account")
+    } else {
+        None
+    }
+}
+
+/// Tells the past of each second, soon after it.
+pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
+    loop {
+        let now = SystemTime::now();
+        let into_second = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = Duration::from_secs(1)
+            .saturating_sub(Duration::from_nanos(into_second.subsec_nanos().into()));
+        sleep(left + AFTER_THE_SECOND).await;
+        let servers = &topology.snapshot().description.servers;
+        let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
+        sight.set_servers(&addresses);
+        let now = SystemTime::now();
+        sight.tick(now);
+        if sight.is_due(now) {
+            let sight = Arc::clone(&sight);
+            // A file that cannot be written is told of there; the next look comes in any case.
+            drop(tokio::task::spawn_blocking(move || sight.write()).await);
+        }
+    }
+}

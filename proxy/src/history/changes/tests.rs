@@ -1,0 +1,356 @@
+use super::*;
+
+const SEEDS: u64 = 40;
+
+/// A linear congruential generator (Knuth's MMIX).
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn of(seed: u64) -> Self {
+        // Neighbouring seeds would begin alike.
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
+    }
+
+    fn unit(&mut self) -> f64 {
+        self.0 = (self.0)
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        float(self.0 >> 11) / float(1 << 53)
+    }
+
+    pub(super) fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Load {
+    number: u64,
+    per_second: f64,
+    median_ms: f64,
+    sigma: f64,
+    reply_bytes: u64,
+    documents: u64,
+}
+
+impl Load {
+    fn figures(&self, random: &mut Random, seconds: f64, drift: f64) -> Figures {
+        let expected = self.per_second * seconds;
+        // Bursts: twice the deviation of independent operations.
+        let count = (expected + 2.0 * expected.sqrt() * random.normal()).max(0.0);
+        let tail = random.between(1.0, 5.0);
+        let mut figures = Figures::default();
+        for _ in 0..u64::try_from(whole_number(count)).unwrap() {
+            let is_tail = random.unit() < 0.05;
+            let ms = self.median_ms * drift * (self.sigma * random.normal()).exp();
+            let ms = if is_tail { ms * tail } else { ms };
+            figures
+                .durations
+                .record(Duration::from_secs_f64(ms / 1_000.0));
+            figures.count += 1;
+            figures.request_bytes += 200;
+            figures.reply_bytes += self.reply_bytes / 2 + whole(random, self.reply_bytes);
+            figures.documents += self.documents;
+        }
+        figures
+    }
+}
+
+fn whole(random: &mut Random, most: u64) -> u64 {
+    u64::try_from(whole_number(random.unit() * float(most))).unwrap()
+}
+
+fn label(number: u64) -> Arc<Label> {
+    Arc::new(Label::Shape {
+        id: format!("{number:016x}").into(),
+        command: "find".into(),
+        db: "shop".into(),
+        collection: "orders".into(),
+        text: format!("{{a{number}: ?}}").into(),
+    })
+}
+
+/// Thirty shapes, some a hundred times as frequent or as slow as others.
+fn thirty() -> Vec<Load> {
+    (0..30_u32)
+        .map(|number| Load {
+            number: u64::from(number),
+            per_second: 40.0 / f64::from(number + 1),
+            median_ms: 0.3 * 1.16_f64.powi(i32::try_from(number * 7 % 30).unwrap()),
+            sigma: 0.2 + f64::from(number % 5) * 0.2,
+            reply_bytes: 400,
+            documents: 1,
+        })
+        .collect()
+}
+
+fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
+    // A machine that is a third slower or faster now than then.
+    let drift = random.between(0.7, 1.3);
+    let mut period = Period {
+        length: Duration::from_secs_f64(seconds),
+        ..Period::default()
+    };
+    let mut all = Figures::default();
+    for load in loads {
+        let figures = load.figures(random, seconds, drift);
+        if figures.count > 0 {
+            all.merge(&figures);
+            period.series.insert(label(load.number), figures);
+        }
+    }
+    period.series.insert(Arc::new(Label::Whole), all);
+    period
+}
+
+/// What is found between thirty shapes and what `change` makes of them.
+fn found(seed: u64, change: impl Fn(&mut Vec<Load>)) -> Vec<Change> {
+    let mut random = Random::of(seed);
+    let before = period(&mut random, &thirty(), 60.0);
+    let mut loads = thirty();
+    change(&mut loads);
+    let now = period(&mut random, &loads, 60.0);
+    compare(&before, &now)
+}
+
+fn kinds(changes: &[Change]) -> Vec<(Arc<Label>, ChangeKind)> {
+    let kinds = changes.iter().map(|c| (Arc::clone(&c.label), c.kind));
+    kinds.collect()
+}
+
+pub(super) fn alike(count: u64, ms: f64) -> Figures {
+    let mut figures = Figures {
+        count,
+        ..Figures::default()
+    };
+    (0..count).for_each(|_| figures.durations.record(Duration::from_secs_f64(ms / 1e3)));
+    figures
+}
+
+/// A minute of shapes of equal durations, numbered from 0.
+fn minute(shapes: &[(u64, f64)]) -> Period {
+    let series = (0..).zip(shapes).filter(|(_, (count, _))| *count > 0);
+    Period {
+        length: Duration::from_mins(1),
+        series: series
+            .map(|(number, (count, ms))| (label(number), alike(*count, *ms)))
+            .collect(),
+    }
+}
+
+#[test]
+fn noise_is_no_change() {
+    for seed in 0..SEEDS {
+        let changes = found(seed, |_| {});
+        assert_eq!(changes, [], "seed {seed}");
+    }
+}
+
+#[test]
+fn an_index_dropped_under_thirty_shapes_is_found_alone() {
+    for seed in 0..SEEDS {
+        let dropped = usize::try_from(seed % 12).unwrap();
+        let changes = found(seed, |loads| {
+            loads[dropped].median_ms *= 5.0;
+        });
+        let expected = [(label(seed % 12), ChangeKind::Slower)];
+        assert_eq!(kinds(&changes), expected, "seed {seed}");
+        let Change { ratio, effect, .. } = changes[0];
+        assert!((2.0..13.0).contains(&ratio), "{ratio}");
+        assert!((0.75..=1.0).contains(&effect), "{effect}");
+        assert!(changes[0].cost_per_second > Duration::ZERO);
+    }
+}
+
+#[test]
+fn one_millisecond_to_five_is_found_after_a_minute_of_two_operations_a_second() {
+    for seed in 0..SEEDS {
+        let mut random = Random::of(seed);
+        let mut loads = thirty();
+        let rare = loads.last_mut().unwrap();
+        (rare.per_second, rare.median_ms, rare.sigma) = (2.0, 1.0, 0.7);
+        let before = period(&mut random, &loads, 60.0);
+        loads.last_mut().unwrap().median_ms = 5.0;
+        let changes = compare(&before, &period(&mut random, &loads, 60.0));
+        assert_eq!(kinds(&changes), [(label(29), ChangeKind::Slower)]);
+    }
+}
+
+#[test]
+fn an_index_added_is_found() {
+    for seed in 0..SEEDS {
+        let changes = found(seed, |loads| loads[4].median_ms /= 8.0);
+        assert_eq!(kinds(&changes), [(label(4), ChangeKind::Faster)], "{seed}");
+        assert!(changes[0].effect < 0.3 && changes[0].ratio < 0.5);
+        assert_eq!(changes[0].cost_per_second, Duration::ZERO);
+    }
+}
+
+#[test]
+fn what_all_shapes_do_together_is_said_of_the_whole() {
+    let whole = |kind| vec![(Arc::new(Label::Whole), kind)];
+    for seed in 0..SEEDS {
+        let twice = found(seed, |loads| {
+            loads.iter_mut().for_each(|load| load.per_second *= 2.0);
+        });
+        assert_eq!(twice, [], "seed {seed}");
+        let often = found(seed, |loads| {
+            loads.iter_mut().for_each(|load| load.per_second *= 5.0);
+        });
+        assert_eq!(kinds(&often), whole(ChangeKind::MoreFrequent));
+        let slow = found(seed, |loads| {
+            loads.iter_mut().for_each(|load| load.median_ms *= 8.0);
+        });
+        assert_eq!(kinds(&slow), whole(ChangeKind::Slower));
+    }
+}
+
+#[test]
+fn a_shape_that_stands_out_comes_before_the_whole() {
+    let changes = found(3, |loads| {
+        loads.iter_mut().for_each(|load| load.median_ms *= 6.0);
+        loads[7].median_ms *= 6.0;
+    });
+    let expected = [
+        (label(7), ChangeKind::Slower),
+        (Arc::new(Label::Whole), ChangeKind::Slower),
+    ];
+    assert_eq!(kinds(&changes), expected);
+}
+
+#[test]
+fn a_deploy_brings_and_takes_shapes() {
+    for seed in 0..SEEDS {
+        let changes = found(seed, |loads| {
+            let mut new = loads.remove(2);
+            (new.number, new.median_ms) = (77, 9.0);
+            loads.push(new);
+        });
+        let expected = [(label(77), ChangeKind::New), (label(2), ChangeKind::Gone)];
+        assert_eq!(kinds(&changes), expected, "seed {seed}");
+        assert_eq!((changes[0].before.count, changes[1].now.count), (0, 0));
+        assert!(changes.iter().all(|c| c.ratio.is_finite()));
+    }
+}
+
+#[test]
+fn one_shape_more_or_less_frequent_is_found() {
+    for seed in 0..SEEDS {
+        let changes = found(seed, |loads| {
+            loads[3].per_second *= 6.0;
+            loads[0].per_second /= 6.0;
+        });
+        let mut kinds = kinds(&changes);
+        kinds.sort();
+        let expected = [
+            (label(0), ChangeKind::LessFrequent),
+            (label(3), ChangeKind::MoreFrequent),
+        ];
+        assert_eq!(kinds, expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn heavier_operations_are_found() {
+    let changes = found(5, |loads| {
+        (loads[1].reply_bytes, loads[1].documents) = (4_000, 10);
+    });
+    let kinds = kinds(&changes);
+    let expected = [ChangeKind::HeavierReplies, ChangeKind::MoreDocuments];
+    assert_eq!(kinds, expected.map(|kind| (label(1), kind)));
+    assert!((8.0..12.0).contains(&changes[0].ratio), "{changes:?}");
+}
+
+#[test]
+fn too_little_says_nothing() {
+    let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
+    let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
+    // Before, now: few operations, a small ratio, a small difference, a few more, a few new ones.
+    let cases = [
+        ((29, 1.0), (500, 9.0)),
+        ((500, 1.0), (500, 1.4)),
+        ((500, 0.02), (500, 0.1)),
+        ((10, 1.0), (35, 1.0)),
+        ((0, 1.0), (29, 9.0)),
+    ];
+    for (before, now) in cases {
+        let now = (now.0.min(before.0.max(40) * 2), now.1);
+        assert_eq!(compare(&with(before), &with(now)), [], "{before:?} {now:?}");
+    }
+}
+
+#[test]
+fn without_others_a_drift_is_not_taken_for_a_change() {
+    let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
+    let before = minute(&[(500, 1.0)]);
+    assert_eq!(compare(&before, &slow), []);
+    let changes = compare(&before, &slower);
+    assert_eq!(kinds(&changes), [(label(0), ChangeKind::Slower)]);
+}
+
+#[test]
+fn nothing_is_compared_with_nothing() {
+    let some = minute(&[(500, 1.0)]);
+    let timeless = Period {
+        length: Duration::ZERO,
+        ..some.clone()
+    };
+    for empty in [Period::default(), minute(&[]), timeless] {
+        assert_eq!(compare(&empty, &some), []);
+        assert_eq!(compare(&some, &empty), []);
+    }
+}
+
+#[test]
+fn what_may_have_been_among_the_others_is_not_new() {
+    let mut before = minute(&[(500, 1.0)]);
+    let now = minute(&[(500, 1.0), (300, 1.0)]);
+    let new = [(label(1), ChangeKind::New)];
+    assert_eq!(kinds(&compare(&before, &now)), new);
+    let others = |count| alike(count, 1.0);
+    let other_shapes = Arc::new(Label::OtherShapes);
+    before.series.insert(Arc::clone(&other_shapes), others(200));
+    assert_eq!(compare(&before, &now), []);
+    assert_eq!(compare(&now, &before), []);
+    before.series.insert(other_shapes, others(20));
+    assert_eq!(kinds(&compare(&before, &now)), new);
+}
+
+#[test]
+fn a_short_baseline_knows_nothing_new() {
+    let mut before = minute(&[(500, 1.0)]);
+    before.length = Duration::from_secs(10);
+    assert_eq!(compare(&before, &minute(&[(3_000, 1.0), (3_000, 1.0)])), []);
+}
+
+#[test]
+fn the_costliest_comes_first_and_savings_last() {
+    let before = minute(&[(100, 9.0), (100, 1.0), (100, 1.0), (100, 1.0), (100, 1.0)]);
+    let now = minute(&[(100, 1.0), (100, 4.0), (100, 8.0), (100, 1.0), (100, 1.0)]);
+    let labels: Vec<_> = (compare(&before, &now).into_iter())
+        .map(|change| change.label)
+        .collect();
+    assert_eq!(labels, [label(2), label(1), label(0)]);
+}
+
+#[test]
+fn kinds_have_the_names_of_the_api() {
+    let names = [
+        (ChangeKind::New, "new"),
+        (ChangeKind::Gone, "gone"),
+        (ChangeKind::Slower, "slower"),
+        (ChangeKind::Faster, "faster"),
+        (ChangeKind::MoreFrequent, "more_frequent"),
+        (ChangeKind::LessFrequent, "less_frequent"),
+        (ChangeKind::HeavierRequests, "heavier_requests"),
+        (ChangeKind::HeavierReplies, "heavier_replies"),
+        (ChangeKind::MoreDocuments, "more_documents"),
+    ];
+    for (kind, name) in names {
+        assert_eq!(kind.as_str(), name);
+    }
+}

@@ -1,0 +1,342 @@
+//! What stalls: times in which operations wait far longer than usual, whether they recur, and what moved on the server.
+//!
+//! [`StallDetector`] is fed a second at a time. An operation counts in the second in which it *ended*: a server that
+//! stands still for 2 s shows as seconds in which nothing ends, then one in which operations end that took up to 2 s.
+//! So an episode starts the longest duration before the end of its first slow second.
+//!
+//! What is usual is learned from the seconds outside of episodes: the median of their 99th percentiles, and how far
+//! these spread upwards. What lasts for minutes is no episode any more but usual.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{Distribution, PHASES};
+
+mod moved;
+mod recurrence;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    moved::{Moved, Sample, moved, unanswered},
+    recurrence::{Recurrence, recurrence},
+};
+
+/// What ended in one second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beat {
+    /// How long operations took.
+    pub durations: Distribution,
+    /// What each phase came to.
+    pub phases: [Duration; PHASES],
+    /// The end of this second, in seconds since the epoch.
+    pub at: u64,
+}
+
+/// A time in which operations waited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Episode {
+    /// In seconds since the epoch; up to one second late, since operations end within a second.
+    pub started_at: f64,
+    /// From the start to the end of the last second in which slow operations ended.
+    pub length: Duration,
+    /// Operations that waited.
+    pub operations: u64,
+    /// How long these took together, to within 4.4 %.
+    pub waited: Duration,
+    /// The phase that took most of the additional time.
+    pub phase: usize,
+    /// The usual 99th percentile.
+    pub usual: Duration,
+    /// The longest operation.
+    pub worst: Duration,
+}
+
+/// Watches one series, a second at a time.
+#[derive(Clone, Debug, Default)]
+pub struct StallDetector {
+    /// Logarithms of the 99th percentile in seconds, of the last calm seconds with operations.
+    p99s: VecDeque<f64>,
+    /// Operations in each of the last calm seconds.
+    counts: VecDeque<u64>,
+    /// Operations in each of the last seconds, calm or not.
+    recent: VecDeque<u64>,
+    /// Usual seconds an operation spends in each phase.
+    phases: [f64; PHASES],
+    open: Option<Open>,
+}
+
+/// Calm seconds from which the usual is told.
+const MEMORY: usize = 120;
+
+/// Seconds with operations without which it is not known.
+const LEARNING: usize = 20;
+
+/// Seconds that a stall is looked for to have held operations up.
+const RECENT: usize = 60;
+
+/// How many times the usual 99th percentile an operation must take to be slow.
+const FACTOR: f64 = 5.0;
+
+/// Spreads (upward standard deviations of its logarithm) by which it must exceed it too.
+const SPREADS: f64 = 4.0;
+
+/// What is faster is never slow.
+const FLOOR_SECONDS: f64 = 0.02;
+
+/// The share of the limit under which an episode's operations must stay for it to end.
+const CALM_SHARE: f64 = 0.5;
+
+/// Slow operations in a second that make a stall.
+const SEVERAL: u64 = 5;
+
+/// One in so many operations of the second must be slow for it, …
+const SEVERAL_OF: u64 = 50;
+
+/// … or the operations since the start must fall below this share of the usual.
+const FALLEN_SHARE: f64 = 0.7;
+
+/// Fewer slow operations make a stall if they took this long, …
+const NOTABLE_SECONDS: f64 = 0.25;
+
+/// … and so many times the usual, …
+const NOTABLE_FACTOR: f64 = 10.0;
+
+/// … and so many times what makes an operation slow, …
+const NOTABLE_LIMITS: f64 = 2.0;
+
+/// … and if they are one in so many of the operations since the start: one among hundreds is an outlier.
+const FEW_OF: u64 = 10;
+
+/// Calm seconds that end an episode.
+const QUIET: u32 = 5;
+
+/// What lasts longer is usual from now on.
+const LASTING_SECONDS: f64 = 120.0;
+
+impl StallDetector {
+    /// Takes in one more second, and gives the episode that has ended with it, if one has.
+    pub fn second(&mut self, beat: &Beat) -> Option<Episode> {
+        push(&mut self.recent, beat.durations.count(), RECENT);
+        let Some(usual) = self.usual() else {
+            self.learn(beat);
+            return None;
+        };
+        let limit = match self.open {
+            None => usual.limit,
+            Some(_) => FLOOR_SECONDS.max(usual.limit * CALM_SHARE),
+        };
+        match (self.slow(beat, &usual, limit), &mut self.open) {
+            (None, None) => {
+                self.learn(beat);
+                return None;
+            }
+            (Some(slow), open) => {
+                open.get_or_insert_with(|| Open::at(beat))
+                    .add(beat, &slow, &self.phases)
+            }
+            (None, Some(open)) => open.quiet += 1,
+        }
+        self.end(beat, &usual)
+    }
+
+    /// Whether too little has been seen to know what is usual.
+    pub fn is_learning(&self) -> bool {
+        self.p99s.len() < LEARNING
+    }
+
+    fn end(&mut self, beat: &Beat, usual: &Usual) -> Option<Episode> {
+        let open = self.open.as_ref()?;
+        let is_lasting = float(beat.at) - open.started_at > LASTING_SECONDS;
+        if open.quiet < QUIET && !is_lasting {
+            return None;
+        }
+        let episode = open.episode(usual);
+        self.open = None;
+        if is_lasting {
+            self.p99s.clear();
+            self.counts.clear();
+        }
+        episode
+    }
+
+    fn usual(&self) -> Option<Usual> {
+        if self.is_learning() {
+            return None;
+        }
+        let p99s: Vec<f64> = self.p99s.iter().copied().collect();
+        let median = rank(&p99s, 2, 4);
+        // The upward spread alone counts: durations have a long tail, and none below zero.
+        let deviation = (rank(&p99s, 3, 4) - median) * 1.4826;
+        let factor = FACTOR.max((SPREADS * deviation).exp());
+        let counts: Vec<f64> = self.counts.iter().map(|count| float(*count)).collect();
+        Some(Usual {
+            p99: median.exp(),
+            limit: FLOOR_SECONDS.max(median.exp() * factor),
+            operations: rank(&counts, 2, 4),
+        })
+    }
+
+    /// The slow operations of a second, if they make a stall.
+    fn slow(&self, beat: &Beat, usual: &Usual, limit: f64) -> Option<Slow> {
+        let worst = beat.durations.max().as_secs_f64();
+        if worst < limit {
+            return None;
+        }
+        let slow = Slow::over(limit, &beat.durations);
+        let seconds = beat.durations.max().as_millis().div_ceil(1000).max(1);
+        let seconds = usize::try_from(seconds).unwrap_or(RECENT).min(RECENT);
+        let ended = self.recent.iter().rev().take(seconds).sum::<u64>();
+        let expected = usual.operations * float(u64::try_from(seconds).unwrap_or(u64::MAX));
+        let has_fallen = float(ended) < FALLEN_SHARE * expected;
+        let is_several = slow.operations >= SEVERAL
+            && (slow.operations * SEVERAL_OF >= beat.durations.count() || has_fallen);
+        let is_notable = worst >= NOTABLE_SECONDS
+            && worst >= NOTABLE_FACTOR * usual.p99
+            && worst >= NOTABLE_LIMITS * limit
+            && slow.operations * FEW_OF >= ended;
+        (is_several || is_notable).then_some(slow)
+    }
+
+    fn learn(&mut self, beat: &Beat) {
+        let count = beat.durations.count();
+        push(&mut self.counts, count, MEMORY);
+        if count == 0 {
+            return;
+        }
+        let p99 = beat.durations.quantile(0.99).max(Duration::from_nanos(1));
+        push(&mut self.p99s, p99.as_secs_f64().ln(), MEMORY);
+        let known = float(u64::try_from(self.p99s.len()).unwrap_or(u64::MAX));
+        for (usual, phase) in self.phases.iter_mut().zip(&beat.phases) {
+            *usual += (phase.as_secs_f64() / float(count) - *usual) / known;
+        }
+    }
+}
+
+/// What calm seconds are like.
+struct Usual {
+    /// The 99th percentile, in seconds.
+    p99: f64,
+    /// What takes longer is slow, in seconds.
+    limit: f64,
+    /// Operations a second.
+    operations: f64,
+}
+
+struct Slow {
+    operations: u64,
+    waited: f64,
+}
+
+impl Slow {
+    fn over(limit: f64, durations: &Distribution) -> Self {
+        let mut slow = Self {
+            operations: 0,
+            waited: 0.0,
+        };
+        let worst = durations.max().as_secs_f64();
+        for (bucket, count) in durations.buckets() {
+            let (lower, upper) = Distribution::<8>::bounds_seconds(bucket);
+            let middle = (lower * upper).sqrt().min(worst);
+            if middle >= limit || (upper >= worst && worst >= limit) {
+                slow.operations += count;
+                slow.waited += middle * float(count);
+            }
+        }
+        slow
+    }
+}
+
+/// An episode that goes on.
+#[derive(Clone, Debug)]
+struct Open {
+    started_at: f64,
+    ended_at: f64,
+    operations: u64,
+    waited: f64,
+    worst: Duration,
+    /// Time beyond the usual in each phase.
+    excess: [f64; PHASES],
+    slow_seconds: u32,
+    quiet: u32,
+}
+
+impl Open {
+    fn at(beat: &Beat) -> Self {
+        Self {
+            started_at: f64::INFINITY,
+            ended_at: float(beat.at),
+            operations: 0,
+            waited: 0.0,
+            worst: Duration::ZERO,
+            excess: [0.0; PHASES],
+            slow_seconds: 0,
+            quiet: 0,
+        }
+    }
+
+    fn add(&mut self, beat: &Beat, slow: &Slow, usual: &[f64; PHASES]) {
+        let (end, longest) = (float(beat.at), beat.durations.max());
+        self.started_at = self.started_at.min(end - longest.as_secs_f64());
+        self.ended_at = end;
+        self.operations += slow.operations;
+        self.waited += slow.waited;
+        self.worst = self.worst.max(longest);
+        self.slow_seconds += 1;
+        self.quiet = 0;
+        let count = float(beat.durations.count());
+        let phases = beat.phases.iter().zip(usual);
+        for (excess, (phase, usual)) in self.excess.iter_mut().zip(phases) {
+            *excess += phase.as_secs_f64() - usual * count;
+        }
+    }
+
+    /// A short hiccup of a single second is none: every machine has them.
+    fn episode(&self, usual: &Usual) -> Option<Episode> {
+        if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
+            return None;
+        }
+        let phases = self.excess.iter().enumerate();
+        let (phase, _) = phases.fold((0, f64::NEG_INFINITY), |most, (phase, excess)| {
+            if *excess > most.1 {
+                (phase, *excess)
+            } else {
+                most
+            }
+        });
+        Some(Episode {
+            started_at: self.started_at,
+            length: seconds(self.ended_at - self.started_at),
+            operations: self.operations,
+            waited: seconds(self.waited),
+            phase,
+            usual: seconds(usual.p99),
+            worst: self.worst,
+        })
+    }
+}
+
+fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
+    if values.len() == most {
+        values.pop_front();
+    }
+    values.push_back(value);
+}
+
+/// The value that `numerator / denominator` of the values do not exceed; zero if there are none.
+fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
+    let mut values = values.to_vec();
+    let index = values.len().saturating_sub(1) * numerator / denominator;
+    if index >= values.len() {
+        return 0.0;
+    }
+    *values.select_nth_unstable_by(index, f64::total_cmp).1
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}
+
+#[expect(clippy::as_conversions, reason = "seconds and counts are within 2^53")]
+fn float(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,368 @@
+//! The history on disk, in an embedded database that survives a crash at any moment.
+//!
+//! Frames are written as they are in memory, some seconds after they were made; what a crash takes are those seconds. A
+//! file of another version, or a damaged one, is put aside under another name, and a new one is begun.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+
+use super::{
+    Label,
+    packed::{Damaged, put, take},
+    tiers::{Frame, Turnover},
+};
+
+/// The file in the configured directory.
+const FILE: &str = "history.redb";
+
+/// Of what is in the tables.
+const VERSION: u64 = 1;
+
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
+const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
+
+/// Why the history cannot be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has it open.
+    #[error("{0} is in use by another process")]
+    InUse(PathBuf),
+    /// The directory, or the file.
+    #[error("{path}: {source}")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The database refused.
+    #[error(transparent)]
+    Database(#[from] Box<redb::Error>),
+}
+
+fn database(error: impl Into<redb::Error>) -> StoreError {
+    StoreError::Database(Box::new(error.into()))
+}
+
+/// What was found on disk.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Labels by number.
+    pub labels: Vec<(u32, Label)>,
+    /// Frames.
+    pub frames: Vec<Frame>,
+    /// Where a file was put that could not be read.
+    pub put_aside: Option<PathBuf>,
+}
+
+/// The open file.
+#[derive(Debug)]
+pub struct Store(Database);
+
+impl Store {
+    /// Opens or makes the file in a directory, which is made if it is missing, and reads what is in it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(directory: &Path) -> Result<(Self, Found), StoreError> {
+        let failed = |source| StoreError::Io {
+            path: directory.to_owned(),
+            source,
+        };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let path = directory.join(FILE);
+        match Self::open_file(&path) {
+            Ok(Some((store, labels, frames))) => {
+                let found = Found {
+                    labels,
+                    frames,
+                    put_aside: None,
+                };
+                Ok((store, found))
+            }
+            Err(error @ StoreError::InUse(_)) => Err(error),
+            Ok(None) | Err(_) => {
+                let aside = directory.join(format!("{FILE}.aside"));
+                fs::rename(&path, &aside).map_err(failed)?;
+                let store = Self::create(&path)?;
+                let found = Found {
+                    put_aside: Some(aside),
+                    ..Found::default()
+                };
+                Ok((store, found))
+            }
+        }
+    }
+
+    fn create(path: &Path) -> Result<Self, StoreError> {
+        let store = Self(Database::create(path).map_err(database)?);
+        let transaction = store.0.begin_write().map_err(database)?;
+        {
+            let mut meta = transaction.open_table(META).map_err(database)?;
+            meta.insert("version", VERSION).map_err(database)?;
+            transaction.open_table(LABELS).map_err(database)?;
+            transaction.open_table(FRAMES).map_err(database)?;
+        }
+        transaction.commit().map_err(database)?;
+        Ok(store)
+    }
+
+    /// `None` if what is there is of another version, or damaged.
+    #[expect(clippy::type_complexity, reason = "taken apart by the only caller")]
+    fn open_file(path: &Path) -> Result<Option<(Self, Vec<(u32, Label)>, Vec<Frame>)>, StoreError> {
+        if !path.exists() {
+            return Ok(Some((Self::create(path)?, Vec::new(), Vec::new())));
+        }
+        let opened = match Database::open(path) {
+            Err(DatabaseError::DatabaseAlreadyOpen) => {
+                return Err(StoreError::InUse(path.to_owned()));
+            }
+            other => other.map_err(database)?,
+        };
+        let transaction = opened.begin_read().map_err(database)?;
+        let meta = transaction.open_table(META).map_err(database)?;
+        let version = meta.get("version").map_err(database)?;
+        if version.is_none_or(|version| version.value() != VERSION) {
+            return Ok(None);
+        }
+        let (mut labels, mut frames) = (Vec::new(), Vec::new());
+        let table = transaction.open_table(LABELS).map_err(database)?;
+        for entry in table.iter().map_err(database)? {
+            let (number, bytes) = entry.map_err(database)?;
+            if let Some(label) = read_label(bytes.value()) {
+                labels.push((number.value(), label));
+            }
+        }
+        let table = transaction.open_table(FRAMES).map_err(database)?;
+        for entry in table.iter().map_err(database)? {
+            let (key, bytes) = entry.map_err(database)?;
+            let (tier, start) = key.value();
+            if let Ok(frame) = read_frame(tier, start, bytes.value()) {
+                frames.push(frame);
+            }
+        }
+        drop(transaction);
+        Ok(Some((Self(opened), labels, frames)))
+    }
+
+    /// Writes what happened, all of it or nothing.
+    ///
+    /// # Errors
+    /// If the database refuses: a full disk, for instance.
+    pub fn write(&self, turnover: &Turnover) -> Result<(), StoreError> {
+        let transaction = self.0.begin_write().map_err(database)?;
+        {
+            let mut labels = transaction.open_table(LABELS).map_err(database)?;
+            for (number, label) in &turnover.named {
+                let bytes = label_bytes(label);
+                labels.insert(number, &*bytes).map_err(database)?;
+            }
+            for number in &turnover.unnamed {
+                labels.remove(number).map_err(database)?;
+            }
+            let mut frames = transaction.open_table(FRAMES).map_err(database)?;
+            for frame in &turnover.added {
+                let bytes = frame_bytes(frame);
+                frames
+                    .insert(frame_key(frame.tier, frame.start), &*bytes)
+                    .map_err(database)?;
+            }
+            for (tier, start) in &turnover.dropped {
+                frames.remove(frame_key(*tier, *start)).map_err(database)?;
+            }
+        }
+        transaction.commit().map_err(database)
+    }
+}
+
+fn frame_key(tier: usize, start: u64) -> (u8, u64) {
+    (u8::try_from(tier).unwrap_or(u8::MAX), start)
+}
+
+fn frame_bytes(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, u64::try_from(frame.labels.len()).unwrap_or(0));
+    frame
+        .labels
+        .iter()
+        .for_each(|number| put(&mut bytes, u64::from(*number)));
+    bytes.extend_from_slice(&frame.packed);
+    bytes
+}
+
+fn read_frame(tier: u8, start: u64, mut bytes: &[u8]) -> Result<Frame, Damaged> {
+    let count = take(&mut bytes)?;
+    let mut labels = Vec::new();
+    for _ in 0..count {
+        labels.push(u32::try_from(take(&mut bytes)?).map_err(|_| Damaged)?);
+    }
+    Ok(Frame {
+        tier: usize::from(tier),
+        start,
+        labels: labels.into(),
+        packed: bytes.into(),
+    })
+}
+
+fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
+    let texts: Vec<&str> = match &**label {
+        Label::Whole => vec!["whole"],
+        Label::OtherShapes => vec!["other shapes"],
+        Label::OtherNamespaces => vec!["other namespaces"],
+        Label::Server(address) => vec!["server", address],
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => vec!["namespace", command, db, collection],
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+        } => vec!["shape", id, command, db, collection, text],
+    };
+    let mut bytes = Vec::new();
+    for text in texts {
+        put(&mut bytes, u64::try_from(text.len()).unwrap_or(0));
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+fn read_label(mut bytes: &[u8]) -> Option<Label> {
+    let mut texts = Vec::new();
+    while !bytes.is_empty() {
+        let length = usize::try_from(take(&mut bytes).ok()?).ok()?;
+        let (text, rest) = bytes.split_at_checked(length)?;
+        texts.push(std::str::from_utf8(text).ok()?);
+        bytes = rest;
+    }
+    Some(match *texts {
+        ["whole"] => Label::Whole,
+        ["other shapes"] => Label::OtherShapes,
+        ["other namespaces"] => Label::OtherNamespaces,
+        ["server", address] => Label::Server(address.into()),
+        ["namespace", command, db, collection] => Label::Namespace {
+            command: command.into(),
+            db: db.into(),
+            collection: collection.into(),
+        },
+        ["shape", id, command, db, collection, text] => Label::Shape {
+            id: id.into(),
+            command: command.into(),
+            db: db.into(),
+            collection: collection.into(),
+            text: text.into(),
+        },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{super::*, *};
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = format!("seawall-history-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    fn labels() -> Vec<Arc<Label>> {
+        let shape = Label::Shape {
+            id: "00".into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: String::new().into(),
+            text: "{filter:{\u{fc}:?}}".into(),
+        };
+        let namespace = Label::Namespace {
+            command: "find".into(),
+            db: "shop".into(),
+            collection: "orders".into(),
+        };
+        let server = Label::Server("db1:27017".into());
+        [Label::Whole, server, namespace, shape]
+            .map(Arc::new)
+            .into()
+    }
+
+    fn second() -> BTreeMap<Arc<Label>, (Figures, f64)> {
+        let figures = Figures {
+            count: 3,
+            ..Figures::default()
+        };
+        let labels = labels().into_iter();
+        labels
+            .map(|label| (label, (figures.clone(), 1.0)))
+            .collect()
+    }
+
+    #[test]
+    fn a_history_is_the_same_after_a_restart() {
+        let directory = Directory::new("restart");
+        let (store, found) = Store::open(&directory.0).unwrap();
+        assert!(found.frames.is_empty() && found.put_aside.is_none());
+        let mut history = History::new(1 << 20, 10);
+        for at in 6_000..7_250 {
+            history.add(at, second());
+            store.write(&history.take_turnover()).unwrap();
+        }
+        drop(store);
+        let (_store, found) = Store::open(&directory.0).unwrap();
+        let mut again = History::new(1 << 20, 10);
+        assert_eq!(again.restore(found.labels, found.frames, 7_250), 0);
+        assert_eq!(again.period(0, 7_250), history.period(0, 7_250));
+        assert_eq!(again.period(0, 7_250).series.len(), 4);
+    }
+
+    #[test]
+    fn one_file_has_one_owner() {
+        let directory = Directory::new("owner");
+        let _store = Store::open(&directory.0).unwrap();
+        let second = Store::open(&directory.0).unwrap_err();
+        assert!(matches!(second, StoreError::InUse(_)), "{second}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_put_aside() {
+        let directory = Directory::new("aside");
+        fs::create_dir_all(&directory.0).unwrap();
+        fs::write(directory.0.join(FILE), b"no database at all").unwrap();
+        let (store, found) = Store::open(&directory.0).unwrap();
+        assert_eq!(
+            fs::read(found.put_aside.unwrap()).unwrap(),
+            b"no database at all"
+        );
+        // So is a file of another version.
+        let transaction = store.0.begin_write().unwrap();
+        transaction
+            .open_table(META)
+            .unwrap()
+            .insert("version", VERSION + 1)
+            .unwrap();
+        transaction.commit().unwrap();
+        drop(store);
+        let (_store, found) = Store::open(&directory.0).unwrap();
+        assert!(found.put_aside.is_some());
+    }
+}

@@ -1,0 +1,401 @@
+//! What is taken from a `serverStatus`: gauges as they are, totals as rates between two of them.
+//!
+//! Pure: documents and the time between them in, figures out. A field that the server does not have is
+//! left out. After a restart a total says nothing, so that there are no rates until the next document.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bson::{Bson, Document};
+
+/// The figures of one document, and of what lies between it and the one before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Values(Box<[f64]>);
+
+impl Values {
+    /// By name, without those that there are not.
+    pub(super) fn named(&self) -> BTreeMap<&'static str, f64> {
+        let of_counters = COUNTERS.iter().zip(&self.0);
+        of_counters
+            .filter(|(_, value)| !value.is_nan())
+            .map(|(counter, value)| (counter.name, *value))
+            .collect()
+    }
+}
+
+/// What one `serverStatus` says of the counters.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    process: Process,
+    /// One a counter, in their order, before totals become rates.
+    raw: Box<[Option<f64>]>,
+}
+
+impl Reading {
+    /// Reads all that is looked for; the rest of the document is not needed any more.
+    pub(super) fn of(server_status: &Document) -> Self {
+        let raw = COUNTERS.iter().map(|counter| counter.read(server_status));
+        Self {
+            process: Process::of(server_status),
+            raw: raw.collect(),
+        }
+    }
+
+    /// The figures, with rates if there is an earlier reading of the same process, `elapsed` ago.
+    pub(super) fn values(&self, before: Option<(&Self, Duration)>) -> Values {
+        let before = before.filter(|(before, elapsed)| !elapsed.is_zero() && self.follows(before));
+        let figures = COUNTERS.iter().enumerate().map(|(index, counter)| {
+            let now = self.raw.get(index).copied().flatten();
+            let value = match counter.kind {
+                Kind::Gauge | Kind::Flag | Kind::PercentOf(_) => now,
+                Kind::Total => before.and_then(|(before, elapsed)| {
+                    let earlier = before.raw.get(index).copied().flatten()?;
+                    Some((now? - earlier) / elapsed.as_secs_f64())
+                }),
+            };
+            value.unwrap_or(f64::NAN)
+        });
+        Values(figures.collect())
+    }
+
+    /// Whether it is of the same process as the one before: its clock and its totals only rise.
+    fn follows(&self, before: &Self) -> bool {
+        let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
+        let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, Kind::Total));
+        self.process.follows(&before.process)
+            && !totals.any(|(_, (now, before))| now < before && now.is_some())
+    }
+}
+
+/// Which run of a server a document is of.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    id: Option<f64>,
+    uptime_ms: Option<f64>,
+}
+
+impl Process {
+    fn of(server_status: &Document) -> Self {
+        Self {
+            id: number_at(server_status, &["pid"]),
+            uptime_ms: number_at(server_status, &["uptimeMillis"]),
+        }
+    }
+
+    fn follows(&self, before: &Self) -> bool {
+        self.id == before.id && self.uptime_ms >= before.uptime_ms
+    }
+}
+
+/// Where a figure stands in a `serverStatus`, and what is made of it.
+struct Counter {
+    name: &'static str,
+    kind: Kind,
+    /// The first that is there counts: names differ from version to version.
+    paths: &'static [Path],
+}
+
+type Path = &'static [&'static str];
+
+enum Kind {
+    /// Counts for itself.
+    Gauge,
+    /// 1 if it is not 0.
+    Flag,
+    /// A gauge, in hundredths of another one.
+    PercentOf(Path),
+    /// Rises as long as the process lives: its growth a second counts.
+    Total,
+}
+
+impl Counter {
+    fn read(&self, document: &Document) -> Option<f64> {
+        let mut found = self
+            .paths
+            .iter()
+            .filter_map(|path| number_at(document, path));
+        let number = found.next()?;
+        match self.kind {
+            Kind::Gauge | Kind::Total => Some(number),
+            Kind::Flag => Some(if number == 0.0 { 0.0 } else { 1.0 }),
+            Kind::PercentOf(whole) => {
+                let whole = number_at(document, whole).filter(|whole| *whole > 0.0)?;
+                Some(100.0 * number / whole)
+            }
+        }
+    }
+}
+
+/// The number at the end of the path; whatever else stands there is as good as nothing.
+fn number_at(document: &Document, path: &[&str]) -> Option<f64> {
+    let (last, sections) = path.split_last()?;
+    let mut inner = document;
+    for section in sections {
+        inner = inner.get_document(section).ok()?;
+    }
+    match inner.get(last)? {
+        Bson::Int32(number) => Some(f64::from(*number)),
+        Bson::Int64(number) => Some(float(*number)),
+        Bson::Double(number) => Some(*number).filter(|number| number.is_finite()),
+        Bson::Boolean(is_true) => Some(f64::from(u8::from(*is_true))),
+        _ => None,
+    }
+}
+
+#[expect(
+    clippy::as_conversions,
+    reason = "totals beyond 2^53 may lose their last digits"
+)]
+fn float(number: i64) -> f64 {
+    number as f64
+}
+
+const fn gauge(name: &'static str, paths: &'static [Path]) -> Counter {
+    Counter {
+        name,
+        kind: Kind::Gauge,
+        paths,
+    }
+}
+
+const fn total(name: &'static str, paths: &'static [Path]) -> Counter {
+    Counter {
+        name,
+        kind: Kind::Total,
+        paths,
+    }
+}
+
+const fn percent(name: &'static str, paths: &'static [Path], whole: Path) -> Counter {
+    Counter {
+        name,
+        kind: Kind::PercentOf(whole),
+        paths,
+    }
+}
+
+const CACHE_MAXIMUM: Path = &["wiredTiger", "cache", "maximum bytes configured"];
+
+/// All that is looked for. Where there are two paths, the second is that of 8.0.
+#[rustfmt::skip]
+const COUNTERS: &[Counter] = &[
+    total("checkpoint_bytes_per_second", &[&["wiredTiger", "block-manager", "bytes written for checkpoint"]]),
+    total("checkpoint_ms_per_second", &[
+        &["wiredTiger", "transaction", "transaction checkpoint total time (msecs)"],
+        &["wiredTiger", "checkpoint", "total time (msecs)"],
+    ]),
+    Counter {
+        name: "checkpoint_running",
+        kind: Kind::Flag,
+        paths: &[
+            &["wiredTiger", "transaction", "transaction checkpoint currently running"],
+            &["wiredTiger", "checkpoint", "progress state"],
+        ],
+    },
+    gauge("cache_dirty_bytes", &[&["wiredTiger", "cache", "tracked dirty bytes in the cache"]]),
+    percent("cache_dirty_percent", &[&["wiredTiger", "cache", "tracked dirty bytes in the cache"]], CACHE_MAXIMUM),
+    percent("cache_used_percent", &[&["wiredTiger", "cache", "bytes currently in the cache"]], CACHE_MAXIMUM),
+    total("cache_read_bytes_per_second", &[&["wiredTiger", "cache", "bytes read into cache"]]),
+    total("cache_written_bytes_per_second", &[&["wiredTiger", "cache", "bytes written from cache"]]),
+    total("eviction_application_pages_per_second", &[&["wiredTiger", "cache", "pages evicted by application threads"]]),
+    total("eviction_modified_pages_per_second", &[&["wiredTiger", "cache", "modified pages evicted"]]),
+    total("eviction_unmodified_pages_per_second", &[&["wiredTiger", "cache", "unmodified pages evicted"]]),
+    total("eviction_worker_pages_per_second", &[&["wiredTiger", "cache", "eviction worker thread evicting pages"]]),
+    total("eviction_application_us_per_second", &[&["wiredTiger", "thread-yield", "application thread time evicting (usecs)"]]),
+    total("cache_wait_us_per_second", &[&["wiredTiger", "thread-yield", "application thread time waiting for cache (usecs)"]]),
+    total("journal_bytes_per_second", &[&["wiredTiger", "log", "log bytes written"]]),
+    total("journal_syncs_per_second", &[&["wiredTiger", "log", "log sync operations"]]),
+    total("journal_sync_us_per_second", &[&["wiredTiger", "log", "log sync time duration (usecs)"]]),
+    gauge("read_tickets_out", &[
+        &["wiredTiger", "concurrentTransactions", "read", "out"],
+        &["queues", "execution", "read", "out"],
+    ]),
+    gauge("read_tickets_available", &[
+        &["wiredTiger", "concurrentTransactions", "read", "available"],
+        &["queues", "execution", "read", "available"],
+    ]),
+    gauge("write_tickets_out", &[
+        &["wiredTiger", "concurrentTransactions", "write", "out"],
+        &["queues", "execution", "write", "out"],
+    ]),
+    gauge("write_tickets_available", &[
+        &["wiredTiger", "concurrentTransactions", "write", "available"],
+        &["queues", "execution", "write", "available"],
+    ]),
+    gauge("lock_queue_readers", &[&["globalLock", "currentQueue", "readers"]]),
+    gauge("lock_queue_writers", &[&["globalLock", "currentQueue", "writers"]]),
+    gauge("lock_queue_total", &[&["globalLock", "currentQueue", "total"]]),
+    gauge("active_readers", &[&["globalLock", "activeClients", "readers"]]),
+    gauge("active_writers", &[&["globalLock", "activeClients", "writers"]]),
+    gauge("connections", &[&["connections", "current"]]),
+    total("connections_created_per_second", &[&["connections", "totalCreated"]]),
+    total("inserts_per_second", &[&["opcounters", "insert"]]),
+    total("queries_per_second", &[&["opcounters", "query"]]),
+    total("updates_per_second", &[&["opcounters", "update"]]),
+    total("deletes_per_second", &[&["opcounters", "delete"]]),
+    total("getmores_per_second", &[&["opcounters", "getmore"]]),
+    total("commands_per_second", &[&["opcounters", "command"]]),
+    total("documents_inserted_per_second", &[&["metrics", "document", "inserted"]]),
+    total("documents_returned_per_second", &[&["metrics", "document", "returned"]]),
+    total("documents_updated_per_second", &[&["metrics", "document", "updated"]]),
+    total("documents_deleted_per_second", &[&["metrics", "document", "deleted"]]),
+    total("network_in_bytes_per_second", &[&["network", "bytesIn"]]),
+    total("network_out_bytes_per_second", &[&["network", "bytesOut"]]),
+    total("network_requests_per_second", &[&["network", "numRequests"]]),
+    total("page_faults_per_second", &[&["extra_info", "page_faults"]]),
+    total("cpu_user_us_per_second", &[&["extra_info", "user_time_us"]]),
+    total("cpu_system_us_per_second", &[&["extra_info", "system_time_us"]]),
+];
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    const CHECKPOINT_BYTES: &str = "checkpoint_bytes_per_second";
+
+    #[test]
+    fn a_real_document_has_every_counter() {
+        let status = server_status();
+        let reading = Reading::of(&status);
+        let values = reading
+            .values(Some((&reading, Duration::from_secs(1))))
+            .named();
+        let names: Vec<&str> = values.keys().copied().collect();
+        let mut expected: Vec<&str> = COUNTERS.iter().map(|counter| counter.name).collect();
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+        assert_eq!(values["connections"], 12.0);
+        assert_eq!(values[CHECKPOINT_BYTES], 0.0);
+    }
+
+    #[test]
+    fn a_first_document_has_gauges_and_no_rates() {
+        let values = Reading::of(&server_status()).values(None).named();
+        let gauges = COUNTERS
+            .iter()
+            .filter(|counter| !matches!(counter.kind, Kind::Total));
+        assert_eq!(values.len(), gauges.count());
+        assert!(values.contains_key("write_tickets_out"));
+        assert!(!values.contains_key(CHECKPOINT_BYTES));
+    }
+
+    #[test]
+    fn totals_are_differenced_over_the_time_between_and_gauges_are_not() {
+        let before = Reading::of(&doc! {
+            "uptimeMillis": 1_000_i64,
+            "wiredTiger": { "block-manager": { "bytes written for checkpoint": 1_000_i64 } },
+            "opcounters": { "insert": 10 },
+            "connections": { "current": 7, "totalCreated": 5.0 },
+        });
+        let now = Reading::of(&doc! {
+            "uptimeMillis": 3_000_i64,
+            "wiredTiger": { "block-manager": { "bytes written for checkpoint": 5_000_i64 } },
+            "opcounters": { "insert": 11 },
+            "connections": { "current": 3, "totalCreated": 5.0 },
+        });
+        let values = now.values(Some((&before, Duration::from_secs(2)))).named();
+        let expected = BTreeMap::from([
+            (CHECKPOINT_BYTES, 2_000.0),
+            ("inserts_per_second", 0.5),
+            ("connections", 3.0),
+            ("connections_created_per_second", 0.0),
+        ]);
+        assert_eq!(values, expected);
+        assert_eq!(
+            now.values(Some((&before, Duration::ZERO))).named(),
+            gauges_of(&now)
+        );
+    }
+
+    #[test]
+    fn after_a_restart_there_are_no_rates() {
+        let status = |pid: i64, uptime_ms: i64, inserts: i64, queries: i64| {
+            Reading::of(&doc! {
+                "pid": pid, "uptimeMillis": uptime_ms,
+                "opcounters": { "insert": inserts, "query": queries },
+                "connections": { "current": 1 },
+            })
+        };
+        let before = status(1, 5_000, 100, 100);
+        let second = Duration::from_secs(1);
+        let rates = |now: &Reading| now.values(Some((&before, second))).named().len() - 1;
+        assert_eq!(rates(&status(1, 6_000, 100, 101)), 2);
+        for (what, now) in [
+            ("uptime fell", status(1, 4_999, 200, 200)),
+            ("a total fell", status(1, 6_000, 200, 99)),
+            ("another process", status(2, 6_000, 200, 200)),
+        ] {
+            assert_eq!(rates(&now), 0, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_total_that_was_not_there_before_has_no_rate_yet() {
+        let before = Reading::of(&doc! { "opcounters": { "insert": 1 } });
+        let now = Reading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
+        let rates = |now: &Reading, before: &Reading| {
+            now.values(Some((before, Duration::from_secs(1)))).named()
+        };
+        assert_eq!(
+            rates(&now, &before),
+            BTreeMap::from([("inserts_per_second", 1.0)])
+        );
+        // And one that is gone again does not look like a restart.
+        assert_eq!(
+            rates(&before, &before),
+            BTreeMap::from([("inserts_per_second", 0.0)])
+        );
+        let gone = Reading::of(&doc! { "opcounters": { "query": 3 } });
+        assert_eq!(
+            rates(&gone, &now),
+            BTreeMap::from([("queries_per_second", 1.0)])
+        );
+    }
+
+    #[test]
+    fn what_is_no_number_is_as_good_as_absent() {
+        let odd = Reading::of(&doc! {
+            "connections": { "current": "many" },
+            "globalLock": 7,
+            "wiredTiger": { "cache": { "tracked dirty bytes in the cache": f64::NAN, "maximum bytes configured": 0 } },
+        });
+        assert_eq!(odd.values(None).named(), BTreeMap::new());
+    }
+
+    #[test]
+    fn shares_flags_and_the_names_of_later_versions_are_read() {
+        let values = Reading::of(&doc! {
+            "wiredTiger": {
+                "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },
+                "checkpoint": { "progress state": 4_i64 },
+            },
+            "queues": { "execution": { "write": { "out": 3, "available": 125 } } },
+        });
+        let expected = BTreeMap::from([
+            ("cache_dirty_bytes", 50.0),
+            ("cache_dirty_percent", 25.0),
+            ("checkpoint_running", 1.0),
+            ("write_tickets_out", 3.0),
+            ("write_tickets_available", 125.0),
+        ]);
+        assert_eq!(values.values(None).named(), expected);
+    }
+
+    #[test]
+    fn no_name_is_given_twice() {
+        let mut names: Vec<&str> = COUNTERS.iter().map(|counter| counter.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), COUNTERS.len());
+    }
+
+    fn gauges_of(reading: &Reading) -> BTreeMap<&'static str, f64> {
+        reading.values(None).named()
+    }
+
+    /// What mongod 6.0.5 said under a load of inserts, without the sections that nobody reads.
+    fn server_status() -> Document {
+        serde_json::from_str(include_str!("server_status_6_0_5.json")).unwrap()
+    }
+}

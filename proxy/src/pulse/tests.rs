@@ -1,0 +1,163 @@
+use std::{future::pending, net::Ipv4Addr};
+
+use tokio::{sync::oneshot, time::sleep_until};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn server() -> Server {
+    Server {
+        address: "a:1".to_owned(),
+        settings: Settings {
+            interval: SECOND,
+            timeout: SECOND,
+        },
+        samples: Arc::default(),
+        cost: Arc::default(),
+    }
+}
+
+fn answers(server: &Server) -> Vec<bool> {
+    let samples = server.samples.lock().since(UNIX_EPOCH);
+    samples.iter().map(|sample| sample.answered).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_without_answer_is_noted_at_every_interval_and_answered_late() {
+    let server = server();
+    let (answer, asked) = oneshot::channel();
+    let asked_at = Instant::now();
+    let answering = server.answer(asked, asked_at);
+    let late = async {
+        sleep_until(asked_at + Duration::from_millis(2_500)).await;
+        answer.send(7).unwrap();
+    };
+    let (answer, ()) = tokio::join!(answering, late);
+    assert_eq!(answer, Some(Ok(7)));
+    assert_eq!(answers(&server), [false, false]);
+    assert_eq!(server.cost.lock().unanswered, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_answer_is_noted_by_nobody_else() {
+    let server = server();
+    let answer = server.answer(std::future::ready(7), Instant::now()).await;
+    assert_eq!(answer, Some(7));
+    assert!(answers(&server).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_is_given_up_in_the_end() {
+    let server = server();
+    let asked_at = Instant::now();
+    assert_eq!(server.answer(pending::<()>(), asked_at).await, None);
+    assert!(asked_at.elapsed() >= GIVE_UP_AFTER);
+    assert_eq!(answers(&server), [false; 10]);
+}
+
+#[test]
+fn figures_of_an_answer_are_kept_with_their_cost() {
+    let server = server();
+    let reading = Reading::of(&doc! { "connections": { "current": 3 } });
+    server.answered(reading.values(None), Duration::from_millis(2));
+    server.answered(reading.values(None), Duration::from_millis(1));
+    let samples = server.samples.lock().since(UNIX_EPOCH);
+    assert_eq!(samples.len(), 2);
+    assert!(samples[0].answered && samples[0].at > 0.0);
+    assert_eq!(samples[0].values, BTreeMap::from([("connections", 3.0)]));
+    let cost = server.cost.lock().clone();
+    assert_eq!((cost.answered, cost.unanswered, cost.refused), (2, 0, 0));
+    assert_eq!(cost.total_time, Duration::from_millis(3));
+    assert_eq!(cost.longest, Duration::from_millis(2));
+}
+
+#[test]
+fn a_refusal_is_no_stall_and_is_shown_until_it_is_over() {
+    let server = server();
+    server.refused("Unauthorized (13)".to_owned());
+    server.refused("Unauthorized (13)".to_owned());
+    assert_eq!(answers(&server), [true, true]);
+    assert_eq!(server.cost.lock().refused, 2);
+    assert_eq!(server.cost.lock().refusals.len(), 1);
+    server.answered(Values::default(), SECOND);
+    assert!(server.cost.lock().refusals.is_empty());
+}
+
+#[test]
+fn samples_are_bounded_by_age_and_by_number() {
+    let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
+    let mut samples = Samples::default();
+    for second in 0..=1_300 {
+        samples.add(at(second), true, Values::default());
+    }
+    let kept = samples.since(UNIX_EPOCH);
+    assert_eq!((kept[0].at, kept.len()), (100.0, 1_201));
+    assert_eq!(samples.since(at(1_299)).len(), 2);
+    assert!(samples.since(at(1_301)).is_empty());
+    for _ in 0..2 * MAX_SAMPLES {
+        samples.add(at(1_300), false, Values::default());
+    }
+    assert_eq!(samples.0.len(), MAX_SAMPLES);
+}
+
+#[tokio::test]
+async fn samplers_are_those_of_the_servers_that_were_set() {
+    let settings = Settings {
+        interval: SECOND,
+        timeout: SECOND,
+    };
+    let pulse = Pulse::new(ClientOptions::default(), settings, Handle::current());
+    // Nobody listens there; what comes of it is not waited for.
+    let address = |port: u16| format!("{}:{port}", Ipv4Addr::LOCALHOST);
+    pulse.set_servers(&[address(1), address(2), "no address:x".to_owned()]);
+    let task = |port| {
+        pulse
+            .servers
+            .lock()
+            .get(&address(port))
+            .map(|sampler| sampler.task.id())
+    };
+    let second = task(2);
+    assert!(task(1).is_some() && second.is_some());
+    assert_eq!(pulse.servers.lock().len(), 2);
+    pulse.cost.lock().refusals.insert(address(1), String::new());
+    pulse.set_servers(&[address(2)]);
+    assert_eq!((task(1), task(2)), (None, second));
+    assert_eq!(pulse.cost(), Cost::default());
+    assert!(pulse.samples(&address(1), UNIX_EPOCH).is_empty());
+}
+
+#[test]
+fn a_question_leaves_out_what_nobody_reads() {
+    let question = question();
+    assert_eq!(question.keys().next().unwrap(), "serverStatus");
+    assert_eq!(question.get_i32("locks").unwrap(), 0);
+    for read in [
+        "wiredTiger",
+        "queues",
+        "globalLock",
+        "network",
+        "extra_info",
+    ] {
+        assert!(!question.contains_key(read), "{read}");
+    }
+    let metrics = question.get_document(METRICS).unwrap();
+    assert!(!metrics.get_bool("commands").unwrap());
+    assert!(!metrics.contains_key("document"));
+}
+
+#[test]
+fn a_sampler_has_one_connection_to_its_server_alone() {
+    let mut options = ClientOptions::default();
+    options.max_pool_size = Some(100);
+    options.hosts = vec![
+        ServerAddress::parse("a:1").unwrap(),
+        ServerAddress::parse("b:2").unwrap(),
+    ];
+    let options = options_for(options, ServerAddress::parse("b:2").unwrap(), SECOND);
+    assert_eq!(options.hosts.len(), 1);
+    assert_eq!(options.direct_connection, Some(true));
+    assert_eq!(options.max_pool_size, Some(1));
+    assert_eq!(options.app_name.as_deref(), Some("seawall-pulse"));
+}

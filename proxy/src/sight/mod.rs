@@ -1,0 +1,246 @@
+//! What can be told of the past: keeps the history, and finds in it what stalled and what changed.
+//!
+//! One tick a second takes what has been counted out of [`observe`](crate::observe), adds it to the
+//! [`history`](crate::history) and shows it to the stall detectors. Nothing here stands in an operation's way: it runs in the
+//! control plane, and what is asked for over HTTP is worked out where blocking is allowed.
+
+mod stalls;
+
+use std::{
+    fmt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    history::{Change, Figures, History, Label, Period, Store, StoreError, Turnover, compare},
+    observe::Observer,
+    pulse::{Cost, Pulse},
+};
+
+use self::stalls::Stalls;
+pub use self::stalls::{RecurringStall, Stall, WaitingShape};
+
+/// How often the file is written.
+const WRITTEN_EVERY: u64 = 10;
+
+/// Seconds without a tick that become steps without operations; a machine that slept longer knows nothing of them.
+const LONGEST_GAP: u64 = 60;
+
+/// Keeps the past.
+pub struct Sight {
+    observer: Arc<Observer>,
+    history: Mutex<History>,
+    /// Where the history is kept, and what it has not been told yet.
+    store: Option<Mutex<(Store, Turnover)>>,
+    stalls: Mutex<Stalls>,
+    pulse: Option<Pulse>,
+    last_second: Mutex<Option<u64>>,
+    is_on: bool,
+}
+
+impl fmt::Debug for Sight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sight").finish_non_exhaustive()
+    }
+}
+
+/// What is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// Whether anything is.
+    pub is_on: bool,
+    /// Where across restarts; in memory only without.
+    pub directory: Option<&'a Path>,
+    /// Memory of the history.
+    pub max_bytes: usize,
+    /// Shapes with a series of their own in a second.
+    pub max_shapes: usize,
+}
+
+/// What the history takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Bytes in memory.
+    pub bytes: usize,
+    /// Steps dropped before their time, for want of room.
+    pub dropped_early: u64,
+}
+
+impl Sight {
+    /// Begins with what a file has of the time before.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or made.
+    pub fn open(
+        observer: Arc<Observer>,
+        settings: Settings<'_>,
+        pulse: Option<Pulse>,
+        now: SystemTime,
+    ) -> Result<Self, StoreError> {
+        let mut history = History::new(settings.max_bytes, settings.max_shapes);
+        let mut store = None;
+        if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
+            let (opened, found) = Store::open(directory)?;
+            if let Some(aside) = found.put_aside {
+                tracing::warn!(file = %aside.display(), "history could not be read and was put aside");
+            }
+            let left_out = history.restore(found.labels, found.frames, seconds(now));
+            if left_out > 0 {
+                tracing::warn!(frames = left_out, "parts of the history could not be read");
+            }
+            store = Some(Mutex::new((opened, Turnover::default())));
+        }
+        Ok(Self {
+            observer,
+            history: Mutex::new(history),
+            store,
+            stalls: Mutex::default(),
+            pulse,
+            last_second: Mutex::new(None),
+            is_on: settings.is_on,
+        })
+    }
+
+    /// Takes in the second that is over. Called soon after the beginning of each second of the clock.
+    pub fn tick(&self, now: SystemTime) {
+        if !self.is_on {
+            return;
+        }
+        let over = seconds(now).saturating_sub(1);
+        let mut last = self.last_second.lock();
+        let first = match *last {
+            // The clock was set back, or it ticked twice: what there is waits for its second.
+            Some(last) if last >= over => return,
+            Some(last) if over - last <= LONGEST_GAP => last + 1,
+            Some(_) | None => over,
+        };
+        *last = Some(over);
+        drop(last);
+        let second = self.observer.take_second();
+        let figures = second
+            .iter()
+            .map(|(label, (figures, _))| (Arc::clone(label), figures.clone()));
+        let beat = Period {
+            length: Duration::from_secs(1),
+            series: figures.collect(),
+        };
+        let mut history = self.history.lock();
+        for missed in first..over {
+            history.add(missed, Default::default());
+        }
+        history.add(over, second);
+        self.stalls.lock().second(over, &beat, &history);
+        let turnover = history.take_turnover();
+        drop(history);
+        if let Some(store) = &self.store {
+            store.lock().1.merge(turnover);
+        }
+    }
+
+    /// Whether the file is to be written now.
+    pub fn is_due(&self, now: SystemTime) -> bool {
+        self.store.is_some() && seconds(now).is_multiple_of(WRITTEN_EVERY)
+    }
+
+    /// Writes what the file does not have yet. It waits for the disk.
+    pub fn write(&self) {
+        let Some(store) = &self.store else { return };
+        let mut store = store.lock();
+        let turnover = std::mem::take(&mut store.1);
+        if let Err(error) = store.0.write(&turnover) {
+            // What is not written now is written with the next.
+            let newer = std::mem::replace(&mut store.1, turnover);
+            store.1.merge(newer);
+            tracing::error!(%error, "history not written");
+        }
+    }
+
+    /// What all series came to between two times.
+    pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
+        self.history.lock().period(seconds(from), seconds(to))
+    }
+
+    /// What one series came to, in steps.
+    pub fn timeline(
+        &self,
+        from: SystemTime,
+        to: SystemTime,
+        step: Duration,
+        label: &Label,
+    ) -> Vec<(u64, Period)> {
+        let history = self.history.lock();
+        history.timeline(seconds(from), seconds(to), step.as_secs(), label)
+    }
+
+    /// What is different between two periods.
+    pub fn changes(
+        &self,
+        before: (SystemTime, SystemTime),
+        now: (SystemTime, SystemTime),
+    ) -> Changes {
+        let before = self.period(before.0, before.1);
+        let now = self.period(now.0, now.1);
+        Changes {
+            changes: compare(&before, &now),
+            before,
+            now,
+        }
+    }
+
+    /// What stalled, the latest first, and what of it recurs.
+    pub fn stalls(&self) -> (Vec<Stall>, Vec<RecurringStall>) {
+        self.stalls.lock().list(self.pulse.as_ref())
+    }
+
+    /// What asking servers for their state has cost; `None` where they are not asked.
+    pub fn pulse(&self) -> Option<Cost> {
+        self.pulse.as_ref().map(Pulse::cost)
+    }
+
+    /// Tells which servers there are.
+    pub fn set_servers(&self, addresses: &[String]) {
+        if let Some(pulse) = &self.pulse {
+            pulse.set_servers(addresses);
+        }
+    }
+
+    /// Whether the past is kept.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// What it takes.
+    pub fn size(&self) -> Size {
+        let history = self.history.lock();
+        Size {
+            bytes: history.bytes(),
+            dropped_early: history.dropped_early(),
+        }
+    }
+}
+
+/// Two periods and what is different in the later one.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    /// The earlier.
+    pub before: Period,
+    /// The later.
+    pub now: Period,
+    /// The differences, by what they cost the servers.
+    pub changes: Vec<Change>,
+}
+
+/// The figures of all operations in a period.
+pub fn whole(period: &Period) -> Figures {
+    let whole = period.series.get(&Label::Whole);
+    whole.cloned().unwrap_or_default()
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
