@@ -2,12 +2,13 @@
 //!
 //! Clients with time-outs of 40 to 500 ms that reconnect at once, before a primary that stalls for five seconds; clients
 //! that keep their connections; connections for one find each; and Seawall killed under load. Directly and through
-//! Seawall in turn. With `--quick`, a tenth of it, for CI: that asserts counts only. `--only incident|persistent|short|restart`
+//! Seawall in turn. With `--quick`, a tenth of it, for CI: that asserts counts only. `--only incident|persistent|short|php|calls|idle|restart`
 //! picks a part, `--runs N` says how often each is run.
 
 use std::{io::Write, time::Duration};
 
 use seawall_benches::{
+    extras,
     process::cpu_split,
     weather::{Counts, Load, Stall, Told, Weather},
 };
@@ -27,6 +28,11 @@ struct Plan {
     short_sizes: Vec<usize>,
     persistent: usize,
     surge: usize,
+    idle: Vec<usize>,
+    /// Runs of a PHP script.
+    pages: usize,
+    /// Seconds under strace.
+    traced: u64,
     runs: usize,
     /// Before a stall, the stall, and after it.
     calm: u64,
@@ -43,6 +49,9 @@ fn main() {
             short_sizes: vec![50],
             persistent: 200,
             surge: 100,
+            idle: vec![500],
+            pages: 5,
+            traced: 2,
             runs: 1,
             calm: 2,
             stall: 2,
@@ -54,6 +63,9 @@ fn main() {
             short_sizes: vec![200, 1_000, 2_000, 6_000],
             persistent: 6_000,
             surge: 5_000,
+            idle: vec![9_800, 18_000],
+            pages: 200,
+            traced: 15,
             runs: runs.unwrap_or(4),
             calm: 5,
             stall: 5,
@@ -70,6 +82,15 @@ fn main() {
         let mut weather = Weather::start(POOL_SIZE).await;
         if wanted("short") {
             short(&weather, &plan).await;
+        }
+        if wanted("php") {
+            pages(&weather, &plan);
+        }
+        if wanted("calls") {
+            calls(&weather, &plan).await;
+        }
+        if wanted("idle") {
+            idle(&mut weather, &plan).await;
         }
         if wanted("incident") {
             incident(&weather, &plan).await;
@@ -125,50 +146,124 @@ fn load(
 async fn short(weather: &Weather, plan: &Plan) {
     say("\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; 500 ms a step\n");
     say(
-        "| clients | run | direct, a second | Seawall, a second | ratio | server logins | server connections | Seawall's cores user + system |",
+        "| clients | run | direct, a second | Seawall, a second | ratio | server logins | server connections | Seawall's cores user + system | the server's through Seawall | the server's direct |",
     );
-    say("|---|---|---|---|---|---|---|---|");
+    say("|---|---|---|---|---|---|---|---|---|---|");
     for clients in &plan.short_sizes {
         for run in 1..=plan.runs {
-            let mut goodput = [0.0; 2];
-            let (mut logins, mut created, mut cores) = (0.0, 0.0, (0.0, 0.0));
-            for is_through in [false, true] {
-                let uri = endpoint(weather, is_through);
-                let before = weather.counts().await;
-                let used = cpu_split(weather.seawall_id().unwrap_or(0));
-                let options = [
-                    ("--clients", clients.to_string()),
-                    ("--timeouts-ms", "500".to_owned()),
-                ];
-                let told = load(weather, "storm", &uri, plan.calm, &options)
-                    .report()
-                    .await;
-                let after = weather.counts().await;
-                let [of_direct, of_seawall] = &mut goodput;
-                if is_through {
-                    *of_seawall = told.number("/goodput");
-                    (logins, created) = (
-                        after.authentications - before.authentications,
-                        after.created,
-                    );
-                    cores = share(
-                        used,
-                        cpu_split(weather.seawall_id().unwrap_or(0)),
-                        plan.calm,
-                    );
-                    assert!(created <= limit(), "{created} server connections");
-                } else {
-                    *of_direct = told.number("/goodput");
-                }
-                calm_down().await;
-            }
-            let [of_direct, of_seawall] = goodput;
+            let direct = short_run(weather, plan, *clients, false).await;
+            let through = short_run(weather, plan, *clients, true).await;
+            let cores = |(user, system): (f64, f64)| format!("{user:.2} + {system:.2}");
             say(&format!(
-                "| {clients} | {run} | {of_direct:.0} | {of_seawall:.0} | {:.2} | {logins:.0} | {created:.0} | {:.2} + {:.2} |",
-                of_seawall / of_direct.max(1.0),
-                cores.0,
-                cores.1
+                "| {clients} | {run} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {} | {} | {} |",
+                direct.goodput,
+                through.goodput,
+                through.goodput / direct.goodput.max(1.0),
+                through.logins,
+                through.created,
+                cores(through.seawall),
+                cores(through.server),
+                cores(direct.server),
             ));
+        }
+    }
+}
+
+/// What a run of short connections came to; cores are used ones, user and system.
+struct Short {
+    goodput: f64,
+    logins: f64,
+    created: f64,
+    seawall: (f64, f64),
+    server: (f64, f64),
+}
+
+async fn short_run(weather: &Weather, plan: &Plan, clients: usize, is_through: bool) -> Short {
+    let uri = endpoint(weather, is_through);
+    let cpu = || {
+        [weather.seawall_id(), weather.primary_id()].map(|process| cpu_split(process.unwrap_or(0)))
+    };
+    let (before, [seawall, server]) = (weather.counts().await, cpu());
+    let options = [
+        ("--clients", clients.to_string()),
+        ("--timeouts-ms", "500".to_owned()),
+    ];
+    let told = load(weather, "storm", &uri, plan.calm, &options)
+        .report()
+        .await;
+    let (after, [seawall_then, server_then]) = (weather.counts().await, cpu());
+    calm_down().await;
+    if is_through {
+        assert!(after.created <= limit(), "{} connections", after.created);
+    }
+    Short {
+        goodput: told.number("/goodput"),
+        logins: after.authentications - before.authentications,
+        created: after.created,
+        seawall: share(seawall, seawall_then, plan.calm),
+        server: share(server, server_then, plan.calm),
+    }
+}
+
+/// System calls of logins: what would grow with them is a reading of random numbers from the system.
+async fn calls(weather: &Weather, plan: &Plan) {
+    say(
+        "\n## System calls of Seawall while clients connect, log in, ask and leave (strace -f -c)\n",
+    );
+    let Some(calls) = extras::calls(weather, 50, plan.traced).await else {
+        say("strace is missing: not counted");
+        return;
+    };
+    say("| call | in all | a login |");
+    say("|---|---|---|");
+    let random = calls.count("getrandom");
+    for (name, count) in calls.by_name.iter().take(12) {
+        say(&format!(
+            "| {name} | {count:.0} | {:.2} |",
+            count / calls.logins
+        ));
+    }
+    say(&format!(
+        "| getrandom | {random:.0} | {:.4} |",
+        random / calls.logins
+    ));
+    say(&format!("\n{:.0} logins", calls.logins));
+    assert!(calls.logins > 0.0, "nobody logged in");
+    assert!(random * 100.0 <= calls.logins, "{random} readings");
+}
+
+async fn idle(weather: &mut Weather, plan: &Plan) {
+    say("\n## Clients that have logged in and are idle\n");
+    say("| clients | connected | bytes each | server connections |");
+    say("|---|---|---|---|");
+    for clients in &plan.idle {
+        weather.restart_seawall().await;
+        let idle = extras::idle(weather, *clients).await;
+        say(&format!(
+            "| {clients} | {:.0} | {:.0} | {:.0} |",
+            idle.connected, idle.bytes_each, idle.server_connections
+        ));
+        calm_down().await;
+    }
+    weather.restart_seawall().await;
+}
+
+fn pages(weather: &Weather, plan: &Plan) {
+    say("\n## PHP scripts, one connection each\n");
+    say("| runs | direct | Seawall | ratio of times |");
+    say("|---|---|---|---|");
+    for _ in 0..plan.runs {
+        let took = [false, true].map(|is_through| {
+            let time = extras::pages(&endpoint(weather, is_through), plan.pages);
+            time.map(|time| time.as_secs_f64())
+        });
+        match took {
+            [Some(direct), Some(through)] => say(&format!(
+                "| {} | {direct:.2} s | {through:.2} s | {:.2} |",
+                plan.pages,
+                through / direct
+            )),
+            _ => say("| php or its driver is missing | | | |"),
         }
     }
 }

@@ -14,6 +14,7 @@ use seawall::{
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
+    process::is_of_cargo,
     scratch::Scratch,
 };
 
@@ -187,7 +188,14 @@ fn behind_seawall(server: &str, pool_size: usize) -> Target {
 /// If it does not build.
 pub fn seawall_binary() -> io::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let mut build = Command::new(cargo);
+    // What the cargo that runs this program has set would make build scripts run again, here and then there.
+    for (name, _) in std::env::vars_os() {
+        if is_of_cargo(&name.to_string_lossy()) {
+            build.env_remove(name);
+        }
+    }
+    let output = build
         .args(["build", "--release", "--workspace", "--bin", "seawall"])
         .args(["--message-format=json-render-diagnostics"])
         .stderr(std::process::Stdio::inherit())

@@ -198,6 +198,25 @@ impl Weather {
         }
     }
 
+    /// Logins of clients so far.
+    pub async fn client_logins(&self) -> f64 {
+        let page = self.get("/metrics").await.unwrap_or_default();
+        let labels = ["result=\"ok\""];
+        sum_of(&page, "seawall_client_authentications_total", &labels)
+    }
+
+    /// Clients connected now.
+    pub async fn clients(&self) -> f64 {
+        let page = self.get("/metrics").await.unwrap_or_default();
+        sum_of(&page, "seawall_client_connections", &[])
+    }
+
+    /// The primary's process id.
+    pub fn primary_id(&self) -> Option<u32> {
+        let primary = self.set.member_at(self.primary)?.pid()?;
+        u32::try_from(primary.as_raw_nonzero().get()).ok()
+    }
+
     /// A page of the admin address.
     async fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).await.ok()?;

@@ -89,7 +89,7 @@ fn is_service_link(name: &str) -> bool {
 const PREFIX: &str = "SEAWALL_";
 
 /// Variables of ours that are no keys: the mongod that demo and tests start, and the log filter.
-const NOT_KEYS: [&str; 2] = ["SEAWALL_MONGOD", "SEAWALL_LOG"];
+const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
 const UNKNOWN: &str = "is no key; variables are SEAWALL_, the section, two underscores and the \
                        key, as SEAWALL_POOL__MAX_POOL_SIZE, and [[auth.users]] have none";

@@ -68,7 +68,7 @@ async fn build() -> PathBuf {
 }
 
 /// Whether an environment variable describes the package that is being tested.
-fn is_of_cargo(name: &str) -> bool {
+pub fn is_of_cargo(name: &str) -> bool {
     let is_packages = ["CARGO_PKG_", "CARGO_MANIFEST_"]
         .iter()
         .any(|prefix| name.starts_with(prefix));

@@ -2,6 +2,7 @@
 
 use std::{
     cmp::Reverse,
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -10,7 +11,10 @@ use serde_json::{Map, Value, json};
 use crate::{
     connection::ServerAddress,
     history::{Distribution, PHASES},
-    observe::{ClientRow, Departure, Names, Phase, ShapeRow, Storm},
+    observe::{
+        ClientRow, Departure, Names, Namespace, NamespaceSums, Outcome, Phase, ServerSums,
+        ShapeRow, Storm,
+    },
     pool::Snapshot,
     topology::Description,
 };
@@ -47,11 +51,53 @@ pub(super) fn phases(phases: &[Duration; PHASES]) -> Value {
     Value::Object(named.collect())
 }
 
-pub(super) fn latency(durations: &Distribution) -> Value {
+pub(super) fn latency<const PER_OCTAVE: usize>(durations: &Distribution<PER_OCTAVE>) -> Value {
     let quantile = |q| millis(durations.quantile(q));
     json!({
         "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99),
         "p999": quantile(0.999), "max": millis(durations.max()),
+    })
+}
+
+pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value {
+    let outcomes = Outcome::ALL.iter().zip(sums.outcomes);
+    let outcomes = outcomes
+        .filter(|(_, count)| *count > 0)
+        .map(|(outcome, count)| (outcome.as_str().to_owned(), json!(count)));
+    let codes = sums.codes.iter();
+    let codes = codes.map(|(code, count)| (code.to_string(), json!(count)));
+    json!({
+        "command": namespace.command,
+        "db": &*namespace.db,
+        "collection": &*namespace.collection,
+        "count": sums.outcomes.iter().sum::<u64>(),
+        "outcomes": outcomes.collect::<Map<_, _>>(),
+        "error_codes": codes.collect::<Map<_, _>>(),
+        "write_errors": sums.write_errors,
+        "retries": sums.retries,
+        "total_time_ms": millis(sums.durations.sum()),
+        "latency_ms": latency(&sums.durations),
+        "phases_ms": phases(&sums.phases),
+        "request_bytes": sums.request_bytes,
+        "reply_bytes": sums.reply_bytes,
+        "documents": sums.documents,
+        "streamed": sums.streamed,
+    })
+}
+
+/// The latency is the time until the server began to answer.
+pub(super) fn server((address, sums): &(Arc<str>, ServerSums)) -> Value {
+    let figures = &sums.figures;
+    json!({
+        "address": &**address,
+        "count": figures.count,
+        "errors": figures.errors,
+        "total_time_ms": millis(figures.durations.sum()),
+        "latency_ms": latency(&sums.durations),
+        "phases_ms": phases(&figures.phases),
+        "request_bytes": figures.request_bytes,
+        "reply_bytes": figures.reply_bytes,
+        "documents": figures.documents,
     })
 }
 

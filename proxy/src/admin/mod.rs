@@ -3,7 +3,7 @@
 mod json;
 mod past;
 
-use std::{fmt, io, sync::Arc, time::SystemTime};
+use std::{cmp::Reverse, fmt, io, sync::Arc, time::SystemTime};
 
 use axum::{
     Json, Router,
@@ -77,6 +77,8 @@ pub async fn serve(
         .route("/api/v1/status", get(status))
         .route("/api/v1/shapes", get(past::shapes))
         .route("/api/v1/shapes/{id}", get(past::shape))
+        .route("/api/v1/namespaces", get(namespaces))
+        .route("/api/v1/servers", get(servers))
         .route("/api/v1/timeline", get(past::timeline))
         .route("/api/v1/changes", get(past::changes))
         .route("/api/v1/stalls", get(past::stalls))
@@ -208,6 +210,21 @@ fn pools_value(window: &Window) -> Value {
         .iter()
         .map(|pool| json::pool(pool.address(), &pool.snapshot()));
     json!({ "pools": pools.collect::<Vec<_>>() })
+}
+
+async fn namespaces(
+    State(window): State<Arc<Window>>,
+    Query(listing): Query<Listing>,
+) -> Json<Value> {
+    let mut rows = window.observer.namespaces();
+    rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum()));
+    rows.truncate(listing.limit());
+    Json(json!({ "namespaces": rows.iter().map(json::namespace).collect::<Vec<_>>() }))
+}
+
+async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {
+    let rows = window.observer.servers();
+    Json(json!({ "servers": rows.iter().map(json::server).collect::<Vec<_>>() }))
 }
 
 async fn topology(State(window): State<Arc<Window>>) -> Json<Value> {

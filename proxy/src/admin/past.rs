@@ -37,6 +37,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// What two periods of a comparison are long unless told.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
 
+/// How long seconds are kept.
+const FINE: Duration = Duration::from_secs(600);
+
 /// Shapes in a report.
 const REPORTED_SHAPES: usize = 50;
 
@@ -459,7 +462,7 @@ fn stalls_value(window: &Window) -> Value {
             "answered": cost.answered,
             "unanswered": cost.unanswered,
             "refused": cost.refused,
-            "mean_ms": shown::millis(cost.total_time) / cost.answered.max(1).to_string().parse::<f64>().unwrap_or(1.0),
+            "mean_ms": shown::millis(cost.total_time / u32::try_from(cost.answered.max(1)).unwrap_or(u32::MAX)),
             "longest_ms": shown::millis(cost.longest),
             "refusals": cost.refusals,
         }),
@@ -536,7 +539,12 @@ pub(super) async fn report(
         let period = window.sight.period(ago(now, since), now);
         let known = window.observer.shapes();
         let shapes = shapes_of(&period, &known, "total_time", REPORTED_SHAPES, true);
-        let step = step_for(since);
+        // Stalls last seconds: in steps of ten they would be smeared.
+        let step = if since <= FINE {
+            Duration::from_secs(1)
+        } else {
+            step_for(since)
+        };
         let timeline = window
             .sight
             .timeline(ago(now, since), now, step, &Label::Whole);

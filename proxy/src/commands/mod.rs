@@ -1,9 +1,14 @@
 //! The command line: one file a subcommand, and what their outcomes mean to a shell.
 
+mod admin_client;
+mod answers;
 mod check;
 mod demo;
+mod figures;
 mod load;
+mod report;
 mod serve;
+mod top;
 
 use std::{
     io::{self, Write},
@@ -35,6 +40,10 @@ enum Command {
     /// Put an endpoint under load, in a storm or steadily.
     #[command(subcommand)]
     Load(load::Load),
+    /// Watch a running proxy in the terminal.
+    Top(top::Arguments),
+    /// Tell a period as a document, or what changed between two.
+    Report(report::Arguments),
     /// Print completions for a shell.
     Completions {
         /// The shell.
@@ -118,6 +127,8 @@ pub fn run(cli: Cli) -> Exit {
         Command::Demo(arguments) => runtime.block_on(demo::run(arguments)),
         Command::Check(arguments) => runtime.block_on(check::run(arguments)),
         Command::Load(load) => runtime.block_on(load::run(load)),
+        Command::Top(arguments) => runtime.block_on(top::run(arguments)),
+        Command::Report(arguments) => runtime.block_on(report::run(arguments)),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "seawall", &mut io::stdout());
             Exit::Success

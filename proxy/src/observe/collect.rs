@@ -318,7 +318,11 @@ impl Observer {
     /// The sums by shape so far.
     pub fn shapes(&self) -> Vec<ShapeRow> {
         self.collect();
-        self.registry.lock().rows().cloned().collect()
+        let registry = self.registry.lock();
+        // A getMore has a row too, which stays empty while cursors' origins are known.
+        let rows = registry.rows();
+        let rows = rows.filter(|row| row.sums.figures.count + row.sums.more_count > 0);
+        rows.cloned().collect()
     }
 
     /// The sums by server so far.

@@ -1,0 +1,168 @@
+//! What beside storms is asked of a proxy for clients that come and go: system calls of a login, the weight of an idle
+//! client, and scripts that connect anew each time.
+
+use std::{
+    io,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use seawall_tests::{eventually::eventually, scratch::Scratch};
+use tokio::{process as tokio_process, time::Instant};
+
+use crate::{process::resident_bytes, weather::Weather};
+
+/// System calls of Seawall during some logins, by name, or `None` where there is no strace.
+#[derive(Debug)]
+pub struct Calls {
+    /// Logins of clients meanwhile.
+    pub logins: f64,
+    /// Calls by name, the most frequent first.
+    pub by_name: Vec<(String, f64)>,
+}
+
+impl Calls {
+    /// How often this one was made.
+    pub fn count(&self, name: &str) -> f64 {
+        let found = self.by_name.iter().find(|(other, _)| other == name);
+        found.map_or(0.0, |(_, count)| *count)
+    }
+}
+
+/// Counts Seawall's system calls while so many clients connect, log in, ask and leave, for so long.
+pub async fn calls(weather: &Weather, clients: usize, seconds: u64) -> Option<Calls> {
+    let scratch = Scratch::create().expect("a directory");
+    let table = scratch.path().join("calls");
+    let process = weather.seawall_id()?.to_string();
+    let mut command = tokio_process::Command::new("strace");
+    command
+        .args(["-f", "-c", "-o"])
+        .arg(&table)
+        .args(["-p", &process]);
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let mut tracing = match command.kill_on_drop(true).spawn() {
+        Ok(tracing) => tracing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => panic!("strace: {error}"),
+    };
+    let is_traced = || async {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let tracer = status.lines().find_map(|l| l.strip_prefix("TracerPid:"))?;
+        (tracer.trim() != "0").then_some(())
+    };
+    eventually(Duration::from_secs(10), is_traced)
+        .await
+        .expect("strace is there and may trace");
+    let before = weather.client_logins().await;
+    let arguments = [
+        "storm".to_owned(),
+        weather.through(),
+        "--clients".to_owned(),
+        clients.to_string(),
+        "--duration-s".to_owned(),
+        seconds.to_string(),
+        "--timeouts-ms".to_owned(),
+        "5000".to_owned(),
+    ];
+    weather.load(&arguments).report().await;
+    let logins = weather.client_logins().await - before;
+    let id = tracing.id().and_then(|id| i32::try_from(id).ok());
+    let id = id.and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(id.expect("it runs"), rustix::process::Signal::INT)
+        .expect("it can be interrupted");
+    tracing.wait().await.expect("it ends");
+    let text = std::fs::read_to_string(&table).expect("strace's table");
+    let mut by_name: Vec<_> = text.lines().filter_map(row).collect();
+    by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Some(Calls { logins, by_name })
+}
+
+/// `% time, seconds, usecs/call, calls, [errors,] name` of one line.
+fn row(line: &str) -> Option<(String, f64)> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let [_, _, _, calls, .., name] = *words else {
+        return None;
+    };
+    let calls = calls.parse().ok()?;
+    (name != "total").then(|| (name.to_owned(), calls))
+}
+
+/// What idle clients that have logged in weigh.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    /// Clients connected at the end.
+    pub connected: f64,
+    /// Bytes of resident memory each.
+    pub bytes_each: f64,
+    /// Server connections meanwhile.
+    pub server_connections: f64,
+}
+
+/// Holds so many clients that ask next to nothing.
+pub async fn idle(weather: &Weather, clients: usize) -> Idle {
+    let process = weather.seawall_id().expect("Seawall runs");
+    let before = resident_bytes(process).expect("it runs");
+    let arguments = [
+        "storm".to_owned(),
+        weather.through(),
+        "--keep".to_owned(),
+        "1".to_owned(),
+        "--clients".to_owned(),
+        clients.to_string(),
+        "--timeouts-ms".to_owned(),
+        "60000".to_owned(),
+        "--duration-s".to_owned(),
+        IDLE_SECONDS.to_string(),
+    ];
+    let began = Instant::now();
+    let load = weather.load(&arguments);
+    // Buffers are given up while clients are idle; the last seconds before the load ends are quiet ones.
+    let until = Duration::from_secs(IDLE_SECONDS - 5);
+    tokio::time::sleep(until.saturating_sub(began.elapsed())).await;
+    let (connected, open) = (weather.clients().await, weather.counts().await.open);
+    let after = resident_bytes(process).expect("it runs");
+    load.report().await;
+    let grown = u32::try_from(after.saturating_sub(before)).map_or(f64::NAN, f64::from);
+    Idle {
+        connected,
+        bytes_each: grown / connected,
+        server_connections: open,
+    }
+}
+
+/// Time for so many thousands to connect, and to be idle for a while.
+const IDLE_SECONDS: u64 = 40;
+
+/// A page of a PHP application: one connection, one find.
+const PAGE: &str = r#"<?php
+$manager = new MongoDB\Driver\Manager($argv[1]);
+$query = new MongoDB\Driver\Query(['_id' => 1], ['limit' => 1]);
+foreach ($manager->executeQuery('bench.pages', $query) as $document) { }
+"#;
+
+/// Wall-clock time of so many runs of a PHP script, each with a connection of its own; `None` where PHP or its driver
+/// is missing.
+pub fn pages(uri: &str, runs: usize) -> Option<Duration> {
+    let scratch = Scratch::create().expect("a directory");
+    let page = scratch.path().join("page.php");
+    std::fs::write(&page, PAGE).expect("it can be written");
+    let mut has_driver = Command::new("php");
+    has_driver.args(["-r", "exit(extension_loaded('mongodb') ? 0 : 1);"]);
+    if !has_driver.status().is_ok_and(|status| status.success()) {
+        return None;
+    }
+    let began = Instant::now();
+    for _ in 0..runs {
+        let output = run(&page, uri);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.is_empty(), "{said}");
+    }
+    Some(began.elapsed())
+}
+
+fn run(page: &Path, uri: &str) -> Output {
+    let mut php = Command::new("php");
+    php.arg(page).arg(uri).stdin(Stdio::null());
+    php.output().expect("php runs")
+}

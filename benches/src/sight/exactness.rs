@@ -1,0 +1,385 @@
+//! Exactness under load: far more shapes than there are rows, and every figure held against the single operations.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, Standalone},
+    scratch::Scratch,
+    seawall::sum_of,
+};
+use serde_json::Value;
+use tokio::{task::JoinSet, time::Instant};
+
+use super::{
+    DATABASE, Plan, count, float, letters,
+    link::{Link, Target, message},
+    logged::{Durations, Logged},
+    random::{Random, Zipf},
+    say,
+    seawall::{Seawall, number, rows, text},
+    table::{Table, Worst},
+};
+
+const COLLECTIONS: u32 = 5;
+
+const COMMANDS: [&str; 4] = ["find", "count", "aggregate", "update"];
+
+/// Shapes of each command on each collection.
+const FIELDS: u32 = 25;
+
+const SHAPES: u32 = 500;
+
+const _: () = assert!(SHAPES == COLLECTIONS * 4 * FIELDS);
+
+/// What Seawall has rows for.
+const MAX_SHAPES: u32 = 100;
+
+/// So many of the heaviest must be among these.
+const HEAVIEST: usize = 50;
+
+const CONNECTIONS: u64 = 64;
+
+/// Documents of a collection: few enough that an operation without an index is quick.
+const DOCUMENTS: u32 = 100;
+
+/// Half a bucket of eight an octave, which is 2^(1/16) - 1.
+const SHAPE_ERROR: f64 = 0.0443;
+
+/// Half a bucket of 32 an octave, which is 2^(1/64) - 1.
+const NAMESPACE_ERROR: f64 = 0.011;
+
+/// Quantiles that are told, by their names, and in a thousand.
+const QUANTILES: [(&str, usize); 4] = [
+    ("/latency_ms/p50", 500),
+    ("/latency_ms/p90", 900),
+    ("/latency_ms/p99", 990),
+    ("/latency_ms/p999", 999),
+];
+
+/// A million operations of 500 shapes, through a Seawall that keeps 100.
+pub async fn run(plan: &Plan) {
+    let operations = plan.either(1_000_000, 100_000);
+    let server = Standalone::start(Options::default()).await;
+    let server = server.expect("a mongod starts");
+    fill(&server).await;
+    let scratch = Scratch::create().expect("a directory");
+    let log = scratch.join("slow.jsonl");
+    let toml = format!(
+        "auth.credentials = \"none\"\n[shapes]\nmax_shapes = {MAX_SHAPES}\n[slow_log]\nfile = {log:?}\n\
+         threshold_ms = 0\nsample_percent = 100\nmax_lines_per_second = 0\n"
+    );
+    let seawall = Seawall::start(plan, &server.uri(), &toml).await;
+    let began = Instant::now();
+    let sent = load(&seawall, operations).await;
+    let took = began.elapsed();
+    say(&format!(
+        "\n## Exactness: {operations} operations of {SHAPES} shapes, {MAX_SHAPES} rows, {CONNECTIONS} connections, in {:.0} s\n",
+        took.as_secs_f64()
+    ));
+    let told = Told::ask(&seawall, operations).await;
+    let logged = Logged::read(&log, operations).await;
+    report(&sent, &told, &logged, &log, plan);
+}
+
+async fn fill(server: &Standalone) {
+    let client = server.client().expect("it can be reached");
+    for number in 0..COLLECTIONS {
+        let collection = client
+            .database(DATABASE)
+            .collection::<Document>(&collection(number));
+        let documents = (0..DOCUMENTS).map(|n| {
+            let mut document = doc! { "_id": n, "seen": 0, "text": "x".repeat(100) };
+            document.insert(field(n), 1);
+            document
+        });
+        let inserted = collection.insert_many(documents).await;
+        inserted.expect("documents can be inserted");
+    }
+}
+
+fn collection(number: u32) -> String {
+    format!("part_{}", letters_of(number))
+}
+
+fn field(number: u32) -> String {
+    format!("field_{}", letters_of(number))
+}
+
+fn letters_of(number: u32) -> String {
+    letters(usize::try_from(number).unwrap_or(usize::MAX))
+}
+
+/// A kind of operation.
+struct Shape {
+    command: &'static str,
+    message: Vec<u8>,
+}
+
+impl Shape {
+    /// By its rank: neighbours are of different namespaces.
+    fn of(rank: u32) -> Self {
+        let collection = collection(rank % COLLECTIONS);
+        let which = usize::try_from(rank / COLLECTIONS).unwrap_or(0) % COMMANDS.len();
+        let command = COMMANDS.get(which).copied().unwrap_or_default();
+        let field = field(rank / (SHAPES / FIELDS));
+        let mut filter = RawDocumentBuf::new();
+        filter.append(bson::raw::CString::try_from(field).expect("a name"), 1);
+        let collection = collection.as_str();
+        let body = match command {
+            "find" => rawdoc! { "find": collection, "filter": filter, "$db": DATABASE },
+            "count" => rawdoc! { "count": collection, "query": filter, "$db": DATABASE },
+            "aggregate" => rawdoc! {
+                "aggregate": collection, "pipeline": [{ "$match": filter }], "cursor": {}, "$db": DATABASE,
+            },
+            _ => rawdoc! {
+                "update": collection, "updates": [{ "q": filter, "u": { "$inc": { "seen": 1 } } }], "$db": DATABASE,
+            },
+        };
+        Self {
+            command,
+            message: message(&body),
+        }
+    }
+}
+
+/// Operations that were sent, and answered.
+struct Sent {
+    /// By shape.
+    shapes: Vec<u64>,
+    commands: HashMap<&'static str, u64>,
+}
+
+async fn load(seawall: &Seawall, operations: u64) -> Sent {
+    let target = Target {
+        address: seawall.address(),
+        login: None,
+    };
+    let shapes: Arc<Vec<_>> = Arc::new((0..SHAPES).map(Shape::of).collect());
+    let zipf = Arc::new(Zipf::new(SHAPES));
+    let mut tasks = JoinSet::new();
+    for number in 0..CONNECTIONS {
+        let link = Link::connect(&target).await;
+        let share = (operations + number) / CONNECTIONS;
+        let (shapes, zipf) = (Arc::clone(&shapes), Arc::clone(&zipf));
+        tasks.spawn(one(link, shapes, zipf, Random::of(number), share));
+    }
+    let mut sent = vec![0; shapes.len()];
+    while let Some(of_one) = tasks.join_next().await {
+        let of_one = of_one.expect("everything was answered");
+        sent.iter_mut()
+            .zip(of_one)
+            .for_each(|(sent, more)| *sent += more);
+    }
+    let mut commands = HashMap::new();
+    for (shape, sent) in shapes.iter().zip(&sent) {
+        *commands.entry(shape.command).or_default() += sent;
+    }
+    Sent {
+        shapes: sent,
+        commands,
+    }
+}
+
+async fn one(
+    mut link: Link,
+    shapes: Arc<Vec<Shape>>,
+    zipf: Arc<Zipf>,
+    mut random: Random,
+    operations: u64,
+) -> Vec<u64> {
+    let mut sent = vec![0; shapes.len()];
+    for _ in 0..operations {
+        let drawn = zipf.draw(&mut random);
+        let pair = shapes.get(drawn).zip(sent.get_mut(drawn));
+        let (shape, sent) = pair.expect("a rank is that of a shape");
+        link.run(&shape.message).await;
+        *sent += 1;
+    }
+    sent
+}
+
+/// What Seawall tells in the end.
+struct Told {
+    metrics: String,
+    shapes: Value,
+    namespaces: Value,
+    servers: Value,
+}
+
+impl Told {
+    async fn ask(seawall: &Seawall, operations: u64) -> Self {
+        // The last operations are counted a moment after their clients have their replies.
+        let is_counted = || async {
+            let metrics = seawall.metrics().await;
+            let counted: f64 = COMMANDS.iter().map(|name| counted(&metrics, name)).sum();
+            counted >= float(operations)
+        };
+        let all = eventually(Duration::from_secs(5), is_counted).await;
+        if let Err(late) = all {
+            say(&format!("not all operations are counted: {late}\n"));
+        }
+        Self {
+            metrics: seawall.metrics().await,
+            shapes: seawall.api("/api/v1/shapes?limit=10000").await,
+            namespaces: seawall.api("/api/v1/namespaces").await,
+            servers: seawall.api("/api/v1/servers").await,
+        }
+    }
+}
+
+fn counted(metrics: &str, command: &str) -> f64 {
+    let label = format!("command=\"{command}\"");
+    sum_of(metrics, "seawall_operations_total", &[&label])
+}
+
+fn report(sent: &Sent, told: &Told, logged: &Logged, log: &Path, plan: &Plan) {
+    let mut table = Table::new();
+    let all: u64 = sent.shapes.iter().sum();
+    for command in COMMANDS {
+        let sent = sent.commands.get(command).copied().unwrap_or(0);
+        let what = format!("`{command}` in `seawall_operations_total`, operations");
+        table.same(&what, sent, counted(&told.metrics, command), sent);
+    }
+    table.same("lines of the slow log", all, float(logged.lines), all);
+    table.same("lines left out", all, float(logged.left_out), 0);
+    table.same("operations that failed", all, float(logged.not_ok), 0);
+    let unequal = float(logged.not_added_up);
+    table.same("totals that are not the sum of phases", all, unequal, 0);
+    let (mut of_sent, mut of_log) = (sent.shapes.clone(), counts(logged));
+    of_sent.retain(|operations| *operations > 0);
+    of_sent.sort_unstable();
+    of_log.sort_unstable();
+    let pairs = of_sent.iter().zip(&of_log);
+    let unequal = pairs.filter(|(sent, logged)| sent != logged).count();
+    let unequal = unequal + of_sent.len().abs_diff(of_log.len());
+    let shapes = count(of_sent.len());
+    table.same("shapes' counts, by ids", shapes, float(count(unequal)), 0);
+    compare_shapes(&mut table, told, logged, all, plan);
+    compare_namespaces(&mut table, told, logged);
+    compare_servers(&mut table, told, logged);
+    let bytes = std::fs::metadata(log).map_or(0, |log| log.len());
+    say(&format!(
+        "\nRows: {}. Folded look-ups: {:.0}; rows that changed hands: {:.0}. Slow log: {} MiB.",
+        levels(told),
+        sum_of(&told.metrics, "seawall_fingerprint_folded_total", &[]),
+        sum_of(&told.metrics, "seawall_fingerprint_evicted_total", &[]),
+        bytes >> 20,
+    ));
+    table.check();
+}
+
+fn counts(logged: &Logged) -> Vec<u64> {
+    logged.shapes.values().map(Durations::count).collect()
+}
+
+fn levels(told: &Told) -> String {
+    let levels = ["fine", "coarse", "rest"].map(|level| {
+        let of_it = rows(&told.shapes, "shapes")
+            .iter()
+            .filter(|row| text(row, "/level") == level);
+        let operations: f64 = of_it.clone().map(|row| number(row, "/count")).sum();
+        format!(
+            "{} {level} with {operations:.0} operations",
+            of_it.count()
+        )
+    });
+    levels.join(", ")
+}
+
+fn compare_shapes(table: &mut Table, told: &Told, logged: &Logged, all: u64, plan: &Plan) {
+    let rows = rows(&told.shapes, "shapes");
+    let operations: f64 = rows.iter().map(|row| number(row, "/count")).sum();
+    table.same("operations of all rows of shapes", all, operations, all);
+    let mut time = Worst::default();
+    let told_ms: f64 = rows.iter().map(|row| number(row, "/total_time_ms")).sum();
+    let true_ms: f64 = logged.shapes.values().map(Durations::sum_ms).sum();
+    // Floats are added up in two orders.
+    time.add(told_ms, true_ms);
+    table.within("time of all rows of shapes", time, 1e-9);
+    let fine: HashMap<&str, &Value> = rows
+        .iter()
+        .filter(|row| text(row, "/level") == "fine")
+        .map(|row| (text(row, "/id"), row))
+        .collect();
+    let mut heaviest: Vec<_> = logged.shapes.iter().collect();
+    heaviest.sort_by(|(_, a), (_, b)| b.sum_ms().total_cmp(&a.sum_ms()));
+    heaviest.truncate(HEAVIEST);
+    let without = heaviest.iter().filter(|(id, _)| !fine.contains_key(id.as_str()));
+    let without = float(count(without.count()));
+    // Rows change hands once a second: in the few of a quick run not all have found theirs.
+    match plan.is_quick {
+        true => say(&format!("| heaviest shapes without a row | {HEAVIEST} | {without} | – |")),
+        false => table.same("heaviest shapes without a row", count(HEAVIEST), without, 0),
+    }
+    // Those that had their row from the first operation on.
+    let whole = fine.iter().filter_map(|(id, row)| {
+        let raw = logged.shapes.get(*id)?;
+        ((number(row, "/count") - float(raw.count())).abs() < 0.5).then_some((*row, raw))
+    });
+    let whole: Vec<_> = whole.collect();
+    compare(table, "shape", &whole, SHAPE_ERROR);
+    let mut sums = Worst::default();
+    for (row, raw) in &whole {
+        sums.add(number(row, "/total_time_ms"), raw.sum_ms());
+    }
+    table.exact("total times by shape", sums);
+}
+
+fn compare_namespaces(table: &mut Table, told: &Told, logged: &Logged) {
+    let rows = rows(&told.namespaces, "namespaces");
+    let of_ours = rows.iter().filter(|row| text(row, "/db") == DATABASE);
+    let pairs = of_ours.filter_map(|row| {
+        let owned = |pointer| text(row, pointer).to_owned();
+        let key = (owned("/command"), owned("/collection"));
+        Some((row, logged.namespaces.get(&key)?))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    let expected = count(logged.namespaces.len());
+    let found = float(count(pairs.len()));
+    table.same("namespaces", expected, found, expected);
+    compare_counts(table, "namespace", &pairs);
+    compare(table, "namespace", &pairs, NAMESPACE_ERROR);
+}
+
+/// Of a server the time until it began to answer is told.
+fn compare_servers(table: &mut Table, told: &Told, logged: &Logged) {
+    let rows = rows(&told.servers, "servers").iter();
+    let pairs = rows.filter_map(|row| Some((row, logged.servers.get(text(row, "/address"))?)));
+    let pairs: Vec<_> = pairs.collect();
+    let expected = count(logged.servers.len());
+    table.same("servers", expected, float(count(pairs.len())), expected);
+    compare_counts(table, "server", &pairs);
+    compare(table, "server", &pairs, NAMESPACE_ERROR);
+}
+
+fn compare_counts(table: &mut Table, of: &str, pairs: &[(&Value, &Durations)]) {
+    let unequal = pairs
+        .iter()
+        .filter(|(row, raw)| (number(row, "/count") - float(raw.count())).abs() >= 0.5);
+    let unequal = float(count(unequal.count()));
+    table.same(&format!("counts by {of}"), count(pairs.len()), unequal, 0);
+}
+
+/// Quantiles and the maximum of rows.
+fn compare(table: &mut Table, of: &str, pairs: &[(&Value, &Durations)], allowed: f64) {
+    for (name, per_mille) in QUANTILES {
+        let mut worst = Worst::default();
+        for (row, raw) in pairs {
+            worst.add(number(row, name), raw.quantile_ms(per_mille));
+        }
+        let name = name.rsplit('/').next().unwrap_or(name);
+        table.within(&format!("{name} by {of}"), worst, allowed);
+    }
+    let mut longest = Worst::default();
+    for (row, raw) in pairs {
+        longest.add(number(row, "/latency_ms/max"), raw.max_ms());
+    }
+    table.exact(&format!("max by {of}"), longest);
+}

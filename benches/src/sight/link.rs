@@ -1,0 +1,114 @@
+//! One connection of a load: sends messages as they are, and checks that each is answered.
+
+use std::net::SocketAddr;
+
+use bson::{RawBsonRef, RawDocument, doc};
+use seawall_tests::raw::{Login, RawClient, message::HEADER_BYTES};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// Where a load goes, and as whom.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Of Seawall, or of a server itself.
+    pub address: SocketAddr,
+    /// Nobody, where nobody is asked.
+    pub login: Option<Login>,
+}
+
+/// A connection that is ready for operations.
+#[derive(Debug)]
+pub struct Link {
+    stream: TcpStream,
+    request_id: i32,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl Link {
+    /// Connects, says `hello` and logs in.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn connect(target: &Target) -> Self {
+        let stream = TcpStream::connect(target.address).await;
+        let stream = stream.expect("it listens");
+        stream.set_nodelay(true).expect("it is TCP");
+        let stream = stream.into_std().expect("nothing waits for it");
+        // Who greets and logs in has a handle of its own on the connection: it reads whole messages and nothing beyond.
+        let twin = stream.try_clone().expect("there are descriptors");
+        let twin = TcpStream::from_std(twin).expect("it does not block");
+        let mut client = RawClient::new(twin);
+        client.hello(doc! {}).await.expect("it greets");
+        if let Some(login) = &target.login {
+            let outcome = client.login(login).await.expect("it answers");
+            assert!(outcome.is_authenticated(), "{:?}", outcome.verdict);
+        }
+        Self {
+            stream: TcpStream::from_std(stream).expect("it does not block"),
+            request_id: 0,
+            request: Vec::new(),
+            reply: Vec::new(),
+        }
+    }
+
+    /// So many of them.
+    pub async fn connect_all(target: &Target, count: usize) -> Vec<Self> {
+        let mut links = Vec::with_capacity(count);
+        for _ in 0..count {
+            links.push(Self::connect(target).await);
+        }
+        links
+    }
+
+    /// Sends a message, of which only the number is changed, and reads its reply.
+    ///
+    /// # Panics
+    /// If the reply answers another message or does not say `ok: 1`, or the connection ends.
+    pub async fn run(&mut self, message: &[u8]) {
+        self.request_id = self.request_id.wrapping_add(1);
+        self.request.clear();
+        self.request.extend_from_slice(message);
+        let number = self.request.get_mut(4..8).expect("a message has a header");
+        number.copy_from_slice(&self.request_id.to_le_bytes());
+        let written = self.stream.write_all(&self.request).await;
+        written.expect("the request is taken");
+        self.read_reply().await;
+        let body = self.reply.get(HEADER_BYTES + 5..).unwrap_or_default();
+        let body = RawDocument::from_bytes(body).expect("a reply has a body");
+        let is_ok = matches!(
+            body.get("ok"),
+            Ok(Some(RawBsonRef::Double(1.0) | RawBsonRef::Int32(1)))
+        );
+        assert!(is_ok, "{body:?}");
+    }
+
+    async fn read_reply(&mut self) {
+        self.reply.clear();
+        while !self.is_whole() {
+            let read = self.stream.read_buf(&mut self.reply).await;
+            let read = read.expect("the reply comes");
+            assert_ne!(read, 0, "the connection was closed");
+        }
+    }
+
+    /// Whether the reply is there, which is to this request.
+    fn is_whole(&self) -> bool {
+        let field = |at: usize| {
+            let bytes = self.reply.get(at..at + 4)?;
+            bytes.try_into().ok().map(i32::from_le_bytes)
+        };
+        let (Some(length), Some(response_to)) = (field(0), field(8)) else {
+            return false;
+        };
+        assert_eq!(response_to, self.request_id, "a reply to another request");
+        usize::try_from(length).is_ok_and(|length| self.reply.len() >= length)
+    }
+}
+
+/// A command as a message.
+pub fn message(command: &RawDocument) -> Vec<u8> {
+    seawall::wire::encode_request(0, command.as_bytes())
+}

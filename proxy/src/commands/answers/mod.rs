@@ -1,0 +1,337 @@
+//! The admin API's answers, as `top` and `report` read them.
+//!
+//! What is absent or null is nothing, not an error: a proxy of another version may know less or more.
+
+mod found;
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+pub(super) use self::found::{
+    Change, Changes, Episode, Named, Pools, Pulse, Rates, Recurring, Stalls, Storm, Storms,
+};
+
+/// Reads an answer.
+pub(super) fn read<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
+    serde_json::from_value(without_nulls(value))
+}
+
+/// Leaves out the members that are null, so that defaults take their place.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let members = members.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(members.map(|(key, v)| (key, without_nulls(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        other => other,
+    }
+}
+
+/// A whole report.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Report {
+    pub(super) made_at: f64,
+    pub(super) since_seconds: f64,
+    pub(super) status: Status,
+    pub(super) shapes: Shapes,
+    pub(super) timeline: Timeline,
+    pub(super) servers: Vec<Server>,
+    pub(super) storms: Storms,
+    pub(super) stalls: Stalls,
+    pub(super) changes: Changes,
+    pub(super) pools: Pools,
+}
+
+impl Report {
+    /// The version of this form.
+    const VERSION: u64 = 1;
+
+    /// Reads a report.
+    pub(super) fn read(mut value: Value) -> Result<Self, String> {
+        // Lists stand there bare or as their own addresses answer them.
+        let of = |value: &Value, key| value.get(key).cloned().unwrap_or_default();
+        let (since, other) = (of(&value, "since_seconds"), of(&value, "other"));
+        for key in ["shapes", "pools"] {
+            if let Some(list @ Value::Array(_)) = value.get_mut(key) {
+                *list = json!({ key: list.take(), "since_seconds": since, "other": other });
+            }
+        }
+        match value.get("seawall_report").and_then(Value::as_u64) {
+            Some(Self::VERSION) => read(value).map_err(|error| error.to_string()),
+            Some(other) => Err(format!("a report of version {other}, which is not known")),
+            None => Err("not a report of Seawall".to_owned()),
+        }
+    }
+
+    /// Seconds that are known of what was asked for.
+    pub(super) fn covered_seconds(&self) -> f64 {
+        covered(self.since_seconds, self.status.uptime_seconds)
+    }
+
+    /// Total time of all operations, listed or not.
+    pub(super) fn total_time_ms(&self) -> f64 {
+        self.shapes.total_time_ms()
+    }
+
+    /// All operations, listed or not.
+    pub(super) fn operations(&self) -> u64 {
+        self.shapes.operations()
+    }
+
+    /// Operations of shapes that are not listed.
+    pub(super) fn unlisted(&self) -> u64 {
+        self.shapes.other.count
+    }
+
+    /// All errors.
+    pub(super) fn errors(&self) -> u64 {
+        self.shapes.errors()
+    }
+}
+
+/// The length that is known; without one the figures are all since the start.
+fn covered(since_seconds: f64, uptime_seconds: f64) -> f64 {
+    match since_seconds > 0.0 {
+        true => since_seconds,
+        false => uptime_seconds.max(1.0),
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Status {
+    pub(super) version: String,
+    pub(super) uptime_seconds: f64,
+    pub(super) mode: String,
+    pub(super) injects_faults: bool,
+    pub(super) draining: bool,
+    pub(super) deployment: String,
+    pub(super) clients: u64,
+    pub(super) operations: u64,
+    pub(super) server_connections: Connections,
+    pub(super) wait_queue: u64,
+    pub(super) history: HistoryStatus,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct HistoryStatus {
+    /// None: a proxy that does not say.
+    pub(super) on: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Connections {
+    pub(super) pending: u64,
+    pub(super) available: u64,
+    pub(super) in_use: u64,
+}
+
+impl Connections {
+    pub(super) fn total(self) -> u64 {
+        self.pending + self.available + self.in_use
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Latency {
+    pub(super) p50: f64,
+    pub(super) p90: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) max: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Phases {
+    permit: f64,
+    checkout: f64,
+    forward: f64,
+    server: f64,
+    receive: f64,
+    send: f64,
+}
+
+impl Phases {
+    /// Name and milliseconds of each, in the order in which they happen.
+    pub(super) fn named(&self) -> [(&'static str, f64); 6] {
+        [
+            ("permit", self.permit),
+            ("checkout", self.checkout),
+            ("forward", self.forward),
+            ("server", self.server),
+            ("receive", self.receive),
+            ("send", self.send),
+        ]
+    }
+
+    pub(super) fn total(&self) -> f64 {
+        self.named().iter().map(|(_, ms)| ms).sum()
+    }
+}
+
+/// One bucket of a distribution: over `gt_seconds`, and up to `le_seconds`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(super) struct Bucket {
+    pub(super) gt_seconds: f64,
+    pub(super) le_seconds: f64,
+    pub(super) count: u64,
+}
+
+/// What was counted of a fingerprint, and at once what names it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Shape {
+    pub(super) id: String,
+    pub(super) command: String,
+    pub(super) db: String,
+    pub(super) collection: String,
+    #[serde(alias = "text")]
+    pub(super) shape: String,
+    pub(super) count: u64,
+    pub(super) errors: u64,
+    pub(super) total_time_ms: f64,
+    pub(super) latency_ms: Latency,
+    pub(super) phases_ms: Phases,
+    pub(super) request_bytes: u64,
+    pub(super) reply_bytes: u64,
+    pub(super) documents: u64,
+    pub(super) distribution: Vec<Bucket>,
+    pub(super) timeline: Vec<Point>,
+    /// Where it is one of those that waited: how many.
+    pub(super) operations: u64,
+}
+
+impl Shape {
+    pub(super) fn bytes(&self) -> u64 {
+        self.request_bytes.saturating_add(self.reply_bytes)
+    }
+}
+
+/// A step of one shape's timeline.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Point {
+    pub(super) at: f64,
+    pub(super) count: u64,
+    pub(super) p99_ms: f64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Shapes {
+    pub(super) since_seconds: f64,
+    pub(super) shapes: Vec<Shape>,
+    pub(super) other: Other,
+}
+
+impl Shapes {
+    pub(super) fn total_time_ms(&self) -> f64 {
+        let listed = self.shapes.iter().map(|shape| shape.total_time_ms);
+        listed.sum::<f64>() + self.other.total_time_ms
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.shapes.iter().map(|s| s.count).sum::<u64>() + self.other.count
+    }
+
+    pub(super) fn errors(&self) -> u64 {
+        self.shapes.iter().map(|s| s.errors).sum::<u64>() + self.other.errors
+    }
+
+    /// Seconds that the figures cover.
+    pub(super) fn covered_seconds(&self, uptime_seconds: f64) -> f64 {
+        covered(self.since_seconds, uptime_seconds)
+    }
+}
+
+/// The shapes that are not listed, together.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Other {
+    pub(super) count: u64,
+    pub(super) errors: u64,
+    pub(super) total_time_ms: f64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Timeline {
+    pub(super) step_seconds: f64,
+    pub(super) steps: Vec<Step>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Step {
+    pub(super) at: f64,
+    /// How much of it is known.
+    pub(super) seconds: f64,
+    pub(super) count: u64,
+    pub(super) errors: u64,
+    pub(super) request_bytes: u64,
+    pub(super) reply_bytes: u64,
+    pub(super) documents: u64,
+    pub(super) total_time_ms: f64,
+    pub(super) latency_ms: Latency,
+    pub(super) phases_ms: Phases,
+    pub(super) distribution: Vec<Bucket>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Server {
+    pub(super) address: String,
+    pub(super) count: u64,
+    pub(super) errors: u64,
+    pub(super) latency_ms: Latency,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nulls_and_gaps_are_nothing_and_more_is_no_error() {
+        let step: Step = read(json!({
+            "at": 5, "latency_ms": { "p50": null, "p99": 1.5 }, "phases_ms": null, "novelty": [1],
+        }))
+        .unwrap();
+        assert_eq!(
+            (step.at, step.latency_ms.p50, step.latency_ms.p99),
+            (5.0, 0.0, 1.5)
+        );
+        let episode: Episode =
+            read(json!({ "server": null, "shapes": [{ "text": "{}" }] })).unwrap();
+        assert_eq!(episode.server, None);
+        assert_eq!(episode.shapes[0].shape, "{}");
+    }
+
+    #[test]
+    fn report_is_known_by_its_version() {
+        assert!(Report::read(json!({ "shapes": [] })).is_err());
+        assert!(Report::read(json!({ "seawall_report": 2 })).is_err());
+        let bare = json!({ "seawall_report": 1, "shapes": [{ "count": 3 }], "pools": [{}, {}] });
+        let report = Report::read(bare).unwrap();
+        assert_eq!((report.operations(), report.pools.pools.len()), (3, 2));
+        let wrapped = json!({
+            "seawall_report": 1,
+            "shapes": { "shapes": [{ "count": 3 }], "other": { "count": 4 } },
+        });
+        assert_eq!(Report::read(wrapped).unwrap().operations(), 7);
+    }
+
+    #[test]
+    fn a_period_is_as_long_as_is_known_of_it() {
+        assert_eq!(covered(90.0, 7_200.0), 90.0);
+        assert_eq!(covered(600.0, 30.0), 600.0);
+        assert_eq!(covered(0.0, 9_000.0), 9_000.0);
+        assert_eq!(covered(0.0, 0.0), 1.0);
+    }
+}

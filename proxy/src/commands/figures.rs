@@ -1,0 +1,319 @@
+//! How figures look to people: three digits and a unit. One place for `top` and `report`.
+
+/// A time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
+pub(super) fn millis(ms: f64) -> String {
+    let seconds = ms / 1e3;
+    match ms.abs() {
+        _ if !ms.is_finite() => "–".to_owned(),
+        0.0 => "0".to_owned(),
+        size if size < 0.9995 => format!("{} µs", three(ms * 1e3)),
+        size if size < 999.5 => format!("{} ms", three(ms)),
+        size if size < 119_500.0 => format!("{} s", three(seconds)),
+        size if size < 7_170_000.0 => format!("{} min", three(seconds / 60.0)),
+        _ => format!("{} h", three(seconds / 3600.0)),
+    }
+}
+
+/// A time given in seconds.
+pub(super) fn seconds(seconds: f64) -> String {
+    millis(seconds * 1e3)
+}
+
+/// How long something has run: `42 s`, `2 h 05 min`, `3 d 04 h`.
+pub(super) fn uptime(seconds: f64) -> String {
+    let seconds = whole(seconds.max(0.0));
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {:02} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {:02} min", minutes % 60),
+        _ => format!("{days} d {:02} h", hours % 24),
+    }
+}
+
+/// An amount of bytes: `812 B`, `1.5 KiB`, `40 MiB`.
+pub(super) fn bytes(bytes: f64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    scaled(bytes, 1024.0, &UNITS, " ")
+}
+
+/// A count or a rate: `812`, `12.3k`, `4.5M`.
+pub(super) fn count(count: f64) -> String {
+    const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
+    scaled(count, 1000.0, &UNITS, "")
+}
+
+/// A whole count, exact: `1 234 567`, with narrow no-break spaces.
+pub(super) fn exact(count: u64) -> String {
+    let digits = count.to_string();
+    let length = digits.len();
+    let mut text = String::with_capacity(length + length);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (length - place).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A share of a whole: `12.5 %`.
+pub(super) fn percent(part: f64, whole: f64) -> String {
+    if whole <= 0.0 || part == 0.0 {
+        return "0 %".to_owned();
+    }
+    match 100.0 * part / whole {
+        share if share < 0.01 => "<0.01 %".to_owned(),
+        share => format!("{} %", three(share)),
+    }
+}
+
+/// How many times more or less: `×4.9`.
+pub(super) fn ratio(ratio: f64) -> String {
+    if ratio.is_finite() {
+        format!("×{}", three(ratio))
+    } else {
+        "–".to_owned()
+    }
+}
+
+/// A moment given in seconds since the epoch: `2026-11-21 17:51:05`, in UTC.
+pub(super) fn moment(at: f64) -> String {
+    let (year, month, day) = civil(whole(at.max(0.0)) / 86_400);
+    format!("{year}-{month:02}-{day:02} {}", clock(at))
+}
+
+/// Only the time of day: `17:51:05`, in UTC.
+pub(super) fn clock(at: f64) -> String {
+    let seconds = whole(at.max(0.0)) % 86_400;
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}")
+}
+
+/// A name as it may be shown: whatever a terminal would obey or a reader be deceived by is spelled out.
+pub(super) fn printable(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for character in name.chars() {
+        if character.is_control() || is_invisible(character) {
+            text.extend(character.escape_unicode());
+        } else {
+            text.push(character);
+        }
+    }
+    text
+}
+
+/// `db.collection`, or the part of it that there is.
+pub(super) fn namespace(db: &str, collection: &str) -> String {
+    match collection {
+        "" => printable(db),
+        collection => format!("{}.{}", printable(db), printable(collection)),
+    }
+}
+
+/// A table in columns of the width they need; `<` before a heading sets its column to the left.
+pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let names = headings
+        .iter()
+        .map(|heading| heading.trim_start_matches('<'));
+    let first: Vec<String> = names.map(str::to_owned).collect();
+    let widths: Vec<usize> = (0..headings.len())
+        .map(|column| {
+            let cells = std::iter::once(&first).chain(rows);
+            let cells = cells.filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(headings).zip(&widths);
+        let cells = cells.map(|((cell, heading), width)| match heading.starts_with('<') {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    std::iter::once(&first).chain(rows).map(line).collect()
+}
+
+/// A row of blocks as high as the values are, with the highest filling its line.
+pub(super) fn sparks(values: &[f64]) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = values.iter().copied().fold(0.0, f64::max);
+    let block = |value: &f64| match *value > 0.0 {
+        true => {
+            let eighth = usize::try_from(whole(value / most * 7.999)).unwrap_or(0);
+            BLOCKS.get(eighth).copied().unwrap_or('█')
+        }
+        false => ' ',
+    };
+    values.iter().map(block).collect()
+}
+
+/// A bar of blocks, to an eighth of a character.
+pub(super) fn bar(share: f64, characters: usize) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;
+    let eighths = usize::try_from(whole((share.clamp(0.0, 1.0) * width).round())).unwrap_or(0);
+    // What is there is seen, however little it is.
+    let eighths = eighths.max(usize::from(share > 0.0));
+    let part = PARTS.get(eighths % 8).copied().unwrap_or_default();
+    format!("{}{part}", "█".repeat(eighths / 8))
+}
+
+/// A count as a number to reckon with.
+#[expect(clippy::as_conversions, reason = "counts are far under 2^53")]
+pub(super) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// A positive number without its fraction; too large ones are held at the most that fits.
+#[expect(clippy::as_conversions, reason = "the cast saturates")]
+pub(super) fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+/// Marks that change the order of what is read, or that cannot be seen.
+fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}'
+    )
+}
+
+fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
+    if !number.is_finite() {
+        return "–".to_owned();
+    }
+    let mut rest = number;
+    let mut left = units;
+    // 999.5 would be rounded up to four digits.
+    while let [_, more @ ..] = left
+        && !more.is_empty()
+        && rest.abs() >= base - 0.5
+    {
+        rest /= base;
+        left = more;
+    }
+    let unit = left.first().copied().unwrap_or_default();
+    format!("{}{space}{unit}", three(rest))
+}
+
+/// Three digits, and no zeros after the point for show.
+fn three(number: f64) -> String {
+    let text = match number.abs() {
+        size if size < 9.995 => format!("{number:.2}"),
+        size if size < 99.95 => format!("{number:.1}"),
+        _ => return format!("{number:.0}"),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Year, month and day of a day since 1970-01-01 in the Gregorian calendar.
+fn civil(day: u64) -> (u64, u64, u64) {
+    // Years that begin in March put the leap day last; 719468 days lie before 1970 from 0000-03-01.
+    let day = day + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        0..10 => (year, month + 3),
+        _ => (year + 1, month - 9),
+    };
+    (era * 400 + year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_the_unit_that_fits() {
+        let cases = [
+            (0.0, "0"),
+            (0.0004, "0.4 µs"),
+            (0.87, "870 µs"),
+            (0.99951, "1 ms"),
+            (1.254, "1.25 ms"),
+            (12.34, "12.3 ms"),
+            (999.6, "1 s"),
+            (3_400.0, "3.4 s"),
+            (600_000.0, "10 min"),
+            (9_000_000.0, "2.5 h"),
+            (f64::NAN, "–"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(millis(ms), text, "{ms}");
+        }
+        assert_eq!(seconds(0.5), "500 ms");
+    }
+
+    #[test]
+    fn counts_and_bytes_are_scaled_without_a_fourth_digit() {
+        assert_eq!(count(812.0), "812");
+        assert_eq!(count(999.6), "1k");
+        assert_eq!(count(12_340.0), "12.3k");
+        assert_eq!(count(4_500_000.0), "4.5M");
+        assert_eq!(count(0.25), "0.25");
+        assert_eq!(bytes(812.0), "812 B");
+        assert_eq!(bytes(1536.0), "1.5 KiB");
+        assert_eq!(bytes(41_943_040.0), "40 MiB");
+        assert_eq!(bytes(f64::INFINITY), "–");
+        assert_eq!(exact(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(exact(12), "12");
+    }
+
+    #[test]
+    fn shares_that_are_small_are_not_shown_as_none() {
+        assert_eq!(percent(1.0, 8.0), "12.5 %");
+        assert_eq!(percent(0.0, 8.0), "0 %");
+        assert_eq!(percent(1.0, 0.0), "0 %");
+        assert_eq!(percent(1.0, 1e9), "<0.01 %");
+        assert_eq!(ratio(4.9), "×4.9");
+        assert_eq!(ratio(f64::INFINITY), "–");
+    }
+
+    #[test]
+    fn moments_are_dates_of_the_calendar() {
+        assert_eq!(moment(0.0), "1970-01-01 00:00:00");
+        assert_eq!(moment(951_782_399.9), "2000-02-28 23:59:59");
+        assert_eq!(moment(951_782_400.0), "2000-02-29 00:00:00");
+        assert_eq!(moment(1_795_283_465.0), "2026-11-21 17:51:05");
+        assert_eq!(clock(1_795_283_465.2), "17:51:05");
+        assert_eq!(uptime(42.9), "42 s");
+        assert_eq!(uptime(7_500.0), "2 h 05 min");
+        assert_eq!(uptime(273_600.0), "3 d 04 h");
+    }
+
+    #[test]
+    fn names_cannot_command_a_terminal_or_turn_the_text_round() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
+        assert_eq!(printable("a\u{202e}b"), "a\\u{202e}b");
+        assert_eq!(printable("Größe"), "Größe");
+        assert_eq!(namespace("shop", "orders"), "shop.orders");
+        assert_eq!(namespace("admin", ""), "admin");
+    }
+
+    #[test]
+    fn tables_are_as_wide_as_their_cells() {
+        let rows = [
+            vec!["1".to_owned(), "a b".to_owned()],
+            vec!["22".to_owned(), "c".to_owned()],
+        ];
+        assert_eq!(
+            table(&["n", "<name"], &rows),
+            [" n  name", " 1  a b", "22  c"]
+        );
+    }
+
+    #[test]
+    fn bars_and_sparks_show_what_is_small_and_fill_what_is_most() {
+        assert_eq!(bar(0.5, 4), "██");
+        assert_eq!(bar(1.0, 4), "████");
+        assert_eq!(bar(0.0001, 4), "▏");
+        assert_eq!(bar(0.0, 4), "");
+        assert_eq!(sparks(&[0.0, 0.1, 5.0, 10.0]), " ▁▄█");
+        assert_eq!(sparks(&[0.0, 0.0]), "  ");
+    }
+}

@@ -1,0 +1,237 @@
+//! Two reports side by side: what `history` finds to have changed, in the form of the API's changes.
+
+use super::period::{period, whole};
+use crate::{
+    commands::{
+        answers::{Bucket, Change, Changes, Rates, Report, Shape},
+        figures::float,
+    },
+    history::{self, Figures, Label, Period},
+};
+
+/// One of the two reports.
+pub(super) struct Side {
+    pub(super) file: String,
+    pub(super) report: Report,
+    /// All its operations.
+    pub(super) whole: Rates,
+    pub(super) errors: u64,
+}
+
+/// What changed from one report to the other.
+pub(super) struct Comparison {
+    pub(super) before: Side,
+    pub(super) now: Side,
+    /// Ranked by what they cost the servers.
+    pub(super) changes: Changes,
+}
+
+impl Comparison {
+    /// Compares two reports, each with its file's name.
+    pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
+        let periods = (period(&before.1), period(&now.1));
+        let changes = history::compare(&periods.0, &periods.1);
+        let changes = changes.iter().map(|change| Change {
+            kind: change.kind.as_str().to_owned(),
+            shape: named(&change.label),
+            before: rates(&change.before, &periods.0),
+            now: rates(&change.now, &periods.1),
+            ratio: Some(change.ratio).filter(|ratio| ratio.is_finite()),
+            effect: change.effect,
+            cost_ms_per_second: change.cost_per_second.as_secs_f64() * 1e3,
+        });
+        Self {
+            changes: Changes {
+                against: "before".to_owned(),
+                changes: changes.collect(),
+            },
+            before: Side::new(before),
+            now: Side::new(now),
+        }
+    }
+
+    /// What a reader has to know before trusting it.
+    pub(super) fn caveats(&self) -> Vec<String> {
+        let mut caveats = Vec::new();
+        for (name, side) in [("before", &self.before), ("now", &self.now)] {
+            let hidden = side.report.unlisted();
+            if hidden > 0 {
+                caveats.push(format!(
+                    "{hidden} operations {name} are of shapes that the report does not list: a shape that is \
+                     new or gone may have been among them"
+                ));
+            }
+            if side.report.status.injects_faults {
+                caveats.push(format!("{name}, faults were injected on purpose"));
+            }
+        }
+        if self.before.report.made_at > self.now.report.made_at {
+            caveats.push("the report named first is the later one".to_owned());
+        }
+        caveats
+    }
+}
+
+impl Side {
+    fn new((file, report): (String, Report)) -> Self {
+        let period = whole(&report);
+        let whole = period.series.get(&Label::Whole);
+        let whole = whole.map(|figures| rates(figures, &period));
+        Self {
+            file,
+            whole: whole.unwrap_or_default(),
+            errors: report.errors(),
+            report,
+        }
+    }
+
+    /// A shape's distribution in this report.
+    pub(super) fn distribution(&self, id: &str) -> &[Bucket] {
+        let shape = self
+            .report
+            .shapes
+            .shapes
+            .iter()
+            .find(|shape| shape.id == id);
+        shape.map_or(&[], |shape| &shape.distribution)
+    }
+}
+
+fn named(label: &Label) -> Shape {
+    let bare = |text: &str| Shape {
+        shape: text.to_owned(),
+        ..Shape::default()
+    };
+    match label {
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+        } => Shape {
+            id: id.to_string(),
+            command: command.to_string(),
+            db: db.to_string(),
+            collection: collection.to_string(),
+            ..bare(text)
+        },
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => Shape {
+            command: command.to_string(),
+            db: db.to_string(),
+            collection: collection.to_string(),
+            ..bare("(all shapes)")
+        },
+        Label::Whole => bare("(all operations)"),
+        Label::OtherShapes => bare("(other shapes)"),
+        Label::OtherNamespaces => bare("(other namespaces)"),
+        Label::Server(address) => bare(address),
+    }
+}
+
+fn rates(figures: &Figures, period: &Period) -> Rates {
+    let seconds = period.length.as_secs_f64().max(1e-9);
+    let operations = float(figures.count.max(1));
+    let quantile_ms = |q| figures.durations.quantile(q).as_secs_f64() * 1e3;
+    Rates {
+        count: figures.count,
+        per_second: float(figures.count) / seconds,
+        p50_ms: quantile_ms(0.5),
+        p99_ms: quantile_ms(0.99),
+        total_time_ms_per_second: figures.durations.sum().as_secs_f64() * 1e3 / seconds,
+        bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
+        documents_per_operation: float(figures.documents) / operations,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::{super::tests::example, *};
+
+    /// The example, and the same with one shape five times slower, one gone and one new.
+    pub(in crate::commands::report) fn comparison() -> Comparison {
+        let mut later = example();
+        let shift = |at: &mut Value| *at = json!(at.as_f64().unwrap() + 3600.0);
+        shift(&mut later["made_at"]);
+        let steps = later["timeline"]["steps"].as_array_mut().unwrap();
+        steps.iter_mut().for_each(|step| shift(&mut step["at"]));
+        let shapes = later["shapes"].as_array_mut().unwrap();
+        let slower = shapes
+            .iter_mut()
+            .find(|s| s["collection"] == "products")
+            .unwrap();
+        for bucket in slower["distribution"].as_array_mut().unwrap() {
+            for bound in ["gt_seconds", "le_seconds"] {
+                // A whole number of buckets: 2^(19/8) is 5.2.
+                bucket[bound] = json!(bucket[bound].as_f64().unwrap() * (19f64 / 8.0).exp2());
+            }
+        }
+        let total_ms = slower["total_time_ms"].as_f64().unwrap();
+        slower["total_time_ms"] = json!(total_ms * (19f64 / 8.0).exp2());
+        let other = shapes
+            .iter_mut()
+            .find(|s| s["collection"] == "carts")
+            .unwrap();
+        other["id"] = json!("1-new");
+        other["collection"] = json!("<wishes>");
+        let read = |value: Value| Report::read(value).unwrap();
+        Comparison::new(
+            ("a.json".to_owned(), read(example())),
+            ("b.json".to_owned(), read(later)),
+        )
+    }
+
+    #[test]
+    fn same_report_twice_has_no_change() {
+        let read = || ("a.json".to_owned(), Report::read(example()).unwrap());
+        let comparison = Comparison::new(read(), read());
+        assert!(comparison.changes.changes.is_empty());
+        assert!(comparison.caveats().is_empty());
+        assert_eq!(
+            comparison.before.whole.count,
+            comparison.before.report.operations()
+        );
+    }
+
+    #[test]
+    fn what_is_slower_new_and_gone_is_named() {
+        let comparison = comparison();
+        let changes = &comparison.changes.changes;
+        let of = |kind: &str| changes.iter().find(|change| change.kind == kind).unwrap();
+        let slower = of("slower");
+        assert_eq!(slower.shape.collection, "products");
+        let times = slower.now.p50_ms / slower.before.p50_ms;
+        assert!((times - 5.19).abs() < 0.01, "{times}");
+        assert_eq!(of("new").shape.collection, "<wishes>");
+        assert_eq!(of("new").before.count, 0);
+        assert_eq!(of("gone").shape.collection, "carts");
+        let id = &slower.shape.id;
+        let (before, now) = (
+            comparison.before.distribution(id),
+            comparison.now.distribution(id),
+        );
+        assert_eq!(before.len(), now.len());
+        assert!(comparison.before.distribution("1-new").is_empty());
+    }
+
+    #[test]
+    fn what_a_report_does_not_list_is_said() {
+        let mut cut = example();
+        cut["other"] = json!({ "count": 5 });
+        let read = |value: Value| ("a.json".to_owned(), Report::read(value).unwrap());
+        let comparison = Comparison::new(read(example()), read(cut));
+        let caveats = comparison.caveats();
+        assert_eq!(caveats.len(), 1, "{caveats:?}");
+        assert!(caveats[0].contains("operations now are of shapes"));
+        let mut earlier = example();
+        earlier["made_at"] = json!(1.0);
+        let comparison = Comparison::new(read(example()), read(earlier));
+        assert!(comparison.caveats()[0].contains("later one"));
+    }
+}

@@ -1,0 +1,220 @@
+//! `seawall report`: a period as a document, and what changed between two of them.
+
+mod changes;
+mod compare;
+mod html;
+mod page;
+mod period;
+mod plot;
+mod scale;
+mod shapes;
+mod text;
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::Value;
+
+use self::compare::Comparison;
+use super::{
+    Exit,
+    admin_client::{AdminClient, Endpoint},
+    answers::Report,
+    complain,
+};
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    admin: Endpoint,
+    /// How far back: a number and s, m, h or d.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = since)]
+    since: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Name what changed between two saved JSON reports.
+    Compare(Compare),
+}
+
+#[derive(Debug, Args)]
+struct Compare {
+    /// The report of the time before.
+    #[arg(value_name = "A.json")]
+    before: PathBuf,
+    /// The report of the time that is held against it.
+    #[arg(value_name = "B.json")]
+    now: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// In what form, and where to.
+#[derive(Debug, Args)]
+struct Output {
+    /// Text for a terminal, JSON to keep and compare, or one HTML page.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// The file to write; without it, standard output.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Html,
+}
+
+/// A period as the admin API takes it.
+fn since(text: &str) -> Result<String, String> {
+    let number = text.strip_suffix(['s', 'm', 'h', 'd']);
+    match number.map(str::parse::<u32>) {
+        Some(Ok(1..)) => Ok(text.to_owned()),
+        _ => Err("a number and s, m, h or d, such as 10m".to_owned()),
+    }
+}
+
+pub(super) async fn run(arguments: Arguments) -> Exit {
+    match arguments.command {
+        Some(Command::Compare(compare)) => compare_files(&compare),
+        None => tokio::select! {
+            exit = fetch(arguments) => exit,
+            _ = tokio::signal::ctrl_c() => Exit::Interrupted,
+        },
+    }
+}
+
+async fn fetch(arguments: Arguments) -> Exit {
+    let client = match AdminClient::new(&arguments.admin) {
+        Ok(client) => client,
+        Err(error) => return complain(&error.to_string(), error.exit()),
+    };
+    let path = format!("/api/v1/report?since={}", arguments.since);
+    let answer = match client.ask(&path).await {
+        Ok(answer) => answer,
+        Err(error) => return complain(&error.to_string(), error.exit()),
+    };
+    let document = match arguments.output.format {
+        Format::Json => Ok(pretty(&answer)),
+        Format::Text => Report::read(answer).map(|report| text::report(&report)),
+        Format::Html => Report::read(answer).map(|report| html::report(&report)),
+    };
+    match document {
+        Ok(document) => arguments.output.write(&document),
+        Err(error) => {
+            let message = format!("{}: {error}", client.address());
+            complain(&message, Exit::Unavailable)
+        }
+    }
+}
+
+fn compare_files(arguments: &Compare) -> Exit {
+    let sides = load(&arguments.before).and_then(|before| Ok((before, load(&arguments.now)?)));
+    let comparison = match sides {
+        Ok((before, now)) => Comparison::new(
+            (arguments.before.display().to_string(), before),
+            (arguments.now.display().to_string(), now),
+        ),
+        Err(message) => return complain(&message, Exit::Usage),
+    };
+    arguments.output.write(&match arguments.output.format {
+        Format::Text => changes::text(&comparison),
+        Format::Json => pretty(&changes::json(&comparison)),
+        Format::Html => changes::html(&comparison),
+    })
+}
+
+fn load(file: &Path) -> Result<Report, String> {
+    let named = |error: String| format!("{}: {error}", file.display());
+    let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
+    let value: Value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
+    Report::read(value).map_err(named)
+}
+
+fn pretty(value: &Value) -> String {
+    // The alternate form of a value is pretty printed, and cannot fail.
+    format!("{value:#}\n")
+}
+
+impl Output {
+    fn write(&self, document: &str) -> Exit {
+        let written = match &self.output {
+            Some(file) => std::fs::write(file, document)
+                .map_err(|error| format!("{}: {error}", file.display())),
+            None => match io::stdout().lock().write_all(document.as_bytes()) {
+                // A reader that closed the pipe has seen what it wanted.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    Err(format!("standard output: {error}"))
+                }
+                _ => Ok(()),
+            },
+        };
+        match written {
+            Ok(()) => Exit::Success,
+            Err(message) => complain(&message, Exit::Unavailable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{FromArgMatches, error::ErrorKind};
+
+    use super::*;
+
+    /// The example as the API would answer it.
+    pub(super) fn example() -> Value {
+        serde_json::from_str(include_str!("example.json")).unwrap()
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+        let command = Arguments::augment_args(clap::Command::new("report"));
+        let matches = command.try_get_matches_from([&["report"], arguments].concat())?;
+        Arguments::from_arg_matches(&matches)
+    }
+
+    #[test]
+    fn a_report_and_a_comparison_are_told_apart() {
+        let report = parsed(&["--since", "1h", "--format", "html"]).unwrap();
+        assert_eq!(
+            (report.since.as_str(), report.output.format),
+            ("1h", Format::Html)
+        );
+        let compare = parsed(&["compare", "a.json", "b.json", "--format", "json"]).unwrap();
+        let Some(Command::Compare(compare)) = compare.command else {
+            panic!("no comparison")
+        };
+        assert_eq!(
+            (compare.now, compare.output.format),
+            ("b.json".into(), Format::Json)
+        );
+        for wrong in ["10", "m", "0s", "-1m", "1w", "10 m"] {
+            let since = format!("--since={wrong}");
+            let kind = parsed(&[since.as_str()]).unwrap_err().kind();
+            assert_eq!(kind, ErrorKind::ValueValidation, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn json_goes_out_as_it_came() {
+        let again: Value = serde_json::from_str(&pretty(&example())).unwrap();
+        assert_eq!(again, example());
+    }
+
+    #[test]
+    fn a_file_that_is_no_report_is_named() {
+        let error = load(Path::new("/nowhere/a.json")).unwrap_err();
+        assert!(error.starts_with("/nowhere/a.json: "));
+    }
+}

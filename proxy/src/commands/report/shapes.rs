@@ -1,0 +1,224 @@
+//! The tables of shapes and of changes in HTML, with a distribution for each row.
+
+use super::{
+    page::{Cells, escape},
+    plot,
+};
+use crate::commands::{
+    answers::{Bucket, Change, Phases, Rates, Report, Shape},
+    figures::{bytes, count, exact, float, millis, namespace, percent, ratio},
+};
+
+/// Shapes that are shown; the rest is in the JSON.
+const SHOWN_SHAPES: usize = 50;
+
+/// The heaviest shapes.
+pub(super) fn heaviest(report: &Report) -> String {
+    let shapes = report.shapes.shapes.get(..SHOWN_SHAPES);
+    let shapes = shapes.unwrap_or(&report.shapes.shapes);
+    if shapes.is_empty() {
+        return "<p>No operation in this period.</p>".to_owned();
+    }
+    let bounds = plot::bounds(shapes.iter().map(|shape| shape.distribution.as_slice()));
+    let (total, seconds) = (report.total_time_ms(), report.covered_seconds());
+    let mut cells = Cells::new(&[
+        "share of time",
+        "operations/s",
+        "p50",
+        "p99",
+        "longest",
+        "errors",
+        "bytes",
+        "<shape",
+        "<durations (logarithmic) and phases",
+    ]);
+    for shape in shapes {
+        cells.number(&percent(shape.total_time_ms, total));
+        cells.number(&count(float(shape.count) / seconds));
+        cells.number(&millis(shape.latency_ms.p50));
+        cells.number(&millis(shape.latency_ms.p99));
+        cells.number(&millis(shape.latency_ms.max));
+        cells.number(&errors(shape));
+        cells.number(&bytes(float(shape.bytes())));
+        cells.marked("name", &name(shape));
+        let marks = [("p50", shape.latency_ms.p50), ("p99", shape.latency_ms.p99)];
+        let histogram =
+            bounds.map(|bounds| plot::distribution(&shape.distribution, bounds, &marks));
+        let phases = phase_bar(&shape.phases_ms);
+        cells.marked("plot", &(histogram.unwrap_or_default() + &phases));
+        cells.end_row();
+    }
+    let listed = shapes.iter().map(|shape| shape.count);
+    let hidden = report.operations().saturating_sub(listed.sum());
+    let rest = match hidden {
+        0 => String::new(),
+        _ => format!(
+            "<p class=\"soft\">And {} operations of other shapes.</p>",
+            exact(hidden)
+        ),
+    };
+    format!("{}{}{rest}", legend(), cells.table("wide"))
+}
+
+fn errors(shape: &Shape) -> String {
+    match shape.errors {
+        0 => "0".to_owned(),
+        errors => format!(
+            "{} ({})",
+            count(float(errors)),
+            percent(float(errors), float(shape.count))
+        ),
+    }
+}
+
+/// Command, namespace and text.
+pub(super) fn name(shape: &Shape) -> String {
+    let namespace = escape(&namespace(&shape.db, &shape.collection));
+    let (command, text) = (escape(&shape.command), escape(&shape.shape));
+    format!("<b>{command} {namespace}</b><code>{text}</code>")
+}
+
+fn legend() -> String {
+    let mut legend = String::from("<p class=\"legend\">");
+    for (place, (phase, _)) in Phases::default().named().into_iter().enumerate() {
+        let what = match phase {
+            "permit" => "waiting to be admitted",
+            "checkout" => "getting a connection",
+            "forward" => "sending to the server",
+            "server" => "in the server",
+            "receive" => "receiving the reply",
+            "send" => "sending to the client",
+            _ => "",
+        };
+        legend.push_str(&format!(
+            "<span><i class=\"p{place}\"></i>{phase}: {what}</span>"
+        ));
+    }
+    legend + "<span>dashed in the durations: p50 and p99</span></p>"
+}
+
+fn phase_bar(phases: &Phases) -> String {
+    let total = phases.total();
+    let mut bar = String::from("<div class=\"bar\">");
+    for (place, (phase, ms)) in phases.named().into_iter().enumerate() {
+        if ms > 0.0 {
+            let width = 100.0 * ms / total;
+            let (ms, share) = (millis(ms), escape(&percent(ms, total)));
+            bar.push_str(&format!("<span class=\"p{place}\" style=\"width:{width:.2}%\" title=\"{phase} {ms} ({share})\"></span>"));
+        }
+    }
+    let named = phases.named();
+    let longest = named.iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
+    let longest = longest.filter(|(_, ms)| *ms > 0.0);
+    let longest = longest.map_or(String::new(), |(phase, ms)| {
+        format!("{phase} {}", percent(*ms, total))
+    });
+    format!("{bar}</div><small>{}</small>", escape(&longest))
+}
+
+/// Changes with both sides' figures; with distributions where there are some.
+pub(super) fn changes<'a>(
+    changes: &[Change],
+    distributions: impl Fn(&str) -> Option<[&'a [Bucket]; 2]>,
+) -> String {
+    if changes.is_empty() {
+        return "<p>Nothing changed beyond noise.</p>".to_owned();
+    }
+    let mut cells = Cells::new(&[
+        "<change",
+        "cost",
+        "ratio",
+        "effect",
+        "<shape",
+        "operations/s",
+        "p50",
+        "p99",
+        "bytes/operation",
+        "<before (grey) and now",
+    ]);
+    for change in changes {
+        let pair = |figure: fn(&Rates) -> String| {
+            let (before, now) = (figure(&change.before), figure(&change.now));
+            format!(
+                "<span class=\"soft\">{} →</span><br>{}",
+                escape(&before),
+                escape(&now)
+            )
+        };
+        cells.text(&change.kind.replace('_', " "));
+        cells.number(&format!("{:+.1} ms/s", change.cost_ms_per_second));
+        cells.number(&change.times().map_or("–".to_owned(), ratio));
+        let effect = change.share_of_pairs();
+        cells.number(&effect.map_or("–".to_owned(), |share| percent(share, 1.0)));
+        cells.marked("name", &name(&change.shape));
+        cells.marked("n", &pair(|rates| count(rates.per_second)));
+        cells.marked("n", &pair(|rates| timed(rates.p50_ms)));
+        cells.marked("n", &pair(|rates| timed(rates.p99_ms)));
+        cells.marked("n", &pair(|rates| bytes(rates.bytes_per_operation)));
+        cells.marked("plot", &both(distributions(&change.shape.id)));
+        cells.end_row();
+    }
+    let effect = "<p class=\"soft\">Cost: operations' time a second more than before. Effect: of pairs of operations, \
+                  one of before and one of now, the share in which that of now took longer; 50 % is no difference.</p>";
+    effect.to_owned() + &cells.table("wide")
+}
+
+/// A time, where there was anything to take it.
+fn timed(ms: f64) -> String {
+    match ms > 0.0 {
+        true => millis(ms),
+        false => "–".to_owned(),
+    }
+}
+
+/// Two distributions one above the other, over one axis.
+fn both(distributions: Option<[&[Bucket]; 2]>) -> String {
+    let Some(sides) = distributions else {
+        return String::new();
+    };
+    let Some(bounds) = plot::bounds(sides.into_iter()) else {
+        return String::new();
+    };
+    let [before, now] = sides.map(|side| plot::distribution(side, bounds, &[]));
+    before.replace("<rect ", "<rect class=\"before\" ") + &now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::example, *};
+
+    #[test]
+    fn each_shape_has_a_row_a_distribution_and_a_bar() {
+        let report = Report::read(example()).unwrap();
+        let html = heaviest(&report);
+        let shapes = report.shapes.shapes.len();
+        assert_eq!(html.matches("<tr>").count(), shapes + 1);
+        assert_eq!(html.matches("distribution of durations").count(), shapes);
+        assert_eq!(html.matches("class=\"bar\"").count(), shapes);
+        assert!(html.contains("&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;"));
+        assert!(!html.contains("other shapes"));
+    }
+
+    #[test]
+    fn widths_of_a_bar_add_up_to_all_of_it() {
+        let report = Report::read(example()).unwrap();
+        let bar = phase_bar(&report.shapes.shapes[0].phases_ms);
+        let widths = bar.split("width:").skip(1);
+        let widths = widths.map(|rest| rest.split('%').next().unwrap().parse::<f64>().unwrap());
+        assert!((widths.sum::<f64>() - 100.0).abs() < 0.05, "{bar}");
+        assert!(!phase_bar(&Phases::default()).contains("NaN"));
+    }
+
+    #[test]
+    fn change_without_distributions_has_none() {
+        let report = Report::read(example()).unwrap();
+        let html = changes(&report.changes.changes, |_| None);
+        assert!(html.contains("slower") && html.contains("heavier replies"));
+        assert!(!html.contains("<svg"));
+        let (shape, none) = (&report.shapes.shapes[0], [].as_slice());
+        let html = changes(&report.changes.changes, |_| {
+            Some([none, &shape.distribution])
+        });
+        assert!(html.contains("<svg"));
+    }
+}

@@ -1,0 +1,231 @@
+//! `seawall top`: a live view of a running proxy in the terminal; one table where there is none.
+
+mod choice;
+mod detail;
+mod histogram;
+mod keys;
+mod model;
+pub(super) mod panes;
+mod plain;
+mod rows;
+mod view;
+
+use std::{
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use clap::Args;
+use crossterm::event::{Event, EventStream};
+use futures_util::StreamExt;
+use ratatui::DefaultTerminal;
+use serde::de::DeserializeOwned;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+    time::{Instant, Interval, MissedTickBehavior, interval},
+};
+
+use self::{
+    choice::{Choice, Since, Sort},
+    keys::Outcome,
+    model::{Answers, Model, Wanted},
+};
+use super::{
+    Exit,
+    admin_client::{AdminClient, Endpoint, Error},
+    answers, complain, say,
+};
+
+/// How often it asks.
+const REFRESH: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    admin: Endpoint,
+    /// How far back the figures go at first.
+    #[arg(long, value_enum, default_value_t)]
+    since: Since,
+    /// What the heaviest shapes are heaviest in at first.
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+    /// Print one table and leave, as is done where there is no terminal.
+    #[arg(long)]
+    once: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> Exit {
+    let client = match AdminClient::new(&arguments.admin) {
+        Ok(client) => client,
+        Err(error) => return complain(&error.to_string(), error.exit()),
+    };
+    let choice = Choice {
+        since: arguments.since,
+        sort: arguments.sort,
+        ..Choice::default()
+    };
+    let mut model = Model::new(client.address(), choice);
+    let started = Instant::now();
+    // Whoever has nobody to ask is told so before the terminal is taken over.
+    let status = client.ask("/api/v1/status").await;
+    match status.and_then(|status| answers::read(status).map_err(Error::NotJson)) {
+        Ok(status) => model.status = Some(status),
+        Err(error) => return complain(&error.to_string(), error.exit()),
+    }
+    model.take(ask_all(&client, model.wanted()).await, started.elapsed());
+    if arguments.once || !io::stdout().is_terminal() {
+        return tell(&model);
+    }
+    match watch(&client, &mut model, started).await {
+        Ok(exit) => exit,
+        Err(error) => complain(&format!("the terminal: {error}"), Exit::Unavailable),
+    }
+}
+
+fn tell(model: &Model) -> Exit {
+    if let Some(error) = &model.error {
+        return complain(error, Exit::Unavailable);
+    }
+    plain::lines(model).iter().for_each(|line| say(line));
+    Exit::Success
+}
+
+/// Gives the terminal back as it was, whichever way it is left; a panic does so before it speaks.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing.
+        drop(ratatui::try_restore());
+    }
+}
+
+async fn watch(client: &AdminClient, model: &mut Model, started: Instant) -> io::Result<Exit> {
+    let mut ends = Ends::new()?;
+    let restored = Restored;
+    let mut terminal = ratatui::try_init()?;
+    let outcome = show(client, model, started, &mut terminal, &mut ends).await;
+    drop(restored);
+    outcome
+}
+
+/// Draws, asks and obeys until it is left.
+async fn show(
+    client: &AdminClient,
+    model: &mut Model,
+    started: Instant,
+    terminal: &mut DefaultTerminal,
+    ends: &mut Ends,
+) -> io::Result<Exit> {
+    let mut keys = EventStream::new();
+    let mut ticks = ticks();
+    let mut asked = JoinSet::new();
+    loop {
+        terminal.draw(|frame| view::draw(frame, model))?;
+        tokio::select! {
+            key = keys.next() => match key {
+                Some(Ok(Event::Key(key))) => match keys::press(model, key) {
+                    Outcome::Shown => {}
+                    Outcome::Ask => {
+                        // The answers on their way are no longer those that are wanted.
+                        asked.abort_all();
+                        begin(&mut asked, client, model);
+                    }
+                    Outcome::Quit => return Ok(Exit::Success),
+                    Outcome::Interrupted => return Ok(Exit::Interrupted),
+                },
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(error),
+                None => return Ok(Exit::Success),
+            },
+            Some(answers) = asked.join_next() => match answers {
+                Ok((wanted, answers)) if wanted == model.wanted() => {
+                    model.take(answers, started.elapsed());
+                }
+                Err(error) if error.is_panic() => return Err(io::Error::other(error)),
+                Ok(_) | Err(_) => {}
+            },
+            _ = ticks.tick(), if !model.choice.is_paused && asked.is_empty() => {
+                begin(&mut asked, client, model);
+            }
+            () = ends.reached() => return Ok(Exit::Interrupted),
+        }
+    }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = interval(REFRESH);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+fn begin(asked: &mut JoinSet<(Wanted, Answers)>, client: &AdminClient, model: &Model) {
+    let (client, wanted) = (client.clone(), model.wanted());
+    asked.spawn(async move {
+        let answers = ask_all(&client, wanted.clone()).await;
+        (wanted, answers)
+    });
+}
+
+/// Asks for all that is shown, one after the other over one connection.
+async fn ask_all(client: &AdminClient, wanted: Wanted) -> Answers {
+    let mut answers = Answers::default();
+    let error = &mut answers.error;
+    answers.status = ask(client, "/api/v1/status", error).await;
+    // Without that one there is nobody to ask for the others.
+    if answers.status.is_none() {
+        return answers;
+    }
+    answers.shapes = ask(client, &wanted.shapes, error).await;
+    answers.storms = ask(client, "/api/v1/storms", error).await;
+    if wanted.stalls {
+        answers.stalls = ask(client, "/api/v1/stalls", error).await;
+    }
+    if let Some(path) = &wanted.shape {
+        answers.shape = ask(client, path, error).await;
+    }
+    if let Some(path) = &wanted.changes {
+        answers.changes = ask(client, path, error).await;
+    }
+    if wanted.pools {
+        answers.pools = ask(client, "/api/v1/pools", error).await;
+    }
+    answers
+}
+
+/// Asks for one thing; the first error of all is kept.
+async fn ask<T: DeserializeOwned>(
+    client: &AdminClient,
+    path: &str,
+    first_error: &mut Option<String>,
+) -> Option<T> {
+    let answer = client
+        .ask(path)
+        .await
+        .and_then(|value| answers::read(value).map_err(Error::NotJson));
+    answer
+        .map_err(|error| first_error.get_or_insert(error.to_string()))
+        .ok()
+}
+
+/// What ends it from outside.
+struct Ends([Signal; 2]);
+
+impl Ends {
+    fn new() -> io::Result<Self> {
+        Ok(Self([
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ]))
+    }
+
+    /// Waits for the first. Cancel safe.
+    async fn reached(&mut self) {
+        let Self([terminate, hangup]) = self;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Storms, stalls, changes and pools in lines: for the terminal and for the text of a report.
+
+use crate::commands::{
+    answers::{Change, Changes, Episode, Named, Pools, Pulse, Recurring, Stalls, Storm, Storms},
+    figures::{
+        bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
+    },
+};
+
+/// Names of one kind that are shown of a storm or a stall.
+const SHOWN_NAMES: usize = 3;
+
+pub(in crate::commands) fn storms(storms: &Storms) -> Vec<String> {
+    if storms.storms.is_empty() {
+        let text = match storms.learning {
+            true => "no storm; still learning what is usual",
+            false => "no storm",
+        };
+        return vec![text.to_owned()];
+    }
+    let row = |storm: &Storm| {
+        let length = match storm.ended_at {
+            Some(end) => seconds(end - storm.started_at),
+            None => "goes on".to_owned(),
+        };
+        vec![
+            moment(storm.started_at),
+            length,
+            count(float(storm.arrivals)),
+            count(storm.peak_arrivals_per_second),
+            count(storm.usual_short_lived_per_second),
+            count(float(storm.server_connections_created)),
+            count(float(storm.server_connections_absorbed)),
+            count(float(storm.server_authentications_absorbed)),
+            names(&storm.applications),
+            names(&storm.networks),
+        ]
+    };
+    let rows: Vec<_> = storms.storms.iter().map(row).collect();
+    let headings = [
+        "<began (UTC)",
+        "length",
+        "connects",
+        "peak/s",
+        "usual/s",
+        "opened",
+        "conns absorbed",
+        "logins absorbed",
+        "<applications",
+        "<networks",
+    ];
+    table(&headings, &rows)
+}
+
+pub(in crate::commands) fn names(names: &[Named]) -> String {
+    let names = names.iter().take(SHOWN_NAMES);
+    let names =
+        names.map(|name| format!("{} ({})", printable(&name.name), count(float(name.count))));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+pub(in crate::commands) fn stalls(stalls: &Stalls) -> Vec<String> {
+    let mut lines = vec![format!(
+        "pulse (serverStatus each second): {}",
+        pulse(&stalls.pulse)
+    )];
+    if stalls.episodes.is_empty() && stalls.recurring.is_empty() {
+        lines.push("no stall".to_owned());
+        return lines;
+    }
+    let again = stalls.recurring.iter();
+    lines.extend(again.map(|recurring| format!("recurs {}", recurrence(recurring))));
+    let row = |episode: &Episode| {
+        vec![
+            moment(episode.started_at),
+            seconds(episode.seconds),
+            server(episode.server.as_deref()),
+            count(float(episode.operations)),
+            millis(episode.waited_ms),
+            printable(&episode.phase),
+            millis(episode.usual_p99_ms),
+            millis(episode.worst_ms),
+            moved(episode),
+            hit(episode),
+        ]
+    };
+    let rows: Vec<_> = stalls.episodes.iter().map(row).collect();
+    let headings = [
+        "<began (UTC)",
+        "length",
+        "<server",
+        "operations",
+        "waited",
+        "<phase",
+        "usual p99",
+        "worst",
+        "<what moved",
+        "<shapes hit",
+    ];
+    lines.extend(table(&headings, &rows));
+    lines
+}
+
+/// How the servers are asked for their state, and what came of it.
+pub(in crate::commands) fn pulse(pulse: &Pulse) -> String {
+    match pulse.state.as_str() {
+        "" => "unknown".to_owned(),
+        "on" => format!(
+            "on, {} answers of {} on average, {} unanswered, {} refused",
+            count(float(pulse.answered)),
+            millis(pulse.mean_ms),
+            count(float(pulse.unanswered)),
+            count(float(pulse.refused)),
+        ),
+        off => printable(off),
+    }
+}
+
+/// When and where a stall comes again, and what comes with it.
+pub(in crate::commands) fn recurrence(recurring: &Recurring) -> String {
+    let why = match &recurring.counter {
+        Some(counter) => format!("with {}", printable(counter)),
+        None if recurring.unanswered => "no answer to pulse meanwhile".to_owned(),
+        None => "no counter moved with it".to_owned(),
+    };
+    format!(
+        "every {} for {} on {}, {} times, in phase {}, {why}",
+        seconds(recurring.period_seconds),
+        seconds(recurring.length_seconds),
+        server(recurring.server.as_deref()),
+        recurring.times,
+        printable(&recurring.phase),
+    )
+}
+
+pub(in crate::commands) fn server(address: Option<&str>) -> String {
+    address.map_or("all servers".to_owned(), printable)
+}
+
+/// What moved on the server during an episode.
+pub(in crate::commands) fn moved(episode: &Episode) -> String {
+    let moved = episode.moved.iter().take(SHOWN_NAMES).map(|moved| {
+        let figure = |number| match moved.counter.contains("bytes") {
+            true => bytes(number),
+            false => count(number),
+        };
+        let (during, otherwise) = (figure(moved.during), figure(moved.otherwise));
+        format!("{} {during} (else {otherwise})", printable(&moved.counter))
+    });
+    let unanswered = match episode.unanswered_pulses {
+        0 => None,
+        many => Some(format!("{many} pulses unanswered")),
+    };
+    moved.chain(unanswered).collect::<Vec<_>>().join(", ")
+}
+
+/// The shapes that waited, and how many operations of each.
+pub(in crate::commands) fn hit(episode: &Episode) -> String {
+    let shapes = episode.shapes.iter().take(SHOWN_NAMES).map(|shape| {
+        let namespace = namespace(&shape.db, &shape.collection);
+        format!(
+            "{} {namespace} ({})",
+            printable(&shape.command),
+            count(float(shape.operations))
+        )
+    });
+    shapes.collect::<Vec<_>>().join(", ")
+}
+
+pub(in crate::commands) fn changes(changes: &Changes, against: &str) -> Vec<String> {
+    let mut lines = vec![format!("now against {}", against.replace('_', " "))];
+    if changes.changes.is_empty() {
+        lines.push("nothing changed".to_owned());
+        return lines;
+    }
+    let row = |change: &Change| {
+        let shape = &change.shape;
+        vec![
+            printable(&change.kind.replace('_', " ")),
+            format!("{:+.1} ms/s", change.cost_ms_per_second),
+            change.times().map_or("–".to_owned(), ratio),
+            before_and_now(change).join(" → "),
+            change
+                .share_of_pairs()
+                .map_or("–".to_owned(), |share| percent(share, 1.0)),
+            printable(&shape.command),
+            namespace(&shape.db, &shape.collection),
+            printable(&shape.shape),
+        ]
+    };
+    let rows: Vec<_> = changes.changes.iter().map(row).collect();
+    let headings = [
+        "<change",
+        "cost",
+        "ratio",
+        "before → now",
+        "effect",
+        "<command",
+        "<namespace",
+        "<shape",
+    ];
+    lines.extend(table(&headings, &rows));
+    lines
+}
+
+/// The two figures that a change is about.
+pub(in crate::commands) fn before_and_now(change: &Change) -> [String; 2] {
+    [change.before, change.now].map(|rates| match change.kind.as_str() {
+        "slower" | "faster" => format!("p50 {}", millis(rates.p50_ms)),
+        "heavier_replies" | "heavier_requests" => {
+            format!("{}/op", bytes(rates.bytes_per_operation))
+        }
+        "more_documents" => format!("{} docs/op", count(rates.documents_per_operation)),
+        _ => format!("{} ops/s", count(rates.per_second)),
+    })
+}
+
+pub(in crate::commands) fn pools(pools: &Pools) -> Vec<String> {
+    let mut rows = Vec::new();
+    for pool in &pools.pools {
+        let server = printable(&pool.server);
+        let states = [pool.pending, pool.available, pool.in_use, pool.wait_queue];
+        let whole = [server.clone(), "(all)".to_owned(), printable(&pool.state)];
+        rows.push(
+            whole
+                .into_iter()
+                .chain(states.map(|n| n.to_string()))
+                .collect(),
+        );
+        for user in &pool.users {
+            let name = format!("{}@{}", printable(&user.name), printable(&user.source));
+            let states = [user.pending, user.available, user.in_use, user.wait_queue];
+            let names = [server.clone(), name, String::new()];
+            rows.push(
+                names
+                    .into_iter()
+                    .chain(states.map(|n| n.to_string()))
+                    .collect(),
+            );
+        }
+    }
+    if rows.is_empty() {
+        return vec!["no pool".to_owned()];
+    }
+    let headings = [
+        "<server",
+        "<user",
+        "<state",
+        "pending",
+        "available",
+        "in use",
+        "wait queue",
+    ];
+    table(&headings, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::top::model::tests::model;
+
+    #[test]
+    fn stall_is_told_with_period_phase_and_counter() {
+        let model = model();
+        let lines = stalls(&model.stalls);
+        assert_eq!(
+            lines[1],
+            "recurs every 60 s for 3 s on db1.example.net:27017, 9 times, in phase server, \
+             with wiredTiger.checkpoint.bytes"
+        );
+        assert!(
+            lines[3].contains("checkpoint.bytes 35 MiB (else 0 B)"),
+            "{}",
+            lines[3]
+        );
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.contains("2 pulses unanswered"))
+        );
+    }
+
+    #[test]
+    fn stall_without_a_counter_names_none() {
+        let mut recurring = model().stalls.recurring[0].clone();
+        recurring.counter = None;
+        assert!(recurrence(&recurring).ends_with("no counter moved with it"));
+        recurring.unanswered = true;
+        recurring.server = None;
+        let text = recurrence(&recurring);
+        assert!(text.contains("on all servers") && text.ends_with("no answer to pulse meanwhile"));
+    }
+
+    #[test]
+    fn changes_show_the_figure_that_changed() {
+        let lines = changes(&model().changes, "last_week");
+        assert_eq!(lines[0], "now against last week");
+        assert!(lines[2].contains("p50 900 µs → p50 4.2 ms"), "{}", lines[2]);
+        assert!(lines[3].contains("0 ops/s → 12 ops/s"), "{}", lines[3]);
+        assert!(lines[4].contains("420 B/op → 1.05 KiB/op"), "{}", lines[4]);
+    }
+
+    #[test]
+    fn nothing_is_said_to_be_nothing() {
+        assert_eq!(storms(&Storms::default()), ["no storm"]);
+        assert!(stalls(&Stalls::default()).contains(&"no stall".to_owned()));
+        assert!(changes(&Changes::default(), "1h").contains(&"nothing changed".to_owned()));
+        assert_eq!(pools(&Pools::default()), ["no pool"]);
+    }
+
+    #[test]
+    fn pools_show_each_user_under_its_server() {
+        let lines = pools(&model().pools);
+        assert_eq!(lines.len(), 7);
+        assert!(lines[1].contains("(all)") && lines[2].contains("shop@admin"));
+    }
+}

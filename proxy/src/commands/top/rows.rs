@@ -1,0 +1,47 @@
+//! The table of shapes as strings: the same for the terminal and for plain output.
+
+use super::{choice::Sort, model::Model};
+use crate::commands::{
+    answers::Shape,
+    figures::{bytes, count, float, millis, namespace, percent, printable},
+};
+
+/// Headings with the sort key of each; `<` sets a column to the left.
+pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
+    ("time", Some(Sort::TotalTime)),
+    ("ops/s", Some(Sort::Count)),
+    ("p50", None),
+    ("p99", Some(Sort::P99)),
+    ("max", None),
+    ("errors", Some(Sort::Errors)),
+    ("bytes", Some(Sort::Bytes)),
+    ("docs", Some(Sort::Documents)),
+    ("<command", None),
+    ("<namespace", None),
+    ("<shape", None),
+];
+
+/// Characters of each column in the terminal; 0: what is left.
+pub(super) const WIDTHS: [u16; 11] = [7, 6, 7, 7, 7, 6, 8, 6, 13, 24, 0];
+
+/// A row a shape.
+pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {
+    let total_ms = model.shapes.total_time_ms();
+    let seconds = model.covered_seconds().max(1.0);
+    let row = |shape: &&Shape| {
+        vec![
+            percent(shape.total_time_ms, total_ms),
+            count(float(shape.count) / seconds),
+            millis(shape.latency_ms.p50),
+            millis(shape.latency_ms.p99),
+            millis(shape.latency_ms.max),
+            count(float(shape.errors)),
+            bytes(float(shape.bytes())),
+            count(float(shape.documents)),
+            printable(&shape.command),
+            namespace(&shape.db, &shape.collection),
+            printable(&shape.shape),
+        ]
+    };
+    model.rows().iter().map(row).collect()
+}
