@@ -215,6 +215,7 @@ fn pool(c: &mut Criterion) {
         min_pool_size: 0,
         max_server_connections: 32,
         max_connecting: 2,
+        connections_per_second: None,
         max_idle_time: None,
         max_life_time: None,
         wait_queue_timeout: Duration::from_secs(1),

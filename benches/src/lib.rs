@@ -4,4 +4,5 @@ pub mod extras;
 pub mod load;
 pub mod process;
 pub mod setup;
+pub mod sight;
 pub mod weather;

@@ -381,6 +381,11 @@ fn pool(written: &file::Pool, problems: &mut Problems) -> Pool {
             .max_server_connections
             .unwrap_or(defaults::MAX_SERVER_CONNECTIONS),
         min_pool_size,
+        connections_per_second: NonZeroU32::new(
+            written
+                .connections_per_second
+                .unwrap_or(defaults::CONNECTIONS_PER_SECOND),
+        ),
         max_connecting: written.max_connecting.unwrap_or(defaults::MAX_CONNECTING),
         max_idle_time: unless_0(duration(written.max_idle_time_ms, defaults::MAX_IDLE_TIME)),
         max_life_time: unless_0(duration(written.max_life_time_ms, defaults::MAX_LIFE_TIME)),

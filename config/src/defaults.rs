@@ -77,6 +77,10 @@ pub const MAX_SERVER_CONNECTIONS: NonZeroUsize = count(500);
 /// Connections of one user to one server that are kept although nobody uses them.
 pub const MIN_POOL_SIZE: usize = 0;
 
+/// Connections begun to one server in a second, of all users: a server that has come back is not logged in to by
+/// everybody at once.
+pub const CONNECTIONS_PER_SECOND: u32 = 200;
+
 /// Connections that one pool establishes at a time: protects the server from a storm of
 /// handshakes, whose cryptography is its most expensive work.
 pub const MAX_CONNECTING: NonZeroUsize = count(2);

@@ -109,6 +109,7 @@ pub(crate) struct Pool {
     pub(crate) max_server_connections: Option<NonZeroUsize>,
     pub(crate) min_pool_size: Option<usize>,
     pub(crate) max_connecting: Option<NonZeroUsize>,
+    pub(crate) connections_per_second: Option<u32>,
     pub(crate) max_idle_time_ms: Option<u64>,
     pub(crate) max_life_time_ms: Option<u64>,
     pub(crate) wait_queue_timeout_ms: Option<u64>,

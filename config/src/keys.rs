@@ -311,6 +311,17 @@ pub const KEYS: &[Key] = &[
         meaning: "connections that one pool establishes at a time",
     },
     Key {
+        path: "pool.connections_per_second",
+        kind: Kind::Integer {
+            min: 0,
+            max: 100_000,
+        },
+        default: Some("200"),
+        unit: "connections a second",
+        change: Change::Restart,
+        meaning: "connections begun to one server, of all users; after a pause 8 go at once; 0 for no limit",
+    },
+    Key {
         path: "pool.max_idle_time_ms",
         kind: TIME_OR_0,
         default: Some("600000"),

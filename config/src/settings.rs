@@ -224,6 +224,8 @@ pub struct Pool {
     pub min_pool_size: usize,
     /// Connections that one pool establishes at a time.
     pub max_connecting: NonZeroUsize,
+    /// Connections begun to one server in a second, of all users; `None` for no limit.
+    pub connections_per_second: Option<NonZeroU32>,
     /// Idle time after which a connection is closed; `None` is never.
     pub max_idle_time: Option<Duration>,
     /// Age at which an idle connection is closed; `None` is never.

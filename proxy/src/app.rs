@@ -346,8 +346,7 @@ impl App {
         self.closing.send_replace(100);
         self.tracker.wait().await;
         self.shared.topology.close();
-        self.sight.tick(SystemTime::now());
-        self.sight.write();
+        self.sight.close(SystemTime::now());
         Drained { closed_clients }
     }
 }
@@ -618,6 +617,7 @@ fn topology_settings(settings: &config::Settings) -> topology::Settings {
             max_pool_size: pool.max_pool_size.get(),
             min_pool_size: pool.min_pool_size,
             max_server_connections: pool.max_server_connections.get(),
+            connections_per_second: pool.connections_per_second,
             max_connecting: pool.max_connecting.get(),
             max_idle_time: pool.max_idle_time,
             max_life_time: pool.max_life_time,

@@ -21,6 +21,7 @@ mod fixtures;
 mod gone;
 mod introductions;
 mod large;
+mod past;
 mod protocol;
 mod relay;
 mod routers;

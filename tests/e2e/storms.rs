@@ -6,7 +6,10 @@ use bson::doc;
 use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user},
+    mongod::{
+        FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, clear_fail_command,
+        create_user, fail_command,
+    },
     raw::{KeyCache, Login, OpMsg, RawClient},
     seawall::{self as proxy, Seawall},
 };
@@ -79,31 +82,57 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn an_avalanche_before_a_stalled_server_costs_it_no_connection() {
+async fn an_avalanche_before_a_stopped_server_costs_it_no_connection() {
     let scene = Scene::start().await;
     let storm = scene.storm(100).await;
     scene.serves().await;
     scene.server.mongod().stop_process().unwrap();
-    let gave_up = ["how=\"gave_up\""];
-    scene
-        .rises("seawall_client_departures_total", &gave_up, 300.0)
-        .await;
+    scene.is_given_up(300.0).await;
     scene.server.mongod().continue_process().unwrap();
+    scene.has_withstood(storm).await;
+}
+
+/// Patience ends after 40 to 500 ms, and each answer takes 600.
+#[tokio::test]
+async fn an_avalanche_before_a_slow_server_costs_it_no_connection() {
+    let scene = Scene::start().await;
+    let control = scene.server.client().unwrap();
+    let storm = scene.storm(100).await;
     scene.serves().await;
-    storm.abort();
-    let arrived = scene.metric("seawall_client_connections_total", &[]).await;
-    assert!(arrived > 700.0, "{arrived}");
-    let created = scene
-        .metric("seawall_server_connections_created_total", &[])
-        .await;
-    let logins = scene
-        .metric("seawall_server_authentications_total", &[])
-        .await;
-    let pool = f64::from(POOL);
-    assert!(
-        created <= pool && logins <= 2.0 * pool,
-        "{created} {logins}"
-    );
+    let slow = doc! { "failCommands": ["find"], "blockConnection": true, "blockTimeMS": 600 };
+    fail_command(&control, FailTimes::Always, slow)
+        .await
+        .unwrap();
+    scene.is_given_up(300.0).await;
+    clear_fail_command(&control).await.unwrap();
+    scene.has_withstood(storm).await;
+}
+
+impl Scene {
+    async fn is_given_up(&self, times: f64) {
+        let gave_up = ["how=\"gave_up\""];
+        self.rises("seawall_client_departures_total", &gave_up, times)
+            .await;
+    }
+
+    /// Clients are served again, and the servers never noticed how many there were.
+    async fn has_withstood(&self, storm: JoinHandle<Report>) {
+        self.serves().await;
+        storm.abort();
+        let arrived = self.metric("seawall_client_connections_total", &[]).await;
+        assert!(arrived > 700.0, "{arrived}");
+        let created = self
+            .metric("seawall_server_connections_created_total", &[])
+            .await;
+        let logins = self
+            .metric("seawall_server_authentications_total", &[])
+            .await;
+        let pool = f64::from(POOL);
+        assert!(
+            created <= pool && logins <= 2.0 * pool,
+            "{created} {logins}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,6 @@
 //! Exactness under load: far more shapes than there are rows, and every figure held against the single operations.
 
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc, rawdoc};
 use seawall_tests::{
@@ -285,10 +280,7 @@ fn levels(told: &Told) -> String {
             .iter()
             .filter(|row| text(row, "/level") == level);
         let operations: f64 = of_it.clone().map(|row| number(row, "/count")).sum();
-        format!(
-            "{} {level} with {operations:.0} operations",
-            of_it.count()
-        )
+        format!("{} {level} with {operations:.0} operations", of_it.count())
     });
     levels.join(", ")
 }
@@ -311,11 +303,15 @@ fn compare_shapes(table: &mut Table, told: &Told, logged: &Logged, all: u64, pla
     let mut heaviest: Vec<_> = logged.shapes.iter().collect();
     heaviest.sort_by(|(_, a), (_, b)| b.sum_ms().total_cmp(&a.sum_ms()));
     heaviest.truncate(HEAVIEST);
-    let without = heaviest.iter().filter(|(id, _)| !fine.contains_key(id.as_str()));
+    let without = heaviest
+        .iter()
+        .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
     // Rows change hands once a second: in the few of a quick run not all have found theirs.
     match plan.is_quick {
-        true => say(&format!("| heaviest shapes without a row | {HEAVIEST} | {without} | – |")),
+        true => say(&format!(
+            "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"
+        )),
         false => table.same("heaviest shapes without a row", count(HEAVIEST), without, 0),
     }
     // Those that had their row from the first operation on.

@@ -11,12 +11,15 @@ mod ending;
 mod inner;
 mod lane;
 mod latency;
+mod pace;
 #[cfg(test)]
 mod tests;
 mod user;
 
 use std::{
     fmt,
+    hash::{BuildHasher, RandomState},
+    num::NonZeroU32,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -25,7 +28,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{Notify, futures::Notified, oneshot},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 
 use crate::{
@@ -40,7 +43,7 @@ pub use self::{
     ending::EndRequest,
     lane::{Lane, LanePlace},
 };
-use self::{ending::Ending, latency::Latency};
+use self::{ending::Ending, latency::Latency, pace::Pace};
 
 /// A pool's limits; the same for every server.
 #[derive(Clone, Debug)]
@@ -53,6 +56,8 @@ pub struct Limits {
     pub max_server_connections: usize,
     /// Connections of one user to one server being established at a time.
     pub max_connecting: usize,
+    /// Connections begun to one server in a second, of all users; `None` for no limit.
+    pub connections_per_second: Option<NonZeroU32>,
     /// How long a connection may go unused.
     pub max_idle_time: Option<Duration>,
     /// How long a connection may live; each ends up to a fifth earlier, so that they do not end together.
@@ -149,10 +154,18 @@ pub struct UserSnapshot {
     pub wait_queue: usize,
 }
 
+/// From 0 to 1, another one in each process and pool.
+fn chance() -> f64 {
+    let bits = RandomState::new().hash_one(0_u8) >> 32;
+    f64::from(u32::try_from(bits).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
 /// All connections to one server.
 pub struct ServerPool {
     address: ServerAddress,
     inner: Mutex<Inner>,
+    /// Of connections to come.
+    pace: Mutex<Pace>,
     /// Reads to be ended.
     ending: Mutex<Ending>,
     lane: Lane,
@@ -211,6 +224,7 @@ impl ServerPool {
             latency: Latency::default(),
             hung: Notify::new(),
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
+            pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             inner: Mutex::new(Inner::new(limits)),
             ending: Mutex::default(),
             connector,
@@ -444,6 +458,8 @@ impl ServerPool {
         let (connector, address) = (self.connector.clone(), self.address.clone());
         self.runtime.spawn(async move {
             let Some(pool) = me.upgrade() else { return };
+            let turn = pool.pace.lock().turn(Instant::now());
+            sleep_until(turn).await;
             let result = connector
                 .establish(&address, &identity, &pool.metrics)
                 .await;

@@ -22,6 +22,7 @@ fn limits() -> Limits {
         min_pool_size: 0,
         max_server_connections: 4,
         max_connecting: 2,
+        connections_per_second: None,
         max_idle_time: Some(Duration::from_secs(60)),
         max_life_time: Some(Duration::from_secs(600)),
         wait_queue_timeout: Duration::from_secs(10),

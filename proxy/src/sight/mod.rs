@@ -35,7 +35,7 @@ pub struct Sight {
     observer: Arc<Observer>,
     history: Mutex<History>,
     /// Where the history is kept, and what it has not been told yet.
-    store: Option<Mutex<(Store, Turnover)>>,
+    store: Mutex<Option<(Store, Turnover)>>,
     stalls: Mutex<Stalls>,
     pulse: Option<Pulse>,
     last_second: Mutex<Option<u64>>,
@@ -92,12 +92,12 @@ impl Sight {
             if left_out > 0 {
                 tracing::warn!(frames = left_out, "parts of the history could not be read");
             }
-            store = Some(Mutex::new((opened, Turnover::default())));
+            store = Some((opened, Turnover::default()));
         }
         Ok(Self {
             observer,
             history: Mutex::new(history),
-            store,
+            store: Mutex::new(store),
             stalls: Mutex::default(),
             pulse,
             last_second: Mutex::new(None),
@@ -136,27 +136,34 @@ impl Sight {
         self.stalls.lock().second(over, &beat, &history);
         let turnover = history.take_turnover();
         drop(history);
-        if let Some(store) = &self.store {
-            store.lock().1.merge(turnover);
+        if let Some((_, untold)) = &mut *self.store.lock() {
+            untold.merge(turnover);
         }
     }
 
     /// Whether the file is to be written now.
     pub fn is_due(&self, now: SystemTime) -> bool {
-        self.store.is_some() && seconds(now).is_multiple_of(WRITTEN_EVERY)
+        self.store.lock().is_some() && seconds(now).is_multiple_of(WRITTEN_EVERY)
     }
 
     /// Writes what the file does not have yet. It waits for the disk.
     pub fn write(&self) {
-        let Some(store) = &self.store else { return };
-        let mut store = store.lock();
-        let turnover = std::mem::take(&mut store.1);
-        if let Err(error) = store.0.write(&turnover) {
-            // What is not written now is written with the next.
-            let newer = std::mem::replace(&mut store.1, turnover);
-            store.1.merge(newer);
-            tracing::error!(%error, "history not written");
+        let mut store = self.store.lock();
+        let Some((store, untold)) = &mut *store else {
+            return;
+        };
+        // What is not written now is written with the next.
+        match store.write(untold) {
+            Ok(()) => *untold = Turnover::default(),
+            Err(error) => tracing::error!(%error, "history not written"),
         }
+    }
+
+    /// Writes what is left, and closes the file; what comes later is not kept.
+    pub fn close(&self, now: SystemTime) {
+        self.tick(now);
+        self.write();
+        self.store.lock().take();
     }
 
     /// What all series came to between two times.

@@ -1,0 +1,53 @@
+//! Seawall's sight, measured: `cargo bench -p seawall-benches --bench sight`.
+//!
+//! A million operations and every figure made of them; what statistics cost; stalls that recur and a load that never
+//! stalls; an index that is dropped. `--only exactness|cost|stalls|steady|changes` picks a part, `--runs N` says how often
+//! each is run. With `--quick`, a tenth of it, for CI: that asserts counts only.
+
+use seawall_benches::{
+    setup::seawall_binary,
+    sight::{Plan, changes, cost, exactness, stalls},
+};
+use tokio::runtime::Builder;
+
+const PARTS: [&str; 5] = ["exactness", "cost", "stalls", "steady", "changes"];
+
+fn main() {
+    let plan = Plan {
+        binary: seawall_binary().expect("Seawall builds"),
+        is_quick: std::env::args().any(|argument| argument == "--quick"),
+    };
+    let runs = option("--runs").map_or(1, |runs| runs.parse().expect("--runs takes a number"));
+    let only = option("--only");
+    let is_known = |only: &String| PARTS.contains(&only.as_str());
+    assert!(only.as_ref().is_none_or(is_known), "--only {PARTS:?}");
+    // Two threads are one a core of the machine that this is made for; what is measured has as many.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime");
+    let wanted = |part: &&str| only.as_ref().is_none_or(|only| only == part);
+    for part in PARTS.iter().filter(|part| wanted(part)) {
+        for _ in 0..runs {
+            runtime.block_on(run(part, &plan));
+        }
+    }
+}
+
+async fn run(part: &str, plan: &Plan) {
+    match part {
+        "exactness" => exactness::run(plan).await,
+        "cost" => cost::run(plan).await,
+        "stalls" => stalls::run(plan).await,
+        "steady" => stalls::steady(plan).await,
+        _ => changes::run(plan).await,
+    }
+}
+
+/// The word after an option on the command line.
+fn option(name: &str) -> Option<String> {
+    std::env::args()
+        .skip_while(|argument| argument != name)
+        .nth(1)
+}

@@ -1,0 +1,187 @@
+//! What changed: an index is dropped under a load of many shapes; and nothing is told where nothing happened.
+
+use std::time::Duration;
+
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use mongodb::{Client, IndexModel};
+use seawall_tests::mongod::{Options, Standalone};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::{
+    DATABASE, Plan, letters,
+    link::{Target, message},
+    pace::{Paced, Rate},
+    random::Random,
+    say,
+    seawall::{Seawall, number, rows, text},
+};
+
+const COLLECTION: &str = "items";
+
+/// Indexed fields, and shapes.
+const FIELDS: usize = 30;
+
+const DOCUMENTS: i32 = 20_000;
+
+/// Documents inserted at a time.
+const BATCH: i32 = 1_000;
+
+/// Twenty a second of each shape.
+const RATE: Rate = Rate {
+    connections: 16,
+    per_second: 600.0,
+};
+
+/// The field whose index is dropped.
+const DROPPED: usize = 17;
+
+/// What is over before a window begins: connections are made, and plans.
+const WARM_UP: Duration = Duration::from_secs(5);
+
+/// Three runs in which nothing happens, and one in which an index goes.
+pub async fn run(plan: &Plan) {
+    let window = plan.either(Duration::from_secs(60), Duration::from_secs(20));
+    let quiet_runs = plan.either(3, 0);
+    let server = Standalone::start(Options::default()).await;
+    let server = server.expect("a mongod starts");
+    let client = server.client().expect("it can be reached");
+    fill(&client).await;
+    say(&format!(
+        "\n## Changes: {FIELDS} shapes at {:.0} operations/s together, {} s against {} s\n",
+        RATE.per_second,
+        window.as_secs(),
+        window.as_secs()
+    ));
+    say(
+        "| run | operations before, now | change | kind | shape | p50 before, now | ratio | effect | cost a second |",
+    );
+    say("|---|---|---|---|---|---|---|---|---|");
+    let mut quiet = Vec::new();
+    for number in 1..=quiet_runs {
+        let told = watch(plan, &server, window, async || {}).await;
+        table(&format!("nothing dropped, {number}"), &told);
+        quiet.push(told);
+    }
+    let dropped = watch(plan, &server, window, async || drop_index(&client).await).await;
+    table("an index dropped", &dropped);
+    for told in &quiet {
+        let changes = rows(told, "changes");
+        assert!(changes.is_empty(), "nothing changed, but {changes:?}");
+    }
+    let first = rows(&dropped, "changes").first();
+    let first = first.expect("a change is told");
+    assert_eq!(text(first, "/kind"), "slower", "{first}");
+    let expected = format!("{{filter:{{{}:?}}}}", field(DROPPED));
+    assert_eq!(text(first, "/shape/text"), expected, "{first}");
+    for (pointer, expected) in [
+        ("/shape/command", "find"),
+        ("/shape/db", DATABASE),
+        ("/shape/collection", COLLECTION),
+    ] {
+        assert_eq!(text(first, pointer), expected, "{first}");
+    }
+}
+
+fn field(number: usize) -> String {
+    format!("field_{}", letters(number))
+}
+
+async fn fill(client: &Client) {
+    let collection = client.database(DATABASE).collection::<Document>(COLLECTION);
+    let mut random = Random::of(1);
+    for first in (0..DOCUMENTS).step_by(usize::try_from(BATCH).unwrap_or(1)) {
+        let documents = (first..first + BATCH).map(|n| {
+            let mut document = doc! { "_id": n };
+            for number in 0..FIELDS {
+                let value = i32::try_from(random.below(10_000)).unwrap_or(0);
+                document.insert(field(number), value);
+            }
+            document
+        });
+        let inserted = collection.insert_many(documents).await;
+        inserted.expect("documents can be inserted");
+    }
+    let indexes = (0..FIELDS).map(|number| {
+        let mut keys = Document::new();
+        keys.insert(field(number), 1);
+        IndexModel::builder().keys(keys).build()
+    });
+    let made = collection.create_indexes(indexes).await;
+    made.expect("indexes can be made");
+}
+
+async fn drop_index(client: &Client) {
+    let command = doc! { "dropIndexes": COLLECTION, "index": format!("{}_1", field(DROPPED)) };
+    let dropped = client.database(DATABASE).run_command(command).await;
+    dropped.expect("an index can be dropped");
+}
+
+/// Two windows of load, with something between them, and what Seawall tells of them.
+async fn watch(
+    plan: &Plan,
+    server: &Standalone,
+    window: Duration,
+    between: impl AsyncFnOnce(),
+) -> Value {
+    let toml = "auth.credentials = \"none\"\n";
+    let seawall = Seawall::start(plan, &server.uri(), toml).await;
+    let target = Target {
+        address: seawall.address(),
+        login: None,
+    };
+    let load = Paced::start(&target, RATE, source).await;
+    sleep(WARM_UP + window).await;
+    between().await;
+    // One second more, which is the last whole one.
+    sleep(window + Duration::from_secs(1)).await;
+    let seconds = window.as_secs();
+    let path = format!("/api/v1/changes?against={seconds}s&window={seconds}s");
+    let told = seawall.api(&path).await;
+    load.end().await;
+    told
+}
+
+/// Each connection goes through all shapes, in another order each time.
+fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
+    let mut random = Random::of(connection.into());
+    let mut left: Vec<usize> = Vec::new();
+    move || {
+        if left.is_empty() {
+            left.extend(0..FIELDS);
+            random.shuffle(&mut left);
+        }
+        let number = left.pop().unwrap_or(0);
+        let mut filter = Document::new();
+        let value = i32::try_from(random.below(10_000)).unwrap_or(0);
+        filter.insert(field(number), value);
+        let filter = RawDocumentBuf::try_from(&filter).expect("it is small");
+        message(&rawdoc! {
+            "find": COLLECTION, "filter": filter, "singleBatch": true, "$db": DATABASE,
+        })
+    }
+}
+
+fn table(run: &str, told: &Value) {
+    let operations = format!(
+        "{:.0}, {:.0}",
+        number(told, "/baseline/count"),
+        number(told, "/now/count")
+    );
+    let changes = rows(told, "changes");
+    if changes.is_empty() {
+        say(&format!("| {run} | {operations} | none | | | | | | |"));
+    }
+    for (place, change) in (1..).zip(changes) {
+        say(&format!(
+            "| {run} | {operations} | {place} | {} | `{}` | {:.2} ms, {:.2} ms | {:.2} | {:.3} | {:.1} ms |",
+            text(change, "/kind"),
+            text(change, "/shape/text"),
+            number(change, "/before/p50_ms"),
+            number(change, "/now/p50_ms"),
+            number(change, "/ratio"),
+            number(change, "/effect"),
+            number(change, "/cost_ms_per_second"),
+        ));
+    }
+}

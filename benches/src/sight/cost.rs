@@ -1,0 +1,248 @@
+//! What seeing costs: two Seawalls in front of one mongod, one with all statistics and one with none, in turns.
+//!
+//! Rounds are short and interleaved, since a machine that is shared drifts; the ratio is taken within each.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use bson::{Document, doc, rawdoc};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{Options, ROOT, ROOT_PASSWORD, Standalone},
+    raw::Login,
+    seawall::sum_of,
+};
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{
+    DATABASE, Plan, count, float, letters,
+    link::{Link, Target, message},
+    say,
+    seawall::Seawall,
+};
+use crate::process::cpu_split;
+
+const CONNECTIONS: usize = 64;
+
+/// Projections, each of which makes a shape of a find by `_id`.
+const SHAPES: usize = 30;
+
+/// What is counted in a second is taken into tables soon after it: that is part of the cost.
+const SETTLE: Duration = Duration::from_millis(1_200);
+
+/// A Seawall under load now and then.
+struct Rival {
+    name: &'static str,
+    seawall: Seawall,
+    links: Vec<Link>,
+    operations: u64,
+    rounds: Vec<Round>,
+}
+
+/// What a round came to.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// Operations a second.
+    rate: f64,
+    /// CPU time of an operation in microseconds.
+    user_us: f64,
+    system_us: f64,
+}
+
+impl Round {
+    fn cpu_us(&self) -> f64 {
+        self.user_us + self.system_us
+    }
+}
+
+/// All statistics against none.
+pub async fn run(plan: &Plan) {
+    let rounds = plan.either(10, 2);
+    let time = plan.either(Duration::from_secs(4), Duration::from_secs(1));
+    let server = Standalone::start(Options::with_auth()).await;
+    let server = server.expect("a mongod starts");
+    let client = server.client().expect("it can be reached");
+    let documents = (0..1_000).map(|n| doc! { "_id": n, "text": "x".repeat(100) });
+    let collection = client.database(DATABASE).collection::<Document>("small");
+    let inserted = collection.insert_many(documents).await;
+    inserted.expect("documents can be inserted");
+    let off = "[shapes]\nenabled = false\n[history]\nenabled = false\n";
+    let mut on = Rival::start(plan, &server, "on", "").await;
+    let mut off = Rival::start(plan, &server, "off", off).await;
+    let messages: Arc<Vec<_>> = Arc::new((0..SHAPES).map(find).collect());
+    // Connections are made and caches filled.
+    for rival in [&mut on, &mut off] {
+        rival.run(&messages, time).await;
+        rival.rounds.clear();
+    }
+    for number in 0..rounds {
+        let order = match number % 2 {
+            0 => [&mut on, &mut off],
+            _ => [&mut off, &mut on],
+        };
+        for rival in order {
+            rival.run(&messages, time).await;
+        }
+    }
+    report(&on, &off, time);
+    for rival in [&on, &off] {
+        rival.check().await;
+    }
+}
+
+fn find(shape: usize) -> Vec<u8> {
+    let id = i32::try_from(shape).unwrap_or(0);
+    let mut projection = doc! { "text": 1 };
+    projection.insert(format!("p{}", letters(shape)), 1);
+    let projection = bson::RawDocumentBuf::try_from(&projection).expect("it is small");
+    message(&rawdoc! {
+        "find": "small", "filter": { "_id": id }, "projection": projection, "limit": 1,
+        "singleBatch": true, "$db": DATABASE,
+    })
+}
+
+impl Rival {
+    async fn start(plan: &Plan, server: &Standalone, name: &'static str, toml: &str) -> Self {
+        let seawall = Seawall::start(plan, &server.root_uri(), toml).await;
+        let target = Target {
+            address: seawall.address(),
+            login: Some(Login::new("admin", ROOT, ROOT_PASSWORD)),
+        };
+        let links = Link::connect_all(&target, CONNECTIONS).await;
+        Self {
+            name,
+            seawall,
+            links,
+            operations: 0,
+            rounds: Vec::new(),
+        }
+    }
+
+    async fn run(&mut self, messages: &Arc<Vec<Vec<u8>>>, time: Duration) {
+        let before = cpu_split(self.seawall.process_id());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for (number, link) in self.links.drain(..).enumerate() {
+            tasks.spawn(one(link, number, Arc::clone(messages), Arc::clone(&stop)));
+        }
+        sleep(time).await;
+        stop.store(true, Ordering::Relaxed);
+        let mut operations = 0;
+        while let Some(done) = tasks.join_next().await {
+            let (link, answered) = done.expect("everything was answered");
+            self.links.push(link);
+            operations += answered;
+        }
+        sleep(SETTLE).await;
+        let after = cpu_split(self.seawall.process_id());
+        let each = |after: Duration, before: Duration| {
+            after.saturating_sub(before).as_secs_f64() * 1e6 / float(operations)
+        };
+        self.operations += operations;
+        self.rounds.push(Round {
+            rate: float(operations) / time.as_secs_f64(),
+            user_us: each(after.0, before.0),
+            system_us: each(after.1, before.1),
+        });
+    }
+
+    /// Every operation is counted.
+    async fn check(&self) {
+        let is_counted = || async {
+            let metrics = self.seawall.metrics().await;
+            let label = ["command=\"find\""];
+            let counted = sum_of(&metrics, "seawall_operations_total", &label);
+            match (counted - float(self.operations)).abs() < 0.5 {
+                true => Ok(()),
+                false => Err(format!("{counted} of {}", self.operations)),
+            }
+        };
+        let all = eventually(Duration::from_secs(5), is_counted).await;
+        all.expect("operations are counted");
+    }
+
+    fn row(&self) -> String {
+        let of = |part: fn(&Round) -> f64| Spread::of(self.rounds.iter().map(part));
+        let rates = of(|round| round.rate);
+        let (all, user, system) = (
+            of(Round::cpu_us),
+            of(|round| round.user_us),
+            of(|round| round.system_us),
+        );
+        format!(
+            "| {} | {:.0} | {:.2} ({:.2} to {:.2}) | {:.2} | {:.2} |",
+            self.name, rates.median, all.median, all.least, all.most, user.median, system.median
+        )
+    }
+}
+
+async fn one(
+    mut link: Link,
+    number: usize,
+    messages: Arc<Vec<Vec<u8>>>,
+    stop: Arc<AtomicBool>,
+) -> (Link, u64) {
+    let mut answered = 0;
+    for message in messages.iter().cycle().skip(number % SHAPES) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        link.run(message).await;
+        answered += 1;
+    }
+    (link, answered)
+}
+
+fn report(on: &Rival, off: &Rival, time: Duration) {
+    say(&format!(
+        "\n## Cost: finds by `_id` of {SHAPES} shapes over {CONNECTIONS} connections, {} rounds of {} s each in turns\n",
+        on.rounds.len(),
+        time.as_secs()
+    ));
+    say("| statistics | operations/s | CPU µs an operation | user | system |");
+    say("|---|---|---|---|---|");
+    say(&on.row());
+    say(&off.row());
+    let ratios = |part: fn(&Round) -> f64| {
+        let pairs = on.rounds.iter().zip(&off.rounds);
+        Spread::of(pairs.map(|(on, off)| part(on) / part(off)))
+    };
+    for (what, spread) in [
+        ("all CPU", ratios(Round::cpu_us)),
+        ("user", ratios(|round| round.user_us)),
+        ("system", ratios(|round| round.system_us)),
+    ] {
+        say(&format!(
+            "\nOn over off, {what}: {:.3} in the median of {} rounds ({:.3} to {:.3}).",
+            spread.median, spread.count, spread.least, spread.most
+        ));
+    }
+}
+
+/// Some values, from the least to the most.
+struct Spread {
+    count: u64,
+    least: f64,
+    median: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let middle = [values.len().saturating_sub(1) / 2, values.len() / 2];
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        Self {
+            count: count(values.len()),
+            least: at(0),
+            median: middle.map(at).iter().sum::<f64>() / 2.0,
+            most: at(values.len().saturating_sub(1)),
+        }
+    }
+}

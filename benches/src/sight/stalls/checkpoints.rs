@@ -1,0 +1,231 @@
+//! Real checkpoints, every 15 seconds, under a load that leaves them much to write; and what the server itself tells of
+//! them, to hold Seawall's word against.
+
+use std::{sync::Arc, time::Duration};
+
+use bson::{Binary, Bson, Document, doc, rawdoc, spec::BinarySubtype};
+use mongodb::Client;
+use seawall_tests::mongod::{Options, ReplicaSet};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_told, target, tell};
+use crate::sight::{
+    DATABASE, Plan, count, float,
+    link::message,
+    pace::{Answered, Paced, Rate},
+    random::Random,
+    say,
+    seawall::Seawall,
+};
+
+/// Between the end of one checkpoint and the beginning of the next.
+const SYNC_DELAY: &str = "15";
+
+/// How long it goes on: what is usual is learnt, and then come three periods and some more.
+const TIME: Duration = Duration::from_secs(90);
+
+/// Some 10 KiB each, twice with the oplog, and again in the journal; of a majority, so that each waits for the journal.
+const WRITES: Rate = Rate {
+    connections: 32,
+    per_second: 800.0,
+};
+
+/// Bytes of a document.
+const LEAST_BYTES: usize = 4 * 1024;
+const MOST_BYTES: usize = 16 * 1024;
+
+/// What documents are cut out of: random, so that it cannot be compressed.
+const STOCK_BYTES: usize = 1024 * 1024;
+
+/// Documents that are there before, to be updated.
+const OLD: usize = 10_000;
+
+/// Documents inserted at a time.
+const BATCH: usize = 500;
+
+/// Time between two looks at the server's counters.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// A checkpoint, in seconds since the epoch.
+#[derive(Clone, Copy, Debug)]
+struct Checkpoint {
+    began: f64,
+    ended: f64,
+}
+
+pub(super) async fn run(plan: &Plan) {
+    let mut options = Options::with_auth();
+    options.arguments = vec!["--syncdelay".to_owned(), SYNC_DELAY.to_owned()];
+    let set = ReplicaSet::start(1, options).await;
+    let set = set.expect("a mongod starts");
+    let client = set.client().await.expect("it can be reached");
+    fill(&client).await;
+    let stock = Arc::new(Random::of(0).bytes(STOCK_BYTES));
+    fill_heavy(&client, &stock).await;
+    let seawall = Seawall::start(plan, &set.root_uri(), "").await;
+    let target = target(&seawall);
+    let source = |number| writes(number, Arc::clone(&stock));
+    let written = Paced::start(&target, WRITES, source).await;
+    let read = Paced::start(&target, LIGHT, finds).await;
+    let began = read.began();
+    let watching = tokio::spawn(watch(client.clone(), began + TIME));
+    let told_at = first_told(&seawall, began + TIME).await;
+    sleep_until(began + TIME).await;
+    let told = seawall.api("/api/v1/stalls").await;
+    let checkpoints = watching.await.expect("the server tells");
+    let load_began = epoch_seconds_of(written.began());
+    let loads = [
+        ("finds", epoch_seconds_of(began), read.end().await),
+        ("writes", load_began, written.end().await),
+    ];
+    say(&format!(
+        "\n## Checkpoints: {:.0} writes of {} to {} KiB and {:.0} finds a second, --syncdelay {SYNC_DELAY}, a cache of 0.25 GB\n",
+        WRITES.per_second,
+        LEAST_BYTES / 1024,
+        MOST_BYTES / 1024,
+        LIGHT.per_second
+    ));
+    report(&checkpoints, &loads, epoch_seconds_of(began));
+    say("\nWhat Seawall tells:\n");
+    tell(&told, epoch_seconds_of(began));
+    match told_at {
+        Some(at) => say(&format!(
+            "\nA recurrence was told {:.0} s after the load began.",
+            at.duration_since(began).as_secs_f64()
+        )),
+        None => say("\nNo recurrence was told."),
+    }
+}
+
+async fn fill_heavy(client: &Client, stock: &[u8]) {
+    let collection = client.database(DATABASE).collection::<Document>("heavy");
+    let mut random = Random::of(1);
+    for first in (0..OLD).step_by(BATCH) {
+        let documents = (first..first + BATCH).map(|n| {
+            let id = i32::try_from(n).unwrap_or(0);
+            doc! { "_id": id, "body": body(&mut random, stock) }
+        });
+        let inserted = collection.insert_many(documents).await;
+        inserted.expect("documents can be inserted");
+    }
+}
+
+fn body(random: &mut Random, stock: &[u8]) -> Binary {
+    let length = LEAST_BYTES + random.below(MOST_BYTES - LEAST_BYTES);
+    let start = random.below(stock.len().saturating_sub(length));
+    let bytes = stock.get(start..start + length).unwrap_or_default();
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    }
+}
+
+/// Inserts and updates, in a random order.
+fn writes(connection: u32, stock: Arc<Vec<u8>>) -> impl FnMut() -> Vec<u8> {
+    let mut random = Random::of(u64::from(connection) + 1_000);
+    move || {
+        let body = body(&mut random, &stock);
+        let command = match random.below(2) {
+            0 => rawdoc! { "insert": "heavy", "documents": [{ "body": body }], "$db": DATABASE },
+            _ => {
+                let id = i32::try_from(random.below(OLD)).unwrap_or(0);
+                rawdoc! {
+                    "update": "heavy", "updates": [{ "q": { "_id": id }, "u": { "$set": { "body": body } } }],
+                    "$db": DATABASE,
+                }
+            }
+        };
+        message(&command)
+    }
+}
+
+/// Notes each checkpoint, as the server's counters tell of it.
+async fn watch(client: Client, until: Instant) -> Vec<Checkpoint> {
+    let admin = client.database("admin");
+    let mut checkpoints = Vec::new();
+    let mut known = None;
+    while Instant::now() < until {
+        let command = doc! {
+            "serverStatus": 1, "metrics": 0, "locks": 0, "repl": 0, "opLatencies": 0, "tcmalloc": 0,
+            "sharding": 0, "flowControl": 0, "transactions": 0, "security": 0, "mirroredReads": 0,
+        };
+        let status = admin.run_command(command).await;
+        let status = status.expect("serverStatus");
+        let of = |name| transactions(&status, name);
+        let number = of("transaction checkpoints");
+        if known.is_some_and(|known| number > known) {
+            let ended = epoch_seconds();
+            let length = of("transaction checkpoint most recent time (msecs)") / 1e3;
+            checkpoints.push(Checkpoint {
+                began: ended - length,
+                ended,
+            });
+        }
+        known = Some(number);
+        sleep(LOOK_AGAIN_AFTER).await;
+    }
+    checkpoints
+}
+
+fn transactions(status: &Document, name: &str) -> f64 {
+    let of_engine = status.get_document("wiredTiger");
+    let of_it = of_engine.and_then(|engine| engine.get_document("transaction"));
+    match of_it.ok().and_then(|counters| counters.get(name)) {
+        Some(Bson::Int32(number)) => f64::from(*number),
+        Some(Bson::Int64(number)) => u64::try_from(*number).map_or(f64::NAN, float),
+        Some(Bson::Double(number)) => *number,
+        _ => f64::NAN,
+    }
+}
+
+/// What the server tells of its checkpoints, and what clients felt of them.
+fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<Answered>)], began: f64) {
+    for (name, _, answered) in loads {
+        let rate = float(count(answered.len())) / TIME.as_secs_f64();
+        say(&format!(
+            "{name}: {} answered, {rate:.0} a second.",
+            answered.len()
+        ));
+    }
+    say("\nWhat the server and the clients tell:\n");
+    say("| checkpoint after | length | finds p99, worst | writes p99, worst |");
+    say("|---|---|---|---|");
+    let row = |name: &str, is_in: &dyn Fn(f64, f64) -> bool| {
+        let felt = loads.iter().map(|(_, load_began, answered)| {
+            let mut took: Vec<_> = answered
+                .iter()
+                .filter(|one| {
+                    let sent = load_began + one.at.as_secs_f64();
+                    is_in(sent, sent + one.took.as_secs_f64())
+                })
+                .map(|one| one.took)
+                .collect();
+            took.sort_unstable();
+            let rank = (took.len() * 99).div_ceil(100).max(1);
+            let ms = |took: Option<&Duration>| took.map_or(f64::NAN, |t| t.as_secs_f64() * 1e3);
+            format!(
+                "{:.1} ms, {:.0} ms",
+                ms(took.get(rank - 1)),
+                ms(took.last())
+            )
+        });
+        let felt: Vec<_> = felt.collect();
+        say(&format!("| {name} | {} |", felt.join(" | ")));
+    };
+    for Checkpoint { began: from, ended } in checkpoints {
+        let name = format!("{:.1} s | {:.2} s", from - began, ended - from);
+        row(&name, &|sent, answered| sent <= *ended && answered >= *from);
+    }
+    row("none | – ", &|sent, answered| {
+        let is_beside = |c: &Checkpoint| sent > c.ended || answered < c.began;
+        checkpoints.iter().all(is_beside)
+    });
+    let [first, last] = [checkpoints.first(), checkpoints.last()];
+    let periods = float(count(checkpoints.len().saturating_sub(1)));
+    if let (Some(first), Some(last)) = (first, last) {
+        say(&format!(
+            "\nFrom checkpoint to checkpoint: {:.2} s.",
+            (last.began - first.began) / periods
+        ));
+    }
+}

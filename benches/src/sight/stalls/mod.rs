@@ -1,0 +1,290 @@
+//! What stalls: real checkpoints, a server that is stopped every 15 seconds, and a steady load in which nothing does.
+
+mod checkpoints;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bson::{Document, doc, rawdoc};
+use mongodb::Client;
+use seawall_tests::{
+    mongod::{Options, ROOT, ROOT_PASSWORD, Standalone},
+    raw::Login,
+};
+use serde_json::Value;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{
+    DATABASE, Plan,
+    link::{Target, message},
+    pace::{Paced, Rate},
+    random::Random,
+    say,
+    seawall::{Seawall, number, rows, text},
+};
+
+/// From one stall to the next.
+const PERIOD: Duration = Duration::from_secs(15);
+
+/// How long the process is stopped.
+const STOPPED: Duration = Duration::from_secs(2);
+
+/// So often.
+const TIMES: u32 = 4;
+
+/// A recurrence is told after so many.
+const TOLD_AFTER: u32 = 3;
+
+/// By then Seawall knows what is usual.
+const LEARNT: Duration = Duration::from_secs(25);
+
+/// How far period and length may be off.
+const ERROR_SECONDS: f64 = 1.0;
+
+/// Calm seconds after which an episode is over, and some more.
+const QUIET: Duration = Duration::from_secs(8);
+
+/// Time between two looks whether a recurrence is told.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Documents that are found.
+const DOCUMENTS: usize = 1_000;
+
+/// A load that no server feels.
+const LIGHT: Rate = Rate {
+    connections: 16,
+    per_second: 200.0,
+};
+
+/// Checkpoints, and a stopped process; neither fits into a quick run.
+pub async fn run(plan: &Plan) {
+    if plan.is_quick {
+        say("\n## Stalls: left out of a quick run\n");
+        return;
+    }
+    checkpoints::run(plan).await;
+    stopped(plan).await;
+}
+
+/// A steady load, of which nothing is to be told.
+pub async fn steady(plan: &Plan) {
+    let time = plan.either(Duration::from_mins(5), Duration::from_secs(30));
+    let server = start().await;
+    let seawall = Seawall::start(plan, &server.root_uri(), "").await;
+    let load = Paced::start(&target(&seawall), LIGHT, finds).await;
+    sleep(time).await;
+    let began = epoch_seconds_of(load.began());
+    let told = seawall.api("/api/v1/stalls").await;
+    let answered = load.end().await;
+    let worst = answered.iter().map(|one| one.took).max();
+    say(&format!(
+        "\n## Steady: {:.0} finds a second for {} s\n\n{} operations; the longest took {:.1} ms.",
+        LIGHT.per_second,
+        time.as_secs(),
+        answered.len(),
+        worst.unwrap_or_default().as_secs_f64() * 1e3
+    ));
+    tell(&told, began);
+    for list in ["episodes", "recurring"] {
+        let rows = rows(&told, list);
+        assert!(rows.is_empty(), "nothing stalled, but {rows:?}");
+    }
+}
+
+/// The process is stopped for two seconds every fifteen.
+async fn stopped(plan: &Plan) {
+    let server = start().await;
+    let seawall = Seawall::start(plan, &server.root_uri(), "").await;
+    let load = Paced::start(&target(&seawall), LIGHT, finds).await;
+    let began = epoch_seconds_of(load.began());
+    let first = load.began() + LEARNT;
+    let mut told_after = None;
+    for number in 0..TIMES {
+        let due = first + PERIOD * number;
+        sleep_until(due).await;
+        server.mongod().stop_process().expect("it can be stopped");
+        sleep_until(due + STOPPED).await;
+        server.mongod().continue_process().expect("it can go on");
+        if number + 1 == TOLD_AFTER {
+            told_after = first_told(&seawall, due + PERIOD).await;
+        }
+    }
+    sleep(QUIET).await;
+    let told = seawall.api("/api/v1/stalls").await;
+    let answered = load.end().await;
+    say(&format!(
+        "\n## Stopped: {:.0} finds a second, the process stopped for {} s every {} s, {TIMES} times\n\n{} operations.",
+        LIGHT.per_second,
+        STOPPED.as_secs(),
+        PERIOD.as_secs(),
+        answered.len()
+    ));
+    tell(&told, began);
+    match told_after {
+        Some(at) => say(&format!(
+            "\nTold {:.1} s after stop {TOLD_AFTER} began.",
+            at.duration_since(first + PERIOD * (TOLD_AFTER - 1))
+                .as_secs_f64()
+        )),
+        None => say("\nNot told before the last stop."),
+    }
+    check_stopped(&told, &server);
+    assert!(told_after.is_some(), "told within {TOLD_AFTER} periods");
+}
+
+fn check_stopped(told: &Value, server: &Standalone) {
+    let address = server.address().to_string();
+    let is_it = |row: &&Value| {
+        let is_near = |pointer, expected: Duration| {
+            (number(row, pointer) - expected.as_secs_f64()).abs() <= ERROR_SECONDS
+        };
+        is_near("/period_seconds", PERIOD)
+            && is_near("/length_seconds", STOPPED)
+            && row.get("unanswered") == Some(&Value::Bool(true))
+            && row.get("counter") == Some(&Value::Null)
+            && text(row, "/server") == address
+            && !text(row, "/phase").is_empty()
+    };
+    let found = rows(told, "recurring").iter().find(is_it);
+    assert!(found.is_some(), "{told:#}");
+    let of_it = |row: &&Value| text(row, "/server") == address;
+    let episodes: Vec<_> = rows(told, "episodes").iter().filter(of_it).collect();
+    assert!(!episodes.is_empty(), "{told:#}");
+    for episode in episodes {
+        assert!(number(episode, "/operations") > 0.0, "{episode:#}");
+        assert!(!text(episode, "/phase").is_empty(), "{episode:#}");
+        assert!(!rows(episode, "shapes").is_empty(), "{episode:#}");
+    }
+}
+
+/// When a recurrence is told first, if it is before `deadline`.
+async fn first_told(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
+    loop {
+        let told = seawall.api("/api/v1/stalls").await;
+        if !rows(&told, "recurring").is_empty() {
+            return Some(Instant::now());
+        }
+        let next = Instant::now() + LOOK_AGAIN_AFTER;
+        if next >= deadline {
+            return None;
+        }
+        sleep_until(next).await;
+    }
+}
+
+/// A standalone with some documents.
+async fn start() -> Standalone {
+    let server = Standalone::start(Options::with_auth()).await;
+    let server = server.expect("a mongod starts");
+    fill(&server.client().expect("it can be reached")).await;
+    server
+}
+
+async fn fill(client: &Client) {
+    let documents = (0..DOCUMENTS).map(|n| {
+        let id = i32::try_from(n).unwrap_or(0);
+        doc! { "_id": id, "text": "x".repeat(100) }
+    });
+    let collection = client.database(DATABASE).collection::<Document>("small");
+    let inserted = collection.insert_many(documents).await;
+    inserted.expect("documents can be inserted");
+}
+
+fn target(seawall: &Seawall) -> Target {
+    Target {
+        address: seawall.address(),
+        login: Some(Login::new("admin", ROOT, ROOT_PASSWORD)),
+    }
+}
+
+/// Three shapes of small reads, in a random order.
+fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
+    let mut random = Random::of(connection.into());
+    move || {
+        let id = i32::try_from(random.below(DOCUMENTS)).unwrap_or(0);
+        let command = match random.below(3) {
+            0 => rawdoc! { "find": "small", "filter": { "_id": id }, "$db": DATABASE },
+            1 => rawdoc! {
+                "find": "small", "filter": { "_id": { "$gte": id } }, "limit": 5, "singleBatch": true,
+                "$db": DATABASE,
+            },
+            _ => rawdoc! { "count": "small", "query": { "_id": id }, "$db": DATABASE },
+        };
+        message(&command)
+    }
+}
+
+/// Prints what Seawall told; times are after the load began.
+fn tell(told: &Value, began: f64) {
+    say(&format!(
+        "Pulse: {}; {:.0} answered in {:.1} ms on average, {:.0} not.\n",
+        text(told, "/pulse/state"),
+        number(told, "/pulse/answered"),
+        number(told, "/pulse/mean_ms"),
+        number(told, "/pulse/unanswered"),
+    ));
+    say(
+        "| episode on | after | length | operations | phase | usual p99 | worst | shapes | moved most | pulses unanswered |",
+    );
+    say("|---|---|---|---|---|---|---|---|---|---|");
+    for episode in rows(told, "episodes").iter().rev() {
+        let shapes = rows(episode, "shapes").iter();
+        let shapes: Vec<_> = shapes.map(|shape| text(shape, "/command")).collect();
+        let moved = rows(episode, "moved").iter().take(3).map(|moved| {
+            let of = |pointer| number(moved, pointer);
+            format!(
+                "{} {:.0} for {:.0}",
+                text(moved, "/counter"),
+                of("/during"),
+                of("/otherwise")
+            )
+        });
+        say(&format!(
+            "| {} | {:.1} s | {:.1} s | {:.0} | {} | {:.1} ms | {:.0} ms | {} | {} | {:.0} |",
+            place(episode),
+            number(episode, "/started_at") - began,
+            number(episode, "/seconds"),
+            number(episode, "/operations"),
+            text(episode, "/phase"),
+            number(episode, "/usual_p99_ms"),
+            number(episode, "/worst_ms"),
+            shapes.join(", "),
+            moved.collect::<Vec<_>>().join("; "),
+            number(episode, "/unanswered_pulses"),
+        ));
+    }
+    say("\n| recurring on | period | length | times | phase | counter | no answer to pulse |");
+    say("|---|---|---|---|---|---|---|");
+    for row in rows(told, "recurring") {
+        let counter = text(row, "/counter");
+        say(&format!(
+            "| {} | {:.2} s | {:.2} s | {:.0} | {} | {} | {} |",
+            place(row),
+            number(row, "/period_seconds"),
+            number(row, "/length_seconds"),
+            number(row, "/times"),
+            text(row, "/phase"),
+            if counter.is_empty() { "–" } else { counter },
+            row.get("unanswered")
+                .and_then(Value::as_bool)
+                .unwrap_or(false),
+        ));
+    }
+}
+
+fn place(row: &Value) -> &str {
+    match text(row, "/server") {
+        "" => "all",
+        server => server,
+    }
+}
+
+/// Now, in seconds since the epoch.
+fn epoch_seconds() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// The same of a moment that is over.
+fn epoch_seconds_of(moment: Instant) -> f64 {
+    epoch_seconds() - moment.elapsed().as_secs_f64()
+}

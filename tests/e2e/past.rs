@@ -1,0 +1,328 @@
+//! What is told of the time that has passed: periods, timelines, the slow log, codes, retries; over HTTP and by commands.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, create_user, shared_standalone, unique_name},
+    process::{binary, run},
+    raw::{Login, RawClient},
+    scratch::Scratch,
+    seawall::{self as proxy, Seawall},
+};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A user with a database of the same name, and Seawall with more configuration.
+struct Scene {
+    user: NewUser,
+    seawall: Seawall,
+}
+
+impl Scene {
+    async fn start(toml: &str) -> Self {
+        let server = shared_standalone().await.unwrap();
+        let name = unique_name("past");
+        let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
+        create_user(&server.client().unwrap(), &user).await.unwrap();
+        let seawall = Self::seawall(&server.uri(), toml).await;
+        Self { user, seawall }
+    }
+
+    async fn seawall(uri: &str, toml: &str) -> Seawall {
+        let options = proxy::Options {
+            toml: toml.to_owned(),
+            ..proxy::Options::default()
+        };
+        Seawall::start_with(uri, options).await
+    }
+
+    async fn client(&self) -> RawClient {
+        let address = self.seawall.address().parse().unwrap();
+        let mut client = RawClient::connect(address).await.unwrap();
+        let login = Login::new("admin", &self.user.name, "secret");
+        client.login(&login).await.unwrap();
+        client
+    }
+
+    async fn finds(&self, count: usize) {
+        let mut client = self.client().await;
+        for value in 0..count {
+            let value = format!("secret-value-{value}");
+            let command = doc! { "find": "things", "filter": { "name": value } };
+            let reply = client.command(&self.user.name, command).await.unwrap();
+            assert_eq!(reply.body.get_f64("ok").unwrap(), 1.0);
+        }
+    }
+
+    /// The rows of this test's own database at a path.
+    async fn rows(&self, path: &str, list: &str) -> Vec<Value> {
+        let answer = self.seawall.api(path).await;
+        let rows = answer[list].as_array().unwrap().iter();
+        let own = rows.filter(|row| row["db"] == *self.user.name);
+        own.cloned().collect()
+    }
+}
+
+fn sum(rows: &[Value], field: &str) -> u64 {
+    rows.iter().map(|row| row[field].as_u64().unwrap()).sum()
+}
+
+#[tokio::test]
+async fn what_was_counted_is_told_by_period_in_steps_and_in_a_report() {
+    let scene = Scene::start("").await;
+    scene.finds(120).await;
+    // The second has to be over.
+    let is_told = async || {
+        let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
+        sum(&rows, "count") == 120
+    };
+    eventually(LIMIT, is_told).await.unwrap();
+    let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
+    let [row] = &*rows else { panic!("{rows:?}") };
+    assert_eq!(row["shape"], "{filter:{name:?}}");
+    let id = row["id"].as_str().unwrap();
+    let timeline = format!("/api/v1/timeline?since=1m&step=1s&shape={id}");
+    let steps = scene.seawall.api(&timeline).await["steps"].clone();
+    assert_eq!(sum(steps.as_array().unwrap(), "count"), 120);
+    let in_full = scene
+        .seawall
+        .api(&format!("/api/v1/shapes/{id}?since=1m"))
+        .await;
+    assert_eq!(
+        sum(in_full["distribution"].as_array().unwrap(), "count"),
+        120
+    );
+    assert_eq!(sum(in_full["timeline"].as_array().unwrap(), "count"), 120);
+    let report = scene.seawall.api("/api/v1/report?since=1m").await;
+    let shapes = report["shapes"].as_array().unwrap();
+    let own = shapes.iter().find(|shape| shape["id"] == *id).unwrap();
+    assert_eq!(own["count"], 120);
+    let servers = scene.seawall.api("/api/v1/servers").await;
+    assert!(servers["servers"][0]["count"].as_u64().unwrap() >= 120);
+    let namespaces = scene.rows("/api/v1/namespaces", "namespaces").await;
+    assert_eq!(sum(&namespaces, "count"), 120);
+    for wrong in [
+        "since=10",
+        "since=8d",
+        "since=1m&step=1x",
+        "since=7d&step=1s",
+    ] {
+        let (status, _) = scene
+            .seawall
+            .get(&format!("/api/v1/timeline?{wrong}"))
+            .await;
+        assert_eq!(status, 400, "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn history_that_is_off_is_off() {
+    let scene = Scene::start("history.enabled = false").await;
+    scene.finds(5).await;
+    for path in ["timeline", "changes", "stalls", "report", "shapes?since=1m"] {
+        let (status, _) = scene.seawall.get(&format!("/api/v1/{path}")).await;
+        assert_eq!(status, 404, "{path}");
+    }
+    let rows = scene.rows("/api/v1/shapes", "shapes").await;
+    assert_eq!(sum(&rows, "count"), 5);
+    assert_eq!(
+        scene.seawall.api("/api/v1/status").await["history"]["on"],
+        false
+    );
+}
+
+#[tokio::test]
+async fn history_goes_on_after_a_restart() {
+    let scratch = Scratch::create().unwrap();
+    let directory = scratch.path().join("kept");
+    let toml = format!("history.directory = {directory:?}");
+    let mut scene = Scene::start(&toml).await;
+    scene.finds(30).await;
+    let told = async |scene: &Scene| {
+        let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
+        sum(&rows, "count")
+    };
+    eventually(LIMIT, async || told(&scene).await == 30)
+        .await
+        .unwrap();
+    scene.seawall.app.drain(std::future::ready(())).await;
+    let server = shared_standalone().await.unwrap();
+    drop(scene.seawall);
+    scene.seawall = Scene::seawall(&server.uri(), &toml).await;
+    assert_eq!(told(&scene).await, 30);
+    assert_eq!(
+        sum(&scene.rows("/api/v1/shapes", "shapes").await, "count"),
+        0
+    );
+    scene.finds(12).await;
+    eventually(LIMIT, async || told(&scene).await == 42)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn codes_failed_writes_and_retries_are_counted() {
+    let scene = Scene::start("").await;
+    let mut client = scene.client().await;
+    let db = &scene.user.name;
+    let mut send = async |command: Document| client.command(db, command).await.unwrap();
+    let lsid = doc! { "id": bson::Uuid::new() };
+    let insert = |id: i32, number: i64| {
+        doc! {
+            "insert": "things", "documents": [{ "_id": id }, { "_id": id }], "ordered": false,
+            "lsid": lsid.clone(), "txnNumber": number,
+        }
+    };
+    // A standalone refuses numbered writes with code 20; that they are the same ones is seen all the same.
+    for number in [1, 1, 2] {
+        send(insert(1, number)).await;
+    }
+    send(doc! { "insert": "things", "documents": [{ "_id": 1 }, { "_id": 1 }], "ordered": false })
+        .await;
+    send(doc! { "find": "things", "filter": { "$nonsense": 1 } }).await;
+    let metric = async |name: &str, label: &str| {
+        let db = format!("db=\"{db}\"");
+        scene.seawall.metric(name, &[&db, label]).await
+    };
+    assert_eq!(
+        metric("seawall_operation_errors_total", "code=\"20\"").await,
+        3.0
+    );
+    assert_eq!(
+        metric("seawall_operation_errors_total", "code=\"2\"").await,
+        1.0
+    );
+    assert_eq!(
+        metric("seawall_write_errors_total", "command=\"insert\"").await,
+        1.0
+    );
+    assert_eq!(
+        metric("seawall_operations_retried_total", "command=\"insert\"").await,
+        1.0
+    );
+    let rows = scene.rows("/api/v1/namespaces", "namespaces").await;
+    let insert = rows.iter().find(|row| row["command"] == "insert").unwrap();
+    assert_eq!(insert["error_codes"]["20"], 3);
+    assert_eq!(
+        (&insert["write_errors"], &insert["retries"]),
+        (&1.into(), &1.into())
+    );
+}
+
+#[tokio::test]
+async fn the_slow_log_has_every_operation_that_it_shall_have_and_no_value() {
+    let scratch = Scratch::create().unwrap();
+    let lines_of = |path: &std::path::Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let lines = text
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        (lines.collect::<Vec<_>>(), text)
+    };
+    for redact in [true, false] {
+        let file = scratch.path().join(format!("slow-{redact}.json"));
+        let toml = format!(
+            "[slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 0\nredact = {redact}\nfile = {file:?}"
+        );
+        let scene = Scene::start(&toml).await;
+        scene.finds(20).await;
+        let own = || {
+            let (lines, text) = lines_of(&file);
+            let own = lines
+                .into_iter()
+                .filter(|line| line["db"] == *scene.user.name);
+            (own.collect::<Vec<_>>(), text)
+        };
+        eventually(LIMIT, async || own().0.len() == 20)
+            .await
+            .unwrap();
+        let (lines, text) = own();
+        for line in &lines {
+            assert_eq!(line["command"], "find");
+            assert_eq!(line["text"], "{filter:{name:?}}");
+            assert_eq!(line["outcome"], "ok");
+            assert_eq!(line["user"], format!("admin.{}", scene.user.name));
+            let phases = line["phases_ms"].as_object().unwrap().values();
+            let phases: f64 = phases.map(|phase| phase.as_f64().unwrap()).sum();
+            let total = line["total_ms"].as_f64().unwrap();
+            assert!((phases - total).abs() < 1e-5, "{line}");
+        }
+        assert_eq!(text.contains("secret-value-7"), !redact);
+    }
+}
+
+#[tokio::test]
+async fn top_and_report_tell_of_a_running_proxy() {
+    // Built before anything is counted: a minute later it would be told no more.
+    binary().await;
+    let scene = Scene::start("").await;
+    scene.finds(40).await;
+    let is_told = async || {
+        let rows = scene.rows("/api/v1/shapes?since=1m", "shapes").await;
+        sum(&rows, "count") == 40
+    };
+    eventually(LIMIT, is_told).await.unwrap();
+    let admin = format!("http://{}", scene.seawall.app.admin_address().unwrap());
+    let scratch = Scratch::create().unwrap();
+    let said = async |arguments: &[&str]| {
+        let mut all = arguments.to_vec();
+        all.extend(["--admin", &admin]);
+        let output = run(&all).await;
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let top = said(&["top", "--once"]).await;
+    assert!(top.contains("{filter:{name:?}}"), "{top}");
+    let text = said(&["report", "--since", "1m"]).await;
+    assert!(text.contains("{filter:{name:?}}"), "{text}");
+    let html = said(&["report", "--since", "1m", "--format", "html"]).await;
+    assert!(html.contains("{filter:{name:?}}") && html.trim_end().ends_with("</html>"));
+    let json = said(&["report", "--since", "1m", "--format", "json"]).await;
+    let file = scratch.path().join("a.json");
+    std::fs::write(&file, &json).unwrap();
+    let file = file.to_str().unwrap();
+    let output = run(&["report", "compare", file, file]).await;
+    assert!(output.status.success(), "{output:?}");
+    // Where nobody answers it says so.
+    let output = run(&["top", "--once", "--admin", "http://127.0.0.1:1"]).await;
+    assert_eq!(output.status.code(), Some(69));
+}
+
+#[tokio::test]
+async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
+    let scene = Scene::start("").await;
+    let mut client = scene.client().await;
+    let db = &scene.user.name;
+    let documents: Vec<_> = (0..25).map(|n| doc! { "_id": n }).collect();
+    client
+        .command(db, doc! { "insert": "many", "documents": documents })
+        .await
+        .unwrap();
+    let reply = client
+        .command(db, doc! { "find": "many", "batchSize": 10 })
+        .await
+        .unwrap();
+    let id = reply
+        .body
+        .get_document("cursor")
+        .unwrap()
+        .get_i64("id")
+        .unwrap();
+    for _ in 0..2 {
+        let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
+        client.command(db, more).await.unwrap();
+    }
+    let rows = scene.rows("/api/v1/shapes", "shapes").await;
+    let find = rows.iter().find(|row| row["command"] == "find").unwrap();
+    assert_eq!(find["count"], 1);
+    assert_eq!(find["more"]["count"], 2);
+    assert_eq!(find["more"]["documents"], 15);
+    assert_eq!(find["cursors"]["exhausted"], 1);
+    let open = find["cursors"]["open_ms"]["max"].as_f64().unwrap();
+    let more = find["more"]["total_time_ms"].as_f64().unwrap();
+    assert!(open > more, "{open} ms open, {more} ms of it asked");
+    assert!(!rows.iter().any(|row| row["command"] == "getMore"));
+}
