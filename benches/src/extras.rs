@@ -99,7 +99,7 @@ pub struct Idle {
     pub server_connections: f64,
 }
 
-/// Holds so many clients that ask next to nothing.
+/// Holds so many clients that ask something every 15 seconds, and are looked at when all have asked once.
 pub async fn idle(weather: &Weather, clients: usize) -> Idle {
     let process = weather.seawall_id().expect("Seawall runs");
     let before = resident_bytes(process).expect("it runs");
@@ -107,7 +107,7 @@ pub async fn idle(weather: &Weather, clients: usize) -> Idle {
         "storm".to_owned(),
         weather.through(),
         "--keep".to_owned(),
-        "1".to_owned(),
+        (clients / 15).to_string(),
         "--clients".to_owned(),
         clients.to_string(),
         "--timeouts-ms".to_owned(),

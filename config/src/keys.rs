@@ -3,7 +3,15 @@
 //! One list for four readers: the check of each value, the environment, `docs/configuration.md`
 //! and the tests that hold the defaults and the examples against it.
 
-use crate::schema::{Change, Key, Kind};
+use crate::{
+    kinds::{
+        CONNECTIONS, ENTRIES, ITERATIONS, LARGEST_MESSAGE_BYTES, MAX_COMMAND_BYTES,
+        MAX_CONNECTIONS, MAX_DURATION_MS, MAX_MEMORY_BYTES, MAX_PULSE_MS,
+        MIN_HEARTBEAT_FREQUENCY_MS, MIN_HISTORY_BYTES, MIN_MESSAGE_MEMORY_BYTES,
+        MIN_PULSE_INTERVAL_MS, SALT, TIME_OR_0, TIMEOUT,
+    },
+    schema::{Change, Key, Kind},
+};
 
 /// Every key of the configuration.
 pub const KEYS: &[Key] = &[
@@ -734,72 +742,3 @@ pub const KEYS: &[Key] = &[
         meaning: "how events are written",
     },
 ];
-
-/// Any time that is waited for something: never 0, which would be mistaken for "no limit".
-const TIMEOUT: Kind = Kind::Integer {
-    min: 1,
-    max: MAX_DURATION_MS,
-};
-
-/// A time, where 0 has a meaning of its own.
-const TIME_OR_0: Kind = Kind::Integer {
-    min: 0,
-    max: MAX_DURATION_MS,
-};
-
-/// A number of sockets.
-const CONNECTIONS: Kind = Kind::Integer {
-    min: 1,
-    max: MAX_CONNECTIONS,
-};
-
-/// The size of a table or a queue.
-const ENTRIES: Kind = Kind::Integer {
-    min: 1,
-    max: MAX_ENTRIES,
-};
-
-/// Servers make salts of 16 and 28 bytes; other makers of keys may differ.
-const SALT: Kind = Kind::Base64 { min: 1, max: 64 };
-
-/// Drivers refuse fewer than 4096 rounds, and many more would keep a client busy for seconds.
-const ITERATIONS: Kind = Kind::Integer {
-    min: 4_096,
-    max: 10_000_000,
-};
-
-/// A week: longer times are mistakes of the unit.
-const MAX_DURATION_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
-
-/// More descriptors than one process can have on common systems.
-const MAX_CONNECTIONS: i64 = 1_000_000;
-
-/// Keeps the tables of one Seawall within a few GiB.
-const MAX_ENTRIES: i64 = 10_000_000;
-
-/// The server monitoring specification's `minHeartbeatFrequencyMS`.
-const MIN_HEARTBEAT_FREQUENCY_MS: i64 = 500;
-
-/// `maxMessageSizeBytes` of every MongoDB server.
-const LARGEST_MESSAGE_BYTES: i64 = 48_000_000;
-
-/// The smallest budget for large messages.
-const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
-
-/// A TiB: more than that is a mistake of the unit.
-const MAX_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
-
-/// The smallest history: some minutes of a few shapes.
-const MIN_HISTORY_BYTES: i64 = 1024 * 1024;
-
-/// More often than this a sample would be a load of its own.
-const MIN_PULSE_INTERVAL_MS: i64 = 100;
-
-/// A minute: what repeats at checkpoints could not be seen in samples further apart.
-const MAX_PULSE_MS: i64 = 60_000;
-
-/// Lines wait in a queue, so their length bounds its memory.
-const MAX_COMMAND_BYTES: i64 = 64 * 1024;
-
-// The largest message must fit into the budget's half, be it a request or a reply.
-const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

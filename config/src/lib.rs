@@ -22,6 +22,7 @@ pub mod defaults;
 mod environment;
 mod file;
 mod keys;
+mod kinds;
 mod overrides;
 mod problem;
 mod schema;

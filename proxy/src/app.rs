@@ -13,7 +13,7 @@ use seawall_config as config;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Runtime},
-    sync::watch,
+    sync::{Semaphore, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
 };
 use tokio_rustls::TlsAcceptor;
@@ -234,7 +234,14 @@ impl App {
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(past));
-        let maintenance = maintain(Arc::clone(&self.shared));
+        for (plane, runtime) in [
+            ("data", &self.planes.data),
+            ("control", &self.planes.control),
+        ] {
+            let late = past::watch_event_loop(Arc::clone(&self.shared.observer), plane);
+            runtime.spawn(self.stop.clone().run_until_cancelled_owned(late));
+        }
+        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.sight));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
         Ok(())
@@ -280,6 +287,7 @@ impl App {
                 .token
                 .as_ref()
                 .map(|token| token.expose().to_owned()),
+            places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
             started_at: SystemTime::now(),
         });
         let stop = self.stop.clone();
@@ -560,7 +568,7 @@ async fn pace(shared: Arc<Shared>) {
     }
 }
 
-async fn maintain(shared: Arc<Shared>) {
+async fn maintain(shared: Arc<Shared>, sight: Arc<Sight>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
     loop {
         ticks.tick().await;
@@ -569,6 +577,7 @@ async fn maintain(shared: Arc<Shared>) {
         shared.relay_pins.maintain(Instant::now());
         shared.observer.collect();
         shared.observer.watch_storms();
+        past::look_at_self(&shared, &sight);
     }
 }
 

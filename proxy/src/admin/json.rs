@@ -13,7 +13,7 @@ use crate::{
     history::{Distribution, PHASES},
     observe::{
         ClientRow, Departure, Names, Namespace, NamespaceSums, Outcome, Phase, ServerSums,
-        ShapeRow, Storm,
+        ShapeRow, Storm, code_name,
     },
     pool::Snapshot,
     topology::Description,
@@ -65,7 +65,7 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value
         .filter(|(_, count)| *count > 0)
         .map(|(outcome, count)| (outcome.as_str().to_owned(), json!(count)));
     let codes = sums.codes.iter();
-    let codes = codes.map(|(code, count)| (code.to_string(), json!(count)));
+    let codes = codes.map(|(code, count)| (code_name(*code), json!(count)));
     json!({
         "command": namespace.command,
         "db": &*namespace.db,
@@ -76,6 +76,7 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value
         "write_errors": sums.write_errors,
         "retries": sums.retries,
         "total_time_ms": millis(sums.durations.sum()),
+        "awaited_time_ms": millis(sums.awaited_time),
         "latency_ms": latency(&sums.durations),
         "phases_ms": phases(&sums.phases),
         "request_bytes": sums.request_bytes,
@@ -121,8 +122,8 @@ pub(super) fn shape(row: &ShapeRow) -> Value {
         "documents": figures.documents,
         "streamed": sums.streamed,
         "more": {
-            "count": sums.more_count,
-            "total_time_ms": millis(sums.more_time),
+            "count": figures.more_count,
+            "total_time_ms": millis(figures.more_time),
             "awaited_time_ms": millis(sums.awaited_time),
             "documents": sums.more_documents,
         },

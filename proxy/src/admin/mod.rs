@@ -8,7 +8,7 @@ use std::{cmp::Reverse, fmt, io, sync::Arc, time::SystemTime};
 use axum::{
     Json, Router,
     extract::{Query, Request, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -16,14 +16,22 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
-use tokio::{net::TcpListener, sync::watch, time::Instant};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
-use crate::{observe::Observer, sight::Sight, topology::Topology};
+use crate::{
+    observe::{Observer, PROTOBUF},
+    sight::Sight,
+    topology::Topology,
+};
 
 /// Requests served at a time; others wait. A scrape costs milliseconds and must not multiply.
-const MAX_REQUESTS: usize = 8;
+pub const MAX_REQUESTS: usize = 8;
 
 /// Rows in an answer, unless asked otherwise.
 const DEFAULT_LIMIT: usize = 50;
@@ -53,6 +61,8 @@ pub struct Window {
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
     /// What a request has to bring, if anything.
     pub token: Option<String>,
+    /// Of work under way.
+    pub places: Arc<Semaphore>,
     /// When Seawall started.
     pub started_at: SystemTime,
 }
@@ -135,18 +145,31 @@ async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) 
     }
 }
 
-async fn metrics(State(window): State<Arc<Window>>) -> impl IntoResponse {
+async fn metrics(State(window): State<Arc<Window>>, headers: HeaderMap) -> Response {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let wants_protobuf = accepted
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| value.contains("application/vnd.google.protobuf"));
+    match work(&window, move |window| exposition(window, wants_protobuf)).await {
+        Ok(exposition) => exposition,
+        Err(failed) => failed.into_response(),
+    }
+}
+
+fn exposition(window: &Window, is_protobuf: bool) -> Response {
     // Snapshots bring the pools' gauges up to date.
     for pool in &window.topology.snapshot().pools {
         drop(pool.snapshot());
     }
-    (
-        [(
-            header::CONTENT_TYPE,
-            "text/plain; version=0.0.4; charset=utf-8",
-        )],
-        window.observer.render(),
-    )
+    if is_protobuf {
+        let content_type = [(header::CONTENT_TYPE, PROTOBUF)];
+        return (content_type, window.observer.render_protobuf()).into_response();
+    }
+    let content_type = [(
+        header::CONTENT_TYPE,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )];
+    (content_type, window.observer.render()).into_response()
 }
 
 async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
@@ -183,6 +206,24 @@ fn status_value(window: &Window) -> Value {
     })
 }
 
+/// Runs what takes some milliseconds where blocking is allowed, and as many at a time as requests are served, even if their
+/// clients have left.
+async fn work<T: Send + 'static>(
+    window: &Arc<Window>,
+    look: impl FnOnce(&Window) -> T + Send + 'static,
+) -> Result<T, (StatusCode, String)> {
+    let failed = |error: String| (StatusCode::INTERNAL_SERVER_ERROR, error + "\n");
+    let place = Arc::clone(&window.places).acquire_owned().await;
+    let place = place.map_err(|error| failed(error.to_string()))?;
+    let window = Arc::clone(window);
+    let looked = tokio::task::spawn_blocking(move || {
+        let looked = look(&window);
+        drop(place);
+        looked
+    });
+    looked.await.map_err(|error| failed(error.to_string()))
+}
+
 /// The answer to what cannot be asked.
 fn refused(why: String) -> (StatusCode, String) {
     (StatusCode::BAD_REQUEST, why + "\n")
@@ -215,11 +256,14 @@ fn pools_value(window: &Window) -> Value {
 async fn namespaces(
     State(window): State<Arc<Window>>,
     Query(listing): Query<Listing>,
-) -> Json<Value> {
-    let mut rows = window.observer.namespaces();
-    rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum()));
-    rows.truncate(listing.limit());
-    Json(json!({ "namespaces": rows.iter().map(json::namespace).collect::<Vec<_>>() }))
+) -> Result<Json<Value>, (StatusCode, String)> {
+    let answer = work(&window, move |window| {
+        let mut rows = window.observer.namespaces();
+        rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited_time));
+        rows.truncate(listing.limit());
+        json!({ "namespaces": rows.iter().map(json::namespace).collect::<Vec<_>>() })
+    });
+    answer.await.map(Json)
 }
 
 async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {

@@ -2,6 +2,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::HashMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -14,9 +15,9 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Window, json as shown, refused};
+use super::{Window, json as shown, refused, work};
 use crate::{
-    history::{Change, Figures, Label, Period},
+    history::{Change, Figures, Label, Period, TIERS},
     observe::ShapeRow,
     sight::{Changes, RecurringStall, Sight, Stall},
 };
@@ -107,16 +108,6 @@ fn ago(now: SystemTime, time: Duration) -> SystemTime {
     now.checked_sub(time).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Runs what takes some milliseconds where blocking is allowed.
-async fn work<T: Send + 'static>(
-    window: &Arc<Window>,
-    look: impl FnOnce(&Window) -> T + Send + 'static,
-) -> Result<T, (StatusCode, String)> {
-    let window = Arc::clone(window);
-    let looked = tokio::task::spawn_blocking(move || look(&window)).await;
-    looked.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))
-}
-
 pub(super) async fn shapes(
     State(window): State<Arc<Window>>,
     Query(asked): Query<Asked>,
@@ -168,14 +159,15 @@ fn shapes_of(
     rows.iter()
         .skip(limit)
         .for_each(|(_, figures)| rest.merge(figures));
+    let known: HashMap<String, &ShapeRow> = known
+        .iter()
+        .map(|row| (row.shape.id.to_string(), row))
+        .collect();
     let shapes = rows.iter().take(limit).map(|(label, figures)| {
         let mut shape = named(label);
         add_figures(&mut shape, figures, is_full);
-        let id = shape.get("id").cloned();
-        let row = known
-            .iter()
-            .find(|row| id.as_ref().and_then(Value::as_str) == Some(&row.shape.id.to_string()));
-        if let Some(row) = row {
+        let id = shape.get("id").and_then(Value::as_str);
+        if let Some(row) = id.and_then(|id| known.get(id)) {
             shape.insert("level".to_owned(), json!(row.shape.level.as_str()));
             shape.insert(
                 "first_seen".to_owned(),
@@ -200,7 +192,7 @@ fn shapes_of(
 
 fn sort_figures(rows: &mut [(&Arc<Label>, &Figures)], key: &str) -> Option<()> {
     match key {
-        "total_time" => rows.sort_by_cached_key(|(_, f)| Reverse(f.durations.sum())),
+        "total_time" => rows.sort_by_cached_key(|(_, f)| Reverse(f.load())),
         "count" => rows.sort_by_key(|(_, f)| Reverse(f.count)),
         "errors" => rows.sort_by_key(|(_, f)| Reverse(f.errors)),
         "documents" => rows.sort_by_key(|(_, f)| Reverse(f.documents)),
@@ -252,6 +244,9 @@ fn add_figures(fields: &mut Map<String, Value>, figures: &Figures, is_full: bool
         "request_bytes": figures.request_bytes,
         "reply_bytes": figures.reply_bytes,
         "documents": figures.documents,
+        "more": {
+            "count": figures.more_count, "total_time_ms": shown::millis(figures.more_time),
+        },
     });
     if let Value::Object(plain) = plain {
         fields.extend(plain);
@@ -267,8 +262,11 @@ pub(super) async fn shape(
     Path(id): Path<String>,
     Query(asked): Query<Asked>,
 ) -> Answer {
-    let since = asked.since()?.unwrap_or(DEFAULT_SINCE);
     let is_whole = asked.since.is_none();
+    if !is_whole {
+        need_history(&window.sight)?;
+    }
+    let since = asked.since()?.unwrap_or(DEFAULT_SINCE);
     let value = work(&window, move |window| {
         let rows = window.observer.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
@@ -400,8 +398,15 @@ fn baseline(against: &str) -> Result<Duration, (StatusCode, String)> {
 /// The last so long against as long a time before.
 fn window_changes(sight: &Sight, back: Duration, length: Duration) -> Changes {
     let now = SystemTime::now();
-    let then = ago(now, back.max(length));
-    sight.changes((ago(then, length), then), (ago(now, length), now))
+    let back = back.max(length);
+    let then = ago(now, back);
+    // Of long ago only long steps are known: the baseline is one of these at least. Rates are of each one's own length.
+    let kept = TIERS
+        .iter()
+        .find(|(_, kept)| (back + length).as_secs() <= *kept);
+    let step = kept.map_or(0, |(step, _)| *step);
+    let before = length.max(Duration::from_secs(step * 2));
+    sight.changes((ago(then, before), then), (ago(now, length), now))
 }
 
 fn changes_value(changes: &Changes, against: &str) -> Value {

@@ -6,11 +6,15 @@ use std::{
 };
 
 use seawall_config as config;
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::StartError;
 use crate::{
-    observe::{Observer, SlowLog, SlowLogSettings},
+    client::Shared,
+    observe::{Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
     sight::{self, Sight},
     topology::{DeploymentOptions, Topology},
@@ -89,11 +93,41 @@ pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
         let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
         sight.set_servers(&addresses);
         let now = SystemTime::now();
-        sight.tick(now);
+        let ticked = Arc::clone(&sight);
+        // It packs and compares, which takes milliseconds that other tasks need not wait for.
+        drop(tokio::task::spawn_blocking(move || ticked.tick(now)).await);
         if sight.is_due(now) {
             let sight = Arc::clone(&sight);
-            // A file that cannot be written is told of there; the next look comes in any case.
-            drop(tokio::task::spawn_blocking(move || sight.write()).await);
+            // Nobody waits for the disk: seconds go on.
+            drop(tokio::task::spawn_blocking(move || sight.write()));
         }
     }
+}
+
+/// How often a runtime is asked how late it is.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// Measures how much later than asked for a runtime wakes its tasks.
+pub(super) async fn watch_event_loop(observer: Arc<Observer>, plane: &'static str) {
+    loop {
+        let due = Instant::now() + BEAT;
+        sleep_until(due).await;
+        observer.event_loop_late(plane, due.elapsed());
+    }
+}
+
+/// Tells what Seawall itself takes.
+pub(super) fn look_at_self(shared: &Shared, sight: &Sight) {
+    let size = sight.size();
+    let memory = [
+        Memory {
+            owner: "history",
+            bytes: size.bytes,
+        },
+        Memory {
+            owner: "messages",
+            bytes: shared.budget.used_bytes() + shared.reply_budget.used_bytes(),
+        },
+    ];
+    shared.observer.look_at_self(&memory, size.dropped_early);
 }

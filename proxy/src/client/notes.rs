@@ -35,6 +35,17 @@ impl Operation<'_> {
     }
 
     /// Pins, and what a reply says of the connection's user.
+    /// A `getMore` is its cursor's, however it ends.
+    pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
+        if self.command.class == Class::GetMore
+            && let Some(id) = self.cursor_id()
+            && let Some(pin) = self.shared.pins.cursor(id, observation.began())
+            && let Some(origin) = pin.origin
+        {
+            observation.attribute_to(origin);
+        }
+    }
+
     pub(super) fn note_reply(
         &self,
         checkout: &Checkout,

@@ -140,6 +140,7 @@ impl Client {
 impl Operation<'_> {
     async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> Ended {
         self.note_retry(observation);
+        self.note_origin(observation);
         if let Some(ended) = self.check_standing(end).await {
             return ended;
         }
@@ -263,7 +264,7 @@ impl Operation<'_> {
 
     async fn check_out(
         &self,
-        observation: &mut Observation<'_>,
+        observation: &Observation<'_>,
     ) -> Result<Checkout, CheckOutFailure> {
         let mut limit = self.shared.settings.server_selection_timeout;
         if self.is_resumable() {
@@ -310,7 +311,7 @@ impl Operation<'_> {
     /// The server that this operation has to go to, or may.
     async fn server(
         &self,
-        observation: &mut Observation<'_>,
+        observation: &Observation<'_>,
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
         let now = observation.began();
@@ -320,9 +321,6 @@ impl Operation<'_> {
             _ => self.cursor_id().and_then(|id| pins.cursor(id, now)),
         };
         if let Some(pin) = pin {
-            if let (Class::GetMore, Some(origin)) = (self.command.class, pin.origin) {
-                observation.attribute_to(origin);
-            }
             return Ok(pin.server);
         }
         let is_sharded = || self.shared.topology.snapshot().description.kind == Kind::Sharded;

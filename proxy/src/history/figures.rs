@@ -24,6 +24,10 @@ pub struct Figures {
     pub reply_bytes: u64,
     /// Documents that they returned, wrote or counted.
     pub documents: u64,
+    /// `getMore`s on cursors that they opened.
+    pub more_count: u64,
+    /// Their time, without such as waited for something to happen.
+    pub more_time: Duration,
 }
 
 impl Figures {
@@ -37,6 +41,13 @@ impl Figures {
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;
         self.documents += other.documents;
+        self.more_count += other.more_count;
+        self.more_time += other.more_time;
+    }
+
+    /// What they cost the servers: their own time and that of their cursors.
+    pub fn load(&self) -> Duration {
+        self.durations.sum() + self.more_time
     }
 }
 

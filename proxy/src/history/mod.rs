@@ -21,5 +21,5 @@ pub use self::{
     },
     store::{Found, Store, StoreError},
     storm::{Second, StormDetector, Turn},
-    tiers::{Frame, History, TIERS, Turnover},
+    tiers::{Frame, History, Selection, TIERS, Turnover},
 };

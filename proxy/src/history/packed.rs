@@ -45,12 +45,14 @@ fn put_figures(bytes: &mut Vec<u8>, figures: &Figures) {
         figures.request_bytes,
         figures.reply_bytes,
         figures.documents,
+        figures.more_count,
     ];
-    let times = figures
-        .phases
-        .iter()
-        .copied()
-        .chain([durations.sum(), durations.max()]);
+    let times =
+        figures
+            .phases
+            .iter()
+            .copied()
+            .chain([figures.more_time, durations.sum(), durations.max()]);
     let times = times.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     plain
         .into_iter()
@@ -72,14 +74,13 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
     let request_bytes = take(bytes)?;
     let reply_bytes = take(bytes)?;
     let documents = take(bytes)?;
+    let more_count = take(bytes)?;
     let mut phases = [Duration::ZERO; PHASES];
     for phase in &mut phases {
         *phase = Duration::from_nanos(take(bytes)?);
     }
-    let (sum, max) = (
-        Duration::from_nanos(take(bytes)?),
-        Duration::from_nanos(take(bytes)?),
-    );
+    let mut time = || take(bytes).map(Duration::from_nanos);
+    let (more_time, sum, max) = (time()?, time()?, time()?);
     let mut buckets = Vec::new();
     let mut last = 0_usize;
     for _ in 0..take(bytes)? {
@@ -98,6 +99,8 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
         request_bytes,
         reply_bytes,
         documents,
+        more_count,
+        more_time,
     })
 }
 
@@ -147,6 +150,8 @@ mod tests {
             request_bytes,
             reply_bytes,
             documents,
+            more_count: count / 2,
+            more_time: all.max(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
@@ -46,6 +47,27 @@ pub enum StoreError {
     Database(#[from] Box<redb::Error>),
 }
 
+impl StoreError {
+    /// Whether what is in the file is at fault, and not the disk or a right.
+    fn blames_content(&self) -> bool {
+        let Self::Database(error) = self else {
+            return false;
+        };
+        match &**error {
+            redb::Error::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ),
+            redb::Error::Corrupted(_)
+            | redb::Error::UpgradeRequired(_)
+            | redb::Error::RepairAborted
+            | redb::Error::TableDoesNotExist(_)
+            | redb::Error::TableTypeMismatch { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 fn database(error: impl Into<redb::Error>) -> StoreError {
     StoreError::Database(Box::new(error.into()))
 }
@@ -61,9 +83,15 @@ pub struct Found {
     pub put_aside: Option<PathBuf>,
 }
 
-/// The open file.
+/// The file, closed only after an error: a database that could not write once refuses ever after.
 #[derive(Debug)]
-pub struct Store(Database);
+pub struct Store {
+    path: PathBuf,
+    database: Option<Database>,
+}
+
+/// Of pages; all that is needed of the file is in memory once it has been read.
+const CACHE_BYTES: usize = 4 << 20;
 
 impl Store {
     /// Opens or makes the file in a directory, which is made if it is missing, and reads what is in it.
@@ -86,9 +114,11 @@ impl Store {
                 };
                 Ok((store, found))
             }
-            Err(error @ StoreError::InUse(_)) => Err(error),
+            Err(error) if !error.blames_content() => Err(error),
             Ok(None) | Err(_) => {
-                let aside = directory.join(format!("{FILE}.aside"));
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                let now = since.unwrap_or_default().as_secs();
+                let aside = directory.join(format!("{FILE}.{now}"));
                 fs::rename(&path, &aside).map_err(failed)?;
                 let store = Self::create(&path)?;
                 let found = Found {
@@ -101,8 +131,9 @@ impl Store {
     }
 
     fn create(path: &Path) -> Result<Self, StoreError> {
-        let store = Self(Database::create(path).map_err(database)?);
-        let transaction = store.0.begin_write().map_err(database)?;
+        let created = Database::builder().set_cache_size(CACHE_BYTES).create(path);
+        let created = created.map_err(database)?;
+        let transaction = created.begin_write().map_err(database)?;
         {
             let mut meta = transaction.open_table(META).map_err(database)?;
             meta.insert("version", VERSION).map_err(database)?;
@@ -110,7 +141,18 @@ impl Store {
             transaction.open_table(FRAMES).map_err(database)?;
         }
         transaction.commit().map_err(database)?;
-        Ok(store)
+        Ok(Self {
+            path: path.to_owned(),
+            database: Some(created),
+        })
+    }
+
+    fn open_database(path: &Path) -> Result<Database, StoreError> {
+        let opened = Database::builder().set_cache_size(CACHE_BYTES).open(path);
+        opened.map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
+            other => database(other),
+        })
     }
 
     /// `None` if what is there is of another version, or damaged.
@@ -119,12 +161,7 @@ impl Store {
         if !path.exists() {
             return Ok(Some((Self::create(path)?, Vec::new(), Vec::new())));
         }
-        let opened = match Database::open(path) {
-            Err(DatabaseError::DatabaseAlreadyOpen) => {
-                return Err(StoreError::InUse(path.to_owned()));
-            }
-            other => other.map_err(database)?,
-        };
+        let opened = Self::open_database(path)?;
         let transaction = opened.begin_read().map_err(database)?;
         let meta = transaction.open_table(META).map_err(database)?;
         let version = meta.get("version").map_err(database)?;
@@ -148,37 +185,52 @@ impl Store {
             }
         }
         drop(transaction);
-        Ok(Some((Self(opened), labels, frames)))
+        let store = Self {
+            path: path.to_owned(),
+            database: Some(opened),
+        };
+        Ok(Some((store, labels, frames)))
     }
 
     /// Writes what happened, all of it or nothing.
     ///
     /// # Errors
     /// If the database refuses: a full disk, for instance.
-    pub fn write(&self, turnover: &Turnover) -> Result<(), StoreError> {
-        let transaction = self.0.begin_write().map_err(database)?;
-        {
-            let mut labels = transaction.open_table(LABELS).map_err(database)?;
-            for (number, label) in &turnover.named {
-                let bytes = label_bytes(label);
-                labels.insert(number, &*bytes).map_err(database)?;
-            }
-            for number in &turnover.unnamed {
-                labels.remove(number).map_err(database)?;
-            }
-            let mut frames = transaction.open_table(FRAMES).map_err(database)?;
-            for frame in &turnover.added {
-                let bytes = frame_bytes(frame);
-                frames
-                    .insert(frame_key(frame.tier, frame.start), &*bytes)
-                    .map_err(database)?;
-            }
-            for (tier, start) in &turnover.dropped {
-                frames.remove(frame_key(*tier, *start)).map_err(database)?;
-            }
-        }
-        transaction.commit().map_err(database)
+    pub fn write(&mut self, turnover: &Turnover) -> Result<(), StoreError> {
+        let opened = match self.database.take() {
+            Some(opened) => opened,
+            None => Self::open_database(&self.path)?,
+        };
+        write_to(&opened, turnover)?;
+        self.database = Some(opened);
+        Ok(())
     }
+}
+
+fn write_to(opened: &Database, turnover: &Turnover) -> Result<(), StoreError> {
+    let transaction = opened.begin_write().map_err(database)?;
+    {
+        let mut labels = transaction.open_table(LABELS).map_err(database)?;
+        for (number, label) in &turnover.named {
+            let bytes = label_bytes(label);
+            labels.insert(number, &*bytes).map_err(database)?;
+        }
+        for number in &turnover.unnamed {
+            labels.remove(number).map_err(database)?;
+        }
+        let mut frames = transaction.open_table(FRAMES).map_err(database)?;
+        // First these: a step may be made again after the clock was set back.
+        for (tier, start) in &turnover.dropped {
+            frames.remove(frame_key(*tier, *start)).map_err(database)?;
+        }
+        for frame in &turnover.added {
+            let bytes = frame_bytes(frame);
+            frames
+                .insert(frame_key(frame.tier, frame.start), &*bytes)
+                .map_err(database)?;
+        }
+    }
+    transaction.commit().map_err(database)
 }
 
 fn frame_key(tier: usize, start: u64) -> (u8, u64) {
@@ -187,6 +239,7 @@ fn frame_key(tier: usize, start: u64) -> (u8, u64) {
 
 fn frame_bytes(frame: &Frame) -> Vec<u8> {
     let mut bytes = Vec::new();
+    put(&mut bytes, frame.seconds);
     put(&mut bytes, u64::try_from(frame.labels.len()).unwrap_or(0));
     frame
         .labels
@@ -197,6 +250,7 @@ fn frame_bytes(frame: &Frame) -> Vec<u8> {
 }
 
 fn read_frame(tier: u8, start: u64, mut bytes: &[u8]) -> Result<Frame, Damaged> {
+    let seconds = take(&mut bytes)?;
     let count = take(&mut bytes)?;
     let mut labels = Vec::new();
     for _ in 0..count {
@@ -205,6 +259,7 @@ fn read_frame(tier: u8, start: u64, mut bytes: &[u8]) -> Result<Frame, Damaged> 
     Ok(Frame {
         tier: usize::from(tier),
         start,
+        seconds,
         labels: labels.into(),
         packed: bytes.into(),
     })
@@ -320,7 +375,7 @@ mod tests {
     #[test]
     fn a_history_is_the_same_after_a_restart() {
         let directory = Directory::new("restart");
-        let (store, found) = Store::open(&directory.0).unwrap();
+        let (mut store, found) = Store::open(&directory.0).unwrap();
         assert!(found.frames.is_empty() && found.put_aside.is_none());
         let mut history = History::new(1 << 20, 10);
         for at in 6_000..7_250 {
@@ -354,7 +409,7 @@ mod tests {
             b"no database at all"
         );
         // So is a file of another version.
-        let transaction = store.0.begin_write().unwrap();
+        let transaction = store.database.as_ref().unwrap().begin_write().unwrap();
         transaction
             .open_table(META)
             .unwrap()

@@ -22,6 +22,8 @@ pub struct Frame {
     pub tier: usize,
     /// When it began.
     pub start: u64,
+    /// Seconds of it that are known: fewer than a step has where Seawall began in the middle of it.
+    pub(super) seconds: u64,
     /// Numbers of the labels in it.
     pub(super) labels: Box<[u32]>,
     pub(super) packed: Box<[u8]>,
@@ -37,7 +39,7 @@ impl Frame {
 #[derive(Clone, Debug, Default)]
 pub struct Turnover {
     /// Frames that were added.
-    pub added: Vec<Frame>,
+    pub added: Vec<Arc<Frame>>,
     /// Frames that are no more, by tier and start.
     pub dropped: Vec<(usize, u64)>,
     /// Labels that were given a number.
@@ -47,25 +49,34 @@ pub struct Turnover {
 }
 
 impl Turnover {
-    /// Appends what happened later.
+    /// Appends what happened later. What came and went meanwhile need not be told.
     pub fn merge(&mut self, later: Self) {
-        // What came and went meanwhile need not be told.
         for key in later.dropped {
-            let before = self.added.len();
-            self.added.retain(|frame| (frame.tier, frame.start) != key);
-            if self.added.len() == before {
-                self.dropped.push(key);
-            }
+            self.drop_frame(key);
         }
         self.added.extend(later.added);
+        for number in later.unnamed {
+            let before = self.named.len();
+            self.named.retain(|(named, _)| *named != number);
+            if self.named.len() == before {
+                self.unnamed.push(number);
+            }
+        }
         self.named.extend(later.named);
-        self.unnamed.extend(later.unnamed);
+    }
+
+    fn drop_frame(&mut self, key: (usize, u64)) {
+        let before = self.added.len();
+        self.added.retain(|frame| (frame.tier, frame.start) != key);
+        if self.added.len() == before {
+            self.dropped.push(key);
+        }
     }
 }
 
 #[derive(Debug, Default)]
 struct Tier {
-    frames: VecDeque<Frame>,
+    frames: VecDeque<Arc<Frame>>,
     bytes: usize,
     /// The step that is not over, and its start.
     open: Option<(u64, Period)>,
@@ -109,8 +120,39 @@ impl History {
             series: self.choose(second),
         };
         self.step(0, start, period);
+        self.close_steps(start);
         self.expire(start);
         self.keep_within_bytes();
+    }
+
+    /// Steps that were over before `now`: after a pause nothing of the next step may have come to end them.
+    fn close_steps(&mut self, now: u64) {
+        for (tier, (length, _)) in TIERS.iter().enumerate() {
+            let Some(place) = self.tiers.get_mut(tier) else {
+                continue;
+            };
+            let over = place.open.take_if(|(open, _)| *open + length <= now);
+            if let Some((start, period)) = over {
+                self.step(tier, start, period);
+            }
+        }
+    }
+
+    /// The clock was set back to `now`: what is after it is forgotten, so that time goes on.
+    pub fn rewind(&mut self, now: u64) {
+        for (tier, (length, _)) in TIERS.iter().enumerate() {
+            while let Some(place) = self.tiers.get_mut(tier) {
+                place.open = None;
+                let last = place.frames.back();
+                if last.is_none_or(|frame| frame.start + length <= now) {
+                    break;
+                }
+                if let Some(frame) = place.frames.pop_back() {
+                    self.forget(&frame);
+                }
+            }
+        }
+        self.reopen();
     }
 
     fn choose(
@@ -146,8 +188,8 @@ impl History {
 
     /// A step of a tier is over: it becomes a frame, and part of the next tier's open step.
     fn step(&mut self, tier: usize, start: u64, period: Period) {
-        let frame = self.frame(tier, start, &period);
-        self.turnover.added.push(frame.clone());
+        let frame = Arc::new(self.frame(tier, start, &period));
+        self.turnover.added.push(Arc::clone(&frame));
         let Some(place) = self.tiers.get_mut(tier) else {
             return;
         };
@@ -181,6 +223,7 @@ impl History {
         Frame {
             tier,
             start,
+            seconds: period.length.as_secs(),
             packed: packed::pack(series).into(),
             labels: labels.into(),
         }
@@ -230,27 +273,35 @@ impl History {
     }
 
     fn drop_oldest(&mut self, tier: usize) {
-        let Some(place) = self.tiers.get_mut(tier) else {
-            return;
-        };
-        let Some(frame) = place.frames.pop_front() else {
-            return;
-        };
-        place.bytes -= frame.bytes();
-        self.turnover.dropped.push((tier, frame.start));
+        let place = self.tiers.get_mut(tier);
+        if let Some(frame) = place.and_then(|place| place.frames.pop_front()) {
+            self.forget(&frame);
+        }
+    }
+
+    /// A frame has been taken out.
+    fn forget(&mut self, frame: &Frame) {
+        if let Some(place) = self.tiers.get_mut(frame.tier) {
+            place.bytes -= frame.bytes();
+        }
+        self.turnover.drop_frame((frame.tier, frame.start));
         for number in &frame.labels {
             let Some((_, uses)) = self.labels.get_mut(number) else {
                 continue;
             };
             *uses -= 1;
-            if *uses == 0
-                && let Some((label, _)) = self.labels.remove(number)
-            {
-                self.label_bytes -= label_bytes(&label);
-                self.numbers.remove(&label);
-                self.turnover.unnamed.push(*number);
+            if *uses == 0 {
+                self.unname(*number);
             }
         }
+    }
+
+    fn unname(&mut self, number: u32) {
+        if let Some((label, _)) = self.labels.remove(&number) {
+            self.label_bytes -= label_bytes(&label);
+            self.numbers.remove(&label);
+        }
+        self.turnover.unnamed.push(number);
     }
 
     /// What happened since the last call.
@@ -258,8 +309,8 @@ impl History {
         std::mem::take(&mut self.turnover)
     }
 
-    /// Takes in what a store kept. Frames that are damaged, or name labels that are not there, are left out, and counted in
-    /// the answer.
+    /// Takes in what a store kept. Frames that are damaged, name labels that are not there, or are not over yet by this
+    /// clock, are left out and dropped from the store, and counted in the answer.
     pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));
@@ -269,51 +320,48 @@ impl History {
         let mut frames = frames;
         frames.sort_by_key(|frame| (frame.tier, frame.start));
         for frame in frames {
-            let is_known = frame.labels.iter().all(|n| self.labels.contains_key(n));
-            let is_whole = packed::unpack(&frame.packed)
-                .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()));
-            match self.tiers.get_mut(frame.tier) {
-                Some(tier) if is_known && is_whole && frame.start <= now => {
-                    for number in &frame.labels {
-                        if let Some((_, uses)) = self.labels.get_mut(number) {
-                            *uses += 1;
-                        }
+            let key = (frame.tier, frame.start);
+            if !self.may_be_restored(&frame, now) {
+                left_out += 1;
+                self.turnover.drop_frame(key);
+            } else if let Some(tier) = self.tiers.get_mut(frame.tier) {
+                for number in &frame.labels {
+                    if let Some((_, uses)) = self.labels.get_mut(number) {
+                        *uses += 1;
                     }
-                    tier.bytes += frame.bytes();
-                    tier.frames.push_back(frame);
                 }
-                Some(_) | None => left_out += 1,
+                tier.bytes += frame.bytes();
+                tier.frames.push_back(Arc::new(frame));
             }
         }
-        self.forget_unused_labels();
+        let unused = self.labels.iter().filter(|(_, (_, uses))| *uses == 0);
+        let unused: Vec<_> = unused.map(|(number, _)| *number).collect();
+        unused.into_iter().for_each(|number| self.unname(number));
         self.reopen();
+        self.close_steps(now);
         self.expire(now);
         self.keep_within_bytes();
         left_out
     }
 
-    fn forget_unused_labels(&mut self) {
-        let unused: Vec<_> = self
-            .labels
-            .iter()
-            .filter(|(_, (_, uses))| *uses == 0)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in unused {
-            if let Some((label, _)) = self.labels.remove(&number) {
-                self.label_bytes -= label_bytes(&label);
-                self.numbers.remove(&label);
-            }
-            self.turnover.unnamed.push(number);
-        }
+    fn may_be_restored(&self, frame: &Frame, now: u64) -> bool {
+        let length = TIERS.get(frame.tier).map(|(length, _)| *length);
+        let end = length.and_then(|length| frame.start.checked_add(length));
+        end.is_some_and(|end| end <= now)
+            && frame.labels.iter().all(|n| self.labels.contains_key(n))
+            && packed::unpack(&frame.packed)
+                .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
     }
 
     /// The steps that were not over when the store was written, from what the finer tier has of them.
     fn reopen(&mut self) {
         for tier in 1..TIERS.len() {
             let from = self.covered_to(tier);
-            let finer: Vec<_> = self.frames(tier - 1, from, u64::MAX).collect();
-            for (start, period) in finer {
+            let mut finer = Selection::default();
+            for frame in self.frames(tier - 1, from, u64::MAX) {
+                finer.take(frame, &self.labels);
+            }
+            for (start, period) in finer.unpacked() {
                 self.roll_up(tier, start, &period);
             }
         }
@@ -327,78 +375,43 @@ impl History {
     }
 
     /// A tier's frames that begin between two times.
-    fn frames(&self, tier: usize, from: u64, to: u64) -> impl Iterator<Item = (u64, Period)> + '_ {
-        let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
+    fn frames(&self, tier: usize, from: u64, to: u64) -> impl Iterator<Item = &Arc<Frame>> {
         let frames = self.tiers.get(tier).into_iter().flat_map(|t| &t.frames);
-        frames
-            .filter(move |frame| frame.start >= from && frame.start < to)
-            .map(move |frame| (frame.start, self.unpack(frame, length)))
+        frames.filter(move |frame| frame.start >= from && frame.start < to)
     }
 
-    fn unpack(&self, frame: &Frame, length: u64) -> Period {
-        let series = packed::unpack(&frame.packed).unwrap_or_default();
-        let named = series.into_iter().filter_map(|(number, figures)| {
-            let (label, _) = self.labels.get(&number)?;
-            Some((Arc::clone(label), figures))
-        });
-        Period {
-            length: Duration::from_secs(length),
-            series: named.collect(),
-        }
+    /// Since when a tier knows everything.
+    fn known_from(&self, tier: usize) -> Option<u64> {
+        let (length, _) = TIERS.get(tier)?;
+        let first = self.tiers.get(tier)?.frames.front()?;
+        Some(first.start + length - first.seconds.min(*length))
     }
 
     /// The steps that begin between two times, as long as allowed where they reach back so far, else longer; finer ones for
-    /// what a tier has not closed yet.
-    fn steps(&self, from: u64, to: u64, longest: u64) -> Vec<(u64, Period)> {
-        let reaches = |tier: &Tier| tier.frames.front().is_some_and(|f| f.start <= from);
+    /// what a tier has not closed yet. Quick: they are unpacked by whoever wants them.
+    pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
         let fitting = fitting.unwrap_or(0);
-        let reaching =
-            (fitting..TIERS.len()).find(|tier| self.tiers.get(*tier).is_some_and(reaches));
-        let oldest = || {
-            let starts = self
-                .tiers
-                .iter()
-                .map(|tier| tier.frames.front().map(|f| f.start));
-            let oldest = starts
-                .enumerate()
-                .filter_map(|(tier, start)| Some((start?, tier)));
-            oldest
-                .filter(|(_, tier)| *tier >= fitting)
-                .min()
-                .map(|(_, tier)| tier)
-        };
-        let mut steps = Vec::new();
+        let tiers = fitting..TIERS.len();
+        let oldest = tiers.clone().filter_map(|tier| self.known_from(tier)).min();
+        let begins = oldest.map_or(from, |oldest| oldest.max(from));
+        let reaches = |tier: &usize| self.known_from(*tier).is_some_and(|known| known <= begins);
+        let mut tiers = tiers;
+        let chosen = tiers.find(reaches).unwrap_or(fitting);
+        let mut selection = Selection::default();
         let mut from = from;
-        for tier in (0..=reaching.or_else(oldest).unwrap_or(fitting)).rev() {
-            steps.extend(self.frames(tier, from, to));
+        for tier in (0..=chosen).rev() {
+            for frame in self.frames(tier, from, to) {
+                selection.take(frame, &self.labels);
+            }
             from = from.max(self.covered_to(tier));
         }
-        steps
+        selection
     }
 
     /// What all series came to between two times. The length is of what is known of it.
     pub fn period(&self, from: u64, to: u64) -> Period {
-        let mut whole = Period::default();
-        for (_, period) in self.steps(from, to, 1) {
-            whole.merge(&period);
-            whole.length += period.length;
-        }
-        whole
-    }
-
-    /// What one series came to in steps of `step` seconds, each with its start and its known length; steps that nothing is
-    /// known of are left out.
-    pub fn timeline(&self, from: u64, to: u64, step: u64, label: &Label) -> Vec<(u64, Period)> {
-        let step = step.max(1);
-        let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
-        for (start, mut period) in self.steps(from - from % step, to, step) {
-            period.series.retain(|of, _| **of == *label);
-            let place = timeline.entry(start - start % step).or_default();
-            place.merge(&period);
-            place.length += period.length;
-        }
-        timeline.into_iter().collect()
+        self.select(from, to, 1).period()
     }
 
     /// Bytes that it takes.
@@ -409,6 +422,65 @@ impl History {
     /// Frames that were dropped before their time, for want of room.
     pub fn dropped_early(&self) -> u64 {
         self.dropped_early
+    }
+}
+
+/// Frames that were chosen, to be unpacked where that holds nobody up.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    frames: Vec<Arc<Frame>>,
+    labels: HashMap<u32, Arc<Label>>,
+}
+
+impl Selection {
+    fn take(&mut self, frame: &Arc<Frame>, labels: &HashMap<u32, (Arc<Label>, usize)>) {
+        for number in &frame.labels {
+            if let Some((label, _)) = labels.get(number) {
+                self.labels
+                    .entry(*number)
+                    .or_insert_with(|| Arc::clone(label));
+            }
+        }
+        self.frames.push(Arc::clone(frame));
+    }
+
+    /// Each frame's start and figures.
+    fn unpacked(&self) -> impl Iterator<Item = (u64, Period)> + '_ {
+        self.frames.iter().map(|frame| {
+            let series = packed::unpack(&frame.packed).unwrap_or_default();
+            let named = series.into_iter().filter_map(|(number, figures)| {
+                Some((Arc::clone(self.labels.get(&number)?), figures))
+            });
+            let period = Period {
+                length: Duration::from_secs(frame.seconds),
+                series: named.collect(),
+            };
+            (frame.start, period)
+        })
+    }
+
+    /// What all series came to. The length is of what is known.
+    pub fn period(&self) -> Period {
+        let mut whole = Period::default();
+        for (_, period) in self.unpacked() {
+            whole.merge(&period);
+            whole.length += period.length;
+        }
+        whole
+    }
+
+    /// What one series came to in steps of `step` seconds, each with its start and its known length; steps that nothing is
+    /// known of are left out.
+    pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
+        let step = step.max(1);
+        let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
+        for (start, mut period) in self.unpacked() {
+            period.series.retain(|of, _| **of == *label);
+            let place = timeline.entry(start - start % step).or_default();
+            place.merge(&period);
+            place.length += period.length;
+        }
+        timeline.into_iter().collect()
     }
 }
 
@@ -471,10 +543,14 @@ mod tests {
     const START: u64 = 1_700_000_000 - 1_700_000_000 % 600;
 
     fn filled(seconds: u64) -> History {
+        filled_from(START, seconds)
+    }
+
+    fn filled_from(start: u64, seconds: u64) -> History {
         let mut history = History::new(64 << 20, 10);
         for at in 0..seconds {
             let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
-            history.add(START + at, second(&of));
+            history.add(start + at, second(&of));
             history.take_turnover();
         }
         history
@@ -503,13 +579,47 @@ mod tests {
     }
 
     #[test]
+    fn what_began_in_the_middle_of_every_step_is_told_whole() {
+        let start = START + 453;
+        for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
+            let history = filled_from(start, uptime);
+            let sum: u64 = (0..uptime).map(|at| 1 + at % 3).sum();
+            // More than there is: the length is of what is known.
+            let period = history.period(start - 300, start + uptime);
+            assert_eq!(whole(&period), sum, "up for {uptime} s");
+            assert_eq!(period.length, Duration::from_secs(uptime));
+            let timeline = history.select(start - 300, start + uptime, 60);
+            let timeline = timeline.timeline(60, &Label::Whole);
+            let steps: u64 = timeline.iter().map(|(_, p)| p.length.as_secs()).sum();
+            assert_eq!(steps, uptime);
+        }
+    }
+
+    #[test]
+    fn time_goes_on_after_the_clock_was_set_back() {
+        let mut history = filled(1_000);
+        history.rewind(START + 400);
+        let before: u64 = (0..400).map(|at| 1 + at % 3).sum();
+        assert_eq!(whole(&history.period(START, START + 2_000)), before);
+        for at in 400..700 {
+            let of = [(Arc::new(Label::Whole), 1, f64::INFINITY)];
+            history.add(START + at, second(&of));
+        }
+        let period = history.period(START, START + 700);
+        assert_eq!(whole(&period), before + 300);
+        assert_eq!(period.length, Duration::from_secs(700));
+    }
+
+    #[test]
     fn a_timeline_has_the_steps_that_were_asked_for() {
         let history = filled(3_725);
         let to = START + 3_725;
         for (since, step) in [(60, 1), (60, 5), (600, 10), (3_600, 60), (3_725, 600)] {
-            let timeline = history.timeline(to - since, to, step, &Label::Whole);
-            let starts: Vec<_> = timeline.iter().map(|(start, _)| *start).collect();
             let first = (to - since) - (to - since) % step;
+            let timeline = history
+                .select(first, to, step)
+                .timeline(step, &Label::Whole);
+            let starts: Vec<_> = timeline.iter().map(|(start, _)| *start).collect();
             let expected: Vec<_> = (first..to)
                 .step_by(usize::try_from(step).unwrap())
                 .collect();
@@ -529,7 +639,8 @@ mod tests {
             let of = BTreeMap::from([(label, (figures(10, slow), f64::INFINITY))]);
             history.add(START + at, of);
         }
-        let frame = history.timeline(START, START + 600, 600, &Label::Whole);
+        let selection = history.select(START, START + 600, 600);
+        let frame = selection.timeline(600, &Label::Whole);
         let durations = &frame[0].1.series[&Label::Whole].durations;
         let millis = |q| durations.quantile(q).as_secs_f64() * 1e3;
         assert!((0.95..1.05).contains(&millis(0.99)), "{}", millis(0.99));
@@ -605,7 +716,8 @@ mod tests {
         let mut follow = |history: &mut History| {
             let turnover = history.take_turnover();
             labels.extend(turnover.named);
-            frames.extend(turnover.added.into_iter().map(|f| ((f.tier, f.start), f)));
+            let added = turnover.added.iter();
+            frames.extend(added.map(|f| ((f.tier, f.start), (**f).clone())));
             turnover.dropped.iter().for_each(|key| {
                 frames.remove(key);
             });
@@ -621,6 +733,7 @@ mod tests {
         let labels = labels.into_iter().map(|(n, l)| (n, (*l).clone())).collect();
         let frames: Vec<_> = frames.into_values().collect();
         let mut damaged = frames[0].clone();
+        damaged.start -= 1;
         damaged.packed = vec![1, 2, 3].into();
         let all = frames.iter().cloned().chain([damaged]).collect();
         assert_eq!(again.restore(labels, all, START + 1_234), 1);

@@ -76,6 +76,7 @@ impl Listener {
                     socket.set_reuseaddr(true)?;
                     // What is accepted has it too.
                     keep_clients_alive(&socket)?;
+                    socket.set_nodelay(true)?;
                     socket.bind(address)?;
                     listeners.push(Self::Tcp(socket.listen(backlog)?));
                 }
@@ -98,7 +99,6 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                stream.set_nodelay(true)?;
                 let peer = Peer {
                     ip: Some(address.ip().to_canonical()),
                     text: address.to_string(),

@@ -7,19 +7,21 @@ use std::{
 };
 
 use metrics::Label as MetricLabel;
+use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use crate::{
-    history::{Figures, Label},
+    history::{Distribution, Figures, Label},
     shape::ShapeId,
 };
 
 use super::{
-    Namespace, NamespaceSums, ObserveError, Observer, Outcome, Phase, ServerSums, Shape, ShapeRow,
-    ShapeSums,
+    Namespace, NamespaceSums, ObserveError, Observer, Outcome, PHASES, Phase, ServerSums, Shape,
+    ShapeRow, ShapeSums,
     exporter::{Exporter, add_to_histogram},
     metric_name::MetricName,
-    registry::{Level, OTHER, Registry},
+    protobuf::{self, Natives},
+    registry::{Level, OTHER, Turnover},
     sums::{Sums, merge_rows},
 };
 
@@ -35,16 +37,22 @@ const SERIES_LIFE: Duration = Duration::from_secs(600);
 /// Longest shape text in `/metrics`, in bytes.
 const EXPORTED_TEXT_BYTES: usize = 256;
 
+/// Buckets of fine durations in the mean, for telling their size.
+const FINE_BUCKETS: usize = 100;
+
 /// All that has been collected, but for shapes, whose rows have their sums.
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
+    phases: [Distribution; PHASES],
     /// Of shapes, whose series come and go.
     exporter: Exporter,
     exported: HashSet<ShapeId>,
     turned_over_at: Instant,
     /// Since it was taken last, for the history.
     second: WeighedSeries,
+    /// Of it, all operations that did not wait for something to happen.
+    working: Figures,
     /// Names of namespaces' and servers' series, made once.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
@@ -58,12 +66,20 @@ impl Collected {
         Ok(Self {
             namespaces: Vec::new(),
             servers: Vec::new(),
+            phases: Default::default(),
             exporter: Exporter::new(Some(SERIES_LIFE))?,
             exported: HashSet::new(),
             turned_over_at: Instant::now(),
             second: BTreeMap::new(),
+            working: Figures::default(),
             namespace_labels: HashMap::new(),
         })
+    }
+
+    /// What the sums take, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        let namespaces = self.namespaces.len() * (size_of::<NamespaceSums>() + FINE_BUCKETS * 10);
+        namespaces + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
     }
 
     /// Adds to the second that the history will take.
@@ -84,58 +100,82 @@ impl Collected {
 impl Observer {
     /// Takes the threads' figures into the totals. Called once a second and before they are shown.
     pub fn collect(&self) {
+        drop(self.collect_all());
+    }
+
+    fn collect_all(&self) -> MutexGuard<'_, Collected> {
         let mut collected = self.collected.lock();
         let mut fresh = Sums::default();
         for shard in &self.shards {
             let taken = std::mem::take(&mut shard.lock().sums);
             fresh.merge(taken);
         }
-        let now = SystemTime::now();
-        let mut registry = self.registry.lock();
-        let namespaces: Vec<_> = registry.namespaces().cloned().collect();
-        let shapes = registry.add(std::mem::take(&mut fresh.shapes), now);
-        self.export(&namespaces, &fresh);
-        self.export_shapes(&registry, &shapes, &mut collected);
+        let rows = self.add_to_registry(&mut fresh, &mut collected);
+        self.export(&rows.namespaces, &fresh);
+        export_shapes(&rows, &mut collected);
+        self.export_turnover(rows.turnover);
         if self.settings.keeps_seconds {
-            self.keep(&registry, &namespaces, &fresh, &shapes, &mut collected);
+            self.keep(&rows, &fresh, &mut collected);
         }
-        let elapsed = collected.turned_over_at.elapsed();
-        if elapsed >= TURN_OVER_EVERY {
-            collected.turned_over_at = Instant::now();
-            if registry.turn_over(std::mem::take(&mut fresh.folded), elapsed, now) {
-                self.generation.fetch_add(1, Ordering::Release);
-            }
-        } else {
-            registry.watch(std::mem::take(&mut fresh.folded));
-        }
-        self.export_turnover(&mut registry);
-        drop(registry);
         merge_rows(
             &mut collected.namespaces,
             fresh.namespaces,
             NamespaceSums::merge,
         );
         merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
+        for (all, fresh) in collected.phases.iter_mut().zip(&fresh.phases) {
+            all.merge(fresh);
+        }
         collected.exporter.run_upkeep();
-        drop(collected);
         let clients = u32::try_from(self.client_connections()).unwrap_or(u32::MAX);
         self.exporter
             .gauge(MetricName::ClientConnections, vec![])
             .set(f64::from(clients));
         self.exporter.run_upkeep();
+        collected
+    }
+
+    /// Adds sums to the rows, and takes out what is needed of these: threads wait for the registry when they see a new shape,
+    /// so it is not held for longer.
+    fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
+        let now = SystemTime::now();
+        let mut registry = self.registry.lock();
+        let added = registry.add(std::mem::take(&mut fresh.shapes), now);
+        let shapes = added.into_iter().filter_map(|(serial, sums)| {
+            let (shape, label, weight) = registry.row(serial)?;
+            Some(FreshShape {
+                shape: shape.clone(),
+                label: Arc::clone(label),
+                weight,
+                sums,
+            })
+        });
+        let shapes = shapes.collect();
+        let heaviest = registry.heaviest(KEPT_RANK);
+        let heaviest = heaviest.iter().map(|shape| shape.id).collect();
+        let namespaces = registry.namespaces().cloned().collect();
+        let folded = std::mem::take(&mut fresh.folded);
+        let elapsed = collected.turned_over_at.elapsed();
+        if elapsed >= TURN_OVER_EVERY {
+            collected.turned_over_at = Instant::now();
+            if registry.turn_over(folded, elapsed, now) {
+                self.generation.fetch_add(1, Ordering::Release);
+            }
+        } else {
+            registry.watch(folded);
+        }
+        FreshRows {
+            namespaces,
+            shapes,
+            heaviest,
+            turnover: registry.turnover(),
+        }
     }
 
     /// Keeps what there is of a second for the history.
-    fn keep(
-        &self,
-        registry: &Registry,
-        namespaces: &[Namespace],
-        fresh: &Sums,
-        shapes: &BTreeMap<u32, ShapeSums>,
-        collected: &mut Collected,
-    ) {
+    fn keep(&self, rows: &FreshRows, fresh: &Sums, collected: &mut Collected) {
         let mut whole = Figures::default();
-        for (namespace, sums) in namespaces.iter().zip(&fresh.namespaces) {
+        for (namespace, sums) in rows.namespaces.iter().zip(&fresh.namespaces) {
             let Some(sums) = sums else { continue };
             let figures = sums.figures();
             let label = collected.namespace_labels.entry(namespace.clone());
@@ -159,19 +199,18 @@ impl Observer {
                 collected.keep(&label, &sums.figures, f64::INFINITY);
             }
         }
-        for (serial, sums) in shapes {
-            if let Some((_, label, weight)) = registry.row(*serial)
-                && sums.figures.count > 0
-            {
-                collected.keep(label, &sums.figures, weight);
-            }
+        for shape in &rows.shapes {
+            collected.keep(&shape.label, &shape.sums.figures, shape.weight);
         }
+        collected.working.merge(&fresh.working);
     }
 
-    /// What has been counted since the last call, for the history. Empty unless it is to be kept.
-    pub fn take_second(&self) -> WeighedSeries {
-        self.collect();
-        std::mem::take(&mut self.collected.lock().second)
+    /// What has been counted since the last call, for the history, and of it all operations that did not wait for
+    /// something to happen. Empty unless it is to be kept.
+    pub fn take_second(&self) -> (WeighedSeries, Figures) {
+        let mut collected = self.collect_all();
+        let working = std::mem::take(&mut collected.working);
+        (std::mem::take(&mut collected.second), working)
     }
 
     fn export(&self, namespaces: &[Namespace], fresh: &Sums) {
@@ -238,49 +277,7 @@ impl Observer {
         add_to_histogram(&self.exporter.histogram(name, labels()), &sums.durations);
     }
 
-    /// The heaviest shapes are exported by name, the others as one. An operation is added to one series only, so that rates
-    /// add up; a series that is no longer among them stops, and is left out after a while.
-    fn export_shapes(
-        &self,
-        registry: &Registry,
-        fresh: &BTreeMap<u32, ShapeSums>,
-        collected: &mut Collected,
-    ) {
-        let ranked = registry.heaviest(KEPT_RANK);
-        let kept: HashSet<_> = ranked.iter().map(|shape| shape.id).collect();
-        collected.exported.retain(|id| kept.contains(id));
-        for shape in ranked.iter().take(EXPORTED_SHAPES) {
-            if collected.exported.len() < EXPORTED_SHAPES {
-                collected.exported.insert(shape.id);
-            }
-        }
-        for (serial, sums) in fresh {
-            let Some((shape, _, _)) = registry.row(*serial) else {
-                continue;
-            };
-            if sums.figures.count == 0 {
-                continue;
-            }
-            let name = match collected.exported.contains(&shape.id) {
-                true => {
-                    export_shape_info(&collected.exporter, shape);
-                    shape.id.to_string()
-                }
-                false => OTHER.to_owned(),
-            };
-            let label = || vec![MetricLabel::new("shape", name.clone())];
-            let counter = collected
-                .exporter
-                .counter(MetricName::ShapeOperationsTotal, label());
-            counter.increment(sums.figures.count);
-            let name = MetricName::ShapeDurationSeconds;
-            let histogram = collected.exporter.histogram(name, label());
-            add_to_histogram(&histogram, &sums.figures.durations);
-        }
-    }
-
-    fn export_turnover(&self, registry: &mut Registry) {
-        let turnover = registry.turnover();
+    fn export_turnover(&self, turnover: Turnover) {
         for (level, folded) in [Level::Coarse, Level::Rest].iter().zip(turnover.folded) {
             if folded > 0 {
                 let labels = vec![MetricLabel::new("level", level.as_str())];
@@ -298,17 +295,50 @@ impl Observer {
 
     /// All metrics as Prometheus text, everything counted so far included.
     pub fn render(&self) -> String {
-        self.collect();
-        let shapes = self.collected.lock().exporter.render();
+        self.render_with(&self.collect_all())
+    }
+
+    fn render_with(&self, collected: &Collected) -> String {
         let mut text = self.exporter.render();
-        text.push_str(&shapes);
+        text.push_str(&collected.exporter.render());
         text
+    }
+
+    /// The same in Prometheus' protobuf format, with native histograms of what whole distributions are kept of.
+    pub fn render_protobuf(&self) -> Vec<u8> {
+        // All of one moment: a scraper refuses histograms whose two forms differ.
+        let collected = self.collect_all();
+        let text = self.render_with(&collected);
+        let mut natives = Natives::default();
+        let namespaces: Vec<_> = self.registry.lock().namespaces().cloned().collect();
+        for (namespace, sums) in namespaces.iter().zip(&collected.namespaces) {
+            let Some(sums) = sums else { continue };
+            let labels = [
+                ("command", namespace.command),
+                ("db", &*namespace.db),
+                ("collection", &*namespace.collection),
+            ];
+            let name = MetricName::OperationDurationSeconds.as_str();
+            natives.add(name, &labels, &sums.durations);
+        }
+        let servers = self.servers.lock().clone();
+        for (address, sums) in servers.iter().zip(&collected.servers) {
+            if let Some(sums) = sums {
+                let name = MetricName::ServerOperationSeconds.as_str();
+                natives.add(name, &[("server", &**address)], &sums.durations);
+            }
+        }
+        for (phase, distribution) in Phase::ALL.iter().zip(&collected.phases) {
+            let name = MetricName::OperationPhaseSeconds.as_str();
+            natives.add(name, &[("phase", phase.as_str())], distribution);
+        }
+        drop(collected);
+        protobuf::encode(&text, &natives)
     }
 
     /// The sums by namespace so far.
     pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
-        self.collect();
-        let collected = self.collected.lock();
+        let collected = self.collect_all();
         let registry = self.registry.lock();
         let rows = registry.namespaces().zip(&collected.namespaces);
         rows.filter_map(|(namespace, sums)| Some((namespace.clone(), sums.as_deref()?.clone())))
@@ -321,14 +351,13 @@ impl Observer {
         let registry = self.registry.lock();
         // A getMore has a row too, which stays empty while cursors' origins are known.
         let rows = registry.rows();
-        let rows = rows.filter(|row| row.sums.figures.count + row.sums.more_count > 0);
+        let rows = rows.filter(|row| row.sums.figures.count + row.sums.figures.more_count > 0);
         rows.cloned().collect()
     }
 
     /// The sums by server so far.
     pub fn servers(&self) -> Vec<(Arc<str>, ServerSums)> {
-        self.collect();
-        let collected = self.collected.lock();
+        let collected = self.collect_all();
         let servers = self.servers.lock().clone();
         let rows = servers.into_iter().zip(&collected.servers);
         rows.filter_map(|(address, sums)| Some((address, sums.as_deref()?.clone())))
@@ -336,10 +365,57 @@ impl Observer {
     }
 }
 
+/// What is needed of rows outside the registry's lock.
+struct FreshRows {
+    namespaces: Vec<Namespace>,
+    shapes: Vec<FreshShape>,
+    /// The heaviest shapes, in order.
+    heaviest: Vec<ShapeId>,
+    turnover: Turnover,
+}
+
+struct FreshShape {
+    shape: Shape,
+    label: Arc<Label>,
+    weight: f64,
+    sums: ShapeSums,
+}
+
+/// The heaviest shapes are exported by name, the others as one. An operation is added to one series only, so that rates
+/// add up; a series that is no longer among them stops, and is left out after a while.
+fn export_shapes(rows: &FreshRows, collected: &mut Collected) {
+    let kept: HashSet<_> = rows.heaviest.iter().copied().collect();
+    collected.exported.retain(|id| kept.contains(id));
+    for id in rows.heaviest.iter().take(EXPORTED_SHAPES) {
+        if collected.exported.len() < EXPORTED_SHAPES {
+            collected.exported.insert(*id);
+        }
+    }
+    let counted = rows.shapes.iter().filter(|row| row.sums.figures.count > 0);
+    for FreshShape { shape, sums, .. } in counted {
+        let name = match collected.exported.contains(&shape.id) {
+            true => {
+                export_shape_info(&collected.exporter, shape);
+                shape.id.to_string()
+            }
+            false => OTHER.to_owned(),
+        };
+        let label = || vec![MetricLabel::new("shape", name.clone())];
+        let counter = collected
+            .exporter
+            .counter(MetricName::ShapeOperationsTotal, label());
+        counter.increment(sums.figures.count);
+        let name = MetricName::ShapeDurationSeconds;
+        let histogram = collected.exporter.histogram(name, label());
+        add_to_histogram(&histogram, &sums.figures.durations);
+    }
+}
+
 /// How often rows may change hands.
 const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
-fn code_name(code: i32) -> String {
+/// An error's code, as labels have it.
+pub fn code_name(code: i32) -> String {
     match code {
         super::sums::OTHER_CODES => OTHER.to_owned(),
         code => code.to_string(),

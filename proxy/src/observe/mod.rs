@@ -12,6 +12,8 @@ mod collect;
 mod exporter;
 mod metric_name;
 mod observation;
+mod own;
+mod protobuf;
 mod registry;
 mod servers;
 mod sketch;
@@ -43,9 +45,11 @@ use crate::{
 
 pub use self::{
     clients::{ClientRow, ConnectedClient},
-    collect::WeighedSeries,
+    collect::{WeighedSeries, code_name},
     metric_name::{MetricKind, MetricName},
     observation::{OUTCOMES, Observation, Origin, Outcome, PHASES, Phase},
+    own::Memory,
+    protobuf::PROTOBUF,
     registry::{Level, Namespace, OTHER, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
@@ -92,6 +96,8 @@ struct Shard {
     places: HashMap<(ShapeId, bool), Place>,
     /// What the registry was when these were looked up.
     generation: u64,
+    /// Look-ups that found their place; when it comes round, the text is checked.
+    hits: u16,
     sums: Sums,
 }
 
@@ -185,7 +191,14 @@ impl Observer {
                 shard.generation = generation;
             }
             if let Some(place) = shard.places.get(&key) {
-                return *place;
+                let place = *place;
+                shard.hits = shard.hits.wrapping_add(1);
+                let is_checked = shard.hits == 0 && counts_shapes;
+                drop(shard);
+                if is_checked {
+                    self.check_text(place, input);
+                }
+                return place;
             }
         }
         let now = SystemTime::now();
@@ -195,10 +208,28 @@ impl Observer {
         drop(registry);
         let mut shard = self.shard().lock();
         // Looked up before rows were taken away, it may be wrong for good.
-        if shard.generation == self.generation.load(Ordering::Acquire) {
+        let is_current = self.generation.load(Ordering::Acquire) == generation;
+        if is_current && shard.generation == generation {
             shard.places.insert(key, place);
         }
         place
+    }
+
+    /// Two shapes of one hash would count in one row. That is next to impossible, and the check guards as well the two
+    /// walks over a command, which make the hash and the text.
+    fn check_text(&self, place: Place, input: &Input<'_>) {
+        let Some(index) = place.shape.filter(|_| place.folded.is_none()) else {
+            return;
+        };
+        let text = shape::describe(input).shape;
+        let registry = self.registry.lock();
+        let is_wrong = registry
+            .row(index.serial)
+            .is_some_and(|(shape, _, _)| *shape.text != *text);
+        drop(registry);
+        if is_wrong {
+            self.count(MetricName::FingerprintMismatchTotal, &[]);
+        }
     }
 
     fn record(&self, record: &Record) {

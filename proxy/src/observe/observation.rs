@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::command::ReplyFacts;
+use crate::{command::ReplyFacts, shape::ShapeId};
 
 use super::{
     Observer,
@@ -140,6 +140,7 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     shape: ShapeIndex,
+    folded: Option<(ShapeId, ShapeId)>,
     opened_at: Instant,
 }
 
@@ -166,6 +167,7 @@ impl<'a> Observation<'a> {
         let record = Record {
             place,
             origin: None,
+            origin_folded: None,
             server: None,
             outcome: Outcome::ClientGone,
             code: None,
@@ -194,6 +196,7 @@ impl<'a> Observation<'a> {
     pub fn again(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.observer, self.record.place, 0, now);
         again.record.origin = self.record.origin;
+        again.record.origin_folded = self.record.origin_folded;
         again.record.server = self.record.server;
         again.record.is_awaiting = self.record.is_awaiting;
         again.cursor_opened_at = self.cursor_opened_at;
@@ -238,13 +241,20 @@ impl<'a> Observation<'a> {
     /// Attributes a `getMore` to the operation that opened its cursor.
     pub fn attribute_to(&mut self, origin: Origin) {
         self.record.origin = Some(origin.shape);
+        self.record.origin_folded = origin.folded;
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
     /// What the `getMore`s of a cursor that this operation opened are attributed to.
     pub fn origin(&self) -> Option<Origin> {
+        let place = &self.record.place;
+        let own = place.folded.map(|coarse| (place.id, coarse));
         Some(Origin {
-            shape: self.record.origin.or(self.record.place.shape)?,
+            shape: self.record.origin.or(place.shape)?,
+            folded: match self.record.origin {
+                Some(_) => self.record.origin_folded,
+                None => own,
+            },
             opened_at: self.began,
         })
     }

@@ -36,6 +36,9 @@ const COARSE_PER_NAMESPACE: u32 = 512;
 /// New shapes of a namespace that get a row in one second.
 const ADMITTED_PER_SECOND: u32 = 20;
 
+/// Buckets of the durations that a row has in the mean, for telling its size: two octaves and some strays.
+const BUCKETS_OF_A_ROW: usize = 24;
+
 /// The time over which what a shape cost loses half of its weight.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
@@ -131,8 +134,8 @@ pub(super) struct Registry {
     fine_rows: usize,
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
-    /// Shapes for which a place is kept, and for how many seconds still.
-    promoted: HashMap<ShapeId, u32>,
+    /// Shapes for which a place is kept, each with its coarse shape, and for how many seconds still.
+    promoted: HashMap<ShapeId, (ShapeId, u32)>,
     folded: [u64; 2],
     evicted: u64,
 }
@@ -251,11 +254,18 @@ impl Registry {
     }
 
     fn has_room(&self, coarse: ShapeId, namespace: usize) -> bool {
-        let siblings = self.siblings.get(&coarse).copied().unwrap_or(0);
+        let siblings = self.siblings_of(coarse);
         let admitted = self.namespaces.get(namespace).map(|(_, row)| row.admitted);
         self.fine_rows + self.promoted.len() < self.max_shapes
             && siblings < FINE_PER_COARSE
             && admitted.is_some_and(|admitted| admitted < ADMITTED_PER_SECOND)
+    }
+
+    /// Shapes under a coarse one that have a row, or a place kept.
+    fn siblings_of(&self, coarse: ShapeId) -> u32 {
+        let promoted = self.promoted.values().filter(|(of, _)| *of == coarse);
+        let promoted = u32::try_from(promoted.count()).unwrap_or(u32::MAX);
+        self.siblings.get(&coarse).copied().unwrap_or(0) + promoted
     }
 
     /// The row one level up, or two.
@@ -382,7 +392,7 @@ impl Registry {
         for (_, row) in &mut self.namespaces {
             row.admitted = 0;
         }
-        self.promoted.retain(|_, seconds| {
+        self.promoted.retain(|_, (_, seconds)| {
             *seconds = seconds.saturating_sub(1);
             *seconds > 0
         });
@@ -410,7 +420,7 @@ impl Registry {
             if self.promoted.contains_key(&candidate.id) {
                 continue;
             }
-            let siblings = self.siblings.get(&candidate.coarse).copied().unwrap_or(0);
+            let siblings = self.siblings_of(candidate.coarse);
             if siblings >= FINE_PER_COARSE {
                 // One change a second under one coarse shape: the look for its lightest is over all rows.
                 if per_coarse.insert(candidate.coarse)
@@ -431,7 +441,8 @@ impl Registry {
                     Some(_) | None => break,
                 }
             }
-            self.promoted.insert(candidate.id, PROMOTION_LIFE);
+            let kept = (candidate.coarse, PROMOTION_LIFE);
+            self.promoted.insert(candidate.id, kept);
             changed = true;
         }
         changed
@@ -449,13 +460,12 @@ impl Registry {
     }
 
     fn lightest_under(&self, coarse: ShapeId) -> Option<(f64, u32)> {
-        let mut rows = self.lightest();
-        rows.retain(|(_, serial)| {
-            self.rows
-                .get(serial)
-                .is_some_and(|row| row.coarse == coarse)
-        });
-        rows.pop()
+        let fine = self
+            .rows
+            .iter()
+            .filter(|(_, row)| row.row.shape.level == Level::Fine && row.coarse == coarse);
+        fine.map(|(serial, row)| (row.weight, *serial))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
     /// Takes a shape's row away; its sums go one level up.
@@ -492,6 +502,13 @@ impl Registry {
             folded: std::mem::take(&mut self.folded),
             evicted: std::mem::take(&mut self.evicted),
         }
+    }
+
+    /// What rows take, roughly: their texts twice, since a series has them too, and their sums.
+    pub(super) fn bytes(&self) -> usize {
+        let texts: usize = self.rows.values().map(|row| row.row.shape.text.len()).sum();
+        let row = size_of::<Row>() + size_of::<Label>() + BUCKETS_OF_A_ROW * 10;
+        texts * 2 + self.rows.len() * row + self.namespaces.len() * size_of::<Namespace>() * 2
     }
 
     /// Namespaces in the order of their index.

@@ -59,6 +59,8 @@ pub(super) struct Record {
     pub(super) place: Place,
     /// The shape that opened the cursor, for a `getMore`.
     pub(super) origin: Option<ShapeIndex>,
+    /// That shape and its coarse shape, if its row is one level up.
+    pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
     /// The server that it was sent to last.
     pub(super) server: Option<ServerIndex>,
     pub(super) outcome: Outcome,
@@ -85,6 +87,8 @@ pub struct NamespaceSums {
     pub outcomes: [u64; OUTCOMES],
     /// Their durations.
     pub durations: FineDistribution,
+    /// Of these the time of such as waited for something to happen.
+    pub awaited_time: Duration,
     /// Their time in each phase.
     pub phases: [Duration; PHASES],
     /// Bytes of their requests.
@@ -106,17 +110,13 @@ pub struct NamespaceSums {
 /// Sums of one shape.
 #[derive(Clone, Debug, Default)]
 pub struct ShapeSums {
-    /// Its operations, without the `getMore`s of their cursors.
+    /// Its operations, and the `getMore`s of their cursors.
     pub figures: Figures,
     /// Operations whose request was forwarded as it came.
     pub streamed: u64,
-    /// `getMore`s on cursors that this shape opened.
-    pub more_count: u64,
-    /// Their time, without such as waited for something to happen.
-    pub more_time: Duration,
-    /// The time of those.
+    /// The time of `getMore`s that waited for something to happen.
     pub awaited_time: Duration,
-    /// Their documents.
+    /// Documents of all `getMore`s.
     pub more_documents: u64,
     /// How long its cursors had been open when they were exhausted.
     pub cursors: Distribution,
@@ -138,6 +138,8 @@ pub(super) struct Sums {
     pub(super) shapes: HashMap<ShapeIndex, ShapeSums>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
     pub(super) phases: [Distribution; PHASES],
+    /// All operations that servers were to answer, without such as waited for something to happen.
+    pub(super) working: Figures,
     /// Time of shapes that have no row of their own.
     pub(super) folded: HashMap<ShapeId, Folded>,
 }
@@ -155,22 +157,29 @@ impl Sums {
         if let Some(server) = record.server.filter(|_| !record.is_awaiting) {
             row(&mut self.servers, server.0).add(record, total);
         }
-        if let Some(origin) = record.origin {
-            self.shapes
-                .entry(origin)
-                .or_default()
-                .add_more(record, total);
-        } else if let Some(shape) = record.place.shape {
-            self.shapes.entry(shape).or_default().add(record, total);
+        if !record.is_awaiting {
+            add_figures(&mut self.working, record, total);
+        }
+        let row = record.origin.or(record.place.shape);
+        let Some(row) = row else { return };
+        let sums = self.shapes.entry(row).or_default();
+        // Whose cursor it is may be unknown; that it waited is known all the same.
+        match record.origin.is_some() || record.is_awaiting {
+            true => sums.add_more(record, total),
+            false => sums.add(record, total),
+        }
+        if !record.is_awaiting {
             self.note_folded(record, total);
         }
     }
 
     fn note_folded(&mut self, record: &Record, total: Duration) {
-        let Some(coarse) = record.place.folded else {
-            return;
+        let own = record.place.folded.map(|coarse| (record.place.id, coarse));
+        let folded = match record.origin {
+            Some(_) => record.origin_folded,
+            None => own,
         };
-        let id = record.place.id;
+        let Some((id, coarse)) = folded else { return };
         let is_full = self.folded.len() >= FOLDED_SHAPES;
         if !is_full || self.folded.contains_key(&id) {
             let time = Duration::ZERO;
@@ -189,6 +198,7 @@ impl Sums {
         }
         let pairs = self.phases.iter_mut().zip(&other.phases);
         pairs.for_each(|(mine, theirs)| mine.merge(theirs));
+        self.working.merge(&other.working);
         for (id, Folded { coarse, time }) in other.folded {
             let none = Folded {
                 coarse,
@@ -243,6 +253,9 @@ impl NamespaceSums {
             *count += 1;
         }
         self.durations.record(total);
+        if record.is_awaiting {
+            self.awaited_time += total;
+        }
         add_phases(&mut self.phases, &record.phases);
         self.request_bytes += record.request_bytes;
         self.reply_bytes += record.reply_bytes;
@@ -265,6 +278,7 @@ impl NamespaceSums {
         let pairs = self.outcomes.iter_mut().zip(other.outcomes);
         pairs.for_each(|(mine, theirs)| *mine += theirs);
         self.durations.merge(&other.durations);
+        self.awaited_time += other.awaited_time;
         add_phases(&mut self.phases, &other.phases);
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;
@@ -289,6 +303,7 @@ impl NamespaceSums {
             request_bytes: self.request_bytes,
             reply_bytes: self.reply_bytes,
             documents: self.documents,
+            ..Figures::default()
         }
     }
 }
@@ -300,11 +315,11 @@ impl ShapeSums {
     }
 
     fn add_more(&mut self, record: &Record, total: Duration) {
-        self.more_count += 1;
+        self.figures.more_count += 1;
         self.more_documents += record.documents;
         match record.is_awaiting {
             true => self.awaited_time += total,
-            false => self.more_time += total,
+            false => self.figures.more_time += total,
         }
         if let Some(time) = record.cursor_time {
             self.cursors.record(time);
@@ -314,8 +329,6 @@ impl ShapeSums {
     pub(super) fn merge(&mut self, other: &Self) {
         self.figures.merge(&other.figures);
         self.streamed += other.streamed;
-        self.more_count += other.more_count;
-        self.more_time += other.more_time;
         self.awaited_time += other.awaited_time;
         self.more_documents += other.more_documents;
         self.cursors.merge(&other.cursors);
@@ -323,7 +336,7 @@ impl ShapeSums {
 
     /// What it costs the servers: its operations' time and that of their cursors, without what was waited for as wished.
     pub fn load(&self) -> Duration {
-        self.figures.durations.sum() + self.more_time
+        self.figures.load()
     }
 }
 

@@ -7,6 +7,7 @@
 mod stalls;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::Path,
     sync::Arc,
@@ -34,10 +35,13 @@ const LONGEST_GAP: u64 = 60;
 pub struct Sight {
     observer: Arc<Observer>,
     history: Mutex<History>,
-    /// Where the history is kept, and what it has not been told yet.
-    store: Mutex<Option<(Store, Turnover)>>,
+    /// Where the history is kept; locked while it is written, which may take long.
+    store: Mutex<Option<Store>>,
+    /// What the store has not been told yet; `None` without a store.
+    untold: Mutex<Option<Turnover>>,
     stalls: Mutex<Stalls>,
     pulse: Option<Pulse>,
+    /// The last second that was taken in; locked over the whole of a tick.
     last_second: Mutex<Option<u64>>,
     is_on: bool,
 }
@@ -82,7 +86,7 @@ impl Sight {
         now: SystemTime,
     ) -> Result<Self, StoreError> {
         let mut history = History::new(settings.max_bytes, settings.max_shapes);
-        let mut store = None;
+        let (mut store, mut untold) = (None, None);
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
             let (opened, found) = Store::open(directory)?;
             if let Some(aside) = found.put_aside {
@@ -92,12 +96,14 @@ impl Sight {
             if left_out > 0 {
                 tracing::warn!(frames = left_out, "parts of the history could not be read");
             }
-            store = Some((opened, Turnover::default()));
+            store = Some(opened);
+            untold = Some(history.take_turnover());
         }
         Ok(Self {
             observer,
             history: Mutex::new(history),
             store: Mutex::new(store),
+            untold: Mutex::new(untold),
             stalls: Mutex::default(),
             pulse,
             last_second: Mutex::new(None),
@@ -113,62 +119,83 @@ impl Sight {
         let over = seconds(now).saturating_sub(1);
         let mut last = self.last_second.lock();
         let first = match *last {
-            // The clock was set back, or it ticked twice: what there is waits for its second.
-            Some(last) if last >= over => return,
+            // It ticked twice, or the clock was corrected a little: what there is waits for its second.
+            Some(last) if last >= over && last - over <= LONGEST_GAP => return,
+            Some(last) if last >= over => {
+                self.history.lock().rewind(over);
+                over
+            }
             Some(last) if over - last <= LONGEST_GAP => last + 1,
             Some(_) | None => over,
         };
         *last = Some(over);
-        drop(last);
-        let second = self.observer.take_second();
-        let figures = second
-            .iter()
-            .map(|(label, (figures, _))| (Arc::clone(label), figures.clone()));
+        let (second, working) = self.observer.take_second();
+        let servers = second.iter().filter_map(|(label, (figures, _))| {
+            let is_server = matches!(**label, Label::Server(_));
+            is_server.then(|| (Arc::clone(label), figures.clone()))
+        });
         let beat = Period {
             length: Duration::from_secs(1),
-            series: figures.collect(),
+            series: servers.collect(),
         };
         let mut history = self.history.lock();
         for missed in first..over {
-            history.add(missed, Default::default());
+            history.add(missed, BTreeMap::new());
         }
         history.add(over, second);
-        self.stalls.lock().second(over, &beat, &history);
         let turnover = history.take_turnover();
         drop(history);
-        if let Some((_, untold)) = &mut *self.store.lock() {
+        if let Some(untold) = &mut *self.untold.lock() {
             untold.merge(turnover);
         }
+        let select = |from, to| self.history.lock().select(from, to, 1);
+        let pulse = self.pulse.as_ref();
+        self.stalls
+            .lock()
+            .second(over, &working, &beat, &select, pulse);
+        drop(last);
     }
 
     /// Whether the file is to be written now.
     pub fn is_due(&self, now: SystemTime) -> bool {
-        self.store.lock().is_some() && seconds(now).is_multiple_of(WRITTEN_EVERY)
+        self.untold.lock().is_some() && seconds(now).is_multiple_of(WRITTEN_EVERY)
     }
 
-    /// Writes what the file does not have yet. It waits for the disk.
+    /// Writes what the file does not have yet, unless that is being done. It waits for the disk.
     pub fn write(&self) {
-        let mut store = self.store.lock();
-        let Some((store, untold)) = &mut *store else {
-            return;
-        };
-        // What is not written now is written with the next.
-        match store.write(untold) {
-            Ok(()) => *untold = Turnover::default(),
-            Err(error) => tracing::error!(%error, "history not written"),
+        if let Some(mut store) = self.store.try_lock() {
+            self.write_to(store.as_mut());
         }
     }
 
-    /// Writes what is left, and closes the file; what comes later is not kept.
+    fn write_to(&self, store: Option<&mut Store>) {
+        let telling = self.untold.lock().as_mut().map(std::mem::take);
+        let (Some(store), Some(mut telling)) = (store, telling) else {
+            return;
+        };
+        if let Err(error) = store.write(&telling) {
+            tracing::error!(%error, "history not written");
+            // It is written with the next.
+            if let Some(untold) = &mut *self.untold.lock() {
+                telling.merge(std::mem::take(untold));
+                *untold = telling;
+            }
+        }
+    }
+
+    /// Takes in and writes what is left, and closes the file; what comes later is not kept.
     pub fn close(&self, now: SystemTime) {
-        self.tick(now);
-        self.write();
-        self.store.lock().take();
+        self.tick(now + Duration::from_secs(1));
+        let mut store = self.store.lock();
+        self.write_to(store.as_mut());
+        *store = None;
+        *self.untold.lock() = None;
     }
 
     /// What all series came to between two times.
     pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
-        self.history.lock().period(seconds(from), seconds(to))
+        let selection = self.history.lock().select(seconds(from), seconds(to), 1);
+        selection.period()
     }
 
     /// What one series came to, in steps.
@@ -179,8 +206,10 @@ impl Sight {
         step: Duration,
         label: &Label,
     ) -> Vec<(u64, Period)> {
-        let history = self.history.lock();
-        history.timeline(seconds(from), seconds(to), step.as_secs(), label)
+        let step = step.as_secs().max(1);
+        let from = seconds(from) - seconds(from) % step;
+        let selection = self.history.lock().select(from, seconds(to), step);
+        selection.timeline(step, label)
     }
 
     /// What is different between two periods.

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     history::{
-        Beat, Episode, Figures, History, Label, Moved, Period, Recurrence, Sample, StallDetector,
+        Beat, Episode, Figures, Label, Moved, Period, Recurrence, Sample, Selection, StallDetector,
         moved, recurrence, unanswered,
     },
     pulse::Pulse,
@@ -63,11 +63,19 @@ pub struct RecurringStall {
     pub is_unanswered: bool,
 }
 
+/// How long a server that answers nothing is still watched, in seconds.
+const FORGOTTEN_AFTER: u64 = 3_600;
+
 #[derive(Default)]
 struct Watched {
     detector: StallDetector,
-    episodes: VecDeque<(Episode, Vec<WaitingShape>)>,
+    stalls: VecDeque<Stall>,
+    /// When it last answered something.
+    seen_at: u64,
 }
+
+/// The history between two times.
+type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
 
 /// The detectors, one a server and one for all operations.
 #[derive(Default)]
@@ -77,22 +85,31 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// Takes in the second that began at `start`, which is in the history already.
-    pub(super) fn second(&mut self, start: u64, second: &Period, history: &History) {
+    /// Takes in the second that began at `start`, which is in the history already: all operations, and those of servers.
+    pub(super) fn second(
+        &mut self,
+        start: u64,
+        all: &Figures,
+        second: &Period,
+        select: Select<'_>,
+        pulse: Option<&Pulse>,
+    ) {
         let none = Figures::default();
-        let whole = second.series.get(&Label::Whole).unwrap_or(&none);
-        self.all.second(start, whole, history);
+        self.all.second(start, all, None, select, None);
+        self.servers
+            .retain(|_, watched| watched.seen_at + FORGOTTEN_AFTER > start);
         for label in second.series.keys() {
             if let Label::Server(address) = &**label
-                && !self.servers.contains_key(address)
                 && self.servers.len() < WATCHED
             {
-                self.servers.insert(address.clone(), Watched::default());
+                let watched = self.servers.entry(address.clone());
+                watched.or_default().seen_at = start;
             }
         }
         for (address, watched) in &mut self.servers {
             let figures = second.series.get(&Label::Server(address.clone()));
-            watched.second(start, figures.unwrap_or(&none), history);
+            let server = Some(&**address);
+            watched.second(start, figures.unwrap_or(&none), server, select, pulse);
         }
     }
 
@@ -100,22 +117,17 @@ impl Stalls {
     pub(super) fn list(&self, pulse: Option<&Pulse>) -> (Vec<Stall>, Vec<RecurringStall>) {
         let (mut stalls, mut recurring) = (Vec::new(), Vec::new());
         for (address, watched) in &self.servers {
-            let samples = pulse.map_or_else(Vec::new, |pulse| samples(pulse, address));
-            stalls.extend(watched.stalls(Some(address), &samples));
-            recurring.extend(watched.recurring(Some(address), &samples));
+            stalls.extend(watched.stalls.iter().cloned());
+            recurring.extend(watched.recurring(Some(address), pulse));
         }
         // What one server alone stalled is told of it; what is told of none concerns all, or none was reached.
-        let servers = |stall: &Stall| {
+        let of_servers = |stall: &&Stall| {
             let others = stalls.iter().filter(|other| overlap(other, stall));
-            others.count()
+            others.count() != 1
         };
-        let everywhere = self.all.stalls(None, &[]);
-        let everywhere: Vec<_> = everywhere
-            .into_iter()
-            .filter(|stall| servers(stall) != 1)
-            .collect();
+        let everywhere: Vec<_> = self.all.stalls.iter().filter(of_servers).cloned().collect();
         if !everywhere.is_empty() && recurring.is_empty() {
-            recurring.extend(self.all.recurring(None, &[]));
+            recurring.extend(self.all.recurring(None, None));
         }
         stalls.extend(everywhere);
         stalls.sort_by(|a, b| b.episode.started_at.total_cmp(&a.episode.started_at));
@@ -140,62 +152,69 @@ fn samples(pulse: &Pulse, address: &str) -> Vec<Sample> {
 }
 
 impl Watched {
-    fn second(&mut self, start: u64, figures: &Figures, history: &History) {
+    fn second(
+        &mut self,
+        start: u64,
+        figures: &Figures,
+        server: Option<&str>,
+        select: Select<'_>,
+        pulse: Option<&Pulse>,
+    ) {
         let beat = Beat {
             durations: figures.durations.clone(),
             phases: figures.phases,
             at: start + 1,
         };
-        if let Some(episode) = self.detector.second(&beat) {
-            let shapes = waiting(&episode, start + 1, history);
-            self.episodes.push_back((episode, shapes));
-            if self.episodes.len() > REMEMBERED {
-                self.episodes.pop_front();
-            }
+        let Some(episode) = self.detector.second(&beat) else {
+            return;
+        };
+        // What servers said is forgotten after some minutes, so it is looked at now.
+        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of));
+        let samples = samples.unwrap_or_default();
+        let span = span(&episode);
+        self.stalls.push_back(Stall {
+            server: server.map(Into::into),
+            moved: moved(&samples, &[span]),
+            unanswered: unanswered(&samples, &[span]),
+            shapes: waiting(&episode, start + 1, select),
+            episode,
+        });
+        if self.stalls.len() > REMEMBERED {
+            self.stalls.pop_front();
         }
     }
 
-    fn stalls(&self, server: Option<&str>, samples: &[Sample]) -> Vec<Stall> {
-        let known = samples.first().map_or(f64::INFINITY, |first| first.at);
-        let stalls = self.episodes.iter().map(|(episode, shapes)| {
-            let span = span(episode);
-            // Of what was before the first sample nothing can be said.
-            let of_it = if span.0 >= known { samples } else { &[] };
-            Stall {
-                server: server.map(Into::into),
-                moved: moved(of_it, &[span]),
-                unanswered: unanswered(of_it, &[span]),
-                episode: episode.clone(),
-                shapes: shapes.clone(),
-            }
-        });
-        stalls.collect()
-    }
-
-    fn recurring(&self, server: Option<&str>, samples: &[Sample]) -> Option<RecurringStall> {
-        let episodes: Vec<_> = self.episodes.iter().map(|(e, _)| e.clone()).collect();
+    fn recurring(&self, server: Option<&str>, pulse: Option<&Pulse>) -> Option<RecurringStall> {
+        let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
         let recurrence = recurrence(&episodes)?;
+        let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
+        let is_unanswered = silent.count() * 2 > self.stalls.len();
+        // Of all stalls together more is to be learned than of each.
+        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of));
+        let samples = samples.unwrap_or_default();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
-        let spans: Vec<_> = episodes
-            .iter()
-            .map(span)
-            .filter(|(start, _)| *start >= known)
-            .collect();
-        let silent = |span: &&(f64, f64)| unanswered(samples, &[**span]) > 0;
-        let silent = spans.iter().filter(silent).count();
+        let spans = episodes.iter().map(span);
+        let spans: Vec<_> = spans.filter(|(start, _)| *start >= known).collect();
+        let together = moved(&samples, &spans).into_iter().next();
+        let last = || {
+            self.stalls
+                .iter()
+                .rev()
+                .find_map(|s| s.moved.first().cloned())
+        };
         Some(RecurringStall {
             server: server.map(Into::into),
             recurrence,
-            counter: moved(samples, &spans).into_iter().next(),
-            is_unanswered: silent * 2 > spans.len(),
+            counter: together.or_else(last).filter(|_| !is_unanswered),
+            is_unanswered,
         })
     }
 }
 
 /// The shapes of which operations took longer than is usual during an episode, by their number.
-fn waiting(episode: &Episode, now: u64, history: &History) -> Vec<WaitingShape> {
+fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape> {
     let begins = Duration::try_from_secs_f64(episode.started_at).unwrap_or_default();
-    let period = history.period(begins.as_secs(), now);
+    let period = select(begins.as_secs(), now).period();
     let mut shapes: Vec<_> = period
         .series
         .iter()

@@ -103,6 +103,12 @@ impl MemoryBudget {
         permit.ok().map(MemoryShare)
     }
 
+    /// Bytes of it that are in use.
+    pub fn used_bytes(&self) -> usize {
+        let all = usize::try_from(self.all).unwrap_or(usize::MAX);
+        all.saturating_sub(self.kibibytes.available_permits()) * 1024
+    }
+
     fn kibibytes_of(&self, bytes: usize) -> u32 {
         let kibibytes = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
         kibibytes.min(self.all)

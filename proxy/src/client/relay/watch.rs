@@ -52,6 +52,8 @@ struct Pending<'a> {
     step: Step,
     /// The cursor that it goes on with.
     cursor: Option<i64>,
+    /// Whether `getMore`s on the cursor that it may open wait for something to happen.
+    opens_awaiting: bool,
     /// No reply to it will come.
     is_unanswered: bool,
 }
@@ -238,8 +240,13 @@ impl<'a> Watch<'a> {
             _ => None,
         };
         let pin = cursor.and_then(|id| self.shared.relay_pins.cursor(id, now));
-        if let Some(origin) = pin.and_then(|pin| pin.origin) {
-            observation.attribute_to(origin);
+        if let Some(pin) = pin {
+            if pin.is_awaiting {
+                observation.is_awaiting();
+            }
+            if let Some(origin) = pin.origin {
+                observation.attribute_to(origin);
+            }
         }
         if step == Step::Logout {
             // From now on, whatever its reply says: another request may be on its way already.
@@ -252,6 +259,7 @@ impl<'a> Watch<'a> {
             observation,
             step,
             cursor,
+            opens_awaiting: command.opens_awaiting(),
             is_unanswered,
         });
     }
@@ -351,7 +359,7 @@ impl<'a> Watch<'a> {
                         let pin = CursorPin {
                             server: (),
                             origin: pending.observation.origin(),
-                            is_awaiting: false,
+                            is_awaiting: pending.opens_awaiting,
                             is_resumable: false,
                         };
                         if !pins.pin_cursor(id, pin, now) {

@@ -95,7 +95,7 @@ pub(super) fn shapes(figures: &Figures) -> Vec<String> {
             shape.namespace.command,
             namespace,
             sums.figures.count,
-            sums.more_count,
+            sums.figures.more_count,
             millis(sums.figures.durations.quantile(0.5)),
             millis(sums.figures.durations.quantile(0.99)),
             millis(sums.load()),

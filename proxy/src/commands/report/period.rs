@@ -74,6 +74,7 @@ fn figures_of_shape(shape: &Shape) -> Figures {
         request_bytes: shape.request_bytes,
         reply_bytes: shape.reply_bytes,
         documents: shape.documents,
+        ..Figures::default()
     }
 }
 
@@ -86,6 +87,7 @@ fn figures_of_step(step: &Step) -> Figures {
         request_bytes: step.request_bytes,
         reply_bytes: step.reply_bytes,
         documents: step.documents,
+        ..Figures::default()
     }
 }
 
