@@ -3,7 +3,7 @@
 //! Clients with time-outs of 40 to 500 ms that reconnect at once, before a primary that stalls for five seconds; clients
 //! that keep their connections; connections for one find each; and Seawall killed under load. Directly and through
 //! Seawall in turn. With `--quick`, a tenth of it, for CI: that asserts counts only. `--only incident|persistent|short|php|calls|idle|restart`
-//! picks a part, `--runs N` says how often each is run.
+//! picks a part, `--runs N` says how often each is run, `--clients N` of which size incidents are.
 
 use std::{io::Write, time::Duration};
 
@@ -43,7 +43,7 @@ struct Plan {
 fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let runs = option("--runs").and_then(|runs| runs.parse().ok());
-    let plan = if is_quick {
+    let mut plan = if is_quick {
         Plan {
             sizes: vec![100],
             short_sizes: vec![50],
@@ -72,6 +72,9 @@ fn main() {
             after: 8,
         }
     };
+    if let Some(size) = option("--clients").and_then(|size| size.parse().ok()) {
+        plan.sizes = vec![size];
+    }
     let only = option("--only");
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
     let runtime = Builder::new_multi_thread()

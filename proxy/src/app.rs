@@ -29,7 +29,8 @@ use crate::{
     connection::{Connector, TlsError, client_config},
     history::StoreError,
     limits::{
-        LOOK_EVERY, Limits, LoginGate, OperationPlaces, gather_wake_ups, raise_descriptor_limit,
+        Gate, LATENESS_TARGET, LOOK_EVERY, Lateness, Limits, OPERATIONS_TARGET, OperationPlaces,
+        gather_wake_ups, raise_descriptor_limit,
     },
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
     observe::{self, ObserveError, Observer},
@@ -234,13 +235,12 @@ impl App {
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(past));
-        for (plane, runtime) in [
-            ("data", &self.planes.data),
-            ("control", &self.planes.control),
-        ] {
-            let late = past::watch_event_loop(Arc::clone(&self.shared.observer), plane);
-            runtime.spawn(self.stop.clone().run_until_cancelled_owned(late));
-        }
+        let late = past::watch_data_plane(Arc::clone(&self.shared));
+        data_plane.spawn(self.stop.clone().run_until_cancelled_owned(late));
+        let late = past::watch_control_plane(Arc::clone(&self.shared.observer));
+        self.planes
+            .control
+            .spawn(self.stop.clone().run_until_cancelled_owned(late));
         let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.sight));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
@@ -474,7 +474,9 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
         pins: Pins::new(pin_limits(limits)),
         relay_pins: Pins::new(pin_limits(limits)),
         credentials,
-        gate: LoginGate::default(),
+        gate: Gate::new(OPERATIONS_TARGET),
+        arrivals: Gate::new(LATENESS_TARGET),
+        lateness: Lateness::new(Instant::now()),
         fault: settings.fault.as_ref().map(fault),
         nonces,
         budget: MemoryBudget::of_bytes(limits.message_memory_bytes / 2),
@@ -551,7 +553,7 @@ fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Lets logins through at the pace that operations can bear.
+/// Lets logins through at the pace that operations can bear, and new clients at that which the data plane can.
 async fn pace(shared: Arc<Shared>) {
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -561,9 +563,9 @@ async fn pace(shared: Arc<Shared>) {
         let now = Instant::now();
         let snapshot = shared.topology.snapshot();
         let waits = snapshot.pools.iter().map(|pool| pool.oldest_wait(now));
-        shared
-            .gate
-            .look(waits.max().unwrap_or_default(), now - last);
+        let (wait, elapsed) = (waits.max().unwrap_or_default(), now - last);
+        shared.gate.look(wait, elapsed);
+        shared.arrivals.look(shared.lateness.now(now), elapsed);
         last = now;
     }
 }

@@ -14,6 +14,7 @@ use tokio::{
 use super::StartError;
 use crate::{
     client::Shared,
+    limits::BEAT,
     observe::{Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
     sight::{self, Sight},
@@ -104,15 +105,23 @@ pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
     }
 }
 
-/// How often a runtime is asked how late it is.
-const BEAT: Duration = Duration::from_millis(100);
+/// Measures how late the data plane wakes its tasks.
+pub(super) async fn watch_data_plane(shared: Arc<Shared>) {
+    let mut due = Instant::now() + BEAT;
+    loop {
+        sleep_until(due).await;
+        let late = due.elapsed();
+        shared.observer.event_loop_late("data", late);
+        due = shared.lateness.beat(late, Instant::now());
+    }
+}
 
-/// Measures how much later than asked for a runtime wakes its tasks.
-pub(super) async fn watch_event_loop(observer: Arc<Observer>, plane: &'static str) {
+/// The same for everything else.
+pub(super) async fn watch_control_plane(observer: Arc<Observer>) {
     loop {
         let due = Instant::now() + BEAT;
         sleep_until(due).await;
-        observer.event_loop_late(plane, due.elapsed());
+        observer.event_loop_late("control", due.elapsed());
     }
 }
 

@@ -32,13 +32,13 @@ use std::{io, net::IpAddr, sync::Arc, time::Duration};
 use bson::{RawDocument, RawDocumentBuf, oid::ObjectId, rawdoc};
 use tokio::{
     sync::watch,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
     auth::{Identity, NonceSource},
     command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
-    limits::{HandshakePermit, Limits, LoginGate, RelayPermit},
+    limits::{Gate, HandshakePermit, Lateness, Limits, RelayPermit},
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
     pool::ServerPool,
@@ -112,7 +112,11 @@ pub struct Shared {
     /// Users.
     pub credentials: Arc<Credentials>,
     /// Where logins wait while operations wait too long.
-    pub gate: LoginGate,
+    pub gate: Gate,
+    /// Where new clients wait while the data plane is late.
+    pub arrivals: Gate,
+    /// How late it is.
+    pub lateness: Lateness,
     /// What is made to go wrong.
     pub fault: Option<Fault>,
     /// Nonces.
@@ -188,10 +192,13 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
         relayed: None,
         shared,
     };
-    let end = loop {
-        if let Err(end) = client.serve_next().await {
-            break end;
-        }
+    let end = match client.come_in().await {
+        Ok(()) => loop {
+            if let Err(end) = client.serve_next().await {
+                break end;
+            }
+        },
+        Err(end) => end,
     };
     if end == End::Closed {
         client.connected.ends(Departure::Closed);
@@ -201,7 +208,27 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
     }
 }
 
+/// How often a client that waits to be served is looked at, whether it is still there.
+const LOOK_AT_ARRIVALS: Duration = Duration::from_millis(50);
+
 impl Client {
+    /// While the data plane is late, new clients wait for their turn before their first byte is read.
+    async fn come_in(&self) -> Result<(), End> {
+        let arrivals = &self.shared.arrivals;
+        if arrivals.try_pass() {
+            return Ok(());
+        }
+        self.shared.observer.arrival_delayed();
+        let mut turn = Box::pin(arrivals.pass());
+        while timeout(LOOK_AT_ARRIVALS, &mut turn).await.is_err() {
+            if self.stream.peer_has_left() {
+                self.connected.is_not_served();
+                return Err(End::Gone);
+            }
+        }
+        Ok(())
+    }
+
     async fn serve_next(&mut self) -> Result<(), End> {
         let Some(mut message) = self.read().await? else {
             return Err(End::Gone);

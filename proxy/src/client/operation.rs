@@ -262,10 +262,7 @@ impl Operation<'_> {
             .map(Duration::from_millis)
     }
 
-    async fn check_out(
-        &self,
-        observation: &Observation<'_>,
-    ) -> Result<Checkout, CheckOutFailure> {
+    async fn check_out(&self, observation: &Observation<'_>) -> Result<Checkout, CheckOutFailure> {
         let mut limit = self.shared.settings.server_selection_timeout;
         if self.is_resumable() {
             limit = limit.min(RESUMABLE_HOLD);

@@ -1,10 +1,13 @@
-//! Logins at a pace that operations can bear.
+//! Logins at a pace that operations can bear, and new clients at one that the machine can.
 //!
 //! A storm's clients log in to ask for something, and what they ask stands in the same queue as everybody's operations.
 //! So while operations wait for connections longer than a target, logins are let through at a rate that is lowered until
 //! they do not, and raised again as soon as they do not (multiplicatively, both ways). Nobody is turned away: a login
 //! waits, and the newest goes first, since clients with little patience are the ones that come again, and who has waited
 //! longest has most likely left; one in four is the oldest all the same, so that patience is rewarded.
+//!
+//! New clients wait likewise, before their first byte is read, while the data plane is late: then a machine has no time for
+//! all of them, and what it has belongs to those that are being served. What has left by its turn costs next to nothing.
 //!
 //! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V. Jacobson, "Controlling Queue
 //! Delay", ACM Queue 10(5), 2012; newest first under overload is adaptive LIFO.
@@ -15,7 +18,10 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// How long operations may wait for a connection before logins are held back.
-const TARGET: Duration = Duration::from_millis(20);
+pub const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
+
+/// How late the data plane may be before new clients are.
+pub const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
 /// How long they have to wait longer before they are.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -39,9 +45,12 @@ const PURGE_BEYOND: usize = 8_192;
 /// Between two looks at how long operations wait.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Where logins wait.
-#[derive(Debug, Default)]
-pub struct LoginGate(Mutex<State>);
+/// Where logins, or new clients, wait.
+#[derive(Debug)]
+pub struct Gate {
+    target: Duration,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -59,10 +68,18 @@ struct State {
     missed_for: Duration,
 }
 
-impl LoginGate {
-    /// Whether a login may pass without waiting; it has then.
+impl Gate {
+    /// Open, until the target is missed.
+    pub fn new(target: Duration) -> Self {
+        Self {
+            target,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether one may pass without waiting; it has then.
     pub fn try_pass(&self) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let may_pass = state.rate.is_none() || (state.waiting.is_empty() && state.tokens >= 1.0);
         if may_pass {
             state.pass();
@@ -76,16 +93,16 @@ impl LoginGate {
             return;
         }
         let (turn, waiting) = oneshot::channel();
-        self.0.lock().waiting.push_back(turn);
+        self.state.lock().waiting.push_back(turn);
         // The gate lives as long as whoever waits at it.
         drop(waiting.await);
     }
 
-    /// Takes in how long the operation waits that has waited longest, and lets through whose turn it is. To be called
-    /// each [`LOOK_EVERY`], `elapsed` after the last time.
-    pub fn look(&self, oldest_wait: Duration, elapsed: Duration) {
-        let mut state = self.0.lock();
-        state.adjust(oldest_wait > TARGET, elapsed);
+    /// Takes in what the target is for, and lets through whose turn it is. To be called each [`LOOK_EVERY`], `elapsed`
+    /// after the last time.
+    pub fn look(&self, wait: Duration, elapsed: Duration) {
+        let mut state = self.state.lock();
+        state.adjust(wait > self.target, elapsed);
         let Some(rate) = state.rate else {
             while state.release() {}
             return;
@@ -156,14 +173,14 @@ mod tests {
 
     const BUSY: Duration = Duration::from_millis(50);
 
-    fn look(gate: &LoginGate, wait: Duration, times: u32) {
+    fn look(gate: &Gate, wait: Duration, times: u32) {
         for _ in 0..times {
             gate.look(wait, LOOK_EVERY);
         }
     }
 
     /// So many that wait, and the order in which they are let through.
-    async fn waiters(gate: &Arc<LoginGate>, count: usize) -> Arc<Mutex<Vec<usize>>> {
+    async fn waiters(gate: &Arc<Gate>, count: usize) -> Arc<Mutex<Vec<usize>>> {
         let order = Arc::new(Mutex::new(Vec::new()));
         for number in 0..count {
             let (gate, order) = (Arc::clone(gate), Arc::clone(&order));
@@ -184,7 +201,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_while_operations_do_not() {
-        let gate = LoginGate::default();
+        let gate = Gate::new(OPERATIONS_TARGET);
         for _ in 0..10_000 {
             assert!(gate.try_pass());
         }
@@ -195,7 +212,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_newest_goes_first_and_now_and_then_the_oldest() {
-        let gate = Arc::new(LoginGate::default());
+        let gate = Arc::new(Gate::new(OPERATIONS_TARGET));
         look(&gate, BUSY, 6);
         while gate.try_pass() {}
         let order = waiters(&gate, 10).await;
@@ -206,7 +223,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_has_left_takes_no_turn() {
-        let gate = Arc::new(LoginGate::default());
+        let gate = Arc::new(Gate::new(OPERATIONS_TARGET));
         look(&gate, BUSY, 6);
         while gate.try_pass() {}
         let mut gone = Vec::new();
@@ -219,12 +236,12 @@ mod tests {
         look(&gate, BUSY, 3);
         settle().await;
         assert_eq!(order.lock().len(), 1);
-        assert_eq!(gate.0.lock().waiting.len(), 0);
+        assert_eq!(gate.state.lock().waiting.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_least_rate_holds_however_long_it_lasts_and_ends_with_it() {
-        let gate = LoginGate::default();
+        let gate = Gate::new(OPERATIONS_TARGET);
         look(&gate, BUSY, 500);
         let mut passed = 0;
         for _ in 0..50 {

@@ -2,6 +2,7 @@
 
 mod descriptors;
 mod gate;
+mod lateness;
 mod parking;
 mod rates;
 
@@ -20,7 +21,8 @@ use tokio::{
 use self::rates::Rates;
 pub use self::{
     descriptors::raise_descriptor_limit,
-    gate::{LOOK_EVERY, LoginGate},
+    gate::{Gate, LATENESS_TARGET, LOOK_EVERY, OPERATIONS_TARGET},
+    lateness::{BEAT, Lateness},
     parking::gather_wake_ups,
 };
 

@@ -65,6 +65,8 @@ pub enum MetricName {
     StormActive,
     /// Operations that a configured fault struck, by `kind`.
     FaultsInjectedTotal,
+    /// New clients that waited for their turn.
+    ArrivalsDelayedTotal,
     /// Logins that waited for their turn among their user's.
     LoginsDelayedTotal,
     /// Time until a server began to answer.
@@ -108,7 +110,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -140,6 +142,7 @@ impl MetricName {
         Self::StormsTotal,
         Self::StormActive,
         Self::FaultsInjectedTotal,
+        Self::ArrivalsDelayedTotal,
         Self::LoginsDelayedTotal,
         Self::ServerOperationSeconds,
         Self::WriteErrorsTotal,
@@ -190,6 +193,7 @@ impl MetricName {
             Self::StormsTotal => "seawall_storms_total",
             Self::StormActive => "seawall_storm_active",
             Self::FaultsInjectedTotal => "seawall_faults_injected_total",
+            Self::ArrivalsDelayedTotal => "seawall_arrivals_delayed_total",
             Self::LoginsDelayedTotal => "seawall_logins_delayed_total",
             Self::ServerOperationSeconds => "seawall_server_operation_seconds",
             Self::WriteErrorsTotal => "seawall_write_errors_total",
@@ -234,6 +238,7 @@ impl MetricName {
             | Self::SlowLogLeftOutTotal
             | Self::HistoryDroppedTotal
             | Self::FingerprintMismatchTotal
+            | Self::ArrivalsDelayedTotal
             | Self::ClientConnectionsTotal
             | Self::ClientConnectionsRefusedTotal
             | Self::ClientAuthenticationsTotal
@@ -304,6 +309,7 @@ impl MetricName {
             Self::StormsTotal => "Storms of clients that began.",
             Self::StormActive => "Whether there is a storm of clients now: 1 or 0.",
             Self::FaultsInjectedTotal => "Operations that a configured fault struck.",
+            Self::ArrivalsDelayedTotal => "New clients that waited for their turn.",
             Self::LoginsDelayedTotal => {
                 "Logins of clients that waited for their turn among their user's."
             }

@@ -381,6 +381,11 @@ impl Observer {
         self.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
+    /// A new client waits for its turn.
+    pub fn arrival_delayed(&self) {
+        self.count(MetricName::ArrivalsDelayedTotal, &[]);
+    }
+
     /// A failure was made.
     pub fn fault_injected(&self, kind: &'static str) {
         self.count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
