@@ -20,6 +20,9 @@ use tokio::{
 /// Seawall's `max_pool_size`: of one user, so of all connections to the primary but its own probes'.
 const POOL_SIZE: usize = 32;
 
+/// The same while clients are idle: ten connections or fewer in all.
+const IDLE_POOL_SIZE: usize = 4;
+
 /// Operations a second that are offered beside the storm.
 const BESIDE: f64 = 500.0;
 
@@ -239,6 +242,7 @@ async fn idle(weather: &mut Weather, plan: &Plan) {
     say("\n## Clients that have logged in and are idle\n");
     say("| clients | connected | bytes each | server connections |");
     say("|---|---|---|---|");
+    weather.set_pool_size(IDLE_POOL_SIZE);
     for clients in &plan.idle {
         weather.restart_seawall().await;
         let idle = extras::idle(weather, *clients).await;
@@ -248,6 +252,7 @@ async fn idle(weather: &mut Weather, plan: &Plan) {
         ));
         calm_down().await;
     }
+    weather.set_pool_size(POOL_SIZE);
     weather.restart_seawall().await;
 }
 

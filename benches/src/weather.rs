@@ -97,6 +97,11 @@ impl Weather {
         weather
     }
 
+    /// From the next start on.
+    pub fn set_pool_size(&mut self, pool_size: usize) {
+        self.pool_size = pool_size;
+    }
+
     /// Kills Seawall and starts it again on the same ports; returns when it is ready.
     pub async fn restart_seawall(&mut self) {
         self.kill_seawall();
