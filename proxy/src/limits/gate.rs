@@ -18,16 +18,19 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// How long operations may wait for a connection before logins are held back.
-pub const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
+const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
 /// How late the data plane may be before new clients are.
-pub const LATENESS_TARGET: Duration = Duration::from_millis(50);
+const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
 /// How long they have to wait longer before they are.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Logins a second that are let through whatever happens: a deployment that is always busy must not lock anybody out.
-const LEAST_RATE: f64 = 50.0;
+const LEAST_LOGINS: f64 = 50.0;
+
+/// The same of new clients, of which each costs far less than a login and what it asks then.
+const LEAST_ARRIVALS: f64 = 500.0;
 
 /// Beyond it there is nothing left to hold back.
 const OPEN_RATE: f64 = 20_000.0;
@@ -49,6 +52,7 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Gate {
     target: Duration,
+    least_rate: f64,
     state: Mutex<State>,
 }
 
@@ -69,10 +73,20 @@ struct State {
 }
 
 impl Gate {
-    /// Open, until the target is missed.
-    pub fn new(target: Duration) -> Self {
+    /// For logins, open until operations wait for connections.
+    pub fn of_logins() -> Self {
         Self {
-            target,
+            target: OPERATIONS_TARGET,
+            least_rate: LEAST_LOGINS,
+            state: Mutex::default(),
+        }
+    }
+
+    /// For new clients, open until the data plane is late.
+    pub fn of_arrivals() -> Self {
+        Self {
+            target: LATENESS_TARGET,
+            least_rate: LEAST_ARRIVALS,
             state: Mutex::default(),
         }
     }
@@ -102,7 +116,7 @@ impl Gate {
     /// after the last time.
     pub fn look(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
-        state.adjust(wait > self.target, elapsed);
+        state.adjust(wait > self.target, elapsed, self.least_rate);
         let Some(rate) = state.rate else {
             while state.release() {}
             return;
@@ -121,7 +135,7 @@ impl State {
         self.tokens = (self.tokens - 1.0).max(0.0);
     }
 
-    fn adjust(&mut self, is_missed: bool, elapsed: Duration) {
+    fn adjust(&mut self, is_missed: bool, elapsed: Duration, least_rate: f64) {
         let seconds = elapsed.as_secs_f64().max(0.001);
         let rate = f64::from(std::mem::take(&mut self.passed)) / seconds;
         self.lately += (rate - self.lately) * 0.1;
@@ -130,9 +144,9 @@ impl State {
             false => Duration::ZERO,
         };
         self.rate = match (self.rate, is_missed) {
-            (None, true) if self.missed_for >= INTERVAL => Some(self.lately.max(LEAST_RATE)),
+            (None, true) if self.missed_for >= INTERVAL => Some(self.lately.max(least_rate)),
             (None, _) => None,
-            (Some(rate), true) => Some((rate * SLOWER).max(LEAST_RATE)),
+            (Some(rate), true) => Some((rate * SLOWER).max(least_rate)),
             (Some(rate), false) => Some(rate * FASTER).filter(|rate| *rate < OPEN_RATE),
         };
     }
@@ -169,6 +183,8 @@ impl State {
 mod tests {
     use std::sync::Arc;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     const BUSY: Duration = Duration::from_millis(50);
@@ -201,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_while_operations_do_not() {
-        let gate = Gate::new(OPERATIONS_TARGET);
+        let gate = Gate::of_logins();
         for _ in 0..10_000 {
             assert!(gate.try_pass());
         }
@@ -212,7 +228,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_newest_goes_first_and_now_and_then_the_oldest() {
-        let gate = Arc::new(Gate::new(OPERATIONS_TARGET));
+        let gate = Arc::new(Gate::of_logins());
         look(&gate, BUSY, 6);
         while gate.try_pass() {}
         let order = waiters(&gate, 10).await;
@@ -223,7 +239,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_has_left_takes_no_turn() {
-        let gate = Arc::new(Gate::new(OPERATIONS_TARGET));
+        let gate = Arc::new(Gate::of_logins());
         look(&gate, BUSY, 6);
         while gate.try_pass() {}
         let mut gone = Vec::new();
@@ -241,7 +257,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_least_rate_holds_however_long_it_lasts_and_ends_with_it() {
-        let gate = Gate::new(OPERATIONS_TARGET);
+        let gate = Gate::of_logins();
         look(&gate, BUSY, 500);
         let mut passed = 0;
         for _ in 0..50 {
@@ -255,5 +271,77 @@ mod tests {
         // From there to no limit at all in under a second.
         look(&gate, Duration::ZERO, 45);
         assert!((0..10_000).all(|_| gate.try_pass()));
+    }
+
+    /// What may happen at a gate.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Arrives,
+        /// One of those that wait gives up, by its place among them.
+        Leaves(usize),
+        /// A look: the target is missed, or met.
+        Missed,
+        Met,
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            4 => Just(Event::Arrives),
+            1 => (0_usize..50).prop_map(Event::Leaves),
+            3 => Just(Event::Missed),
+            1 => Just(Event::Met),
+        ];
+        prop::collection::vec(event, 1..400)
+    }
+
+    proptest! {
+        /// Nobody is let through twice, or in spite of having left; who stays is let through once the target is met for
+        /// a second, and until then no more than the rates allow.
+        #[test]
+        fn everybody_who_stays_has_one_turn_and_nobody_else_has(events in events()) {
+            let gate = Gate::of_logins();
+            let mut waiting: Vec<_> = Vec::new();
+            let (mut passed, mut arrived, mut left, mut looks) = (0, 0, 0, 0);
+            let turns = |waiting: &mut Vec<oneshot::Receiver<()>>| {
+                let before = waiting.len();
+                waiting.retain_mut(|turn| turn.try_recv().is_err());
+                before - waiting.len()
+            };
+            for event in events {
+                match event {
+                    Event::Arrives if gate.try_pass() => (arrived, passed) = (arrived + 1, passed + 1),
+                    Event::Arrives => {
+                        let (turn, receiver) = oneshot::channel();
+                        gate.state.lock().waiting.push_back(turn);
+                        waiting.push(receiver);
+                        arrived += 1;
+                    }
+                    Event::Leaves(place) if !waiting.is_empty() => {
+                        drop(waiting.remove(place % waiting.len()));
+                        left += 1;
+                    }
+                    Event::Leaves(_) => {}
+                    Event::Missed | Event::Met => {
+                        let is_missed = matches!(event, Event::Missed);
+                        gate.look(if is_missed { BUSY } else { Duration::ZERO }, LOOK_EVERY);
+                        looks += 1;
+                        let released = turns(&mut waiting);
+                        passed += released;
+                        let limit = gate.state.lock().rate;
+                        if let Some(rate) = limit {
+                            // What had been saved up, and what a look adds.
+                            let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
+                            let released = u32::try_from(released).unwrap();
+                            prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");
+                        }
+                    }
+                }
+            }
+            look(&gate, Duration::ZERO, 60);
+            passed += turns(&mut waiting);
+            prop_assert_eq!(waiting.len(), 0, "after {} looks", looks);
+            prop_assert_eq!(passed + left, arrived);
+            prop_assert!(gate.try_pass());
+        }
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
 use self::rates::Rates;
 pub use self::{
     descriptors::raise_descriptor_limit,
-    gate::{Gate, LATENESS_TARGET, LOOK_EVERY, OPERATIONS_TARGET},
+    gate::{Gate, LOOK_EVERY},
     lateness::{BEAT, Lateness},
     parking::gather_wake_ups,
 };
