@@ -9,7 +9,7 @@ use super::{Distribution, Figures, PHASES};
 /// What is unpacked is not larger: 10,000 series of 1 KiB.
 const MAX_UNPACKED_BYTES: usize = 16 << 20;
 
-/// The bytes are not what [`pack`] made.
+/// The bytes are not what packing a period makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packed period is damaged")]
 pub struct Damaged;
