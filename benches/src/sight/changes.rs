@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::{
-    DATABASE, Plan, letters,
+    DATABASE, Machine, Plan, letters,
     link::{Target, message},
     pace::{Paced, Rate},
     random::Random,
@@ -37,7 +37,7 @@ const RATE: Rate = Rate {
 const DROPPED: usize = 17;
 
 /// What is over before a window begins: connections are made, and plans.
-const WARM_UP: Duration = Duration::from_secs(5);
+const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Three runs in which nothing happens, and one in which an index goes.
 pub async fn run(plan: &Plan) {
@@ -57,6 +57,7 @@ pub async fn run(plan: &Plan) {
         "| run | operations before, now | change | kind | shape | p50 before, now | ratio | effect | cost a second |",
     );
     say("|---|---|---|---|---|---|---|---|---|");
+    let machine = Machine::now();
     let mut quiet = Vec::new();
     for number in 1..=quiet_runs {
         let told = watch(plan, &server, window, async || {}).await;
@@ -65,6 +66,8 @@ pub async fn run(plan: &Plan) {
     }
     let dropped = watch(plan, &server, window, async || drop_index(&client).await).await;
     table("an index dropped", &dropped);
+    say("");
+    Machine::say_since(machine);
     for told in &quiet {
         let changes = rows(told, "changes");
         assert!(changes.is_empty(), "nothing changed, but {changes:?}");

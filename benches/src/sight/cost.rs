@@ -20,7 +20,7 @@ use seawall_tests::{
 use tokio::{task::JoinSet, time::sleep};
 
 use super::{
-    DATABASE, Plan, count, float, letters,
+    DATABASE, Machine, Plan, count, float, letters,
     link::{Link, Target, message},
     say,
     seawall::Seawall,
@@ -47,8 +47,7 @@ struct Rival {
 /// What a round came to.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// Operations a second.
-    rate: f64,
+    operations: f64,
     /// CPU time of an operation in microseconds.
     user_us: f64,
     system_us: f64,
@@ -62,8 +61,8 @@ impl Round {
 
 /// All statistics against none.
 pub async fn run(plan: &Plan) {
-    let rounds = plan.either(10, 2);
-    let time = plan.either(Duration::from_secs(4), Duration::from_secs(1));
+    let rounds = plan.either(30, 1);
+    let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));
     let server = Standalone::start(Options::with_auth()).await;
     let server = server.expect("a mongod starts");
     let client = server.client().expect("it can be reached");
@@ -80,6 +79,7 @@ pub async fn run(plan: &Plan) {
         rival.run(&messages, time).await;
         rival.rounds.clear();
     }
+    let machine = Machine::now();
     for number in 0..rounds {
         let order = match number % 2 {
             0 => [&mut on, &mut off],
@@ -90,6 +90,7 @@ pub async fn run(plan: &Plan) {
         }
     }
     report(&on, &off, time);
+    Machine::say_since(machine);
     for rival in [&on, &off] {
         rival.check().await;
     }
@@ -145,10 +146,17 @@ impl Rival {
         };
         self.operations += operations;
         self.rounds.push(Round {
-            rate: float(operations) / time.as_secs_f64(),
+            operations: float(operations),
             user_us: each(after.0, before.0),
             system_us: each(after.1, before.1),
         });
+    }
+
+    /// CPU time of an operation in microseconds, of all rounds together.
+    fn cpu_us(&self) -> f64 {
+        let rounds = self.rounds.iter();
+        let spent: f64 = rounds.map(|round| round.cpu_us() * round.operations).sum();
+        spent / self.rounds.iter().map(|round| round.operations).sum::<f64>()
     }
 
     /// Every operation is counted.
@@ -168,7 +176,7 @@ impl Rival {
 
     fn row(&self) -> String {
         let of = |part: fn(&Round) -> f64| Spread::of(self.rounds.iter().map(part));
-        let rates = of(|round| round.rate);
+        let operations = of(|round| round.operations);
         let (all, user, system) = (
             of(Round::cpu_us),
             of(|round| round.user_us),
@@ -176,7 +184,7 @@ impl Rival {
         );
         format!(
             "| {} | {:.0} | {:.2} ({:.2} to {:.2}) | {:.2} | {:.2} |",
-            self.name, rates.median, all.median, all.least, all.most, user.median, system.median
+            self.name, operations.median, all.median, all.least, all.most, user.median, system.median
         )
     }
 }
@@ -204,7 +212,7 @@ fn report(on: &Rival, off: &Rival, time: Duration) {
         on.rounds.len(),
         time.as_secs()
     ));
-    say("| statistics | operations/s | CPU µs an operation | user | system |");
+    say("| statistics | operations a round | CPU µs an operation | user | system |");
     say("|---|---|---|---|---|");
     say(&on.row());
     say(&off.row());
@@ -222,6 +230,10 @@ fn report(on: &Rival, off: &Rival, time: Duration) {
             spread.median, spread.count, spread.least, spread.most
         ));
     }
+    say(&format!(
+        "\nOn over off, all CPU of all rounds by all their operations: {:.3}.",
+        on.cpu_us() / off.cpu_us()
+    ));
 }
 
 /// Some values, from the least to the most.

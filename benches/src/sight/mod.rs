@@ -14,7 +14,7 @@ pub mod seawall;
 pub mod stalls;
 pub mod table;
 
-use std::{io::Write, path::PathBuf};
+use std::{fs, io::Write, path::PathBuf};
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -35,6 +35,42 @@ impl Plan {
 /// Prints a line of the report.
 pub fn say(line: &str) {
     writeln!(std::io::stdout().lock(), "{line}").expect("somebody reads");
+}
+
+/// How busy the machine is, whoever makes it so: what is told of latencies is worth as much as the machine was quiet.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    busy: u64,
+    all: u64,
+}
+
+impl Machine {
+    /// As it is now.
+    ///
+    /// # Panics
+    /// If `/proc` is not Linux'.
+    pub fn now() -> Self {
+        let stat = fs::read_to_string("/proc/stat").expect("Linux tells");
+        let fields = stat.lines().next().unwrap_or_default().split_whitespace();
+        // User, nice, system, idle, waiting for disks, interrupts, soft interrupts, taken by other machines.
+        let ticks: Vec<u64> = fields.skip(1).take(8).flat_map(str::parse).collect();
+        let all = ticks.iter().sum();
+        let idle: u64 = ticks.iter().skip(3).take(2).sum();
+        Self {
+            busy: all - idle,
+            all,
+        }
+    }
+
+    /// Prints it, from that moment on.
+    pub fn say_since(before: Self) {
+        let now = Self::now();
+        let (busy, all) = (now.busy - before.busy, now.all - before.all);
+        let percent = 100.0 * float(busy) / float(all.max(1));
+        say(&format!(
+            "The machine was busy for {percent:.0} % of the time, all of its programs together."
+        ));
+    }
 }
 
 /// The database that all loads are on.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_told, target, tell};
 use crate::sight::{
-    DATABASE, Plan, count, float,
+    DATABASE, Machine, Plan, count, float,
     link::message,
     pace::{Answered, Paced, Rate},
     random::Random,
@@ -67,7 +67,7 @@ pub(super) async fn run(plan: &Plan) {
     let source = |number| writes(number, Arc::clone(&stock));
     let written = Paced::start(&target, WRITES, source).await;
     let read = Paced::start(&target, LIGHT, finds).await;
-    let began = read.began();
+    let (began, machine) = (read.began(), Machine::now());
     let watching = tokio::spawn(watch(client.clone(), began + TIME));
     let told_at = first_told(&seawall, began + TIME).await;
     sleep_until(began + TIME).await;
@@ -85,6 +85,7 @@ pub(super) async fn run(plan: &Plan) {
         MOST_BYTES / 1024,
         LIGHT.per_second
     ));
+    Machine::say_since(machine);
     report(&checkpoints, &loads, epoch_seconds_of(began));
     say("\nWhat Seawall tells:\n");
     tell(&told, epoch_seconds_of(began));

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    DATABASE, Plan,
+    DATABASE, Machine, Plan,
     link::{Target, message},
     pace::{Paced, Rate},
     random::Random,
@@ -71,6 +71,7 @@ pub async fn steady(plan: &Plan) {
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;
     let load = Paced::start(&target(&seawall), LIGHT, finds).await;
+    let machine = Machine::now();
     sleep(time).await;
     let began = epoch_seconds_of(load.began());
     let told = seawall.api("/api/v1/stalls").await;
@@ -83,6 +84,7 @@ pub async fn steady(plan: &Plan) {
         answered.len(),
         worst.unwrap_or_default().as_secs_f64() * 1e3
     ));
+    Machine::say_since(machine);
     tell(&told, began);
     for list in ["episodes", "recurring"] {
         let rows = rows(&told, list);
@@ -95,6 +97,7 @@ async fn stopped(plan: &Plan) {
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;
     let load = Paced::start(&target(&seawall), LIGHT, finds).await;
+    let machine = Machine::now();
     let began = epoch_seconds_of(load.began());
     let first = load.began() + LEARNT;
     let mut told_after = None;
@@ -118,6 +121,7 @@ async fn stopped(plan: &Plan) {
         PERIOD.as_secs(),
         answered.len()
     ));
+    Machine::say_since(machine);
     tell(&told, began);
     match told_after {
         Some(at) => say(&format!(
