@@ -156,7 +156,12 @@ impl Rival {
     fn cpu_us(&self) -> f64 {
         let rounds = self.rounds.iter();
         let spent: f64 = rounds.map(|round| round.cpu_us() * round.operations).sum();
-        spent / self.rounds.iter().map(|round| round.operations).sum::<f64>()
+        spent
+            / self
+                .rounds
+                .iter()
+                .map(|round| round.operations)
+                .sum::<f64>()
     }
 
     /// Every operation is counted.
@@ -184,7 +189,13 @@ impl Rival {
         );
         format!(
             "| {} | {:.0} | {:.2} ({:.2} to {:.2}) | {:.2} | {:.2} |",
-            self.name, operations.median, all.median, all.least, all.most, user.median, system.median
+            self.name,
+            operations.median,
+            all.median,
+            all.least,
+            all.most,
+            user.median,
+            system.median
         )
     }
 }
