@@ -202,6 +202,7 @@ fn pool(c: &mut Criterion) {
         Observer::new(
             seawall::observe::Settings {
                 counts_shapes: true,
+                name_key: None,
                 max_shapes: 100,
                 max_namespaces: 100,
                 keeps_seconds: false,

@@ -76,6 +76,7 @@ impl Setup {
         let observer = Observer::new(
             seawall::observe::Settings {
                 counts_shapes: false,
+                name_key: None,
                 max_shapes: 1,
                 max_namespaces: 1,
                 keeps_seconds: false,

@@ -33,7 +33,7 @@ pub(crate) fn settings(written: file::File, problems: &mut Problems) -> Option<S
         auth,
         pool,
         limits,
-        shapes: shapes(&written.shapes),
+        shapes: shapes(written.shapes, problems),
         history: history(written.history),
         pulse: Pulse {
             enabled: written.pulse.enabled.unwrap_or(defaults::PULSE_ENABLED),
@@ -449,11 +449,15 @@ fn admin(written: file::Admin, problems: &mut Problems) -> Admin {
     Admin { address, token }
 }
 
-fn shapes(written: &file::Shapes) -> Shapes {
+fn shapes(written: file::Shapes, problems: &mut Problems) -> Shapes {
+    let name_key = written
+        .name_key_file
+        .and_then(|path| secret_from("shapes.name_key_file", &path, problems));
     Shapes {
         enabled: written.enabled.unwrap_or(defaults::SHAPES_ENABLED),
         max_shapes: written.max_shapes.unwrap_or(defaults::MAX_SHAPES),
         max_namespaces: written.max_namespaces.unwrap_or(defaults::MAX_NAMESPACES),
+        name_key,
     }
 }
 

@@ -141,6 +141,7 @@ pub(crate) struct Shapes {
     pub(crate) enabled: Option<bool>,
     pub(crate) max_shapes: Option<NonZeroUsize>,
     pub(crate) max_namespaces: Option<NonZeroUsize>,
+    pub(crate) name_key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]

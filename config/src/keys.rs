@@ -499,7 +499,7 @@ pub const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "shapes",
         change: Change::Restart,
-        meaning: "shapes that are counted one by one, the rest as other",
+        meaning: "rows of shapes, the rest as other; at most a quarter of them stand for several",
     },
     Key {
         path: "shapes.max_namespaces",
@@ -508,6 +508,14 @@ pub const KEYS: &[Key] = &[
         unit: "namespaces",
         change: Change::Restart,
         meaning: "namespaces that appear as labels, the rest as other",
+    },
+    Key {
+        path: "shapes.name_key_file",
+        kind: Kind::Path,
+        default: None,
+        unit: "",
+        change: Change::Restart,
+        meaning: "file with a secret; with it, fields' names in shapes are told by keyed hashes (HMAC-SHA-256)",
     },
     Key {
         path: "history.enabled",

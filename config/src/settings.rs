@@ -278,6 +278,8 @@ pub struct Shapes {
     pub max_shapes: NonZeroUsize,
     /// Namespaces that appear as labels, the rest as `other`.
     pub max_namespaces: NonZeroUsize,
+    /// With it, fields' names are told by keyed hashes.
+    pub name_key: Option<Secret>,
 }
 
 /// What is remembered of what was counted.

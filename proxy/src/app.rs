@@ -33,7 +33,7 @@ use crate::{
         raise_descriptor_limit,
     },
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
-    observe::{self, ObserveError, Observer},
+    observe::{ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
     sight::Sight,
@@ -422,13 +422,10 @@ struct Wired {
 
 /// Builds what clients share, and begins to watch the deployment.
 async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, StartError> {
-    let counted = observe::Settings {
-        counts_shapes: settings.shapes.enabled,
-        max_shapes: settings.shapes.max_shapes.get(),
-        max_namespaces: settings.shapes.max_namespaces.get(),
-        keeps_seconds: settings.history.enabled,
-    };
-    let observer = Arc::new(Observer::new(counted, past::slow_log(settings)?)?);
+    let observer = Arc::new(Observer::new(
+        past::counted(settings),
+        past::slow_log(settings)?,
+    )?);
     let nonces = Arc::new(NonceSource::new()?);
     let deployment = DeploymentOptions::parse(
         settings.deployment.uri.expose(),

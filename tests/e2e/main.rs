@@ -22,6 +22,7 @@ mod gone;
 mod introductions;
 mod large;
 mod past;
+mod profile;
 mod protocol;
 mod relay;
 mod routers;

@@ -2,6 +2,7 @@
 
 mod json;
 mod past;
+mod profile;
 
 use std::{cmp::Reverse, fmt, io, sync::Arc, time::SystemTime};
 
@@ -97,6 +98,7 @@ pub async fn serve(
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
         .route("/api/v1/storms", get(storms))
+        .route("/api/v1/profile", get(profile::profile))
         .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),

@@ -168,7 +168,6 @@ fn shapes_of(
         add_figures(&mut shape, figures, is_full);
         let id = shape.get("id").and_then(Value::as_str);
         if let Some(row) = id.and_then(|id| known.get(id)) {
-            shape.insert("level".to_owned(), json!(row.shape.level.as_str()));
             shape.insert(
                 "first_seen".to_owned(),
                 json!(shown::since_epoch(row.first_seen)),
@@ -207,12 +206,14 @@ fn sort_figures(rows: &mut [(&Arc<Label>, &Figures)], key: &str) -> Option<()> {
 fn named(label: &Label) -> Map<String, Value> {
     let pairs: Vec<(&str, &str)> = match label {
         Label::Shape {
+            level,
             id,
             command,
             db,
             collection,
             text,
         } => vec![
+            ("level", level.as_str()),
             ("id", id),
             ("command", command),
             ("db", db),

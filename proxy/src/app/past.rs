@@ -15,8 +15,9 @@ use super::StartError;
 use crate::{
     client::Shared,
     limits::BEAT,
-    observe::{Memory, Observer, SlowLog, SlowLogSettings},
+    observe::{self, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
+    shape::NameKey,
     sight::{self, Sight},
     topology::{DeploymentOptions, Topology},
 };
@@ -139,4 +140,16 @@ pub(super) fn look_at_self(shared: &Shared, sight: &Sight) {
         },
     ];
     shared.observer.look_at_self(&memory, size.dropped_early);
+}
+
+/// What is counted, and in how many rows.
+pub(super) fn counted(settings: &config::Settings) -> observe::Settings {
+    observe::Settings {
+        counts_shapes: settings.shapes.enabled,
+        max_shapes: settings.shapes.max_shapes.get(),
+        name_key: (settings.shapes.name_key.as_ref())
+            .map(|key| NameKey::new(key.expose().as_bytes())),
+        max_namespaces: settings.shapes.max_namespaces.get(),
+        keeps_seconds: settings.history.enabled,
+    }
 }

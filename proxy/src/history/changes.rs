@@ -11,10 +11,12 @@
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
-use super::{Figures, Label, Period};
+use super::{Figures, Label, Level, Period};
 use ranks::ranks;
+use renamed::covers;
 
 mod ranks;
+mod renamed;
 #[cfg(test)]
 mod tests;
 
@@ -115,6 +117,15 @@ const LEAST_RATE_RATIO: f64 = 3.0;
 /// Variance of a count over its mean: operations come in bursts, so more than the 1 of independent ones.
 const OVERDISPERSION: f64 = 5.0;
 
+/// Operations of a new shape that are told for what they cost.
+const LEAST_COSTLY: u64 = 3;
+
+/// What they must cost, of each second …
+const LEAST_COST_PER_SECOND: Duration = Duration::from_millis(10);
+
+/// … and of what all operations cost.
+const COSTLY_SHARE: f64 = 0.1;
+
 /// A period in which a shape is missed.
 const LEAST_LENGTH: Duration = Duration::from_secs(30);
 
@@ -203,7 +214,16 @@ impl<'a> Comparison<'a> {
             steady_slowdowns: Vec::new(),
             rates: Vec::new(),
         };
-        let is_shape = |label: &&Arc<Label>| matches!(***label, Label::Shape { .. });
+        // What stands for several shapes is other shapes whenever one of them gets a row of its own, or loses it.
+        let is_shape = |label: &&Arc<Label>| {
+            matches!(
+                ***label,
+                Label::Shape {
+                    level: Level::Fine,
+                    ..
+                }
+            )
+        };
         for (number, label) in labels.into_iter().filter(is_shape).enumerate() {
             let pair = comparison.pair(label);
             if let Some(slowdown) = pair.slowdown() {
@@ -245,10 +265,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn change(&self, pair: &Pair<'_>, kind: ChangeKind, ratio: f64, effect: f64) -> (f64, Change) {
-        let load = |figures: &Figures, period: &Period| {
-            figures.durations.sum().as_secs_f64() / period.length.as_secs_f64()
-        };
-        let cost = load(pair.now, self.now) - load(pair.before, self.before);
+        let cost = load_per_second(pair.now, self.now) - load_per_second(pair.before, self.before);
         let change = Change {
             kind,
             label: Arc::clone(pair.label),
@@ -302,7 +319,10 @@ impl<'a> Comparison<'a> {
         let is_relevant = before.max(now) >= LEAST_OPERATIONS
             && (ratio - allowed).abs() >= LEAST_RATE_RATIO.ln()
             && self.is_significant(z);
-        if !is_relevant || self.may_hide(pair, ratio > 0.0) {
+        if !(is_relevant || self.is_costly_and_new(pair)) || self.may_hide(pair, ratio > 0.0) {
+            return None;
+        }
+        if self.is_renamed(pair) {
             return None;
         }
         let kind = match (before, now) {
@@ -316,20 +336,51 @@ impl<'a> Comparison<'a> {
         Some((kind, ratio))
     }
 
-    /// Whether the operations that one period lacks may be among its [`Label::OtherShapes`]: only the heaviest shapes
-    /// are kept, and one that comes to be kept is not new.
+    /// A few operations that take the servers this much time count whatever their number.
+    fn is_costly_and_new(&self, pair: &Pair<'_>) -> bool {
+        let Some(all) = self.now.series.get(&Label::Whole) else {
+            return false;
+        };
+        let cost = load_per_second(pair.now, self.now);
+        pair.before.count == 0
+            && pair.now.count >= LEAST_COSTLY
+            && self.before.length >= self.now.length
+            && cost >= LEAST_COST_PER_SECOND.as_secs_f64()
+            && cost >= COSTLY_SHARE * load_per_second(all, self.now)
+    }
+
+    /// Whether the operations that one period lacks may be among its [`Label::OtherShapes`], or in the rows that stand for
+    /// several shapes of the namespace: only the heaviest have rows and series, and one that comes to have one is not new.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
             false => ((pair.now, self.now), (pair.before, self.before)),
         };
-        let Some(other) = lesser.series.get(&Label::OtherShapes) else {
+        let mut other = Figures::default();
+        let others = lesser.series.iter();
+        others
+            .filter(|(label, _)| may_stand_for(label, pair.label))
+            .for_each(|(_, figures)| other.merge(figures));
+        if other.count == 0 {
             return false;
-        };
+        }
         let scale = LEAST_RATE_RATIO * greater.length.as_secs_f64() / lesser.length.as_secs_f64();
-        let time = |figures: &Figures| figures.durations.sum().as_secs_f64();
+        let time = |figures: &Figures| figures.load().as_secs_f64();
         float(less.count + other.count) * scale > float(more.count)
-            && (time(less) + time(other)) * scale > time(more)
+            && (time(less) + time(&other)) * scale > time(more)
+    }
+
+    /// Whether a shape that is new or gone is only told by another text: what names below a prefix are data is learned,
+    /// and from then on the shapes that differed by them are one.
+    fn is_renamed(&self, pair: &Pair<'_>) -> bool {
+        let is_new = |pair: &Pair<'_>| pair.before.count == 0;
+        let is_gone = |pair: &Pair<'_>| pair.now.count == 0;
+        let mut others = self.pairs.iter();
+        if is_new(pair) {
+            others.any(|other| is_gone(other) && covers(pair.label, other.label))
+        } else {
+            is_gone(pair) && others.any(|other| is_new(other) && covers(other.label, pair.label))
+        }
     }
 
     fn weights(&self, pair: &Pair<'_>) -> [Option<(ChangeKind, f64)>; 3] {
@@ -404,6 +455,31 @@ impl<'a> Comparison<'a> {
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()
+    }
+}
+
+/// What operations cost the servers in each second of a period, in seconds.
+fn load_per_second(figures: &Figures, period: &Period) -> f64 {
+    figures.load().as_secs_f64() / period.length.as_secs_f64()
+}
+
+/// Whether operations of a shape without a row may be among those of another series.
+fn may_stand_for(others: &Label, shape: &Label) -> bool {
+    let namespace = |label: &Label| match label {
+        Label::Shape {
+            command,
+            db,
+            collection,
+            ..
+        } => Some((command.clone(), db.clone(), collection.clone())),
+        _ => None,
+    };
+    match others {
+        Label::OtherShapes => true,
+        Label::Shape { level, .. } => {
+            *level != Level::Fine && namespace(others) == namespace(shape)
+        }
+        _ => false,
     }
 }
 

@@ -51,13 +51,40 @@ impl Figures {
     }
 }
 
+/// What a row of the table of shapes stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// One shape.
+    Fine,
+    /// The shapes of one coarse shape that have no row of their own.
+    Coarse,
+    /// All other shapes of a namespace.
+    Rest,
+}
+
+impl Level {
+    /// All levels.
+    pub const ALL: [Self; 3] = [Self::Fine, Self::Coarse, Self::Rest];
+
+    /// The name in the API, in metrics and in the history's file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Coarse => "coarse",
+            Self::Rest => "rest",
+        }
+    }
+}
+
 /// What a series is of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// All operations.
     Whole,
-    /// One shape.
+    /// A row of the table of shapes.
     Shape {
+        /// Whether it is one shape, or what stands for several.
+        level: Level,
         /// Its id, 16 hexadecimal digits.
         id: Box<str>,
         /// The command's name.

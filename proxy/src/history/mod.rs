@@ -14,7 +14,7 @@ mod tiers;
 pub use self::{
     changes::{Change, ChangeKind, compare},
     distribution::{Distribution, FineDistribution, OCTAVES, octave_bound_seconds},
-    figures::{Figures, Label, PHASES, Period},
+    figures::{Figures, Label, Level, PHASES, Period},
     packed::Damaged,
     stalls::{
         Beat, Episode, Moved, Recurrence, Sample, StallDetector, moved, recurrence, unanswered,

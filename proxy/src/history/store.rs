@@ -13,7 +13,7 @@ use std::{
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::{
-    Label,
+    Label, Level,
     packed::{Damaged, put, take},
     tiers::{Frame, Turnover},
 };
@@ -277,12 +277,13 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
             collection,
         } => vec!["namespace", command, db, collection],
         Label::Shape {
+            level,
             id,
             command,
             db,
             collection,
             text,
-        } => vec!["shape", id, command, db, collection, text],
+        } => vec![level_name(*level), id, command, db, collection, text],
     };
     let mut bytes = Vec::new();
     for text in texts {
@@ -290,6 +291,19 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
         bytes.extend_from_slice(text.as_bytes());
     }
     bytes
+}
+
+/// What begins a shape's label. That of a single one was the only one once.
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Fine => "shape",
+        Level::Coarse | Level::Rest => level.as_str(),
+    }
+}
+
+fn level_of(name: &str) -> Option<Level> {
+    let mut levels = Level::ALL.into_iter();
+    levels.find(|level| level_name(*level) == name)
 }
 
 fn read_label(mut bytes: &[u8]) -> Option<Label> {
@@ -310,7 +324,8 @@ fn read_label(mut bytes: &[u8]) -> Option<Label> {
             db: db.into(),
             collection: collection.into(),
         },
-        ["shape", id, command, db, collection, text] => Label::Shape {
+        [level, id, command, db, collection, text] => Label::Shape {
+            level: level_of(level)?,
             id: id.into(),
             command: command.into(),
             db: db.into(),
@@ -343,7 +358,8 @@ mod tests {
     }
 
     fn labels() -> Vec<Arc<Label>> {
-        let shape = Label::Shape {
+        let shape = |level| Label::Shape {
+            level,
             id: "00".into(),
             command: "find".into(),
             db: "shop".into(),
@@ -356,9 +372,9 @@ mod tests {
             collection: "orders".into(),
         };
         let server = Label::Server("db1:27017".into());
-        [Label::Whole, server, namespace, shape]
-            .map(Arc::new)
-            .into()
+        let shapes = Level::ALL.map(|level| Arc::new(shape(level)));
+        let others = [Label::Whole, server, namespace].map(Arc::new);
+        others.into_iter().chain(shapes).collect()
     }
 
     fn second() -> BTreeMap<Arc<Label>, (Figures, f64)> {
@@ -387,7 +403,7 @@ mod tests {
         let mut again = History::new(1 << 20, 10);
         assert_eq!(again.restore(found.labels, found.frames, 7_250), 0);
         assert_eq!(again.period(0, 7_250), history.period(0, 7_250));
-        assert_eq!(again.period(0, 7_250).series.len(), 4);
+        assert_eq!(again.period(0, 7_250).series.len(), 6);
     }
 
     #[test]

@@ -493,6 +493,7 @@ fn label_bytes(label: &Label) -> usize {
             db,
             collection,
             text,
+            ..
         } => id.len() + command.len() + db.len() + collection.len() + text.len(),
         Label::Namespace {
             command,
@@ -508,9 +509,11 @@ fn label_bytes(label: &Label) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Level;
 
     fn shape(number: usize) -> Arc<Label> {
         Arc::new(Label::Shape {
+            level: Level::Fine,
             id: format!("{number:016x}").into(),
             command: "find".into(),
             db: "shop".into(),

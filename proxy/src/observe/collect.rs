@@ -1,7 +1,7 @@
 //! What threads gathered becomes what is shown: metrics, tables, and the seconds of the history.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
@@ -11,31 +11,20 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use crate::{
-    history::{Distribution, Figures, Label},
+    history::{Distribution, Figures, Label, Level},
     shape::ShapeId,
 };
 
 use super::{
     Namespace, NamespaceSums, ObserveError, Observer, Outcome, PHASES, Phase, ServerSums, Shape,
     ShapeRow, ShapeSums,
-    exporter::{Exporter, add_to_histogram},
+    exporter::add_to_histogram,
     metric_name::MetricName,
     protobuf::{self, Natives},
-    registry::{Level, OTHER, Turnover},
+    registry::OTHER,
+    shape_series::{KEPT_RANK, ShapeSeries},
     sums::{Sums, merge_rows},
 };
-
-/// Shapes shown in `/metrics` at a time; the rest are summed up as `other`.
-const EXPORTED_SHAPES: usize = 200;
-
-/// A shape stays among the exported ones until so many are heavier: series that come and go are of little use.
-const KEPT_RANK: usize = 250;
-
-/// Series of shapes that were not heavy for so long are no longer shown, whether exported or not.
-const SERIES_LIFE: Duration = Duration::from_secs(600);
-
-/// Longest shape text in `/metrics`, in bytes.
-const EXPORTED_TEXT_BYTES: usize = 256;
 
 /// Buckets of fine durations in the mean, for telling their size.
 const FINE_BUCKETS: usize = 100;
@@ -46,8 +35,7 @@ pub(super) struct Collected {
     servers: Vec<Option<Box<ServerSums>>>,
     phases: [Distribution; PHASES],
     /// Of shapes, whose series come and go.
-    exporter: Exporter,
-    exported: HashSet<ShapeId>,
+    series: ShapeSeries,
     turned_over_at: Instant,
     /// Since it was taken last, for the history.
     second: WeighedSeries,
@@ -67,8 +55,7 @@ impl Collected {
             namespaces: Vec::new(),
             servers: Vec::new(),
             phases: Default::default(),
-            exporter: Exporter::new(Some(SERIES_LIFE))?,
-            exported: HashSet::new(),
+            series: ShapeSeries::new()?,
             turned_over_at: Instant::now(),
             second: BTreeMap::new(),
             working: Figures::default(),
@@ -79,7 +66,9 @@ impl Collected {
     /// What the sums take, roughly.
     pub(super) fn bytes(&self) -> usize {
         let namespaces = self.namespaces.len() * (size_of::<NamespaceSums>() + FINE_BUCKETS * 10);
-        namespaces + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
+        namespaces
+            + self.series.bytes()
+            + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
     }
 
     /// Adds to the second that the history will take.
@@ -112,21 +101,25 @@ impl Observer {
         }
         let rows = self.add_to_registry(&mut fresh, &mut collected);
         self.export(&rows.namespaces, &fresh);
-        export_shapes(&rows, &mut collected);
-        self.export_turnover(rows.turnover);
+        collected.series.choose(&rows.heaviest);
+        let counted = rows.shapes.iter().filter(|row| row.sums.figures.count > 0);
+        counted.for_each(|row| collected.series.add(&row.shape, &row.sums));
+        self.export_turnover(&rows);
         if self.settings.keeps_seconds {
             self.keep(&rows, &fresh, &mut collected);
         }
+        let codes: Vec<_> = fresh.namespaces.iter().map(codes).collect();
         merge_rows(
             &mut collected.namespaces,
             fresh.namespaces,
             NamespaceSums::merge,
         );
+        self.export_codes(&rows.namespaces, &codes, &collected.namespaces);
         merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
         for (all, fresh) in collected.phases.iter_mut().zip(&fresh.phases) {
             all.merge(fresh);
         }
-        collected.exporter.run_upkeep();
+        collected.series.run_upkeep();
         let clients = u32::try_from(self.client_connections()).unwrap_or(u32::MAX);
         self.exporter
             .gauge(MetricName::ClientConnections, vec![])
@@ -168,13 +161,12 @@ impl Observer {
             namespaces,
             shapes,
             heaviest,
-            turnover: registry.turnover(),
+            evicted: registry.evicted(),
         }
     }
 
     /// Keeps what there is of a second for the history.
     fn keep(&self, rows: &FreshRows, fresh: &Sums, collected: &mut Collected) {
-        let mut whole = Figures::default();
         for (namespace, sums) in rows.namespaces.iter().zip(&fresh.namespaces) {
             let Some(sums) = sums else { continue };
             let figures = sums.figures();
@@ -186,11 +178,11 @@ impl Observer {
                     collection: (*namespace.collection).into(),
                 })
             }));
-            whole.merge(&figures);
             collected.keep(&label, &figures, f64::INFINITY);
         }
-        if whole.count > 0 {
-            collected.keep(&Arc::new(Label::Whole), &whole, f64::INFINITY);
+        // What waits for something to happen, and what Seawall answers itself, would make everything else look slow and fast.
+        if fresh.working.count > 0 {
+            collected.keep(&Arc::new(Label::Whole), &fresh.working, f64::INFINITY);
         }
         let servers = self.servers.lock().clone();
         for (address, sums) in servers.iter().zip(&fresh.servers) {
@@ -235,13 +227,7 @@ impl Observer {
     }
 
     fn export_namespace(&self, namespace: &Namespace, sums: &NamespaceSums) {
-        let labels = || {
-            vec![
-                MetricLabel::new("command", namespace.command),
-                MetricLabel::new("db", namespace.db.to_string()),
-                MetricLabel::new("collection", namespace.collection.to_string()),
-            ]
-        };
+        let labels = || labels_of(namespace);
         let count = |name, more: Option<MetricLabel>, count| {
             let labels = labels().into_iter().chain(more).collect();
             self.exporter.counter(name, labels).increment(count);
@@ -269,27 +255,44 @@ impl Observer {
         for (name, sum) in seldom.into_iter().filter(|(_, sum)| *sum > 0) {
             count(name, None, sum);
         }
-        for (code, errors) in &sums.codes {
-            let label = MetricLabel::new("code", code_name(*code));
-            count(MetricName::OperationErrorsTotal, Some(label), *errors);
-        }
         let name = MetricName::OperationDurationSeconds;
         add_to_histogram(&self.exporter.histogram(name, labels()), &sums.durations);
     }
 
-    fn export_turnover(&self, turnover: Turnover) {
-        for (level, folded) in [Level::Coarse, Level::Rest].iter().zip(turnover.folded) {
+    /// Errors by code. Which codes are told apart is decided by all there have been, so it is asked of the sums.
+    fn export_codes(
+        &self,
+        namespaces: &[Namespace],
+        fresh: &[Vec<(i32, u64)>],
+        sums: &[Option<Box<NamespaceSums>>],
+    ) {
+        for ((namespace, codes), sums) in namespaces.iter().zip(fresh).zip(sums) {
+            let Some(sums) = sums else { continue };
+            for (code, errors) in codes {
+                let code = code_name(sums.told_code(*code));
+                let labels = labels_of(namespace).into_iter();
+                let labels = labels.chain([MetricLabel::new("code", code)]).collect();
+                self.exporter
+                    .counter(MetricName::OperationErrorsTotal, labels)
+                    .increment(*errors);
+            }
+        }
+    }
+
+    fn export_turnover(&self, rows: &FreshRows) {
+        for level in [Level::Coarse, Level::Rest] {
+            let of_level = rows.shapes.iter().filter(|row| row.shape.level == level);
+            let figures = of_level.map(|row| &row.sums.figures);
+            let folded: u64 = figures.map(|f| f.count + f.more_count).sum();
             if folded > 0 {
                 let labels = vec![MetricLabel::new("level", level.as_str())];
                 let name = MetricName::FingerprintFoldedTotal;
                 self.exporter.counter(name, labels).increment(folded);
             }
         }
-        if turnover.evicted > 0 {
+        if rows.evicted > 0 {
             let name = MetricName::FingerprintEvictedTotal;
-            self.exporter
-                .counter(name, vec![])
-                .increment(turnover.evicted);
+            self.exporter.counter(name, vec![]).increment(rows.evicted);
         }
     }
 
@@ -300,7 +303,7 @@ impl Observer {
 
     fn render_with(&self, collected: &Collected) -> String {
         let mut text = self.exporter.render();
-        text.push_str(&collected.exporter.render());
+        text.push_str(&collected.series.render());
         text
     }
 
@@ -332,6 +335,7 @@ impl Observer {
             let name = MetricName::OperationPhaseSeconds.as_str();
             natives.add(name, &[("phase", phase.as_str())], distribution);
         }
+        collected.series.add_natives(&mut natives);
         drop(collected);
         protobuf::encode(&text, &natives)
     }
@@ -371,7 +375,8 @@ struct FreshRows {
     shapes: Vec<FreshShape>,
     /// The heaviest shapes, in order.
     heaviest: Vec<ShapeId>,
-    turnover: Turnover,
+    /// Rows taken away from shapes.
+    evicted: u64,
 }
 
 struct FreshShape {
@@ -381,34 +386,17 @@ struct FreshShape {
     sums: ShapeSums,
 }
 
-/// The heaviest shapes are exported by name, the others as one. An operation is added to one series only, so that rates
-/// add up; a series that is no longer among them stops, and is left out after a while.
-fn export_shapes(rows: &FreshRows, collected: &mut Collected) {
-    let kept: HashSet<_> = rows.heaviest.iter().copied().collect();
-    collected.exported.retain(|id| kept.contains(id));
-    for id in rows.heaviest.iter().take(EXPORTED_SHAPES) {
-        if collected.exported.len() < EXPORTED_SHAPES {
-            collected.exported.insert(*id);
-        }
-    }
-    let counted = rows.shapes.iter().filter(|row| row.sums.figures.count > 0);
-    for FreshShape { shape, sums, .. } in counted {
-        let name = match collected.exported.contains(&shape.id) {
-            true => {
-                export_shape_info(&collected.exporter, shape);
-                shape.id.to_string()
-            }
-            false => OTHER.to_owned(),
-        };
-        let label = || vec![MetricLabel::new("shape", name.clone())];
-        let counter = collected
-            .exporter
-            .counter(MetricName::ShapeOperationsTotal, label());
-        counter.increment(sums.figures.count);
-        let name = MetricName::ShapeDurationSeconds;
-        let histogram = collected.exporter.histogram(name, label());
-        add_to_histogram(&histogram, &sums.figures.durations);
-    }
+fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {
+    vec![
+        MetricLabel::new("command", namespace.command),
+        MetricLabel::new("db", namespace.db.to_string()),
+        MetricLabel::new("collection", namespace.collection.to_string()),
+    ]
+}
+
+fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<(i32, u64)> {
+    let codes = sums.iter().flat_map(|sums| &sums.codes);
+    codes.map(|(code, errors)| (*code, *errors)).collect()
 }
 
 /// How often rows may change hands.
@@ -420,18 +408,4 @@ pub fn code_name(code: i32) -> String {
         super::sums::OTHER_CODES => OTHER.to_owned(),
         code => code.to_string(),
     }
-}
-
-fn export_shape_info(exporter: &Exporter, shape: &Shape) {
-    let end = shape
-        .text
-        .floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
-    let labels = vec![
-        MetricLabel::new("shape", shape.id.to_string()),
-        MetricLabel::new("command", shape.namespace.command),
-        MetricLabel::new("db", shape.namespace.db.to_string()),
-        MetricLabel::new("collection", shape.namespace.collection.to_string()),
-        MetricLabel::new("text", shape.text.get(..end).unwrap_or_default().to_owned()),
-    ];
-    exporter.gauge(MetricName::ShapeInfo, labels).set(1.0);
 }

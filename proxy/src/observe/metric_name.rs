@@ -77,10 +77,12 @@ pub enum MetricName {
     OperationsRetriedTotal,
     /// Errors answered, by `code`.
     OperationErrorsTotal,
-    /// Look-ups of shapes without a row, by the `level` that they count in.
+    /// Operations of shapes without a row, by the `level` that they count in.
     FingerprintFoldedTotal,
     /// Rows taken from shapes for heavier ones.
     FingerprintEvictedTotal,
+    /// Prefixes of paths below which names were found to be data.
+    FingerprintNamesLearnedTotal,
     /// How much later than asked for a task was woken, by `plane`.
     EventLoopDelaySeconds,
     /// Memory by `owner`.
@@ -110,7 +112,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -150,6 +152,7 @@ impl MetricName {
         Self::OperationErrorsTotal,
         Self::FingerprintFoldedTotal,
         Self::FingerprintEvictedTotal,
+        Self::FingerprintNamesLearnedTotal,
         Self::EventLoopDelaySeconds,
         Self::MemoryBytes,
         Self::ThreadCpuSeconds,
@@ -201,6 +204,7 @@ impl MetricName {
             Self::OperationErrorsTotal => "seawall_operation_errors_total",
             Self::FingerprintFoldedTotal => "seawall_fingerprint_folded_total",
             Self::FingerprintEvictedTotal => "seawall_fingerprint_evicted_total",
+            Self::FingerprintNamesLearnedTotal => "seawall_fingerprint_names_learned_total",
             Self::EventLoopDelaySeconds => "seawall_event_loop_delay_seconds",
             Self::MemoryBytes => "seawall_memory_bytes",
             Self::ThreadCpuSeconds => "seawall_thread_cpu_seconds",
@@ -235,6 +239,7 @@ impl MetricName {
             | Self::OperationErrorsTotal
             | Self::FingerprintFoldedTotal
             | Self::FingerprintEvictedTotal
+            | Self::FingerprintNamesLearnedTotal
             | Self::SlowLogLeftOutTotal
             | Self::HistoryDroppedTotal
             | Self::FingerprintMismatchTotal
@@ -264,6 +269,7 @@ impl MetricName {
     }
 
     /// The help text.
+    #[expect(clippy::too_many_lines, reason = "a line a metric")]
     pub fn help(self) -> &'static str {
         match self {
             Self::ClientConnections => "Clients connected now.",
@@ -320,9 +326,12 @@ impl MetricName {
             }
             Self::OperationErrorsTotal => "Errors answered, by code.",
             Self::FingerprintFoldedTotal => {
-                "Look-ups of shapes without a row of their own, by the level that they count in."
+                "Operations of shapes without a row of their own, by the level that they count in."
             }
             Self::FingerprintEvictedTotal => "Rows taken from shapes for heavier ones.",
+            Self::FingerprintNamesLearnedTotal => {
+                "Prefixes of paths below which names were found to be data."
+            }
             Self::EventLoopDelaySeconds => "How much later than asked for a task was woken.",
             Self::MemoryBytes => "Memory by owner; process is all that is resident.",
             Self::ThreadCpuSeconds => "CPU time used so far by threads of a name.",

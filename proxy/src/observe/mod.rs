@@ -11,11 +11,13 @@ mod clients;
 mod collect;
 mod exporter;
 mod metric_name;
+mod names;
 mod observation;
 mod own;
 mod protobuf;
 mod registry;
 mod servers;
+mod shape_series;
 mod sketch;
 mod slow;
 mod slow_log;
@@ -40,7 +42,7 @@ use tokio::time::Instant;
 
 use crate::{
     history::Turn,
-    shape::{self, Input, ShapeId},
+    shape::{self, Collection, Description, Fingerprint, Input, LearnedNames, NameKey, ShapeId},
 };
 
 pub use self::{
@@ -50,7 +52,7 @@ pub use self::{
     observation::{OUTCOMES, Observation, Origin, Outcome, PHASES, Phase},
     own::Memory,
     protobuf::PROTOBUF,
-    registry::{Level, Namespace, OTHER, Shape, ShapeRow},
+    registry::{Namespace, OTHER, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     storms::{Crowd, Departure, Names, Stage, Storm},
@@ -59,6 +61,7 @@ pub use self::{
 use self::{
     collect::Collected,
     exporter::Exporter,
+    names::NameTable,
     registry::Registry,
     storms::{Leaving, Storms, Totals},
     sums::{Record, Sums},
@@ -68,12 +71,14 @@ use self::{
 const MAX_SERVERS: usize = 1_000;
 
 /// What is counted, and in how many rows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// Whether shapes are counted; operations are by namespace in any case.
     pub counts_shapes: bool,
-    /// Rows of single shapes.
+    /// Rows of shapes, but for each namespace's rest.
     pub max_shapes: usize,
+    /// What fields' names are told by, if not by themselves.
+    pub name_key: Option<NameKey>,
     /// Rows of namespaces.
     pub max_namespaces: usize,
     /// Whether what each second brought is kept for the history, until it is taken.
@@ -81,21 +86,32 @@ pub struct Settings {
 }
 
 /// Places that a thread remembers; beyond, it begins anew.
-const REMEMBERED_PLACES: usize = 65_536;
+const REMEMBERED_PLACES: usize = 16_384;
 
 /// Shards: enough that threads of the data plane do not meet on one.
-const SHARDS: usize = 16;
+const SHARDS: usize = 64;
 
 /// The metrics could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("setting up metrics: {0}")]
 pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
 
+/// What a command is to statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Of a client that has logged in.
+    Operation,
+    /// Of the handshake, or of a client that is still to log in.
+    Handshake,
+}
+
 #[derive(Default)]
 struct Shard {
     places: HashMap<(ShapeId, bool), Place>,
-    /// What the registry was when these were looked up.
+    /// What the registry and the names were when these were looked up.
     generation: u64,
+    /// What has been learned of names, if anything.
+    names: Option<Arc<LearnedNames>>,
     /// Look-ups that found their place; when it comes round, the text is checked.
     hits: u16,
     sums: Sums,
@@ -106,8 +122,9 @@ pub struct Observer {
     exporter: Arc<Exporter>,
     shards: Vec<Mutex<Shard>>,
     registry: Mutex<Registry>,
-    /// Changes when rows are taken away.
+    /// Changes when rows are taken away, and when names are learned.
     generation: AtomicU64,
+    names: NameTable,
     collected: Mutex<Collected>,
     servers: Mutex<Vec<Arc<str>>>,
     settings: Settings,
@@ -135,6 +152,7 @@ impl Observer {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             registry: Mutex::new(Registry::new(settings.max_shapes, settings.max_namespaces)),
             generation: AtomicU64::new(0),
+            names: NameTable::default(),
             collected: Mutex::new(Collected::new()?),
             servers: Mutex::default(),
             settings,
@@ -148,12 +166,7 @@ impl Observer {
 
     /// Begins to observe an operation that a server will answer. `now` is when its last byte was read.
     pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
-        Observation::begin(
-            self,
-            self.place(input, self.settings.counts_shapes),
-            request_bytes,
-            now,
-        )
+        Observation::begin(self, self.place(input, Kind::Operation), request_bytes, now)
     }
 
     /// Begins to observe a command of the handshake that a server will answer: it has no shape.
@@ -163,7 +176,7 @@ impl Observer {
         request_bytes: usize,
         now: Instant,
     ) -> Observation<'_> {
-        Observation::begin(self, self.place(input, false), request_bytes, now)
+        Observation::begin(self, self.place(input, Kind::Handshake), request_bytes, now)
     }
 
     /// Counts a command that Seawall answered itself.
@@ -174,35 +187,43 @@ impl Observer {
         reply_bytes: usize,
         began: Instant,
     ) {
-        let place = self.place(input, false);
+        let place = self.place(input, Kind::Handshake);
         let mut observation = Observation::begin(self, place, request_bytes, began);
         observation.add_reply(reply_bytes, 0);
         observation.finish(Outcome::Local, Instant::now());
     }
 
-    fn place(&self, input: &Input<'_>, counts_shapes: bool) -> Place {
-        let fingerprint = shape::fingerprint(input);
-        let key = (fingerprint.shape, counts_shapes);
+    fn place(&self, input: &Input<'_>, kind: Kind) -> Place {
+        let counts_shapes = kind == Kind::Operation && self.settings.counts_shapes;
         let generation = self.generation.load(Ordering::Acquire);
-        {
-            let mut shard = self.shard().lock();
-            if shard.generation != generation || shard.places.len() >= REMEMBERED_PLACES {
-                shard.places.clear();
-                shard.generation = generation;
-            }
-            if let Some(place) = shard.places.get(&key) {
-                let place = *place;
-                shard.hits = shard.hits.wrapping_add(1);
-                let is_checked = shard.hits == 0 && counts_shapes;
+        let mut shard = self.shard().lock();
+        if shard.generation != generation || shard.places.len() >= REMEMBERED_PLACES {
+            shard.places.clear();
+            shard.generation = generation;
+            shard.names = self.names.learned();
+        }
+        let fingerprint = match kind {
+            Kind::Operation => fingerprint(input, shard.names.as_deref()),
+            Kind::Handshake => without_names(&shape::fingerprint(input)),
+        };
+        let key = (fingerprint.shape, counts_shapes);
+        if let Some(place) = shard.places.get(&key) {
+            let place = *place;
+            shard.hits = shard.hits.wrapping_add(1);
+            if shard.hits == 0 && counts_shapes {
+                let names = shard.names.clone();
                 drop(shard);
-                if is_checked {
-                    self.check_text(place, input);
-                }
-                return place;
+                self.check_text(place, input, names.as_deref());
             }
+            return place;
+        }
+        let names = shard.names.clone();
+        drop(shard);
+        if counts_shapes && self.learns_from(input) {
+            return self.place(input, kind);
         }
         let now = SystemTime::now();
-        let describe = || shape::describe(input);
+        let describe = || self.describe(input, names.as_deref());
         let mut registry = self.registry.lock();
         let place = registry.place(&fingerprint, counts_shapes, now, describe);
         drop(registry);
@@ -215,13 +236,33 @@ impl Observer {
         place
     }
 
+    /// Whether the names of a command are one too many below some prefix, so that it has another shape now.
+    fn learns_from(&self, input: &Input<'_>) -> bool {
+        let learned = self.names.meet(input);
+        if learned > 0 {
+            self.exporter
+                .counter(MetricName::FingerprintNamesLearnedTotal, vec![])
+                .increment(learned);
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        learned > 0
+    }
+
+    fn describe(&self, input: &Input<'_>, names: Option<&LearnedNames>) -> Description {
+        match (names, &self.settings.name_key) {
+            (None, None) => shape::describe(input),
+            (Some(names), key) => names.describe(input, key.as_ref()),
+            (None, key) => LearnedNames::default().describe(input, key.as_ref()),
+        }
+    }
+
     /// Two shapes of one hash would count in one row. That is next to impossible, and the check guards as well the two
     /// walks over a command, which make the hash and the text.
-    fn check_text(&self, place: Place, input: &Input<'_>) {
+    fn check_text(&self, place: Place, input: &Input<'_>, names: Option<&LearnedNames>) {
         let Some(index) = place.shape.filter(|_| place.folded.is_none()) else {
             return;
         };
-        let text = shape::describe(input).shape;
+        let text = self.describe(input, names).shape;
         let registry = self.registry.lock();
         let is_wrong = registry
             .row(index.serial)
@@ -436,5 +477,77 @@ impl Observer {
             servers.len() - 1
         });
         ServerIndex(index)
+    }
+}
+
+fn fingerprint<'a>(input: &Input<'a>, names: Option<&LearnedNames>) -> Fingerprint<'a> {
+    match names {
+        None => shape::fingerprint(input),
+        Some(names) => names.fingerprint(input),
+    }
+}
+
+/// What is counted of a command of the handshake. Anybody may connect and name databases and collections that there are
+/// none of: rows are not given to them.
+fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
+    let db = match fingerprint.db {
+        b"admin" => "admin",
+        _ => OTHER,
+    };
+    Fingerprint {
+        shape: ShapeId::of_rest(fingerprint.op, db, ""),
+        db: db.as_bytes(),
+        collection: Collection::NONE,
+        ..*fingerprint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn strangers_take_no_rows_of_the_table() {
+        let settings = Settings {
+            counts_shapes: true,
+            max_shapes: 100,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let now = Instant::now();
+        for number in 0..1_000 {
+            let body =
+                doc! {"find": format!("c{number}"), "filter": {}, "$db": format!("d{number}")};
+            let body = body.to_vec().unwrap();
+            let input = Input {
+                body: &body,
+                sequences: &[],
+            };
+            observer.local(&input, 100, 100, now);
+        }
+        let body = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"}
+            .to_vec()
+            .unwrap();
+        let input = Input {
+            body: &body,
+            sequences: &[],
+        };
+        observer.begin(&input, 100, now).finish(Outcome::Ok, now);
+        let rows = observer.namespaces();
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(name, sums)| {
+                (
+                    &*name.db,
+                    &*name.collection,
+                    sums.outcomes.iter().sum::<u64>(),
+                )
+            })
+            .collect();
+        assert_eq!(rows, [(OTHER, "", 1_000), ("shop", "orders", 1)]);
     }
 }

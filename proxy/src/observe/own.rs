@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fs, time::Duration};
 
 use metrics::Label;
 
-use super::{Observer, metric_name::MetricName};
+use super::{Observer, Place, metric_name::MetricName};
+use crate::shape::ShapeId;
 
 /// What takes memory, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,12 @@ impl Observer {
     /// What rows and their sums take, by their number and usual size.
     fn table_bytes(&self) -> usize {
         let collected = self.collected.lock();
-        self.registry.lock().bytes() + collected.bytes()
+        let remembered = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock().places.capacity());
+        let remembered = remembered.sum::<usize>() * size_of::<((ShapeId, bool), Place)>();
+        self.registry.lock().bytes() + collected.bytes() + self.names.bytes() + remembered
     }
 }
 

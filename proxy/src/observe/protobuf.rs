@@ -300,7 +300,10 @@ impl MetricFamily {
                 (text(&pair.name), text(&pair.value))
             });
             let native = natives.find(&name, labels.collect());
-            if let (Some(native), Some(histogram)) = (native, &mut metric.histogram) {
+            // A scraper refuses a histogram whose two forms differ.
+            if let (Some(native), Some(histogram)) = (native, &mut metric.histogram)
+                && histogram.sample_count == Some(native.count())
+            {
                 native.add_to(histogram);
             }
         }
@@ -308,12 +311,15 @@ impl MetricFamily {
 }
 
 impl Native {
+    fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum()
+    }
+
     /// Runs of buckets that follow each other are spans; counts are told by their differences.
     fn add_to(&self, histogram: &mut Histogram) {
         histogram.schema = Some(self.schema);
         histogram.zero_threshold = Some(0.0);
         histogram.zero_count = Some(0);
-        histogram.sample_count = Some(self.buckets.iter().map(|(_, count)| count).sum());
         let (mut expected, mut last) = (0, 0_i64);
         for (number, count) in &self.buckets {
             match histogram.positive_spans.last_mut() {

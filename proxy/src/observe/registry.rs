@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    history::Label,
+    history::{Label, Level},
     shape::{Description, Fingerprint, ShapeId},
 };
 
@@ -32,6 +32,9 @@ const FINE_PER_COARSE: u32 = 64;
 
 /// Coarse rows of a namespace.
 const COARSE_PER_NAMESPACE: u32 = 512;
+
+/// Of all rows at most one in so many is coarse: they are never taken away.
+const COARSE_SHARE: usize = 4;
 
 /// New shapes of a namespace that get a row in one second.
 const ADMITTED_PER_SECOND: u32 = 20;
@@ -57,28 +60,6 @@ pub struct Namespace {
     pub db: Arc<str>,
     /// The collection; empty for commands without one.
     pub collection: Arc<str>,
-}
-
-/// What a row stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// One shape.
-    Fine,
-    /// The shapes of one coarse shape that have no row of their own.
-    Coarse,
-    /// All other shapes of a namespace.
-    Rest,
-}
-
-impl Level {
-    /// The name in the API and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fine => "fine",
-            Self::Coarse => "coarse",
-            Self::Rest => "rest",
-        }
-    }
 }
 
 /// A kind of operation.
@@ -111,6 +92,8 @@ struct Row {
     row: ShapeRow,
     label: Arc<Label>,
     coarse: ShapeId,
+    /// The text of its coarse shape, if that is another.
+    coarse_text: Option<Arc<str>>,
     /// Seconds that it cost, the older the less.
     weight: f64,
 }
@@ -130,27 +113,20 @@ pub(super) struct Registry {
     rows: BTreeMap<u32, Row>,
     by_id: HashMap<ShapeId, u32>,
     next_serial: u32,
-    /// Fine rows, all of them and under each coarse shape.
     fine_rows: usize,
+    coarse_rows: usize,
+    /// Fine rows under each coarse shape, and places kept for some.
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
     /// Shapes for which a place is kept, each with its coarse shape, and for how many seconds still.
     promoted: HashMap<ShapeId, (ShapeId, u32)>,
-    folded: [u64; 2],
     evicted: u64,
-}
-
-/// What the rules did, since the last look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Turnover {
-    /// Operations' look-ups that found room one level up only: in a coarse row, in a namespace's rest.
-    pub(super) folded: [u64; 2],
-    /// Rows taken away from shapes.
-    pub(super) evicted: u64,
+    /// Rows were taken away since the threads were told.
+    is_stale: bool,
 }
 
 impl Registry {
-    /// At most so many rows of single shapes and of namespaces; what stands for several comes on top.
+    /// At most so many rows of shapes and of namespaces; each namespace's rest comes on top.
     pub(super) fn new(max_shapes: usize, max_namespaces: usize) -> Self {
         Self {
             max_shapes,
@@ -161,11 +137,12 @@ impl Registry {
             by_id: HashMap::new(),
             next_serial: 0,
             fine_rows: 0,
+            coarse_rows: 0,
             siblings: HashMap::new(),
             sketch: Sketch::default(),
             promoted: HashMap::new(),
-            folded: [0; 2],
             evicted: 0,
+            is_stale: false,
         }
     }
 
@@ -190,6 +167,7 @@ impl Registry {
             place.shape = Some(ShapeIndex {
                 namespace: place.namespace,
                 serial,
+                coarse: fingerprint.coarse,
             });
             let is_its_own = self.by_id.get(&fingerprint.shape) == Some(&serial);
             place.folded = (!is_its_own).then_some(fingerprint.coarse);
@@ -240,32 +218,54 @@ impl Registry {
             return *serial;
         }
         let is_promoted = self.promoted.remove(&id).is_some();
-        if is_promoted || self.has_room(coarse, namespace) {
+        if is_promoted || self.admits(coarse, namespace) {
+            if !is_promoted {
+                *self.siblings.entry(coarse).or_default() += 1;
+            }
             self.fine_rows += 1;
-            *self.siblings.entry(coarse).or_default() += 1;
             self.sketch.forget(id);
             if let Some((_, row)) = self.namespaces.get_mut(namespace) {
                 row.admitted += 1;
             }
-            let text = describe().shape;
-            return self.add_row(id, coarse, Level::Fine, namespace, &text, now);
+            let Description {
+                shape,
+                coarse: of_coarse,
+                ..
+            } = describe();
+            let serial = self.add_row(id, coarse, Level::Fine, namespace, &shape, now);
+            if coarse != id
+                && let Some(row) = self.rows.get_mut(&serial)
+            {
+                row.coarse_text = Some(of_coarse.into());
+            }
+            return serial;
         }
         self.fold(coarse, namespace, now, describe)
     }
 
-    fn has_room(&self, coarse: ShapeId, namespace: usize) -> bool {
-        let siblings = self.siblings_of(coarse);
+    fn admits(&self, coarse: ShapeId, namespace: usize) -> bool {
         let admitted = self.namespaces.get(namespace).map(|(_, row)| row.admitted);
-        self.fine_rows + self.promoted.len() < self.max_shapes
-            && siblings < FINE_PER_COARSE
+        self.has_room()
+            && self.siblings_of(coarse) < FINE_PER_COARSE
             && admitted.is_some_and(|admitted| admitted < ADMITTED_PER_SECOND)
+    }
+
+    fn has_room(&self) -> bool {
+        self.fine_rows + self.promoted.len() + self.coarse_rows < self.max_shapes
     }
 
     /// Shapes under a coarse one that have a row, or a place kept.
     fn siblings_of(&self, coarse: ShapeId) -> u32 {
-        let promoted = self.promoted.values().filter(|(of, _)| *of == coarse);
-        let promoted = u32::try_from(promoted.count()).unwrap_or(u32::MAX);
-        self.siblings.get(&coarse).copied().unwrap_or(0) + promoted
+        self.siblings.get(&coarse).copied().unwrap_or(0)
+    }
+
+    fn lose_sibling(&mut self, coarse: ShapeId) {
+        if let Some(siblings) = self.siblings.get_mut(&coarse) {
+            *siblings -= 1;
+            if *siblings == 0 {
+                self.siblings.remove(&coarse);
+            }
+        }
     }
 
     /// The row one level up, or two.
@@ -276,23 +276,46 @@ impl Registry {
         now: SystemTime,
         describe: impl Fn() -> Description,
     ) -> u32 {
-        let [in_coarse, in_rest] = &mut self.folded;
-        let id = coarse.of_coarse_row();
-        if let Some(serial) = self.by_id.get(&id) {
-            *in_coarse += 1;
+        if let Some(serial) = self.by_id.get(&coarse.of_coarse_row()) {
             return *serial;
         }
-        if let Some((_, row)) = self.namespaces.get_mut(namespace)
-            && row.coarse_rows < COARSE_PER_NAMESPACE
-            && self.rows.len() - self.fine_rows < self.max_shapes
-        {
-            *in_coarse += 1;
-            row.coarse_rows += 1;
-            let text = describe().coarse;
-            return self.add_row(id, coarse, Level::Coarse, namespace, &text, now);
+        if !self.may_be_coarse(namespace) {
+            return self.rest(namespace, now);
         }
-        *in_rest += 1;
-        self.rest(namespace, now)
+        let serial = self.add_coarse(coarse, namespace, &describe().coarse, now);
+        // A row that is taken away may leave a coarse one too.
+        while self.is_over()
+            && let Some((_, lightest)) = self.lightest().last()
+        {
+            self.evict(*lightest, now);
+        }
+        serial
+    }
+
+    fn is_over(&self) -> bool {
+        self.fine_rows + self.promoted.len() + self.coarse_rows > self.max_shapes
+    }
+
+    /// Whether a namespace may have one more coarse row.
+    fn may_be_coarse(&self, namespace: usize) -> bool {
+        let rows = self.namespaces.get(namespace);
+        rows.is_some_and(|(_, row)| row.coarse_rows < COARSE_PER_NAMESPACE)
+            && self.coarse_rows < self.max_shapes / COARSE_SHARE
+    }
+
+    fn add_coarse(
+        &mut self,
+        coarse: ShapeId,
+        namespace: usize,
+        text: &str,
+        now: SystemTime,
+    ) -> u32 {
+        self.coarse_rows += 1;
+        if let Some((_, row)) = self.namespaces.get_mut(namespace) {
+            row.coarse_rows += 1;
+        }
+        let id = coarse.of_coarse_row();
+        self.add_row(id, coarse, Level::Coarse, namespace, text, now)
     }
 
     /// The row of a namespace's other shapes.
@@ -328,6 +351,7 @@ impl Registry {
             level,
         };
         let label = Arc::new(Label::Shape {
+            level,
             id: id.to_string().into(),
             command: namespace.command.into(),
             db: (*namespace.db).into(),
@@ -346,6 +370,7 @@ impl Registry {
             row,
             label,
             coarse,
+            coarse_text: None,
             weight: 0.0,
         };
         self.rows.insert(serial, row);
@@ -353,8 +378,8 @@ impl Registry {
         serial
     }
 
-    /// Adds what threads gathered. Sums of rows that are no more go to the rest of their namespace. Returns the sums by
-    /// row, as they were added.
+    /// Adds what threads gathered. Sums of rows that are no more go one level up. Returns the sums by row, as they were
+    /// added.
     pub(super) fn add(
         &mut self,
         fresh: HashMap<ShapeIndex, ShapeSums>,
@@ -364,7 +389,7 @@ impl Registry {
         for (index, sums) in fresh {
             let serial = match self.rows.contains_key(&index.serial) {
                 true => index.serial,
-                false => self.rest(index.namespace.0, now),
+                false => self.above(index.coarse, index.namespace.0, now),
             };
             let Some(row) = self.rows.get_mut(&serial) else {
                 continue;
@@ -392,12 +417,17 @@ impl Registry {
         for (_, row) in &mut self.namespaces {
             row.admitted = 0;
         }
-        self.promoted.retain(|_, (_, seconds)| {
-            *seconds = seconds.saturating_sub(1);
-            *seconds > 0
-        });
+        self.promoted
+            .values_mut()
+            .for_each(|(_, seconds)| *seconds = seconds.saturating_sub(1));
+        let given_up = self.promoted.extract_if(|_, (_, seconds)| *seconds == 0);
+        let given_up: Vec<_> = given_up.map(|(_, (coarse, _))| coarse).collect();
+        given_up
+            .into_iter()
+            .for_each(|coarse| self.lose_sibling(coarse));
         self.watch(folded);
-        self.promote(now)
+        let has_changed = self.promote(now);
+        std::mem::take(&mut self.is_stale) || has_changed
     }
 
     /// Takes in what folded shapes cost.
@@ -432,17 +462,17 @@ impl Registry {
                 } else {
                     continue;
                 }
-            } else if self.fine_rows + self.promoted.len() >= self.max_shapes {
-                match lightest.last() {
-                    Some((weight, serial)) if candidate.least > *weight => {
-                        self.evict(*serial, now);
-                        lightest.pop();
-                    }
-                    Some(_) | None => break,
+            }
+            // A row that is taken away may leave a coarse one.
+            while !self.has_room() {
+                match lightest.pop() {
+                    Some((weight, serial)) if candidate.least > weight => self.evict(serial, now),
+                    Some(_) | None => return changed,
                 }
             }
             let kept = (candidate.coarse, PROMOTION_LIFE);
             self.promoted.insert(candidate.id, kept);
+            *self.siblings.entry(candidate.coarse).or_default() += 1;
             changed = true;
         }
         changed
@@ -470,38 +500,46 @@ impl Registry {
 
     /// Takes a shape's row away; its sums go one level up.
     fn evict(&mut self, serial: u32, now: SystemTime) {
-        let Some(Row { row, coarse, .. }) = self.rows.remove(&serial) else {
+        let Some(Row {
+            row,
+            coarse,
+            coarse_text,
+            ..
+        }) = self.rows.remove(&serial)
+        else {
             return;
         };
         self.by_id.remove(&row.shape.id);
         self.fine_rows -= 1;
         self.evicted += 1;
-        if let Some(siblings) = self.siblings.get_mut(&coarse) {
-            *siblings -= 1;
-            if *siblings == 0 {
-                self.siblings.remove(&coarse);
-            }
-        }
-        let up = match self.by_id.get(&coarse.of_coarse_row()) {
-            Some(serial) => Some(*serial),
-            None => self
-                .namespace_rows
-                .get(&row.shape.namespace)
-                .copied()
-                .map(|namespace| self.rest(namespace, now)),
+        self.is_stale = true;
+        self.lose_sibling(coarse);
+        let Some(namespace) = self.namespace_rows.get(&row.shape.namespace).copied() else {
+            return;
         };
-        if let Some(up) = up.and_then(|serial| self.rows.get_mut(&serial)) {
+        let has_coarse = self.by_id.contains_key(&coarse.of_coarse_row());
+        if let Some(text) = coarse_text.filter(|_| !has_coarse && self.may_be_coarse(namespace)) {
+            self.add_coarse(coarse, namespace, &text, now);
+        }
+        let up = self.above(coarse, namespace, now);
+        if let Some(up) = self.rows.get_mut(&up) {
             up.row.sums.merge(&row.sums);
             up.row.last_seen = up.row.last_seen.max(row.last_seen);
+            up.row.first_seen = up.row.first_seen.min(row.first_seen);
         }
     }
 
-    /// What happened since the last call.
-    pub(super) fn turnover(&mut self) -> Turnover {
-        Turnover {
-            folded: std::mem::take(&mut self.folded),
-            evicted: std::mem::take(&mut self.evicted),
+    /// The row one level up, or the namespace's rest if there is none.
+    fn above(&mut self, coarse: ShapeId, namespace: usize, now: SystemTime) -> u32 {
+        match self.by_id.get(&coarse.of_coarse_row()) {
+            Some(serial) => *serial,
+            None => self.rest(namespace, now),
         }
+    }
+
+    /// Rows taken away from shapes since the last call.
+    pub(super) fn evicted(&mut self) -> u64 {
+        std::mem::take(&mut self.evicted)
     }
 
     /// What rows take, roughly: their texts twice, since a series has them too, and their sums.
@@ -541,209 +579,4 @@ impl Registry {
 }
 
 #[cfg(test)]
-mod tests {
-    use bson::doc;
-
-    use super::*;
-    use crate::shape::{self, Input};
-
-    /// A find on one of many fields, with one of many projections: those make fine shapes of a coarse one.
-    fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
-        let projection = doc! { format!("p{}", name(projected)): 1 };
-        let command = doc! {
-            "find": collection, "filter": { format!("f{}", name(field)): 1 }, "projection": projection, "$db": "shop",
-        };
-        command.to_vec().unwrap()
-    }
-
-    /// A name that is not taken for a dynamic one.
-    fn name(number: usize) -> String {
-        number
-            .to_string()
-            .bytes()
-            .map(|b| char::from(b + 49))
-            .collect()
-    }
-
-    struct Table {
-        registry: Registry,
-        fresh: HashMap<ShapeIndex, ShapeSums>,
-        folded: HashMap<ShapeId, Folded>,
-        recorded: u64,
-    }
-
-    impl Table {
-        fn new(max_shapes: usize) -> Self {
-            Self {
-                registry: Registry::new(max_shapes, 10),
-                fresh: HashMap::new(),
-                folded: HashMap::new(),
-                recorded: 0,
-            }
-        }
-
-        fn place(&mut self, command: &[u8]) -> Place {
-            let input = Input {
-                body: command,
-                sequences: &[],
-            };
-            let fingerprint = shape::fingerprint(&input);
-            let describe = || shape::describe(&input);
-            let now = SystemTime::UNIX_EPOCH;
-            self.registry.place(&fingerprint, true, now, describe)
-        }
-
-        fn record(&mut self, place: Place, time: Duration) {
-            let sums = self.fresh.entry(place.shape.unwrap()).or_default();
-            sums.figures.count += 1;
-            sums.figures.durations.record(time);
-            self.recorded += 1;
-            if let Some(coarse) = place.folded {
-                let none = Duration::ZERO;
-                self.folded
-                    .entry(place.id)
-                    .or_insert(Folded { coarse, time: none })
-                    .time += time;
-            }
-        }
-
-        fn run(&mut self, command: &[u8], time: Duration) {
-            let place = self.place(command);
-            self.record(place, time);
-        }
-
-        fn second(&mut self) {
-            let now = SystemTime::UNIX_EPOCH;
-            self.registry.add(std::mem::take(&mut self.fresh), now);
-            let folded = std::mem::take(&mut self.folded);
-            self.registry.turn_over(folded, Duration::from_secs(1), now);
-        }
-
-        fn counts(&self, level: Level) -> Vec<u64> {
-            let rows = self.registry.rows();
-            let of_level = rows.filter(|row| row.shape.level == level);
-            of_level.map(|row| row.sums.figures.count).collect()
-        }
-
-        fn check_sums(&self) {
-            let rows = self.registry.rows();
-            let all: u64 = rows.map(|row| row.sums.figures.count).sum();
-            assert_eq!(all, self.recorded);
-        }
-    }
-
-    const MS: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn no_more_than_twenty_new_shapes_of_a_namespace_get_rows_in_a_second() {
-        let mut table = Table::new(1_000);
-        for _ in 0..3 {
-            (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
-            table.second();
-        }
-        // Those that came again have rows of their own from then on.
-        table.check_sums();
-        (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
-        table.second();
-        assert_eq!(table.counts(Level::Fine).len(), 50);
-        table.check_sums();
-    }
-
-    #[test]
-    fn what_comes_once_gets_no_row_beyond_the_twenty() {
-        let mut table = Table::new(1_000);
-        for second in 0..10 {
-            (0..100).for_each(|n| table.run(&find("orders", second * 100 + n, 0), MS));
-            table.second();
-        }
-        assert_eq!(table.counts(Level::Fine).len(), 200);
-        assert_eq!(table.registry.turnover().folded, [512, 288]);
-        table.check_sums();
-    }
-
-    #[test]
-    fn a_coarse_shape_has_64_fine_ones_and_a_row_for_the_others() {
-        let mut table = Table::new(1_000);
-        for projected in 0..100 {
-            table.run(&find("orders", 1, projected), MS);
-            if projected % 16 == 15 {
-                table.second();
-            }
-        }
-        table.second();
-        assert_eq!(table.counts(Level::Fine).len(), 64);
-        assert_eq!(table.counts(Level::Coarse), [36]);
-        table.check_sums();
-    }
-
-    #[test]
-    fn the_heaviest_have_rows_however_late_they_come() {
-        let mut table = Table::new(10);
-        for field in 0..10 {
-            table.run(&find("orders", field, 0), MS * 10);
-        }
-        table.second();
-        // Shape 100 is heavier than all of those, 101 lighter; a row under way when it is taken away still counts.
-        let under_way = table.place(&find("orders", 3, 0));
-        for _ in 0..3 {
-            table.run(&find("orders", 100, 0), MS * 100);
-            table.run(&find("orders", 101, 0), MS);
-            table.second();
-        }
-        table.record(under_way, MS);
-        table.run(&find("orders", 100, 0), MS * 100);
-        table.run(&find("orders", 3, 0), MS);
-        table.second();
-        let has_row = |field| {
-            let command = find("orders", field, 0);
-            let input = Input {
-                body: &command,
-                sequences: &[],
-            };
-            table
-                .registry
-                .by_id
-                .contains_key(&shape::fingerprint(&input).shape)
-        };
-        assert!(has_row(100) && !has_row(101));
-        assert_eq!(table.registry.fine_rows, 10);
-        assert_eq!(table.registry.turnover().evicted, 1);
-        table.check_sums();
-    }
-
-    #[test]
-    fn under_one_coarse_shape_too_the_heaviest_have_rows() {
-        let mut table = Table::new(1_000);
-        for projected in 0..64 {
-            table.run(&find("orders", 1, projected), MS);
-            if projected % 16 == 15 {
-                table.second();
-            }
-        }
-        for _ in 0..3 {
-            table.run(&find("orders", 1, 90), MS * 50);
-            table.second();
-        }
-        table.run(&find("orders", 1, 90), MS * 50);
-        table.second();
-        assert_eq!(table.counts(Level::Fine).len(), 64);
-        let slow = table.registry.rows();
-        let slow = slow.filter(|row| row.sums.figures.durations.max() == MS * 50);
-        let levels: Vec<_> = slow.map(|row| row.shape.level).collect();
-        assert_eq!(levels, [Level::Coarse, Level::Fine]);
-        table.check_sums();
-    }
-
-    #[test]
-    fn namespaces_beyond_the_bound_count_with_their_commands_others() {
-        let mut table = Table::new(1_000);
-        for n in 0..30 {
-            table.run(&find(&format!("c{}", name(n)), 1, 0), MS);
-        }
-        table.second();
-        let names: Vec<_> = table.registry.namespaces().cloned().collect();
-        assert_eq!(names.len(), 11);
-        assert_eq!(&*names[10].collection, OTHER);
-        table.check_sums();
-    }
-}
+mod tests;

@@ -32,6 +32,8 @@ pub struct ServerIndex(pub(super) usize);
 pub struct ShapeIndex {
     pub(super) namespace: NamespaceIndex,
     pub(super) serial: u32,
+    /// Where it counts if the row has been taken away.
+    pub(super) coarse: ShapeId,
 }
 
 /// Where an operation counts.
@@ -112,6 +114,8 @@ pub struct NamespaceSums {
 pub struct ShapeSums {
     /// Its operations, and the `getMore`s of their cursors.
     pub figures: Figures,
+    /// How these ended.
+    pub outcomes: [u64; OUTCOMES],
     /// Operations whose request was forwarded as it came.
     pub streamed: u64,
     /// The time of `getMore`s that waited for something to happen.
@@ -274,6 +278,14 @@ impl NamespaceSums {
         *self.codes.entry(code).or_default() += count;
     }
 
+    /// What a code is counted under here, once it has been added.
+    pub(super) fn told_code(&self, code: i32) -> i32 {
+        match self.codes.contains_key(&code) {
+            true => code,
+            false => OTHER_CODES,
+        }
+    }
+
     pub(super) fn merge(&mut self, other: &Self) {
         let pairs = self.outcomes.iter_mut().zip(other.outcomes);
         pairs.for_each(|(mine, theirs)| *mine += theirs);
@@ -309,13 +321,27 @@ impl NamespaceSums {
 }
 
 impl ShapeSums {
+    fn add_outcome(&mut self, outcome: Outcome) {
+        if let Some(count) = self.outcomes.get_mut(outcome.index()) {
+            *count += 1;
+        }
+    }
+
     fn add(&mut self, record: &Record, total: Duration) {
+        self.add_outcome(record.outcome);
         add_figures(&mut self.figures, record, total);
         self.streamed += u64::from(record.is_streamed);
     }
 
+    /// A `getMore` is part of the operation that opened its cursor: what it brings and how it fails count with that, its time
+    /// by itself, since the client asked for it in its own time.
     fn add_more(&mut self, record: &Record, total: Duration) {
+        self.add_outcome(record.outcome);
         self.figures.more_count += 1;
+        self.figures.errors += u64::from(record.outcome.is_failure());
+        self.figures.request_bytes += record.request_bytes;
+        self.figures.reply_bytes += record.reply_bytes;
+        self.figures.documents += record.documents;
         self.more_documents += record.documents;
         match record.is_awaiting {
             true => self.awaited_time += total,
@@ -328,6 +354,8 @@ impl ShapeSums {
 
     pub(super) fn merge(&mut self, other: &Self) {
         self.figures.merge(&other.figures);
+        let pairs = self.outcomes.iter_mut().zip(other.outcomes);
+        pairs.for_each(|(mine, theirs)| *mine += theirs);
         self.streamed += other.streamed;
         self.awaited_time += other.awaited_time;
         self.more_documents += other.more_documents;

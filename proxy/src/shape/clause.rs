@@ -109,7 +109,7 @@ impl<'a> Slots<'a> {
     }
 }
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// The clauses of a statement at `depth`.
     pub(super) fn statement(
         &mut self,

@@ -17,7 +17,7 @@ pub(super) struct Shaped<'a, F> {
     pub(super) shape: Node<F>,
 }
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// A whole command. Its database is `db` if it names none itself.
     pub(super) fn command<'a>(
         &mut self,
@@ -76,6 +76,7 @@ impl<F: Form> Walk<F> {
             Kind::OnCollection => shaped(named_collection(first), empty()),
             Kind::GetMore => shaped(collection_field(body), empty()),
             Kind::Aggregate => {
+                self.enter(db, aggregated_collection(first));
                 let shape = self.clauses(table, &slots, sequences, depth);
                 let aggregate = shaped(aggregated_collection(first), shape);
                 let is_explained = body.value_of(b"explain").is_some_and(|value| value.truth());
@@ -93,6 +94,7 @@ impl<F: Form> Walk<F> {
             | Kind::Delete
             | Kind::FindAndModify
             | Kind::CreateIndexes => {
+                self.enter(db, named_collection(first));
                 let shape = self.clauses(table, &slots, sequences, depth);
                 shaped(named_collection(first), shape)
             }
@@ -135,6 +137,11 @@ impl<F: Form> Walk<F> {
             sequences,
         };
         let only = namespaces.only();
+        let (db, collection) = match only {
+            Some(namespace) => split_namespace(namespace),
+            None => (db, Collection::new(b"$cmd.bulkWrite")),
+        };
+        self.enter(db, collection);
         let mut shape = Ordered::new();
         let ops = body.value_of(b"ops");
         if let Some(ops) = Statements::find("ops", ops.as_ref(), sequences) {
@@ -143,10 +150,6 @@ impl<F: Form> Walk<F> {
             });
             shape.entry(&F::word(word!("ops")), &ops);
         }
-        let (db, collection) = match only {
-            Some(namespace) => split_namespace(namespace),
-            None => (db, Collection::new(b"$cmd.bulkWrite")),
-        };
         Shaped {
             op: word!("bulkWrite"),
             db,

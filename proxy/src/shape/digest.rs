@@ -30,6 +30,11 @@ impl Digest {
         Self(hash_bytes(bytes))
     }
 
+    /// What was a digest's number.
+    pub(super) const fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+
     /// Unquoted text. A path is hashed by its components, so that a name's components can be hashed
     /// as they are found.
     pub(super) const fn of_text(text: &[u8]) -> Self {

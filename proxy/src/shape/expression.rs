@@ -2,17 +2,16 @@
 
 use super::bson::{Array, Document, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
-use super::name::Name;
-use super::walk::{MAX_DEPTH, Walk, meta, operator_or_path, plain_value};
+use super::walk::{MAX_DEPTH, Walk, meta, plain_value};
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// An expression at `depth`.
     pub(super) fn expression(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
         match *value {
-            Value::String(string) => expression_string(string),
+            Value::String(string) => self.expression_string(string),
             Value::Document(document) => self.expression_document(document, depth),
             Value::Array(array) => self.expression_array(array, depth),
             _ => Node::value(),
@@ -23,18 +22,31 @@ impl<F: Form> Walk<F> {
         match document.first().map(|first| first.name) {
             Some(b"$literal" | b"$const") => Node::value(),
             Some([b'$', ..]) => {
-                self.set_of(document, operator_or_path, |walk, field| match field.name {
-                    b"$function" | b"$accumulator" => Node::value(),
-                    b"$meta" => Node::same(meta(&field.value)),
-                    _ => walk.expression(&field.value, depth + 1),
-                })
+                self.set_of(
+                    document,
+                    Self::operator_or_path,
+                    |walk, field| match field.name {
+                        b"$function" | b"$accumulator" => Node::value(),
+                        b"$meta" => Node::same(meta(&field.value)),
+                        _ => walk.expression(&field.value, depth + 1),
+                    },
+                )
             }
-            _ => self.set_of(document, path, |walk, field| {
+            _ => self.set_of(document, Self::path, |walk, field| {
                 match (field.name, &field.value) {
                     (b"sortBy", &Value::Document(keys)) => walk.keys(keys),
                     _ => walk.expression(&field.value, depth + 1),
                 }
             }),
+        }
+    }
+
+    /// A string: a field's path or a variable if it begins with `$`, else a constant.
+    fn expression_string(&self, string: &[u8]) -> Node<F> {
+        match string {
+            [b'$', b'$', _, ..] => Node::same(self.expression_path(string, 2)),
+            [b'$', _, ..] => Node::same(self.expression_path(string, 1)),
+            _ => Node::value(),
         }
     }
 
@@ -58,7 +70,7 @@ impl<F: Form> Walk<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
-        self.set_of(projection, path, |walk, field| {
+        self.set_of(projection, Self::path, |walk, field| {
             walk.projected(&field.value, depth + 1)
         })
     }
@@ -94,17 +106,4 @@ impl<F: Form> Walk<F> {
         operators.entry(&F::leaf(first.name), &argument);
         operators.close(Bracket::Document)
     }
-}
-
-/// A string: a field's path or a variable if it begins with `$`, else a constant.
-fn expression_string<F: Form>(string: &[u8]) -> Node<F> {
-    match string {
-        [b'$', b'$', _, ..] => Node::name(Name::expression_path(string, 2)),
-        [b'$', _, ..] => Node::name(Name::expression_path(string, 1)),
-        _ => Node::value(),
-    }
-}
-
-fn path<F: Form>(name: &[u8]) -> F {
-    F::name(Name::path(name))
 }

@@ -2,10 +2,9 @@
 
 use super::bson::{Array, Document, Field, Regex, Value};
 use super::form::{Bracket, Conjuncts, Form, Node, Role, Set, word};
-use super::name::Name;
-use super::walk::{MAX_DEPTH, Walk, filter_value, operator, operator_or_path};
+use super::walk::{MAX_DEPTH, Walk, filter_value, operator};
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// A filter at `depth`.
     pub(super) fn filter(&mut self, filter: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
@@ -39,7 +38,7 @@ impl<F: Form> Walk<F> {
             let mut fields = operators.fields();
             while let Some(field) = &self.look(&mut fields) {
                 if let Some((_, argument)) = self.operator_argument(field, operators, depth) {
-                    set.entry(&operator_or_path(field.name), &argument);
+                    set.entry(&self.operator_or_path(field.name), &argument);
                 }
             }
         })
@@ -89,7 +88,7 @@ impl<F: Form> Walk<F> {
     }
 
     fn gather_path(&mut self, field: &Field<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
-        let path = F::name(Name::path(field.name));
+        let path = self.path(field.name);
         let operators = match &field.value {
             &Value::Regex(regex) => {
                 return conjuncts.add(Role::Regex, &path, &regex_form(regex));
@@ -104,7 +103,7 @@ impl<F: Form> Walk<F> {
         while let Some(field) = &self.look(&mut fields) {
             match self.operator_argument(field, operators, depth + 1) {
                 Some((Role::Operator, argument)) => {
-                    let form = Node::entry(&operator_or_path(field.name), &argument);
+                    let form = Node::entry(&self.operator_or_path(field.name), &argument);
                     conjuncts.add(Role::Operator, &path, &form);
                 }
                 Some((role, argument)) => conjuncts.add(role, &path, &argument),

@@ -62,7 +62,7 @@ pub struct Query<'a> {
     pub return_fields_selector: &'a [u8],
 }
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// The command that a message of an old opcode stands for.
     pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> Shaped<'a, F> {
         let shaped = match *message {
@@ -115,6 +115,7 @@ impl<F: Form> Walk<F> {
         if collection.as_bytes() == b"$cmd" {
             return self.command(unwrapped_command(query), &[], db);
         }
+        self.enter(db, collection);
         let mut slots = Slots::new();
         let mut put = |name, value| slots.put_value(&FIND, name, value);
         let mut is_explained = false;

@@ -33,6 +33,8 @@ mod digest;
 mod expression;
 mod filter;
 mod form;
+mod hidden;
+mod learned;
 mod legacy;
 mod name;
 mod pipeline;
@@ -53,6 +55,8 @@ use self::walk::Walk;
 
 pub use self::clause::MAX_STATEMENTS;
 pub use self::command_name::canonical_name;
+pub use self::hidden::NameKey;
+pub use self::learned::{ChildName, LearnedNames, Prefix};
 pub use self::legacy::{Legacy, Query};
 
 /// One command of OP_MSG.
@@ -94,7 +98,7 @@ pub struct Collection<'a>(&'a [u8]);
 
 impl<'a> Collection<'a> {
     /// For commands that take no collection.
-    const NONE: Self = Self(b"");
+    pub const NONE: Self = Self(b"");
 
     fn new(name: &'a [u8]) -> Self {
         Self(name)

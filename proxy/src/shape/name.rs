@@ -4,6 +4,9 @@
 //! A name is normalised one component at a time into a small buffer, and handed on component by
 //! component; a name as a whole is never copied here.
 
+use super::hidden::NameKey;
+use super::learned::Names;
+
 /// A name on its way into a shape.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Name<'a> {
@@ -12,6 +15,8 @@ pub(super) struct Name<'a> {
     /// path.
     sigils: usize,
     rule: Rule,
+    /// What has been learned of names, if anything.
+    known: Option<&'a Names<'a>>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -25,20 +30,21 @@ enum Rule {
 impl<'a> Name<'a> {
     /// A path, a field's name, a variable's name.
     #[inline]
-    pub(super) fn path(bytes: &'a [u8]) -> Self {
-        Self {
-            bytes,
-            sigils: 0,
-            rule: Rule::Normalised,
-        }
+    pub(super) fn path(bytes: &'a [u8], known: Option<&'a Names<'a>>) -> Self {
+        Self::expression_path(bytes, 0, known)
     }
 
     /// A path in an expression, with the one or two `$` before it.
-    pub(super) fn expression_path(bytes: &'a [u8], sigils: usize) -> Self {
+    pub(super) fn expression_path(
+        bytes: &'a [u8],
+        sigils: usize,
+        known: Option<&'a Names<'a>>,
+    ) -> Self {
         Self {
             bytes,
             sigils,
             rule: Rule::Normalised,
+            known,
         }
     }
 
@@ -48,6 +54,7 @@ impl<'a> Name<'a> {
             bytes,
             sigils: 0,
             rule: Rule::Verbatim,
+            known: None,
         }
     }
 
@@ -65,26 +72,46 @@ impl<'a> Name<'a> {
         let mut is_quoted = self.bytes.is_empty();
         let mut sigils = self.sigils;
         let mut rest = Some(self.bytes);
+        let mut prefix = None;
         while let Some(name) = rest {
             let length = name.iter().take_while(|&&byte| byte != b'.').count();
             let (component, after) = name.split_at_checked(length).unwrap_or_default();
             rest = after.split_first().map(|(_, after)| after);
             let (own_sigils, data) = component.split_at_checked(sigils).unwrap_or_default();
+            let is_learned = self
+                .known
+                .zip(prefix)
+                .is_some_and(|(known, prefix)| known.is_data(prefix, data));
             let dynamic = match self.rule {
                 Rule::Verbatim => 0,
+                Rule::Normalised if is_learned => u64::MAX,
                 Rule::Normalised => dynamic_bytes(data),
             };
             if dynamic == 0 {
                 is_quoted |= component.iter().any(|&byte| class_of(byte) == ODD);
                 each(component, rest.is_none());
+                prefix = self.known.map(|known| known.below(prefix, data));
             } else {
                 let normal = Normal::new(own_sigils, data, dynamic);
                 is_quoted |= normal.is_odd;
-                each(normal.as_bytes(), rest.is_none());
+                let printed = normal.as_bytes();
+                each(printed, rest.is_none());
+                let printed = printed.get(own_sigils.len()..).unwrap_or_default();
+                prefix = self.known.map(|known| known.below(prefix, printed));
             }
             sigils = 0;
         }
         is_quoted
+    }
+
+    /// What a component of it is hidden with, if it is: names of collections and indexes are not.
+    pub(super) fn key(&self) -> Option<&'a NameKey> {
+        self.known.and_then(Names::key)
+    }
+
+    /// How many `$` stand before it.
+    pub(super) fn sigils(&self) -> usize {
+        self.sigils
     }
 
     /// How many pairs of brackets enclose the printed name, if it is not quoted.

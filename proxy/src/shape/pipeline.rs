@@ -3,7 +3,7 @@
 use super::bson::{Array, Document, Field, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::name::Name;
-use super::walk::{MAX_DEPTH, Walk, operator_or_path, plain_value};
+use super::walk::{MAX_DEPTH, Walk, plain_value};
 
 /// What a stage's argument is.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -53,7 +53,7 @@ enum Argument {
     WhenNotMatched,
 }
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// A pipeline at `depth`.
     pub(super) fn pipeline(&mut self, pipeline: Array<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
@@ -93,7 +93,7 @@ impl<F: Form> Walk<F> {
             argument
         };
         let mut document = Ordered::new();
-        document.entry(&operator_or_path(field.name), &argument);
+        document.entry(&self.operator_or_path(field.name), &argument);
         document.close(Bracket::Document)
     }
 
@@ -106,19 +106,21 @@ impl<F: Form> Walk<F> {
             (Stage::Match, _) => self.filter_or_value(value, depth),
             (Stage::Sort, _) => self.keys_or_value(value),
             (Stage::Project, &Value::Document(document)) => self.projection(document, depth),
-            (Stage::Facet, &Value::Document(facets)) => self.set_of(facets, path, |walk, field| {
-                walk.pipeline_or_value(&field.value, depth + 1)
-            }),
+            (Stage::Facet, &Value::Document(facets)) => {
+                self.set_of(facets, Self::path, |walk, field| {
+                    walk.pipeline_or_value(&field.value, depth + 1)
+                })
+            }
             (Stage::Project | Stage::Facet | Stage::Value, _) => Node::value(),
             (Stage::Unset, _) => self.unset(value),
             (Stage::Search, &Value::Document(document)) => self.search(document, depth),
             (Stage::Search, _) => Node::value(),
             (Stage::Opaque, &Value::Document(document)) => {
-                self.set_of(document, path, |_, _| Node::value())
+                self.set_of(document, Self::path, |_, _| Node::value())
             }
             (Stage::Opaque, _) => plain_value(value),
             (Stage::Keyed(stage), &Value::Document(document)) => {
-                self.set_of(document, path, |walk, field| {
+                self.set_of(document, Self::path, |walk, field| {
                     walk.keyed_argument(stage.argument(field.name), &field.value, depth + 1)
                 })
             }
@@ -173,7 +175,7 @@ impl<F: Form> Walk<F> {
             Value::String(name) => Node::name(Name::verbatim(name)),
             Value::Document(document) => self.set_of(
                 document,
-                |key| F::name(Name::verbatim(key)),
+                |_, key| F::name(Name::verbatim(key)),
                 |_, field| match field.value {
                     Value::String(name) => Node::name(Name::verbatim(name)),
                     _ => Node::value(),
@@ -195,7 +197,7 @@ impl<F: Form> Walk<F> {
             Value::Array(_) => self.names(value),
             &Value::String(name) => {
                 let mut names = Ordered::new();
-                names.item(&Node::name(Name::path(name)));
+                names.item(&Node::same(self.path(name)));
                 names.close(Bracket::List)
             }
             _ => plain_value(value),
@@ -208,7 +210,7 @@ impl<F: Form> Walk<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
-        self.set_of(document, path, |walk, field| {
+        self.set_of(document, Self::path, |walk, field| {
             let holds_names = matches!(field.name, b"index" | b"path" | b"defaultPath");
             if holds_names && is_names(&field.value) {
                 walk.names(&field.value)
@@ -332,10 +334,6 @@ fn is_names(value: &Value<'_>) -> bool {
         Value::Array(array) => array.first().is_some() && array.elements().all(is_string),
         _ => false,
     }
-}
-
-fn path<F: Form>(name: &[u8]) -> F {
-    F::name(Name::path(name))
 }
 
 const OPAQUE_STAGES: [&[u8]; 16] = [

@@ -38,8 +38,13 @@ impl Form for Text {
 
     fn name(name: Name<'_>) -> Self {
         let mut bytes = Vec::new();
+        let mut sigils = name.sigils();
         let is_quoted = name.each_component(|component, is_last| {
-            bytes.extend_from_slice(component);
+            match name.key() {
+                None => bytes.extend_from_slice(component),
+                Some(key) => bytes.extend(key.hide(component, sigils)),
+            }
+            sigils = 0;
             if !is_last {
                 bytes.push(b'.');
             }

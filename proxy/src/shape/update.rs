@@ -3,10 +3,9 @@
 use super::bson::{Document, Field, Value};
 use super::filter::regex_form;
 use super::form::{Form, Node, word};
-use super::name::Name;
-use super::walk::{Walk, operator_or_path};
+use super::walk::Walk;
 
-impl<F: Form> Walk<F> {
+impl<F: Form> Walk<'_, F> {
     /// The update of one statement at `depth`, if it is one at all.
     pub(super) fn update(&mut self, value: &Value<'_>, depth: u32) -> Option<Node<F>> {
         match *value {
@@ -15,11 +14,11 @@ impl<F: Form> Walk<F> {
                 .is_some()
                 .then(|| self.pipeline(pipeline, depth)),
             Value::Document(document) if is_replacement(document) => Some(Node::word(word!("{?}"))),
-            Value::Document(modifiers) => {
-                Some(self.set_of(modifiers, operator_or_path, |walk, modifier| {
-                    walk.modifier(modifier, depth + 1)
-                }))
-            }
+            Value::Document(modifiers) => Some(self.set_of(
+                modifiers,
+                Self::operator_or_path,
+                |walk, modifier| walk.modifier(modifier, depth + 1),
+            )),
             _ => None,
         }
     }
@@ -28,8 +27,7 @@ impl<F: Form> Walk<F> {
         let Value::Document(changes) = modifier.value else {
             return Node::value();
         };
-        let path = |name: &[u8]| F::name(Name::path(name));
-        self.set_of(changes, path, |walk, change| {
+        self.set_of(changes, Self::path, |walk, change| {
             match (modifier.name, &change.value) {
                 (b"$push" | b"$addToSet", &Value::Document(document))
                     if document.is_operators() =>

@@ -6,23 +6,64 @@
 
 use std::marker::PhantomData;
 
+use super::Collection;
 use super::bson::{Array, Document, Field, Fields, Number, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, word};
+use super::learned::Names;
 use super::name::{Name, is_operator_name};
 
 /// One walk, building forms of type `F`.
-pub(super) struct Walk<F> {
+pub(super) struct Walk<'n, F> {
     looks_left: u32,
     is_spent: bool,
+    /// What has been learned of names, if anything.
+    known: Option<&'n Names<'n>>,
     form: PhantomData<F>,
 }
 
-impl<F: Form> Walk<F> {
+impl<'n, F: Form> Walk<'n, F> {
     pub(super) fn new() -> Self {
         Self {
             looks_left: MAX_LOOKS,
             is_spent: false,
+            known: None,
             form: PhantomData,
+        }
+    }
+
+    /// A walk with what has been learned of names.
+    pub(super) fn with(known: &'n Names<'n>) -> Self {
+        Self {
+            known: Some(known),
+            ..Self::new()
+        }
+    }
+
+    /// Paths are those of this collection from now on.
+    #[inline]
+    pub(super) fn enter(&self, db: &[u8], collection: Collection<'_>) {
+        if let Some(known) = self.known {
+            known.enter(db, collection);
+        }
+    }
+
+    /// A path, a field's name, a variable's name.
+    #[inline]
+    pub(super) fn path(&self, name: &[u8]) -> F {
+        F::name(Name::path(name, self.known))
+    }
+
+    /// A path in an expression, with the one or two `$` before it.
+    pub(super) fn expression_path(&self, name: &[u8], sigils: usize) -> F {
+        F::name(Name::expression_path(name, sigils, self.known))
+    }
+
+    /// A name that is an operator if it begins with `$`, else a path.
+    pub(super) fn operator_or_path(&self, name: &[u8]) -> F {
+        if name.first() == Some(&b'$') {
+            operator(name)
+        } else {
+            self.path(name)
         }
     }
 
@@ -60,14 +101,14 @@ impl<F: Form> Walk<F> {
     pub(super) fn set_of(
         &mut self,
         document: Document<'_>,
-        key: impl Fn(&[u8]) -> F,
+        key: impl Fn(&Self, &[u8]) -> F,
         mut value: impl FnMut(&mut Self, &Field<'_>) -> Node<F>,
     ) -> Node<F> {
         Set::of(Bracket::Document, |set| {
             let mut fields = document.fields();
             while let Some(field) = &self.look(&mut fields) {
                 let form = value(self, field);
-                set.entry(&key(field.name), &form);
+                set.entry(&key(self, field.name), &form);
             }
         })
     }
@@ -91,16 +132,16 @@ impl<F: Form> Walk<F> {
 
     /// A document of which only the names are kept.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
-        self.set_of(document, operator_or_path, |_, _| Node::value())
+        self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }
 
     /// Names that a command gives as a string or as an array of strings.
     pub(super) fn names(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
-            Value::String(name) => Node::name(Name::path(name)),
-            Value::Array(names) => self.list_of(names, |_, name| {
+            Value::String(name) => Node::same(self.path(name)),
+            Value::Array(names) => self.list_of(names, |walk, name| {
                 Some(match *name {
-                    Value::String(name) => Node::name(Name::path(name)),
+                    Value::String(name) => Node::same(walk.path(name)),
                     _ => Node::value(),
                 })
             }),
@@ -115,7 +156,7 @@ impl<F: Form> Walk<F> {
         while let Some(Field { name, value, .. }) = &self.look(&mut fields) {
             let is_path = name.first() != Some(&b'$') || name.contains(&b'.');
             let key = if is_path {
-                F::name(Name::path(name))
+                self.path(name)
             } else {
                 operator(name)
             };
@@ -140,7 +181,7 @@ impl<F: Form> Walk<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
         while let Some(field) = &self.look(&mut fields) {
-            keys.entry(&F::name(Name::path(field.name)), &Node::value());
+            keys.entry(&self.path(field.name), &Node::value());
         }
         keys.close(Bracket::Document)
     }
@@ -149,7 +190,7 @@ impl<F: Form> Walk<F> {
     pub(super) fn collation(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(
             document,
-            |key| F::name(Name::verbatim(key)),
+            |_, key| F::name(Name::verbatim(key)),
             |_, field| {
                 Node::same(match field.value {
                     Value::True => F::word(word!("true")),
@@ -172,15 +213,6 @@ pub(super) fn operator<F: Form>(name: &[u8]) -> F {
         F::leaf(name)
     } else {
         F::word(word!("$?"))
-    }
-}
-
-/// A name that is an operator if it begins with `$`, else a path.
-pub(super) fn operator_or_path<F: Form>(name: &[u8]) -> F {
-    if name.first() == Some(&b'$') {
-        operator(name)
-    } else {
-        F::name(Name::path(name))
     }
 }
 

@@ -26,8 +26,8 @@ const TIME: Duration = Duration::from_secs(90);
 
 /// Some 10 KiB each, twice with the oplog, and again in the journal; of a majority, so that each waits for the journal.
 const WRITES: Rate = Rate {
-    connections: 32,
-    per_second: 800.0,
+    connections: 64,
+    per_second: 2_000.0,
 };
 
 /// Bytes of a document.

@@ -194,6 +194,8 @@ pub(super) struct Shape {
     pub(super) collection: String,
     #[serde(alias = "text")]
     pub(super) shape: String,
+    /// What it stands for: one shape or several. Empty where that is not told.
+    pub(super) level: String,
     pub(super) count: u64,
     pub(super) errors: u64,
     pub(super) total_time_ms: f64,

@@ -109,6 +109,7 @@ fn named(label: &Label) -> Shape {
             db,
             collection,
             text,
+            ..
         } => Shape {
             id: id.to_string(),
             command: command.to_string(),

@@ -7,7 +7,7 @@ use crate::{
         answers::{Bucket, Phases, Report, Shape, Step},
         figures::whole as whole_number,
     },
-    history::{Distribution, Figures, Label, PHASES, Period},
+    history::{Distribution, Figures, Label, Level, PHASES, Period},
 };
 
 /// The report's shapes, those that it does not list together, and all its operations.
@@ -55,7 +55,11 @@ pub(super) fn all(report: &Report) -> Figures {
 }
 
 fn label(shape: &Shape) -> Label {
+    let mut levels = Level::ALL.into_iter();
     Label::Shape {
+        level: levels
+            .find(|level| level.as_str() == shape.level)
+            .unwrap_or(Level::Fine),
         id: shape.id.as_str().into(),
         command: shape.command.as_str().into(),
         db: shape.db.as_str().into(),

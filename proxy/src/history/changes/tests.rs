@@ -66,6 +66,7 @@ fn whole(random: &mut Random, most: u64) -> u64 {
 
 fn label(number: u64) -> Arc<Label> {
     Arc::new(Label::Shape {
+        level: Level::Fine,
         id: format!("{number:016x}").into(),
         command: "find".into(),
         db: "shop".into(),
@@ -353,4 +354,98 @@ fn kinds_have_the_names_of_the_api() {
     for (kind, name) in names {
         assert_eq!(kind.as_str(), name);
     }
+}
+
+#[test]
+fn a_shape_whose_names_have_become_data_is_neither_new_nor_gone() {
+    let named = |text: &str| {
+        Arc::new(Label::Shape {
+            level: Level::Fine,
+            id: text.into(),
+            command: "update".into(),
+            db: "d".into(),
+            collection: "games".into(),
+            text: text.into(),
+        })
+    };
+    let with = |text: &str| {
+        let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
+        period.series.insert(named(text), alike(500, 1.0));
+        period
+    };
+    let before = with("{updates:[{update:{$set:{scores.bob:?}}}]}");
+    let learned = with("{updates:[{update:{$set:{scores.*:?}}}]}");
+    assert_eq!(compare(&before, &learned), []);
+    assert_eq!(compare(&before, &before), []);
+    let other = with("{updates:[{update:{$set:{points.*:?}}}]}");
+    assert_eq!(compare(&before, &other).len(), 2);
+}
+
+#[test]
+fn a_shape_that_gets_a_row_of_its_own_is_not_new() {
+    let folded = |level, collection: &str| {
+        Arc::new(Label::Shape {
+            level,
+            id: level.as_str().into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: collection.into(),
+            text: "other".into(),
+        })
+    };
+    let with = |label: Arc<Label>| {
+        let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
+        period.series.insert(label, alike(400, 1.0));
+        period
+    };
+    let own = with(label(9));
+    for level in [Level::Coarse, Level::Rest] {
+        let among_others = with(folded(level, "orders"));
+        assert_eq!(compare(&among_others, &own), []);
+        assert_eq!(compare(&own, &among_others), []);
+        // What stands for several is no shape: it is neither new nor slower.
+        let none = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
+        assert_eq!(compare(&none, &among_others), []);
+        let elsewhere = with(folded(level, "users"));
+        let new = [(label(9), ChangeKind::New)];
+        assert_eq!(kinds(&compare(&elsewhere, &own)), new);
+    }
+}
+
+#[test]
+fn a_few_operations_of_a_new_shape_are_told_if_they_cost_enough() {
+    let with_whole = |shapes: &[(u64, f64)]| {
+        let mut period = minute(shapes);
+        let mut all = Figures::default();
+        period
+            .series
+            .values()
+            .for_each(|figures| all.merge(figures));
+        period.series.insert(Arc::new(Label::Whole), all);
+        period
+    };
+    let usual = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
+    let before = with_whole(&usual);
+    let now = |count, ms| with_whole(&[&usual[..], &[(count, ms)]].concat());
+    let scans = compare(&before, &now(4, 20_000.0));
+    assert_eq!(kinds(&scans), [(label(4), ChangeKind::New)]);
+    assert_eq!(compare(&before, &now(2, 20_000.0)), []);
+    assert_eq!(compare(&before, &now(4, 20.0)), []);
+    let mut short = before;
+    short.length = Duration::from_secs(40);
+    assert_eq!(compare(&short, &now(4, 20_000.0)), []);
+}
+
+#[test]
+fn what_cursors_cost_is_part_of_the_cost() {
+    let with_more = |seconds| {
+        let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
+        let mut heavy = alike(500, if seconds > 0 { 9.0 } else { 1.0 });
+        heavy.more_time = Duration::from_secs(seconds);
+        period.series.insert(label(9), heavy);
+        period
+    };
+    let changes = compare(&with_more(0), &with_more(60));
+    assert_eq!(kinds(&changes), [(label(9), ChangeKind::Slower)]);
+    assert!(changes[0].cost_per_second > Duration::from_secs(1));
 }

@@ -4,7 +4,7 @@ use bson::{Bson, Document, doc};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::{Input, Sequence, describe, fingerprint};
+use super::super::{Input, LearnedNames, Sequence, describe, fingerprint};
 use super::corpus::{Dice, PLANTED};
 use super::{described, hashed};
 
@@ -39,6 +39,34 @@ proptest! {
                     left_hash.1 == right_hash.1,
                     "{:?} {:?}", left, right
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn with_learned_names_text_and_hash_still_agree(seeds in vec(vec(any::<u8>(), 0..40), 12)) {
+        let bodies: Vec<_> =
+            seeds.iter().map(|seed| Dice::new(seed).command().to_vec().unwrap()).collect();
+        let inputs: Vec<_> = bodies.iter().map(|body| Input { body, sequences: &[] }).collect();
+        let mut names = LearnedNames::default();
+        for input in &inputs {
+            prop_assert_eq!(names.fingerprint(input), fingerprint(input));
+            prop_assert_eq!(names.describe(input, None), describe(input));
+        }
+        // Below what is learned there may be more to learn.
+        while let Some((prefix, _)) = inputs.iter().flat_map(|input| names.met(input)).next() {
+            names.learn(prefix);
+        }
+        let outcomes: Vec<_> =
+            inputs.iter().map(|input| (names.describe(input, None), names.fingerprint(input))).collect();
+        for (left, left_hash) in &outcomes {
+            prop_assert!(!left.shape.contains("c.d"), "{}", left.shape);
+            for (right, right_hash) in &outcomes {
+                let same_target = left.op == right.op && left.collection == right.collection;
+                let is_same = same_target && left.shape == right.shape;
+                prop_assert_eq!(is_same, left_hash.shape == right_hash.shape, "{:?} {:?}", left, right);
+                let is_same = same_target && left.coarse == right.coarse;
+                prop_assert_eq!(is_same, left_hash.coarse == right_hash.coarse, "{:?} {:?}", left, right);
             }
         }
     }

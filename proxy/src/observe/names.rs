@@ -1,0 +1,203 @@
+//! Which names are data is learned from how many there are: rule R5 of `fp1`.
+//!
+//! Commands whose shape has not been seen yet are asked for their names. More than 64 below one prefix are data from
+//! then on, and commands that differ in nothing else are of one shape.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::shape::{ChildName, Input, LearnedNames, Prefix};
+
+/// Names below one prefix that are names.
+const MOST_NAMES: usize = 64;
+
+/// Prefixes whose names are counted at a time.
+const MAX_WATCHED: usize = 1_024;
+
+/// Prefixes that can be learned. What comes after is bounded by the table of shapes alone.
+const MAX_LEARNED: usize = 4_096;
+
+/// What has been learned of names, and what is about to be.
+#[derive(Debug, Default)]
+pub(super) struct NameTable {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    watched: HashMap<Prefix, HashSet<ChildName>>,
+    learned: Option<Arc<LearnedNames>>,
+}
+
+impl NameTable {
+    /// What has been learned, if anything.
+    pub(super) fn learned(&self) -> Option<Arc<LearnedNames>> {
+        self.state.lock().learned.clone()
+    }
+
+    /// Takes in the names of a command. Returns how many prefixes have become known for having data below.
+    pub(super) fn meet(&self, input: &Input<'_>) -> u64 {
+        let known = self.learned().unwrap_or_default();
+        let met = known.met(input);
+        if met.is_empty() || known.len() >= MAX_LEARNED {
+            return 0;
+        }
+        let mut state = self.state.lock();
+        let found: HashSet<Prefix> = met
+            .into_iter()
+            .filter(|(prefix, name)| state.is_one_too_many(*prefix, *name))
+            .map(|(prefix, _)| prefix)
+            .collect();
+        if !found.is_empty() {
+            let mut learned = LearnedNames::clone(&state.learned.take().unwrap_or_default());
+            for prefix in &found {
+                state.watched.remove(prefix);
+                learned.learn(*prefix);
+            }
+            state.learned = Some(Arc::new(learned));
+        }
+        u64::try_from(found.len()).unwrap_or(u64::MAX)
+    }
+
+    /// What it takes, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        let state = self.state.lock();
+        let names: usize = state.watched.values().map(HashSet::capacity).sum();
+        let learned = state.learned.as_ref().map_or(0, |learned| learned.len());
+        names * size_of::<ChildName>() + (state.watched.len() + learned) * size_of::<Prefix>() * 4
+    }
+}
+
+impl State {
+    fn is_one_too_many(&mut self, prefix: Prefix, name: ChildName) -> bool {
+        if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
+            // Below most prefixes there are a few names. Where one has many, they keep coming.
+            self.watched.retain(|_, names| names.len() > 1);
+            if self.watched.len() >= MAX_WATCHED {
+                self.watched.clear();
+            }
+        }
+        let names = self.watched.entry(prefix).or_default();
+        names.insert(name);
+        names.len() > MOST_NAMES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::observe::{Observer, Outcome, Settings};
+
+    fn met(table: &NameTable, command: &Document) -> u64 {
+        let body = command.to_vec().unwrap();
+        table.meet(&Input {
+            body: &body,
+            sequences: &[],
+        })
+    }
+
+    /// A word of letters: nothing that looks like data.
+    fn word(number: usize) -> String {
+        let digits = number.to_string();
+        digits.bytes().map(|digit| char::from(digit + 49)).collect()
+    }
+
+    fn set(path: &str) -> Document {
+        doc! {"update": "games", "updates": [{"q": {"_id": 1}, "u": {"$set": {path: 1}}}], "$db": "d"}
+    }
+
+    #[test]
+    fn the_sixty_fifth_name_below_a_prefix_is_data() {
+        let table = NameTable::default();
+        for number in 0..64 {
+            let path = format!("scores.{}", word(number));
+            // Again and again: what counts is how many there are.
+            for _ in 0..3 {
+                assert_eq!(met(&table, &set(&path)), 0);
+            }
+        }
+        assert!(table.learned().is_none());
+        assert_eq!(met(&table, &set("scores.zoe")), 1);
+        assert_eq!(met(&table, &set("scores.yan")), 0);
+        assert_eq!(table.learned().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_differs_by_learned_names_alone_is_one_shape() {
+        let settings = Settings {
+            counts_shapes: true,
+            max_shapes: 1_000,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let run = |command: &Document| {
+            let body = command.to_vec().unwrap();
+            let input = Input {
+                body: &body,
+                sequences: &[],
+            };
+            let now = Instant::now();
+            let observation = observer.begin(&input, 100, now);
+            observation.finish(Outcome::Ok, now);
+        };
+        let filter = |name: usize| doc! {"find": "games", "filter": {format!("scores.{}.best", word(name)): 1}, "$db": "d"};
+        (0..65).for_each(|name| run(&filter(name)));
+        let before: u64 = counts(&observer).values().sum();
+        (100..200).for_each(|name| run(&filter(name)));
+        let shapes = counts(&observer);
+        assert_eq!(shapes.get("{filter:{scores.*.best:?}}"), Some(&101));
+        assert_eq!(shapes.values().sum::<u64>(), before + 100);
+        // Another collection has names of its own, and so has another field.
+        run(&doc! {"find": "other", "filter": {"scores.zoe.best": 1}, "$db": "d"});
+        run(&doc! {"find": "games", "filter": {"name.first": 1, "scores": 2}, "$db": "d"});
+        let shapes = counts(&observer);
+        assert!(shapes.contains_key("{filter:{scores.zoe.best:?}}"));
+        assert!(shapes.contains_key("{filter:{name.first:?,scores:?}}"));
+    }
+
+    fn counts(observer: &Observer) -> HashMap<String, u64> {
+        let shapes = observer.shapes().into_iter();
+        let counts = shapes.map(|row| (row.shape.text.to_string(), row.sums.figures.count));
+        counts.collect()
+    }
+
+    #[test]
+    fn fields_of_the_document_itself_and_what_looks_like_data_are_not_counted() {
+        let table = NameTable::default();
+        for number in 0..200 {
+            let name = word(number);
+            met(&table, &set(&name));
+            met(&table, &set(&format!("scores.{}", 10_000 + number)));
+            met(&table, &set(&format!("scores.$[{name}]")));
+            met(
+                &table,
+                &doc! {"find": name, "filter": {"a.b": 1}, "$db": "d"},
+            );
+        }
+        assert!(table.learned().is_none());
+    }
+
+    #[test]
+    fn what_is_watched_is_bounded() {
+        let table = NameTable::default();
+        for number in 0..3_000 {
+            met(&table, &set(&format!("{}.one", word(number))));
+            met(&table, &set(&format!("{}.two", word(number / 2))));
+        }
+        assert!(table.state.lock().watched.len() <= MAX_WATCHED);
+        assert!(table.bytes() < 1 << 20);
+        for number in 0..65 {
+            met(&table, &set(&format!("scores.{}", word(number))));
+        }
+        assert_eq!(table.learned().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,195 @@
+//! The heaviest shapes in `/metrics`, and the others as one.
+//!
+//! An operation is added to one series only, so that rates add up. A series that is no longer among the heaviest stops, and
+//! is let go after a while.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use metrics::Label;
+use tokio::time::Instant;
+
+use crate::{history::Distribution, shape::ShapeId};
+
+use super::{
+    ObserveError, Shape, ShapeSums,
+    exporter::{Exporter, add_to_histogram},
+    metric_name::MetricName,
+    protobuf::Natives,
+    registry::OTHER,
+};
+
+/// Shapes shown at a time; the rest are summed up as `other`.
+const EXPORTED_SHAPES: usize = 200;
+
+/// A shape stays among the exported ones until so many are heavier: series that come and go are of little use.
+pub(super) const KEPT_RANK: usize = 250;
+
+/// Series that nothing was added to for so long are no longer shown.
+const SERIES_LIFE: Duration = Duration::from_secs(600);
+
+/// Longest text of a shape, in bytes.
+const EXPORTED_TEXT_BYTES: usize = 256;
+
+/// Series of shapes.
+pub(super) struct ShapeSeries {
+    exporter: Exporter,
+    exported: HashSet<ShapeId>,
+    /// All that was added to each series, whose name is that of its shape.
+    durations: HashMap<String, Kept>,
+}
+
+struct Kept {
+    durations: Distribution,
+    added_at: Instant,
+}
+
+impl ShapeSeries {
+    pub(super) fn new() -> Result<Self, ObserveError> {
+        Ok(Self {
+            exporter: Exporter::new(Some(SERIES_LIFE))?,
+            exported: HashSet::new(),
+            durations: HashMap::new(),
+        })
+    }
+
+    /// Chooses what is exported from now on, by the heaviest shapes in order.
+    pub(super) fn choose(&mut self, heaviest: &[ShapeId]) {
+        let kept: HashSet<_> = heaviest.iter().copied().collect();
+        self.exported.retain(|id| kept.contains(id));
+        for id in heaviest.iter().take(EXPORTED_SHAPES) {
+            if self.exported.len() < EXPORTED_SHAPES {
+                self.exported.insert(*id);
+            }
+        }
+    }
+
+    /// Adds what a shape came to.
+    pub(super) fn add(&mut self, shape: &Shape, sums: &ShapeSums) {
+        let name = match self.exported.contains(&shape.id) {
+            true => {
+                self.describe(shape);
+                shape.id.to_string()
+            }
+            false => OTHER.to_owned(),
+        };
+        let labels = || vec![Label::new("shape", name.clone())];
+        self.exporter
+            .counter(MetricName::ShapeOperationsTotal, labels())
+            .increment(sums.figures.count);
+        let histogram = MetricName::ShapeDurationSeconds;
+        let histogram = self.exporter.histogram(histogram, labels());
+        add_to_histogram(&histogram, &sums.figures.durations);
+        let now = Instant::now();
+        let kept = self.durations.entry(name).or_insert_with(|| Kept {
+            durations: Distribution::default(),
+            added_at: now,
+        });
+        kept.durations.merge(&sums.figures.durations);
+        kept.added_at = now;
+    }
+
+    fn describe(&self, shape: &Shape) {
+        let end = shape
+            .text
+            .floor_char_boundary(EXPORTED_TEXT_BYTES.min(shape.text.len()));
+        let labels = vec![
+            Label::new("shape", shape.id.to_string()),
+            Label::new("command", shape.namespace.command),
+            Label::new("db", shape.namespace.db.to_string()),
+            Label::new("collection", shape.namespace.collection.to_string()),
+            Label::new("text", shape.text.get(..end).unwrap_or_default().to_owned()),
+        ];
+        self.exporter.gauge(MetricName::ShapeInfo, labels).set(1.0);
+    }
+
+    /// Called once a second.
+    pub(super) fn run_upkeep(&mut self) {
+        self.exporter.run_upkeep();
+        let life = SERIES_LIFE;
+        if self
+            .durations
+            .values()
+            .any(|kept| kept.added_at.elapsed() >= life)
+        {
+            self.durations
+                .retain(|_, kept| kept.added_at.elapsed() < life);
+            // The exporter lets a series go only when it shows the others, and maybe nobody looks.
+            drop(self.exporter.render());
+        }
+    }
+
+    pub(super) fn render(&self) -> String {
+        self.exporter.render()
+    }
+
+    /// Adds the whole distributions.
+    pub(super) fn add_natives(&self, natives: &mut Natives) {
+        let name = MetricName::ShapeDurationSeconds.as_str();
+        for (shape, kept) in &self.durations {
+            natives.add(name, &[("shape", shape)], &kept.durations);
+        }
+    }
+
+    /// What they take, roughly.
+    pub(super) fn bytes(&self) -> usize {
+        self.durations.len() * (size_of::<Kept>() + BYTES_OF_SERIES)
+    }
+}
+
+/// Names, labels and texts of a series and its histogram's buckets, twice.
+const BYTES_OF_SERIES: usize = 4 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        history::Level,
+        observe::{Namespace, protobuf},
+    };
+
+    fn shape(number: u8) -> Shape {
+        Shape {
+            id: ShapeId::of_rest("find", "d", &number.to_string()),
+            namespace: Namespace {
+                command: "find",
+                db: "d".into(),
+                collection: "c".into(),
+            },
+            text: format!("{{filter:{{f{number}:?}}}}").into(),
+            level: Level::Fine,
+        }
+    }
+
+    fn sums(count: u64) -> ShapeSums {
+        let mut sums = ShapeSums::default();
+        sums.figures.count = count;
+        (0..count).for_each(|n| sums.figures.durations.record(Duration::from_micros(n * 37)));
+        sums
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_of_a_series_that_stops_is_let_go() {
+        let mut series = ShapeSeries::new().unwrap();
+        let (heavy, light) = (shape(1), shape(2));
+        series.choose(&[heavy.id]);
+        series.add(&heavy, &sums(100));
+        series.add(&light, &sums(10));
+        let mut natives = Natives::default();
+        series.add_natives(&mut natives);
+        let text = series.render();
+        assert!(text.contains("seawall_shape_operations_total{shape=\"other\"} 10"));
+        let with = protobuf::encode(&text, &natives).len();
+        assert!(with > protobuf::encode(&text, &Natives::default()).len());
+        let before = series.bytes();
+        tokio::time::advance(SERIES_LIFE / 2).await;
+        series.add(&light, &sums(1));
+        series.run_upkeep();
+        assert_eq!(series.bytes(), before);
+        tokio::time::advance(SERIES_LIFE / 2).await;
+        series.run_upkeep();
+        assert_eq!(series.bytes(), before / 2);
+    }
+}

@@ -1,0 +1,54 @@
+//! Where Seawall's own CPU time goes, on request.
+
+use bson::doc;
+use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};
+
+#[tokio::test]
+async fn a_busy_seawall_draws_a_flame_graph() {
+    let server = shared_standalone().await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    let address = seawall.address().parse().unwrap();
+    let busy = async {
+        let mut client = RawClient::connect(address).await.unwrap();
+        loop {
+            client.command("admin", doc! {"ping": 1}).await.unwrap();
+        }
+    };
+    let profiled = seawall.get("/api/v1/profile?seconds=2&frequency=499");
+    let (status, graph) = tokio::select! {
+        profiled = profiled => profiled,
+        () = busy => unreachable!("it never ends"),
+    };
+    assert_eq!(status, 200, "{graph:.300}");
+    assert!(graph.contains("<svg"), "{graph:.300}");
+    // Stacks go down to the threads' first functions, so what was between can be told.
+    for part in ["seawall-data", "seawall::client", "tokio::runtime"] {
+        assert!(graph.contains(part), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn one_profile_is_taken_at_a_time_and_not_for_long() {
+    let server = shared_standalone().await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    for asked in [
+        "seconds=0",
+        "seconds=61",
+        "frequency=0",
+        "frequency=1000",
+        "seconds=x",
+    ] {
+        let (status, why) = seawall.get(&format!("/api/v1/profile?{asked}")).await;
+        assert_eq!(status, 400, "{asked}: {why}");
+    }
+    let both = tokio::join!(
+        seawall.get("/api/v1/profile?seconds=1"),
+        seawall.get("/api/v1/profile?seconds=1"),
+    );
+    let mut statuses = [both.0.0, both.1.0];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409]);
+    // It can be asked for again.
+    let (status, _) = seawall.get("/api/v1/profile?seconds=1").await;
+    assert_eq!(status, 200);
+}
