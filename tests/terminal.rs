@@ -1,4 +1,4 @@
-//! `seawall top` in a real terminal: what it shows, what its keys do, and what it leaves behind.
+//! `seawall top` and `seawall report` in a real terminal: what they show, what keys do, and what is left behind.
 //!
 //! Needs `tmux`; so it is run by its name, as `.ci/run` does: `cargo test --test terminal -- --ignored`.
 
@@ -19,6 +19,7 @@ use seawall_tests::{
     mongod::{Options, Standalone, unique_name},
     process::binary,
     raw::RawClient,
+    scratch::Scratch,
     seawall::Seawall,
 };
 
@@ -68,6 +69,12 @@ impl Terminal {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// All that was printed, also what has left the screen; lines that were too long for it are whole again.
+    fn printed(&self) -> String {
+        let output = self.tmux(&["capture-pane", "-p", "-J", "-S", "-"]);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
     async fn shows(&self, text: &str) {
         let attempt = async || match self.screen() {
             screen if screen.contains(text) => Ok(()),
@@ -89,12 +96,8 @@ impl Terminal {
     }
 }
 
-#[tokio::test]
-#[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was() {
-    let program = binary().await.display().to_string();
-    let server = Standalone::start(Options::default()).await.unwrap();
-    let seawall = Seawall::start(&server.uri()).await;
+/// Operations on two collections, the first of them the busier.
+async fn shop(seawall: &Seawall) {
     let address = seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
     for (collection, count) in [("orders", 40), ("customers", 10)] {
@@ -103,6 +106,15 @@ async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was(
             client.command("shop", command).await.unwrap();
         }
     }
+}
+
+#[tokio::test]
+#[ignore = "needs tmux; run by .ci/run"]
+async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was() {
+    let program = binary().await.display().to_string();
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    shop(&seawall).await;
     let admin = seawall.app.admin_address().unwrap();
     let terminal = Terminal::start(&format!("{program} top --admin http://{admin}"));
     terminal.shows("shop.orders").await;
@@ -131,6 +143,116 @@ async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was(
     terminal.press(&["q"]);
     terminal.shows("ended with 0").await;
     terminal.shows_no("shop.orders").await;
+}
+
+#[tokio::test]
+#[ignore = "needs tmux; run by .ci/run"]
+async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() {
+    let program = binary().await.display().to_string();
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    shop(&seawall).await;
+    let admin = seawall.app.admin_address().unwrap();
+    let terminal = Terminal::start(&format!("{program} top --since 10m --admin http://{admin}"));
+    terminal.shows("shop.orders").await;
+    for (key, sort) in [
+        ("c", "count"),
+        ("p", "p99"),
+        ("b", "bytes"),
+        ("e", "errors"),
+        ("d", "documents"),
+        ("t", "total_time"),
+    ] {
+        terminal.press(&[key]);
+        terminal.shows(&format!(", by {sort}")).await;
+    }
+    // A filter holds in one shape's view too: the other one is not there.
+    terminal.press(&["/", "o", "r", "d", "e", "r", "s", "Enter"]);
+    terminal.shows(", filter: orders").await;
+    terminal.shows_no("shop.customers").await;
+    terminal.press(&["Enter"]);
+    for part in [
+        "40 operations, 0 errors",
+        "operations, most ",
+        " UTC",
+        "where the time went",
+        "durations, logarithmic",
+    ] {
+        terminal.shows(part).await;
+    }
+    terminal.press(&["l"]);
+    terminal.shows("durations, linear, 0 to ").await;
+    terminal.shows("outside: 0 shorter, ").await;
+    // A range that begins later leaves something out at its lower end.
+    terminal.press(&["]", "]"]);
+    terminal.shows_no("durations, linear, 0 to ").await;
+    terminal.shows("durations, linear, ").await;
+    terminal.press(&["0"]);
+    terminal.shows("durations, linear, 0 to ").await;
+    terminal.press(&["}"]);
+    terminal.shows("durations, linear, 0 to ").await;
+    terminal.press(&["l"]);
+    terminal.shows("durations, logarithmic").await;
+    terminal.press(&["q"]);
+    terminal.shows("ended with 0").await;
+}
+
+#[tokio::test]
+#[ignore = "needs tmux; run by .ci/run"]
+async fn reports_are_read_in_a_terminal_kept_in_files_and_compared() {
+    let program = binary().await.display().to_string();
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = Seawall::start(&server.uri()).await;
+    shop(&seawall).await;
+    let is_told = async || {
+        let told = seawall.api("/api/v1/shapes?since=10m").await;
+        let of = |collection: &str| {
+            let mut shapes = told["shapes"].as_array().unwrap().iter();
+            shapes.any(|shape| shape["collection"] == *collection)
+        };
+        of("orders") && of("customers")
+    };
+    eventually(LIMIT, is_told).await.unwrap();
+    let admin = seawall.app.admin_address().unwrap();
+    let scratch = Scratch::create().unwrap();
+    let file = |name: &str| scratch.path().join(name);
+    let (html, json) = (file("report.html"), file("report.json"));
+    let report = format!("{program} report --since 10m --admin http://{admin}");
+    let commands = [
+        report.clone(),
+        format!(
+            "{report} --against 2h --format html --output {}",
+            html.display()
+        ),
+        format!("{report} --format json | cat > {}", json.display()),
+        format!("{program} report compare {0} {0}", json.display()),
+    ];
+    let terminal = Terminal::start(&commands.join(" && "));
+    terminal.shows("ended with 0").await;
+    let printed = terminal.printed();
+    let (report, comparison) = printed.split_once("Seawall comparison").unwrap();
+    for part in [
+        "Seawall report",
+        "Timeline",
+        "shop.orders",
+        "shop.customers",
+        "Stalls",
+        "now against yesterday",
+        "not compared: nothing is known of the baseline",
+        "Pools",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    assert!(
+        comparison.contains("What changed, by what it costs the servers"),
+        "{comparison}"
+    );
+    assert!(comparison.contains("operations/s") && comparison.contains("nothing changed"));
+    let page = std::fs::read_to_string(html).unwrap();
+    assert!(page.contains("shop.orders") && page.contains("Changes against 2h"));
+    assert!(page.trim_end().ends_with("</html>"));
+    let kept: serde_json::Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    assert_eq!(kept["seawall_report"], 1);
 }
 
 #[tokio::test]

@@ -354,7 +354,7 @@ impl App {
         self.closing.send_replace(100);
         self.tracker.wait().await;
         self.shared.topology.close();
-        self.sight.close(SystemTime::now());
+        self.sight.close();
         Drained { closed_clients }
     }
 }

@@ -96,14 +96,17 @@ async fn what_was_counted_is_told_by_period_in_steps_and_in_a_report() {
         120
     );
     assert_eq!(sum(in_full["timeline"].as_array().unwrap(), "count"), 120);
+    // What only rows know is of the time since the start, and said to be.
+    assert_eq!(in_full["since_start"]["streamed"], 0);
+    assert!(in_full.get("streamed").is_none(), "{in_full}");
     let report = scene.seawall.api("/api/v1/report?since=1m").await;
     let shapes = report["shapes"].as_array().unwrap();
     let own = shapes.iter().find(|shape| shape["id"] == *id).unwrap();
     assert_eq!(own["count"], 120);
-    let servers = scene.seawall.api("/api/v1/servers").await;
-    assert!(servers["servers"][0]["count"].as_u64().unwrap() >= 120);
-    let namespaces = scene.rows("/api/v1/namespaces", "namespaces").await;
-    assert_eq!(sum(&namespaces, "count"), 120);
+    for path in ["/api/v1/namespaces", "/api/v1/namespaces?since=1m"] {
+        let namespaces = scene.rows(path, "namespaces").await;
+        assert_eq!(sum(&namespaces, "count"), 120, "{path}");
+    }
     for wrong in [
         "since=10",
         "since=8d",
@@ -119,10 +122,123 @@ async fn what_was_counted_is_told_by_period_in_steps_and_in_a_report() {
 }
 
 #[tokio::test]
+async fn namespaces_have_a_timeline() {
+    let scene = Scene::start("").await;
+    scene.finds(30).await;
+    let mut client = scene.client().await;
+    let db = &scene.user.name;
+    client
+        .command(db, doc! { "insert": "things", "documents": [{ "a": 1 }] })
+        .await
+        .unwrap();
+    let told = async |of: &str| {
+        let path = format!("/api/v1/timeline?since=10m&step=1s&db={db}{of}");
+        let (status, body) = scene.seawall.get(&path).await;
+        let steps = serde_json::from_str::<Value>(&body).unwrap_or_default();
+        let steps = steps["steps"].as_array().map(|steps| sum(steps, "count"));
+        (status, steps)
+    };
+    let all = async || told("").await == (200, Some(31));
+    eventually(LIMIT, all).await.unwrap();
+    assert_eq!(told("&collection=things").await, (200, Some(31)));
+    assert_eq!(
+        told("&collection=things&command=insert").await,
+        (200, Some(1))
+    );
+    assert_eq!(told("&collection=nothing").await.0, 404);
+    assert_eq!(told("&server=a:1").await.0, 400);
+}
+
+#[tokio::test]
+async fn shapes_that_are_not_listed_are_told_together() {
+    let scene = Scene::start("").await;
+    scene.finds(9).await;
+    for since in ["", "&since=10m"] {
+        let path = format!("/api/v1/shapes?limit=0{since}");
+        let is_told = async || {
+            let other = scene.seawall.api(&path).await["other"].clone();
+            let count = other["count"].as_u64().ok_or("no count")?;
+            (count >= 9).then_some(other).ok_or("not counted yet")
+        };
+        let other = eventually(LIMIT, is_told).await.unwrap();
+        let fields = [
+            "errors",
+            "total_time_ms",
+            "load_ms",
+            "more",
+            "request_bytes",
+            "reply_bytes",
+            "documents",
+        ];
+        for field in fields {
+            assert!(other.get(field).is_some(), "{field}: {other}");
+        }
+        assert!(other["request_bytes"].as_u64().unwrap() > 0, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_is_told_with_whole_operations_and_with_its_answers() {
+    let scene = Scene::start("").await;
+    scene.finds(50).await;
+    let of = async |path: &str| scene.seawall.api(path).await["servers"][0].clone();
+    let both = async || {
+        let server = of("/api/v1/servers").await;
+        let in_report = of("/api/v1/report?since=10m").await;
+        let is_told = server["count"].as_u64() >= Some(50) && server["count"] == in_report["count"];
+        is_told.then_some((server, in_report))
+    };
+    let (server, in_report) = eventually(LIMIT, both).await.unwrap();
+    assert_eq!(server["latency_ms"], in_report["latency_ms"]);
+    let longest = |of: &str| server[of]["max"].as_f64().unwrap();
+    assert!(longest("answer_ms") <= longest("latency_ms"), "{server}");
+}
+
+#[tokio::test]
+async fn changes_tell_what_they_compared_or_why_not() {
+    let scene = Scene::start("").await;
+    scene.finds(40).await;
+    let told = scene.seawall.api("/api/v1/changes?against=yesterday").await;
+    assert_eq!(told["comparable"], false);
+    assert_eq!(told["reason"], "nothing is known of the baseline");
+    let at = |side: &str, end: &str| told[side][end].as_u64().unwrap();
+    assert_eq!(at("now", "to") - at("now", "from"), 600);
+    let ago = at("now", "to") - at("baseline", "to");
+    assert!((86_400..87_000).contains(&ago), "{ago}");
+    assert_eq!(at("baseline", "seconds"), 0);
+    for wrong in [
+        "against=1h&window=2h",
+        "against=tomorrow",
+        "against=2999-01-01T00:00:00Z",
+        "against=10",
+    ] {
+        let (status, why) = scene.seawall.get(&format!("/api/v1/changes?{wrong}")).await;
+        assert_eq!(status, 400, "{wrong}: {why}");
+    }
+    let report = scene
+        .seawall
+        .api("/api/v1/report?since=10m&against=last_week")
+        .await;
+    assert_eq!(report["changes"]["against"], "last_week");
+    assert_eq!(report["changes"]["comparable"], false);
+    let stalls = scene.seawall.api("/api/v1/stalls?since=10m").await;
+    assert_eq!(stalls["episodes"], serde_json::json!([]));
+    assert_eq!(scene.seawall.get("/api/v1/stalls?since=1").await.0, 400);
+}
+
+#[tokio::test]
 async fn history_that_is_off_is_off() {
     let scene = Scene::start("history.enabled = false").await;
     scene.finds(5).await;
-    for path in ["timeline", "changes", "stalls", "report", "shapes?since=1m"] {
+    let past = [
+        "timeline",
+        "changes",
+        "stalls",
+        "report",
+        "shapes?since=1m",
+        "namespaces?since=1m",
+    ];
+    for path in past {
         let (status, _) = scene.seawall.get(&format!("/api/v1/{path}")).await;
         assert_eq!(status, 404, "{path}");
     }
@@ -153,6 +269,11 @@ async fn history_goes_on_after_a_restart() {
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(told(&scene).await, 30);
+    // When it was seen is known of what has no row any more.
+    for row in scene.rows("/api/v1/shapes?since=10m", "shapes").await {
+        let (first, last) = (row["first_seen"].as_f64(), row["last_seen"].as_f64());
+        assert!(first.unwrap() < last.unwrap(), "{row}");
+    }
     assert_eq!(
         sum(&scene.rows("/api/v1/shapes", "shapes").await, "count"),
         0
@@ -276,8 +397,12 @@ async fn top_and_report_tell_of_a_running_proxy() {
     };
     let top = said(&["top", "--once"]).await;
     assert!(top.contains("{filter:{name:?}}"), "{top}");
-    let text = said(&["report", "--since", "1m"]).await;
+    let text = said(&["report", "--since", "1m", "--against", "2h"]).await;
     assert!(text.contains("{filter:{name:?}}"), "{text}");
+    assert!(
+        text.contains("now against 2h") && text.contains("not compared: nothing is known"),
+        "{text}"
+    );
     let html = said(&["report", "--since", "1m", "--format", "html"]).await;
     assert!(html.contains("{filter:{name:?}}") && html.trim_end().ends_with("</html>"));
     let json = said(&["report", "--since", "1m", "--format", "json"]).await;
@@ -325,4 +450,20 @@ async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
     let more = find["more"]["total_time_ms"].as_f64().unwrap();
     assert!(open > more, "{open} ms open, {more} ms of it asked");
     assert!(!rows.iter().any(|row| row["command"] == "getMore"));
+    // The shape's load is both; of one shape no less is told than of all.
+    let own = find["total_time_ms"].as_f64().unwrap();
+    let load = find["load_ms"].as_f64().unwrap();
+    assert!((own + more - load).abs() < 1e-9, "{find}");
+    let path = format!("/api/v1/shapes/{}", find["id"].as_str().unwrap());
+    assert_eq!(scene.seawall.api(&path).await["more"], find["more"]);
+    let in_period = async || {
+        let shape = scene.seawall.api(&format!("{path}?since=10m")).await;
+        (shape["more"]["count"] == 2)
+            .then_some(shape)
+            .ok_or("not over yet")
+    };
+    let in_period = eventually(LIMIT, in_period).await.unwrap();
+    assert!(in_period.get("cursors").is_none(), "{in_period}");
+    assert_eq!(in_period["since_start"]["cursors"]["exhausted"], 1);
+    assert_eq!(in_period["since_start"]["more"]["documents"], 15);
 }

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     connection::ServerAddress,
-    history::{Distribution, PHASES},
+    history::{Distribution, Figures, PHASES},
     observe::{
-        ClientRow, Departure, Names, Namespace, NamespaceSums, Outcome, Phase, ServerSums,
-        ShapeRow, Storm, code_name,
+        ClientRow, Departure, Names, Namespace, NamespaceSums, OUTCOMES, Outcome, Phase,
+        ServerSums, ShapeRow, Storm, code_name,
     },
     pool::Snapshot,
     topology::Description,
@@ -59,11 +59,16 @@ pub(super) fn latency<const PER_OCTAVE: usize>(durations: &Distribution<PER_OCTA
     })
 }
 
+/// How operations ended, but for ways in which none did.
+fn outcomes(counts: &[u64; OUTCOMES]) -> Value {
+    let outcomes = Outcome::ALL.iter().zip(counts);
+    let ended = outcomes.filter(|(_, count)| **count > 0);
+    ended
+        .map(|(outcome, count)| (outcome.as_str(), json!(count)))
+        .collect()
+}
+
 pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value {
-    let outcomes = Outcome::ALL.iter().zip(sums.outcomes);
-    let outcomes = outcomes
-        .filter(|(_, count)| *count > 0)
-        .map(|(outcome, count)| (outcome.as_str().to_owned(), json!(count)));
     let codes = sums.codes.iter();
     let codes = codes.map(|(code, count)| (code_name(*code), json!(count)));
     json!({
@@ -71,7 +76,7 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value
         "db": &*namespace.db,
         "collection": &*namespace.collection,
         "count": sums.outcomes.iter().sum::<u64>(),
-        "outcomes": outcomes.collect::<Map<_, _>>(),
+        "outcomes": outcomes(&sums.outcomes),
         "error_codes": codes.collect::<Map<_, _>>(),
         "write_errors": sums.write_errors,
         "retries": sums.retries,
@@ -86,32 +91,20 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value
     })
 }
 
-/// The latency is the time until the server began to answer.
-pub(super) fn server((address, sums): &(Arc<str>, ServerSums)) -> Value {
-    let figures = &sums.figures;
-    json!({
-        "address": &**address,
-        "count": figures.count,
-        "errors": figures.errors,
-        "total_time_ms": millis(figures.durations.sum()),
-        "latency_ms": latency(&sums.durations),
-        "phases_ms": phases(&figures.phases),
-        "request_bytes": figures.request_bytes,
-        "reply_bytes": figures.reply_bytes,
-        "documents": figures.documents,
-    })
+/// What the operations of a series came to, and what the servers did for them in all.
+pub(super) fn figures(figures: &Figures) -> Map<String, Value> {
+    let mut fields = operations(figures);
+    let more = json!({
+        "count": figures.more_count, "total_time_ms": millis(figures.more_time),
+    });
+    fields.insert("more".to_owned(), more);
+    fields.insert("load_ms".to_owned(), json!(millis(figures.load())));
+    fields
 }
 
-pub(super) fn shape(row: &ShapeRow) -> Value {
-    let ShapeRow { shape, sums, .. } = row;
-    let figures = &sums.figures;
-    json!({
-        "id": shape.id.to_string(),
-        "command": shape.namespace.command,
-        "db": &*shape.namespace.db,
-        "collection": &*shape.namespace.collection,
-        "shape": &*shape.text,
-        "level": shape.level.as_str(),
+/// The same where a `getMore` is an operation as every other, as it is to a server and to a namespace.
+pub(super) fn operations(figures: &Figures) -> Map<String, Value> {
+    object(json!({
         "count": figures.count,
         "errors": figures.errors,
         "total_time_ms": millis(figures.durations.sum()),
@@ -120,20 +113,63 @@ pub(super) fn shape(row: &ShapeRow) -> Value {
         "request_bytes": figures.request_bytes,
         "reply_bytes": figures.reply_bytes,
         "documents": figures.documents,
-        "streamed": sums.streamed,
-        "more": {
-            "count": figures.more_count,
-            "total_time_ms": millis(figures.more_time),
-            "awaited_time_ms": millis(sums.awaited_time),
-            "documents": sums.more_documents,
-        },
-        "cursors": {
-            "exhausted": sums.cursors.count(),
-            "open_ms": latency(&sums.cursors),
-        },
+    }))
+}
+
+/// The members of a value that is made as an object.
+pub(super) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    }
+}
+
+/// The answer is what the server took until its reply began; the latency is of whole operations.
+pub(super) fn server((address, sums): &(Arc<str>, ServerSums)) -> Value {
+    let mut server = operations(&sums.figures);
+    server.insert("address".to_owned(), json!(&**address));
+    server.insert("answer_ms".to_owned(), latency(&sums.durations));
+    Value::Object(server)
+}
+
+pub(super) fn shape(row: &ShapeRow) -> Value {
+    let mut shape = shape_name(row);
+    shape.extend(shape_figures(row));
+    Value::Object(shape)
+}
+
+/// What a row is of.
+pub(super) fn shape_name(row: &ShapeRow) -> Map<String, Value> {
+    let shape = &row.shape;
+    object(json!({
+        "id": shape.id.to_string(),
+        "command": shape.namespace.command,
+        "db": &*shape.namespace.db,
+        "collection": &*shape.namespace.collection,
+        "shape": &*shape.text,
+        "level": shape.level.as_str(),
         "first_seen": since_epoch(row.first_seen),
         "last_seen": since_epoch(row.last_seen),
-    })
+    }))
+}
+
+/// What a row came to since the start; some of it only rows know.
+pub(super) fn shape_figures(row: &ShapeRow) -> Map<String, Value> {
+    let sums = &row.sums;
+    let mut fields = figures(&sums.figures);
+    if let Some(Value::Object(more)) = fields.get_mut("more") {
+        let awaited_time_ms = json!(millis(sums.awaited_time));
+        more.insert("awaited_time_ms".to_owned(), awaited_time_ms);
+        more.insert("documents".to_owned(), json!(sums.more_documents));
+    }
+    fields.insert("streamed".to_owned(), json!(sums.streamed));
+    fields.insert("outcomes".to_owned(), outcomes(&sums.outcomes));
+    let cursors = json!({
+        "exhausted": sums.cursors.count(),
+        "open_ms": latency(&sums.cursors),
+    });
+    fields.insert("cursors".to_owned(), cursors);
+    fields
 }
 
 pub(super) fn distribution(distribution: &Distribution) -> Value {

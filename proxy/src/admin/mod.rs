@@ -4,7 +4,7 @@ mod json;
 mod past;
 mod profile;
 
-use std::{cmp::Reverse, fmt, io, sync::Arc, time::SystemTime};
+use std::{fmt, io, sync::Arc, time::SystemTime};
 
 use axum::{
     Json, Router,
@@ -88,7 +88,7 @@ pub async fn serve(
         .route("/api/v1/status", get(status))
         .route("/api/v1/shapes", get(past::shapes))
         .route("/api/v1/shapes/{id}", get(past::shape))
-        .route("/api/v1/namespaces", get(namespaces))
+        .route("/api/v1/namespaces", get(past::namespaces))
         .route("/api/v1/servers", get(servers))
         .route("/api/v1/timeline", get(past::timeline))
         .route("/api/v1/changes", get(past::changes))
@@ -253,19 +253,6 @@ fn pools_value(window: &Window) -> Value {
         .iter()
         .map(|pool| json::pool(pool.address(), &pool.snapshot()));
     json!({ "pools": pools.collect::<Vec<_>>() })
-}
-
-async fn namespaces(
-    State(window): State<Arc<Window>>,
-    Query(listing): Query<Listing>,
-) -> Result<Json<Value>, (StatusCode, String)> {
-    let answer = work(&window, move |window| {
-        let mut rows = window.observer.namespaces();
-        rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited_time));
-        rows.truncate(listing.limit());
-        json!({ "namespaces": rows.iter().map(json::namespace).collect::<Vec<_>>() })
-    });
-    answer.await.map(Json)
 }
 
 async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {

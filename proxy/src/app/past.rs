@@ -2,7 +2,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use seawall_config as config;
@@ -63,7 +63,7 @@ pub(super) fn sight(
         max_bytes: history.memory_bytes,
         max_shapes: history.max_series_shapes.get(),
     };
-    let sight = Sight::open(observer, settings, pulse, SystemTime::now())?;
+    let sight = Sight::open(observer, settings, pulse, sight::Clock::default())?;
     Ok(Arc::new(sight))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn pulse_is_off(
 /// Tells the past of each second, soon after it.
 pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
     loop {
-        let now = SystemTime::now();
+        let now = sight.now();
         let into_second = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let left = Duration::from_secs(1)
             .saturating_sub(Duration::from_nanos(into_second.subsec_nanos().into()));
@@ -94,7 +94,7 @@ pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
         let servers = &topology.snapshot().description.servers;
         let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
         sight.set_servers(&addresses);
-        let now = SystemTime::now();
+        let now = sight.now();
         let ticked = Arc::clone(&sight);
         // It packs and compares, which takes milliseconds that other tasks need not wait for.
         drop(tokio::task::spawn_blocking(move || ticked.tick(now)).await);

@@ -135,6 +135,17 @@ fn base(url: &str) -> Result<String, Error> {
     }
 }
 
+/// A part of an address with whatever would end it spelled out.
+pub(super) fn in_address(segment: &str) -> String {
+    let spelled = segment.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+            char::from(byte).to_string()
+        }
+        _ => format!("%{byte:02X}"),
+    });
+    spelled.collect()
+}
+
 /// The innermost reason: `connection refused` says more than `client error`.
 fn root_of(error: &dyn error::Error) -> String {
     let mut root = error;
@@ -220,6 +231,12 @@ mod tests {
         client.token = Some("secret".to_owned());
         let answer = client.ask("/api/v1/shapes?since=1m").await;
         (answer, server.await.unwrap())
+    }
+
+    #[test]
+    fn what_would_end_a_part_of_an_address_is_spelled_out() {
+        assert_eq!(in_address("a/b?c"), "a%2Fb%3Fc");
+        assert_eq!(in_address("10:00+01:00"), "10%3A00%2B01%3A00");
     }
 
     #[tokio::test]

@@ -107,8 +107,6 @@ pub enum Label {
         /// The collection.
         collection: Box<str>,
     },
-    /// The namespaces that are not among the heaviest.
-    OtherNamespaces,
     /// What one server answered, by its address.
     Server(Box<str>),
 }

@@ -269,7 +269,6 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     let texts: Vec<&str> = match &**label {
         Label::Whole => vec!["whole"],
         Label::OtherShapes => vec!["other shapes"],
-        Label::OtherNamespaces => vec!["other namespaces"],
         Label::Server(address) => vec!["server", address],
         Label::Namespace {
             command,
@@ -317,7 +316,6 @@ fn read_label(mut bytes: &[u8]) -> Option<Label> {
     Some(match *texts {
         ["whole"] => Label::Whole,
         ["other shapes"] => Label::OtherShapes,
-        ["other namespaces"] => Label::OtherNamespaces,
         ["server", address] => Label::Server(address.into()),
         ["namespace", command, db, collection] => Label::Namespace {
             command: command.into(),

@@ -1,4 +1,4 @@
-//! The past in four resolutions: seconds for minutes, minutes for a day, and so on for a week.
+//! The past in four resolutions: seconds for minutes, minutes for a day, and so on for eight days.
 //!
 //! Each tier's steps are the sums of the finer one's, so percentiles are of all operations of a step and never means of
 //! means. Steps are packed, and there is one bound for the bytes of all of them: where it is reached, the oldest steps of
@@ -12,8 +12,9 @@ use std::{
 
 use super::{Figures, Label, Period, packed};
 
-/// The length of a tier's steps, and for how long they are kept, in seconds.
-pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 7 * 86_400)];
+/// The length of a tier's steps, and for how long they are kept, in seconds. The last is a day longer than a week: what is
+/// compared with a week ago began before that.
+pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
 /// One step of a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -472,15 +473,36 @@ impl Selection {
     /// What one series came to in steps of `step` seconds, each with its start and its known length; steps that nothing is
     /// known of are left out.
     pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
+        self.timeline_of(step, &|of| of == label)
+    }
+
+    /// The same of all series that are wanted.
+    pub fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
         for (start, mut period) in self.unpacked() {
-            period.series.retain(|of, _| **of == *label);
+            period.series.retain(|of, _| is_wanted(of));
             let place = timeline.entry(start - start % step).or_default();
             place.merge(&period);
             place.length += period.length;
         }
         timeline.into_iter().collect()
+    }
+
+    /// The series, each with the start of its first step and the end of its last. Nothing is unpacked for it.
+    pub fn seen(&self) -> HashMap<Arc<Label>, (u64, u64)> {
+        let mut seen: HashMap<u32, (u64, u64)> = HashMap::new();
+        for frame in &self.frames {
+            let end = frame.start + TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
+            for number in &frame.labels {
+                let (first, last) = seen.entry(*number).or_insert((frame.start, end));
+                (*first, *last) = ((*first).min(frame.start), (*last).max(end));
+            }
+        }
+        let named = seen.into_iter();
+        named
+            .filter_map(|(number, times)| Some((Arc::clone(self.labels.get(&number)?), times)))
+            .collect()
     }
 }
 
@@ -501,7 +523,7 @@ fn label_bytes(label: &Label) -> usize {
             collection,
         } => command.len() + db.len() + collection.len(),
         Label::Server(address) => address.len(),
-        Label::Whole | Label::OtherShapes | Label::OtherNamespaces => 0,
+        Label::Whole | Label::OtherShapes => 0,
     };
     texts + size_of::<Label>() + 64
 }

@@ -4,7 +4,10 @@
 //! [`history`](crate::history) and shows it to the stall detectors. Nothing here stands in an operation's way: it runs in the
 //! control plane, and what is asked for over HTTP is worked out where blocking is allowed.
 
+mod against;
 mod stalls;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::BTreeMap,
@@ -17,13 +20,18 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    history::{Change, Figures, History, Label, Period, Store, StoreError, Turnover, compare},
+    history::{
+        Change, Figures, History, Label, Period, Selection, Store, StoreError, Turnover, compare,
+    },
     observe::Observer,
     pulse::{Cost, Pulse},
 };
 
 use self::stalls::Stalls;
-pub use self::stalls::{RecurringStall, Stall, WaitingShape};
+pub use self::{
+    against::{Against, SpanError, TimeError, Window, parse_time},
+    stalls::{RecurringStall, Stall, WaitingShape},
+};
 
 /// How often the file is written.
 const WRITTEN_EVERY: u64 = 10;
@@ -31,8 +39,35 @@ const WRITTEN_EVERY: u64 = 10;
 /// Seconds without a tick that become steps without operations; a machine that slept longer knows nothing of them.
 const LONGEST_GAP: u64 = 60;
 
+/// Seconds of a period that have to be known for it to be compared; of a shorter one, half of it.
+const LEAST_KNOWN: u64 = 30;
+
+/// What tells the time.
+pub struct Clock(Box<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl Clock {
+    /// One that tells what a function does.
+    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Box::new(now))
+    }
+}
+
+impl Default for Clock {
+    /// The machine's.
+    fn default() -> Self {
+        Self::new(SystemTime::now)
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Clock").finish_non_exhaustive()
+    }
+}
+
 /// Keeps the past.
 pub struct Sight {
+    clock: Clock,
     observer: Arc<Observer>,
     history: Mutex<History>,
     /// Where the history is kept; locked while it is written, which may take long.
@@ -83,8 +118,9 @@ impl Sight {
         observer: Arc<Observer>,
         settings: Settings<'_>,
         pulse: Option<Pulse>,
-        now: SystemTime,
+        clock: Clock,
     ) -> Result<Self, StoreError> {
+        let now = (clock.0)();
         let mut history = History::new(settings.max_bytes, settings.max_shapes);
         let (mut store, mut untold) = (None, None);
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
@@ -100,6 +136,7 @@ impl Sight {
             untold = Some(history.take_turnover());
         }
         Ok(Self {
+            clock,
             observer,
             history: Mutex::new(history),
             store: Mutex::new(store),
@@ -109,6 +146,11 @@ impl Sight {
             last_second: Mutex::new(None),
             is_on: settings.is_on,
         })
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> SystemTime {
+        (self.clock.0)()
     }
 
     /// Takes in the second that is over. Called soon after the beginning of each second of the clock.
@@ -184,52 +226,68 @@ impl Sight {
     }
 
     /// Takes in and writes what is left, and closes the file; what comes later is not kept.
-    pub fn close(&self, now: SystemTime) {
-        self.tick(now + Duration::from_secs(1));
+    pub fn close(&self) {
+        self.tick(self.now() + Duration::from_secs(1));
         let mut store = self.store.lock();
         self.write_to(store.as_mut());
         *store = None;
         *self.untold.lock() = None;
     }
 
-    /// What all series came to between two times.
-    pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
-        let selection = self.history.lock().select(seconds(from), seconds(to), 1);
-        selection.period()
+    /// What is known between two times, to be unpacked by whoever wants it.
+    pub fn select(&self, from: SystemTime, to: SystemTime) -> Selection {
+        let (from, to) = (seconds(from), seconds(to));
+        self.history.lock().select(from, to, 1)
     }
 
-    /// What one series came to, in steps.
+    /// What all series came to between two times.
+    pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
+        self.select(from, to).period()
+    }
+
+    /// What the series that are wanted came to, in steps.
     pub fn timeline(
         &self,
         from: SystemTime,
         to: SystemTime,
         step: Duration,
-        label: &Label,
+        is_wanted: &dyn Fn(&Label) -> bool,
     ) -> Vec<(u64, Period)> {
         let step = step.as_secs().max(1);
         let from = seconds(from) - seconds(from) % step;
         let selection = self.history.lock().select(from, seconds(to), step);
-        selection.timeline(step, label)
+        selection.timeline_of(step, is_wanted)
     }
 
-    /// What is different between two periods.
-    pub fn changes(
-        &self,
-        before: (SystemTime, SystemTime),
-        now: (SystemTime, SystemTime),
-    ) -> Changes {
-        let before = self.period(before.0, before.1);
-        let now = self.period(now.0, now.1);
-        Changes {
-            changes: compare(&before, &now),
+    /// What is different now.
+    ///
+    /// # Errors
+    /// If there are no two periods to compare.
+    pub fn changes(&self, against: Against, window: Window) -> Result<Changes, SpanError> {
+        let spans = against.spans(window, self.now())?;
+        let compared = |(from, to)| {
+            let selection = self.history.lock().select(from, to, 1);
+            let period = selection.period();
+            Compared { from, to, period }
+        };
+        let (before, now) = (compared(spans.before), compared(spans.now));
+        let incomparable = incomparable(&before.period, &now.period, now.to - now.from);
+        let changes = match incomparable {
+            None => compare(&before.period, &now.period),
+            Some(_) => Vec::new(),
+        };
+        Ok(Changes {
             before,
             now,
-        }
+            changes,
+            incomparable,
+        })
     }
 
-    /// What stalled, the latest first, and what of it recurs.
-    pub fn stalls(&self) -> (Vec<Stall>, Vec<RecurringStall>) {
-        self.stalls.lock().list(self.pulse.as_ref())
+    /// What stalled, the latest first, and what of it recurs; since then, or since the start.
+    pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
+        let stalls = self.stalls.lock();
+        stalls.list(self.pulse.as_ref(), self.now(), since)
     }
 
     /// What asking servers for their state has cost; `None` where they are not asked.
@@ -263,11 +321,81 @@ impl Sight {
 #[derive(Clone, Debug)]
 pub struct Changes {
     /// The earlier.
-    pub before: Period,
+    pub before: Compared,
     /// The later.
-    pub now: Period,
+    pub now: Compared,
     /// The differences, by what they cost the servers.
     pub changes: Vec<Change>,
+    /// Why nothing is said of differences, where that is so.
+    pub incomparable: Option<Incomparable>,
+}
+
+/// One of two periods that are compared.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// When it began, in seconds since the epoch.
+    pub from: u64,
+    /// When it ended.
+    pub to: u64,
+    /// What is known of it.
+    pub period: Period,
+}
+
+/// Why two periods say nothing about each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Incomparable {
+    /// Seawall did not run, or the history begins later.
+    #[error("nothing is known of {0}")]
+    Unknown(Side),
+    /// It is known in part, and that is too little.
+    #[error("only {known_seconds} s of {side} are known")]
+    TooLittle {
+        /// Which of the two.
+        side: Side,
+        /// How much of it is known.
+        known_seconds: u64,
+    },
+    /// It is known, and nothing happened.
+    #[error("no operation ended in {0}")]
+    Idle(Side),
+}
+
+/// One of two periods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The earlier.
+    Baseline,
+    /// The later.
+    Now,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Baseline => "the baseline",
+            Self::Now => "the period that is held against it",
+        })
+    }
+}
+
+/// Whether two periods say nothing about each other; each should be so many seconds long.
+pub fn incomparable(before: &Period, now: &Period, length: u64) -> Option<Incomparable> {
+    let least = LEAST_KNOWN.min(length / 2);
+    let sides = [(Side::Baseline, before), (Side::Now, now)];
+    sides.into_iter().find_map(|(side, period)| {
+        let known_seconds = period.length.as_secs();
+        match known_seconds {
+            0 => Some(Incomparable::Unknown(side)),
+            known if known < least => Some(Incomparable::TooLittle {
+                side,
+                known_seconds,
+            }),
+            _ if period.series.values().all(|figures| figures.count == 0) => {
+                Some(Incomparable::Idle(side))
+            }
+            _ => None,
+        }
+    })
 }
 
 /// The figures of all operations in a period.

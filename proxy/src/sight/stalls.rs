@@ -1,9 +1,9 @@
 //! Stalls of servers: what was waited for, how often it comes, and what moved at the server meanwhile.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use crate::{
@@ -99,9 +99,13 @@ impl Stalls {
         self.servers
             .retain(|_, watched| watched.seen_at + FORGOTTEN_AFTER > start);
         for label in second.series.keys() {
-            if let Label::Server(address) = &**label
-                && self.servers.len() < WATCHED
-            {
+            let Label::Server(address) = &**label else {
+                continue;
+            };
+            let is_full = self.servers.len() >= WATCHED;
+            if let Some(watched) = self.servers.get_mut(address) {
+                watched.seen_at = start;
+            } else if !is_full {
                 let watched = self.servers.entry(address.clone());
                 watched.or_default().seen_at = start;
             }
@@ -113,27 +117,47 @@ impl Stalls {
         }
     }
 
-    /// All stalls, the latest first, and what recurs.
-    pub(super) fn list(&self, pulse: Option<&Pulse>) -> (Vec<Stall>, Vec<RecurringStall>) {
+    /// All stalls, the latest first, and what recurs; of the time since then, or all that are remembered.
+    pub(super) fn list(
+        &self,
+        pulse: Option<&Pulse>,
+        now: SystemTime,
+        since: Option<SystemTime>,
+    ) -> (Vec<Stall>, Vec<RecurringStall>) {
         let (mut stalls, mut recurring) = (Vec::new(), Vec::new());
         for (address, watched) in &self.servers {
             stalls.extend(watched.stalls.iter().cloned());
-            recurring.extend(watched.recurring(Some(address), pulse));
+            recurring.extend(watched.recurring(Some(address), pulse, now));
         }
-        // What one server alone stalled is told of it; what is told of none concerns all, or none was reached.
-        let of_servers = |stall: &&Stall| {
-            let others = stalls.iter().filter(|other| overlap(other, stall));
-            others.count() != 1
-        };
-        let everywhere: Vec<_> = self.all.stalls.iter().filter(of_servers).cloned().collect();
-        if !everywhere.is_empty() && recurring.is_empty() {
-            recurring.extend(self.all.recurring(None, None));
+        let everywhere: Vec<_> = (self.all.stalls.iter())
+            .filter(|stall| is_everywhere(stall, &stalls))
+            .cloned()
+            .collect();
+        if !everywhere.is_empty() && recurring.iter().all(|of| !of.recurrence.is_current) {
+            let (all, is_only) = (self.all.recurring(None, None, now), recurring.is_empty());
+            recurring.extend(all.filter(|all| all.recurrence.is_current || is_only));
         }
         stalls.extend(everywhere);
+        if let Some(since) = since.map(float_seconds) {
+            stalls.retain(|stall| span(&stall.episode).1 >= since);
+            recurring.retain(|of| of.recurrence.last_end() >= since);
+        }
         stalls.sort_by(|a, b| b.episode.started_at.total_cmp(&a.episode.started_at));
-        recurring.sort_by(|a, b| b.recurrence.last_at.total_cmp(&a.recurrence.last_at));
+        recurring.sort_by(|a, b| {
+            let key = |of: &RecurringStall| (of.recurrence.is_current, of.recurrence.last_at);
+            let ((a_current, a_last), (b_current, b_last)) = (key(a), key(b));
+            (b_current.cmp(&a_current)).then(b_last.total_cmp(&a_last))
+        });
         (stalls, recurring)
     }
+}
+
+/// What one server alone stalled is told of it, however often it did meanwhile; what is told of none concerns all, or none
+/// was reached.
+fn is_everywhere(stall: &Stall, of_servers: &[Stall]) -> bool {
+    let others = of_servers.iter().filter(|other| overlap(other, stall));
+    let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
+    servers.len() != 1
 }
 
 fn overlap(a: &Stall, b: &Stall) -> bool {
@@ -146,9 +170,14 @@ fn span(episode: &Episode) -> (f64, f64) {
     (start, start + episode.length.as_secs_f64())
 }
 
-fn samples(pulse: &Pulse, address: &str) -> Vec<Sample> {
-    let since = SystemTime::now().checked_sub(CALM);
-    pulse.samples(address, since.unwrap_or(SystemTime::UNIX_EPOCH))
+fn samples(pulse: &Pulse, address: &str, now: SystemTime) -> Vec<Sample> {
+    let since = now.checked_sub(CALM);
+    pulse.samples(address, since.unwrap_or(UNIX_EPOCH))
+}
+
+fn float_seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
 }
 
 impl Watched {
@@ -169,7 +198,8 @@ impl Watched {
             return;
         };
         // What servers said is forgotten after some minutes, so it is looked at now.
-        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of));
+        let now = UNIX_EPOCH + Duration::from_secs(start + 1);
+        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of, now));
         let samples = samples.unwrap_or_default();
         let span = span(&episode);
         self.stalls.push_back(Stall {
@@ -184,13 +214,18 @@ impl Watched {
         }
     }
 
-    fn recurring(&self, server: Option<&str>, pulse: Option<&Pulse>) -> Option<RecurringStall> {
+    fn recurring(
+        &self,
+        server: Option<&str>,
+        pulse: Option<&Pulse>,
+        now: SystemTime,
+    ) -> Option<RecurringStall> {
         let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
-        let recurrence = recurrence(&episodes)?;
+        let recurrence = recurrence(&episodes, float_seconds(now))?;
         let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
         let is_unanswered = silent.count() * 2 > self.stalls.len();
         // Of all stalls together more is to be learned than of each.
-        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of));
+        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of, now));
         let samples = samples.unwrap_or_default();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
         let spans = episodes.iter().map(span);
@@ -228,4 +263,120 @@ fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape>
     shapes.sort_by(|a, b| b.operations.cmp(&a.operations).then(a.label.cmp(&b.label)));
     shapes.truncate(SHAPES);
     shapes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stall(server: Option<&str>, started_at: f64, length: u64) -> Stall {
+        let length = Duration::from_secs(length);
+        Stall {
+            server: server.map(Into::into),
+            episode: Episode {
+                started_at,
+                length,
+                operations: 100,
+                waited: Duration::from_secs(100),
+                phase: 3,
+                usual: Duration::from_millis(5),
+                worst: length,
+            },
+            shapes: Vec::new(),
+            moved: Vec::new(),
+            unanswered: 0,
+        }
+    }
+
+    fn watched(server: Option<&str>, spans: &[(f64, u64)]) -> Watched {
+        let stalls = spans.iter().map(|(at, length)| stall(server, *at, *length));
+        Watched {
+            stalls: stalls.collect(),
+            ..Watched::default()
+        }
+    }
+
+    /// Stalls of servers, and those of all operations together.
+    fn stalls(servers: &[(&str, &[(f64, u64)])], all: &[(f64, u64)]) -> Stalls {
+        let servers = servers
+            .iter()
+            .map(|(name, spans)| ((*name).into(), watched(Some(name), spans)));
+        Stalls {
+            all: watched(None, all),
+            servers: servers.collect(),
+        }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn told(stalls: &Stalls, now: u64, since: Option<u64>) -> Vec<(Option<Box<str>>, f64)> {
+        let (told, _) = stalls.list(None, at(now), since.map(at));
+        let told = told.into_iter();
+        told.map(|stall| (stall.server, stall.episode.started_at))
+            .collect()
+    }
+
+    #[test]
+    fn two_stalls_of_one_server_are_not_those_of_all() {
+        let one = stalls(&[("a", &[(100.0, 3), (105.0, 3)])], &[(100.0, 8)]);
+        let of_a = [(Some("a".into()), 105.0), (Some("a".into()), 100.0)];
+        assert_eq!(told(&one, 200, None), of_a);
+        let both = stalls(&[("a", &[(100.0, 3)]), ("b", &[(101.0, 3)])], &[(100.0, 4)]);
+        assert!(told(&both, 200, None).contains(&(None, 100.0)));
+        let none = stalls(&[("a", &[])], &[(100.0, 4)]);
+        assert_eq!(told(&none, 200, None), [(None, 100.0)]);
+    }
+
+    #[test]
+    fn stalls_of_a_time_are_those_that_reach_into_it() {
+        let all = stalls(&[("a", &[(100.0, 3), (200.0, 3), (300.0, 3)])], &[]);
+        assert_eq!(told(&all, 310, None).len(), 3);
+        let since = told(&all, 310, Some(202));
+        assert_eq!(
+            since,
+            [(Some("a".into()), 300.0), (Some("a".into()), 200.0)]
+        );
+        let recurring = |since| all.list(None, at(310), since).1.len();
+        assert_eq!((recurring(None), recurring(Some(at(304)))), (1, 0));
+    }
+
+    #[test]
+    fn what_was_cured_does_not_recur_any_more() {
+        let all = stalls(&[("a", &[(100.0, 3), (160.0, 3), (220.0, 3)])], &[]);
+        let is_current = |now| {
+            let (_, recurring) = all.list(None, at(now), None);
+            recurring[0].recurrence.is_current
+        };
+        assert_eq!(
+            [225, 400, 410, 4_000].map(is_current),
+            [true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn as_many_servers_as_are_watched_are_not_forgotten_while_they_answer() {
+        let series = (0..WATCHED).map(|number| {
+            let label = Label::Server(format!("server{number}").into());
+            (Arc::new(label), Figures::default())
+        });
+        let beat = Period {
+            length: Duration::from_secs(1),
+            series: series.collect(),
+        };
+        let mut stalls = Stalls::default();
+        let second = |stalls: &mut Stalls, start| {
+            let select = |_: u64, _: u64| Selection::default();
+            stalls.second(start, &Figures::default(), &beat, &select, None);
+        };
+        second(&mut stalls, 1_000);
+        for (address, watched) in &mut stalls.servers {
+            watched.stalls.push_back(stall(Some(address), 900.0, 3));
+        }
+        for start in [4_000, 7_000, 10_000] {
+            second(&mut stalls, start);
+        }
+        assert_eq!(told(&stalls, 10_000, None).len(), WATCHED);
+    }
 }

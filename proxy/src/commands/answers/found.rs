@@ -53,6 +53,8 @@ pub(in crate::commands) struct Pulse {
     pub(in crate::commands) unanswered: u64,
     pub(in crate::commands) refused: u64,
     pub(in crate::commands) mean_ms: f64,
+    /// What it cannot tell, if there is something.
+    pub(in crate::commands) note: String,
 }
 
 /// A time in which latency left its normal.
@@ -91,9 +93,18 @@ pub(in crate::commands) struct Recurring {
     pub(in crate::commands) length_seconds: f64,
     pub(in crate::commands) times: u64,
     pub(in crate::commands) last_at: f64,
+    /// None: a proxy that does not say.
+    pub(in crate::commands) current: Option<bool>,
     pub(in crate::commands) phase: String,
     pub(in crate::commands) counter: Option<String>,
     pub(in crate::commands) unanswered: bool,
+}
+
+impl Recurring {
+    /// Whether it is to be expected again.
+    pub(in crate::commands) fn is_current(&self) -> bool {
+        self.current.unwrap_or(true)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -101,7 +112,32 @@ pub(in crate::commands) struct Recurring {
 pub(in crate::commands) struct Changes {
     /// What now is held against, by name.
     pub(in crate::commands) against: String,
+    /// None: a proxy that does not say.
+    pub(in crate::commands) comparable: Option<bool>,
+    /// Why not.
+    pub(in crate::commands) reason: String,
+    pub(in crate::commands) baseline: Span,
+    pub(in crate::commands) now: Span,
     pub(in crate::commands) changes: Vec<Change>,
+}
+
+impl Changes {
+    /// Why nothing is said of changes, where that is so.
+    pub(in crate::commands) fn incomparable(&self) -> Option<&str> {
+        (self.comparable == Some(false)).then_some(&self.reason)
+    }
+}
+
+/// One of the two periods that are compared.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in crate::commands) struct Span {
+    /// In seconds since the epoch; 0: not told.
+    pub(in crate::commands) from: f64,
+    pub(in crate::commands) to: f64,
+    /// How much of it is known.
+    pub(in crate::commands) seconds: f64,
+    pub(in crate::commands) count: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

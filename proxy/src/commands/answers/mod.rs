@@ -8,7 +8,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 pub(super) use self::found::{
-    Change, Changes, Episode, Named, Pools, Pulse, Rates, Recurring, Stalls, Storm, Storms,
+    Change, Changes, Episode, Named, Pools, Pulse, Rates, Recurring, Span, Stalls, Storm, Storms,
 };
 
 /// Reads an answer.
@@ -70,9 +70,9 @@ impl Report {
         covered(self.since_seconds, self.status.uptime_seconds)
     }
 
-    /// Total time of all operations, listed or not.
-    pub(super) fn total_time_ms(&self) -> f64 {
-        self.shapes.total_time_ms()
+    /// What all shapes cost the servers, listed or not.
+    pub(super) fn load_ms(&self) -> f64 {
+        self.shapes.load_ms()
     }
 
     /// All operations, listed or not.
@@ -175,6 +175,14 @@ impl Phases {
     }
 }
 
+/// `getMore`s on the cursors of a shape.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct More {
+    pub(super) count: u64,
+    pub(super) total_time_ms: f64,
+}
+
 /// One bucket of a distribution: over `gt_seconds`, and up to `le_seconds`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -204,6 +212,7 @@ pub(super) struct Shape {
     pub(super) request_bytes: u64,
     pub(super) reply_bytes: u64,
     pub(super) documents: u64,
+    pub(super) more: More,
     pub(super) distribution: Vec<Bucket>,
     pub(super) timeline: Vec<Point>,
     /// Where it is one of those that waited: how many.
@@ -213,6 +222,11 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn bytes(&self) -> u64 {
         self.request_bytes.saturating_add(self.reply_bytes)
+    }
+
+    /// What it costs the servers: its own time and that of its cursors' `getMore`s.
+    pub(super) fn load_ms(&self) -> f64 {
+        self.total_time_ms + self.more.total_time_ms
     }
 }
 
@@ -234,9 +248,9 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    pub(super) fn total_time_ms(&self) -> f64 {
-        let listed = self.shapes.iter().map(|shape| shape.total_time_ms);
-        listed.sum::<f64>() + self.other.total_time_ms
+    pub(super) fn load_ms(&self) -> f64 {
+        let listed = self.shapes.iter().map(Shape::load_ms);
+        listed.sum::<f64>() + self.other.load_ms()
     }
 
     pub(super) fn operations(&self) -> u64 {
@@ -260,6 +274,16 @@ pub(super) struct Other {
     pub(super) count: u64,
     pub(super) errors: u64,
     pub(super) total_time_ms: f64,
+    pub(super) more: More,
+    pub(super) request_bytes: u64,
+    pub(super) reply_bytes: u64,
+    pub(super) documents: u64,
+}
+
+impl Other {
+    pub(super) fn load_ms(&self) -> f64 {
+        self.total_time_ms + self.more.total_time_ms
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -292,6 +316,7 @@ pub(super) struct Server {
     pub(super) address: String,
     pub(super) count: u64,
     pub(super) errors: u64,
+    /// The time of whole operations.
     pub(super) latency_ms: Latency,
 }
 
@@ -313,6 +338,17 @@ mod tests {
             read(json!({ "server": null, "shapes": [{ "text": "{}" }] })).unwrap();
         assert_eq!(episode.server, None);
         assert_eq!(episode.shapes[0].shape, "{}");
+    }
+
+    #[test]
+    fn a_shape_costs_what_its_cursors_cost_too() {
+        let shapes = json!({
+            "shapes": [{ "total_time_ms": 5, "more": { "count": 9, "total_time_ms": 90 } }, { "total_time_ms": 3 }],
+            "other": { "total_time_ms": 1, "more": { "total_time_ms": 1 } },
+        });
+        let shapes: Shapes = read(shapes).unwrap();
+        assert_eq!(shapes.shapes[0].load_ms(), 95.0);
+        assert_eq!(shapes.load_ms(), 100.0);
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub(super) fn json(comparison: &Comparison) -> Value {
         "baseline": side(&comparison.before),
         "now": side(&comparison.now),
         "caveats": comparison.caveats(),
+        "comparable": comparison.changes.incomparable().is_none(),
+        "reason": comparison.changes.incomparable(),
         "changes": changes.collect::<Vec<_>>(),
     })
 }
@@ -147,7 +149,7 @@ pub(super) fn html(comparison: &Comparison) -> String {
             comparison.now.distribution(id),
         ])
     };
-    let changes = shapes::changes(&comparison.changes.changes, distributions);
+    let changes = shapes::changes(&comparison.changes, distributions);
     section(
         &mut body,
         "What changed, by what it costs the servers",

@@ -7,6 +7,7 @@ use crate::{
         figures::float,
     },
     history::{self, Figures, Label, Period},
+    sight,
 };
 
 /// One of the two reports.
@@ -30,6 +31,8 @@ impl Comparison {
     /// Compares two reports, each with its file's name.
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
         let periods = (period(&before.1), period(&now.1));
+        let length = periods.1.length.as_secs();
+        let incomparable = sight::incomparable(&periods.0, &periods.1, length);
         let changes = history::compare(&periods.0, &periods.1);
         let changes = changes.iter().map(|change| Change {
             kind: change.kind.as_str().to_owned(),
@@ -43,7 +46,10 @@ impl Comparison {
         Self {
             changes: Changes {
                 against: "before".to_owned(),
+                comparable: Some(incomparable.is_none()),
+                reason: incomparable.map_or(String::new(), |reason| reason.to_string()),
                 changes: changes.collect(),
+                ..Changes::default()
             },
             before: Side::new(before),
             now: Side::new(now),
@@ -129,7 +135,6 @@ fn named(label: &Label) -> Shape {
         },
         Label::Whole => bare("(all operations)"),
         Label::OtherShapes => bare("(other shapes)"),
-        Label::OtherNamespaces => bare("(other namespaces)"),
         Label::Server(address) => bare(address),
     }
 }
@@ -219,6 +224,17 @@ pub(super) mod tests {
         );
         assert_eq!(before.len(), now.len());
         assert!(comparison.before.distribution("1-new").is_empty());
+    }
+
+    #[test]
+    fn a_report_of_an_idle_time_says_nothing_of_changes() {
+        let mut idle = example();
+        idle["shapes"] = json!([]);
+        idle["timeline"]["steps"] = json!([]);
+        let read = |value: Value| ("a.json".to_owned(), Report::read(value).unwrap());
+        let comparison = Comparison::new(read(idle), read(example()));
+        let reason = comparison.changes.incomparable();
+        assert_eq!(reason, Some("no operation ended in the baseline"));
     }
 
     #[test]

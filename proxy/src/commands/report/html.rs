@@ -39,7 +39,7 @@ pub(super) fn report(report: &Report) -> String {
             "Changes against {}",
             report.changes.against.replace('_', " ")
         ),
-        &shapes::changes(&report.changes.changes, |_| None),
+        &shapes::changes(&report.changes, |_| None),
     );
     section(&mut body, "Pools at the end", &pools(&report.pools));
     let title = format!("Seawall report {} UTC", moment(report.made_at));
@@ -47,7 +47,7 @@ pub(super) fn report(report: &Report) -> String {
 }
 
 fn again(stalls: &Stalls) -> String {
-    let recurring = stalls.recurring.first();
+    let recurring = stalls.recurring.iter().find(|of| of.is_current());
     recurring.map_or(String::new(), |again| {
         format!("every {}", seconds(again.period_seconds))
     })
@@ -166,10 +166,12 @@ fn servers(report: &Report) -> String {
 fn stalls_of(stalls: &Stalls) -> String {
     let mut html = String::new();
     for recurring in &stalls.recurring {
-        let text = escape(&panes::recurrence(recurring));
-        html.push_str(&format!(
-            "<p class=\"warning\">A stall recurs {text}.</p>\n"
-        ));
+        let text = escape(&panes::recurs(recurring));
+        let class = match recurring.is_current() {
+            true => "warning",
+            false => "soft",
+        };
+        html.push_str(&format!("<p class=\"{class}\">A stall {text}.</p>\n"));
     }
     let pulse = escape(&panes::pulse(&stalls.pulse));
     html.push_str(&format!(

@@ -21,10 +21,14 @@ use serde_json::Value;
 use self::compare::Comparison;
 use super::{
     Exit,
-    admin_client::{AdminClient, Endpoint},
+    admin_client::{AdminClient, Endpoint, in_address},
     answers::Report,
     complain,
 };
+use crate::sight::{Against, TimeError};
+
+/// Shapes that are shown to people; the rest is in the JSON.
+const SHOWN_SHAPES: usize = 50;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -36,6 +40,9 @@ pub(super) struct Arguments {
     /// How far back: a number and s, m, h or d.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = since)]
     since: String,
+    /// What changed against: yesterday, last_week, a time such as 2h, or a moment (RFC 3339, or seconds since the epoch).
+    #[arg(long, value_name = "BASELINE", default_value = "yesterday", value_parser = against)]
+    against: String,
     #[command(flatten)]
     output: Output,
 }
@@ -85,6 +92,11 @@ fn since(text: &str) -> Result<String, String> {
     }
 }
 
+/// A baseline as the admin API takes it.
+fn against(text: &str) -> Result<String, TimeError> {
+    text.parse::<Against>().map(|_| text.to_owned())
+}
+
 pub(super) async fn run(arguments: Arguments) -> Exit {
     match arguments.command {
         Some(Command::Compare(compare)) => compare_files(&compare),
@@ -95,13 +107,19 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     }
 }
 
+impl Arguments {
+    fn path(&self) -> String {
+        let against = in_address(&self.against);
+        format!("/api/v1/report?since={}&against={against}", self.since)
+    }
+}
+
 async fn fetch(arguments: Arguments) -> Exit {
     let client = match AdminClient::new(&arguments.admin) {
         Ok(client) => client,
         Err(error) => return complain(&error.to_string(), error.exit()),
     };
-    let path = format!("/api/v1/report?since={}", arguments.since);
-    let answer = match client.ask(&path).await {
+    let answer = match client.ask(&arguments.path()).await {
         Ok(answer) => answer,
         Err(error) => return complain(&error.to_string(), error.exit()),
     };
@@ -204,6 +222,17 @@ mod tests {
             let kind = parsed(&[since.as_str()]).unwrap_err().kind();
             assert_eq!(kind, ErrorKind::ValueValidation, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_baseline_is_a_name_a_time_or_a_moment() {
+        let path = |arguments: &[&str]| parsed(arguments).unwrap().path();
+        assert_eq!(path(&[]), "/api/v1/report?since=10m&against=yesterday");
+        assert!(path(&["--against", "2h"]).ends_with("&against=2h"));
+        let moment = path(&["--against", "2026-11-21T10:00:00+01:00"]);
+        assert!(moment.ends_with("&against=2026-11-21T10%3A00%3A00%2B01%3A00"));
+        let kind = parsed(&["--against", "tomorrow"]).unwrap_err().kind();
+        assert_eq!(kind, ErrorKind::ValueValidation);
     }
 
     #[test]

@@ -17,11 +17,16 @@ pub(super) fn period(report: &Report) -> Period {
         .map(|shape| (Arc::new(label(shape)), figures_of_shape(shape)))
         .collect();
     let other = report.shapes.other;
-    if other.count > 0 {
+    if other.count + other.more.count > 0 {
         let figures = Figures {
             count: other.count,
             errors: other.errors,
             durations: durations(&[], other.total_time_ms, 0.0),
+            request_bytes: other.request_bytes,
+            reply_bytes: other.reply_bytes,
+            documents: other.documents,
+            more_count: other.more.count,
+            more_time: nanos(other.more.total_time_ms * 1e6),
             ..Figures::default()
         };
         series.insert(Arc::new(Label::OtherShapes), figures);
@@ -78,7 +83,8 @@ fn figures_of_shape(shape: &Shape) -> Figures {
         request_bytes: shape.request_bytes,
         reply_bytes: shape.reply_bytes,
         documents: shape.documents,
-        ..Figures::default()
+        more_count: shape.more.count,
+        more_time: nanos(shape.more.total_time_ms * 1e6),
     }
 }
 

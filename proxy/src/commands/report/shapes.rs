@@ -1,16 +1,15 @@
 //! The tables of shapes and of changes in HTML, with a distribution for each row.
 
 use super::{
+    SHOWN_SHAPES,
     page::{Cells, escape},
     plot,
 };
 use crate::commands::{
-    answers::{Bucket, Change, Phases, Rates, Report, Shape},
+    answers::{Bucket, Changes, Phases, Rates, Report, Shape},
     figures::{bytes, count, exact, float, millis, namespace, percent, ratio},
+    top::panes,
 };
-
-/// Shapes that are shown; the rest is in the JSON.
-const SHOWN_SHAPES: usize = 50;
 
 /// The heaviest shapes.
 pub(super) fn heaviest(report: &Report) -> String {
@@ -20,7 +19,7 @@ pub(super) fn heaviest(report: &Report) -> String {
         return "<p>No operation in this period.</p>".to_owned();
     }
     let bounds = plot::bounds(shapes.iter().map(|shape| shape.distribution.as_slice()));
-    let (total, seconds) = (report.total_time_ms(), report.covered_seconds());
+    let (total, seconds) = (report.load_ms(), report.covered_seconds());
     let mut cells = Cells::new(&[
         "share of time",
         "operations/s",
@@ -33,7 +32,7 @@ pub(super) fn heaviest(report: &Report) -> String {
         "<durations (logarithmic) and phases",
     ]);
     for shape in shapes {
-        cells.number(&percent(shape.total_time_ms, total));
+        cells.number(&percent(shape.load_ms(), total));
         cells.number(&count(float(shape.count) / seconds));
         cells.number(&millis(shape.latency_ms.p50));
         cells.number(&millis(shape.latency_ms.p99));
@@ -118,11 +117,19 @@ fn phase_bar(phases: &Phases) -> String {
 
 /// Changes with both sides' figures; with distributions where there are some.
 pub(super) fn changes<'a>(
-    changes: &[Change],
+    changes: &Changes,
     distributions: impl Fn(&str) -> Option<[&'a [Bucket]; 2]>,
 ) -> String {
+    let periods = panes::periods(changes)
+        .map(|periods| format!("<p class=\"soft\">{}</p>", escape(&periods)));
+    let periods = periods.unwrap_or_default();
+    if let Some(reason) = changes.incomparable() {
+        let reason = escape(reason);
+        return format!("{periods}<p class=\"warning\">Not compared: {reason}.</p>");
+    }
+    let changes = &changes.changes;
     if changes.is_empty() {
-        return "<p>Nothing changed beyond noise.</p>".to_owned();
+        return format!("{periods}<p>Nothing changed beyond noise.</p>");
     }
     let mut cells = Cells::new(&[
         "<change",
@@ -160,7 +167,7 @@ pub(super) fn changes<'a>(
     }
     let effect = "<p class=\"soft\">Cost: operations' time a second more than before. Effect: of pairs of operations, \
                   one of before and one of now, the share in which that of now took longer; 50 % is no difference.</p>";
-    effect.to_owned() + &cells.table("wide")
+    format!("{periods}{effect}{}", cells.table("wide"))
 }
 
 /// A time, where there was anything to take it.
@@ -210,15 +217,25 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_baseline_is_not_the_same_as_no_change() {
+        let missing = Changes {
+            comparable: Some(false),
+            reason: "nothing is known of <it>".to_owned(),
+            ..Changes::default()
+        };
+        let html = changes(&missing, |_| None);
+        assert!(html.contains("Not compared: nothing is known of &lt;it&gt;."));
+        assert!(!html.contains("Nothing changed"));
+    }
+
+    #[test]
     fn change_without_distributions_has_none() {
         let report = Report::read(example()).unwrap();
-        let html = changes(&report.changes.changes, |_| None);
+        let html = changes(&report.changes, |_| None);
         assert!(html.contains("slower") && html.contains("heavier replies"));
         assert!(!html.contains("<svg"));
         let (shape, none) = (&report.shapes.shapes[0], [].as_slice());
-        let html = changes(&report.changes.changes, |_| {
-            Some([none, &shape.distribution])
-        });
+        let html = changes(&report.changes, |_| Some([none, &shape.distribution]));
         assert!(html.contains("<svg"));
     }
 }

@@ -1,6 +1,6 @@
 //! A report for a terminal.
 
-use super::period::all;
+use super::{SHOWN_SHAPES, period::all};
 use crate::commands::{
     answers::{Report, Shape, Step},
     figures::{
@@ -179,10 +179,10 @@ fn timeline(report: &Report) -> Vec<String> {
 }
 
 fn shapes(report: &Report) -> Vec<String> {
-    let (total, seconds) = (report.total_time_ms(), report.covered_seconds());
+    let (total, seconds) = (report.load_ms(), report.covered_seconds());
     let row = |shape: &Shape| {
         vec![
-            percent(shape.total_time_ms, total),
+            percent(shape.load_ms(), total),
             count(float(shape.count) / seconds),
             millis(shape.latency_ms.p50),
             millis(shape.latency_ms.p99),
@@ -195,7 +195,8 @@ fn shapes(report: &Report) -> Vec<String> {
             printable(&shape.shape),
         ]
     };
-    let rows: Vec<_> = report.shapes.shapes.iter().map(row).collect();
+    let shown = report.shapes.shapes.iter().take(SHOWN_SHAPES);
+    let rows: Vec<_> = shown.clone().map(row).collect();
     let headings = [
         "time",
         "ops/s",
@@ -210,7 +211,8 @@ fn shapes(report: &Report) -> Vec<String> {
         "<shape",
     ];
     let mut lines = table(&headings, &rows);
-    let hidden = report.unlisted();
+    let listed = shown.map(|shape| shape.count);
+    let hidden = report.operations().saturating_sub(listed.sum());
     if hidden > 0 {
         lines.push(format!("and {} operations of other shapes", exact(hidden)));
     }
@@ -311,6 +313,35 @@ mod tests {
         let place = |part: &str| text.find(part).unwrap();
         assert!(place("! faults are injected") < place("operations"));
         assert!(text.contains("! a connection storm"));
+    }
+
+    #[test]
+    fn a_baseline_that_is_missing_is_said() {
+        let mut missing = example();
+        missing["changes"] = json!({
+            "against": "yesterday", "comparable": false, "reason": "nothing is known of the baseline", "changes": [],
+        });
+        let text = report(&Report::read(missing).unwrap());
+        assert!(text.contains("not compared: nothing is known of the baseline"));
+        assert!(!text.contains("nothing changed"));
+    }
+
+    #[test]
+    fn the_heaviest_is_so_with_its_cursors_and_those_that_are_not_shown_are_counted() {
+        let mut many = example();
+        let shape = many["shapes"][0].clone();
+        let shapes: Vec<_> = (0..SHOWN_SHAPES + 3).map(|_| shape.clone()).collect();
+        many["shapes"] = json!(shapes);
+        many["shapes"][0]["more"] = json!({ "count": 1, "total_time_ms": 1e9 });
+        let text = report(&Report::read(many).unwrap());
+        let rows = text.lines().filter(|line| line.contains("shop.orders"));
+        assert!(rows.clone().count() >= SHOWN_SHAPES);
+        assert!(
+            rows.clone().any(|row| row.trim_start().starts_with("97.")),
+            "{text}"
+        );
+        let hidden = exact(3 * shape["count"].as_u64().unwrap());
+        assert!(text.contains(&format!("and {hidden} operations of other shapes")));
     }
 
     #[test]

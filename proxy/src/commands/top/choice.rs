@@ -53,7 +53,7 @@ impl Sort {
 
     pub(super) fn key(self, shape: &Shape) -> f64 {
         match self {
-            Self::TotalTime => shape.total_time_ms,
+            Self::TotalTime => shape.load_ms(),
             Self::Count => float(shape.count),
             Self::P99 => shape.latency_ms.p99,
             Self::Bytes => float(shape.bytes()),

@@ -82,8 +82,15 @@ fn figures(shape: &Shape) -> String {
         max,
     } = shape.latency_ms;
     let [p50, p90, p99, p999, max] = [p50, p90, p99, p999, max].map(millis);
+    let more = match shape.more.count {
+        0 => String::new(),
+        many => {
+            let (many, time) = (exact(many), millis(shape.more.total_time_ms));
+            format!(" and {time} in {many} getMores")
+        }
+    };
     format!(
-        "{} operations, {} errors, {} in all; p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}; \
+        "{} operations, {} errors, {} in all{more}; p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}; \
          {} asked, {} answered, {} documents",
         exact(shape.count),
         exact(shape.errors),
@@ -226,6 +233,14 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(text.contains("00:00:00 to 00:00:29 UTC"));
+    }
+
+    #[test]
+    fn cursors_of_a_shape_are_told_with_it() {
+        let mut shape = model().selected().unwrap().clone();
+        assert!(!figures(&shape).contains("getMores"));
+        (shape.more.count, shape.more.total_time_ms) = (12, 340.0);
+        assert!(figures(&shape).contains(" in all and 340 ms in 12 getMores;"));
     }
 
     #[test]

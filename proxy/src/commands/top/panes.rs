@@ -1,7 +1,9 @@
 //! Storms, stalls, changes and pools in lines: for the terminal and for the text of a report.
 
 use crate::commands::{
-    answers::{Change, Changes, Episode, Named, Pools, Pulse, Recurring, Stalls, Storm, Storms},
+    answers::{
+        Change, Changes, Episode, Named, Pools, Pulse, Recurring, Span, Stalls, Storm, Storms,
+    },
     figures::{
         bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
     },
@@ -69,7 +71,7 @@ pub(in crate::commands) fn stalls(stalls: &Stalls) -> Vec<String> {
         return lines;
     }
     let again = stalls.recurring.iter();
-    lines.extend(again.map(|recurring| format!("recurs {}", recurrence(recurring))));
+    lines.extend(again.map(recurs));
     let row = |episode: &Episode| {
         vec![
             moment(episode.started_at),
@@ -103,7 +105,7 @@ pub(in crate::commands) fn stalls(stalls: &Stalls) -> Vec<String> {
 
 /// How the servers are asked for their state, and what came of it.
 pub(in crate::commands) fn pulse(pulse: &Pulse) -> String {
-    match pulse.state.as_str() {
+    let state = match pulse.state.as_str() {
         "" => "unknown".to_owned(),
         "on" => format!(
             "on, {} answers of {} on average, {} unanswered, {} refused",
@@ -113,6 +115,22 @@ pub(in crate::commands) fn pulse(pulse: &Pulse) -> String {
             count(float(pulse.refused)),
         ),
         off => printable(off),
+    };
+    match pulse.note.as_str() {
+        "" => state,
+        note => format!("{state}; {}", printable(note)),
+    }
+}
+
+/// The same as a sentence: whether it goes on, or when it did last.
+pub(in crate::commands) fn recurs(recurring: &Recurring) -> String {
+    let told = recurrence(recurring);
+    match recurring.is_current() {
+        true => format!("recurs {told}"),
+        false => format!(
+            "recurred {told}; not since {} UTC",
+            moment(recurring.last_at)
+        ),
     }
 }
 
@@ -168,7 +186,13 @@ pub(in crate::commands) fn hit(episode: &Episode) -> String {
 }
 
 pub(in crate::commands) fn changes(changes: &Changes, against: &str) -> Vec<String> {
-    let mut lines = vec![format!("now against {}", against.replace('_', " "))];
+    let against = printable(&against.replace('_', " "));
+    let mut lines = vec![format!("now against {against}")];
+    lines.extend(periods(changes));
+    if let Some(reason) = changes.incomparable() {
+        lines.push(format!("not compared: {}", printable(reason)));
+        return lines;
+    }
     if changes.changes.is_empty() {
         lines.push("nothing changed".to_owned());
         return lines;
@@ -201,6 +225,22 @@ pub(in crate::commands) fn changes(changes: &Changes, against: &str) -> Vec<Stri
     ];
     lines.extend(table(&headings, &rows));
     lines
+}
+
+/// The two periods that were compared, where they are told.
+pub(in crate::commands) fn periods(changes: &Changes) -> Option<String> {
+    let period = |span: Span| {
+        let known = seconds(span.seconds);
+        format!(
+            "{} to {} UTC ({known} known)",
+            moment(span.from),
+            moment(span.to)
+        )
+    };
+    (changes.now.to > 0.0).then(|| {
+        let (baseline, now) = (period(changes.baseline), period(changes.now));
+        format!("baseline {baseline}, now {now}")
+    })
 }
 
 /// The two figures that a change is about.
@@ -298,6 +338,40 @@ mod tests {
         assert!(lines[2].contains("p50 900 µs → p50 4.2 ms"), "{}", lines[2]);
         assert!(lines[3].contains("0 ops/s → 12 ops/s"), "{}", lines[3]);
         assert!(lines[4].contains("420 B/op → 1.05 KiB/op"), "{}", lines[4]);
+    }
+
+    #[test]
+    fn a_missing_baseline_is_not_the_same_as_no_change() {
+        let told = serde_json::json!({
+            "comparable": false, "reason": "nothing is known of the baseline",
+            "baseline": { "from": 1_795_197_000, "to": 1_795_197_600, "seconds": 0 },
+            "now": { "from": 1_795_283_400, "to": 1_795_284_000, "seconds": 600 },
+        });
+        let told = crate::commands::answers::read(told).unwrap();
+        let expected = [
+            "now against yesterday",
+            "baseline 2026-11-20 17:50:00 to 2026-11-20 18:00:00 UTC (0 known), \
+             now 2026-11-21 17:50:00 to 2026-11-21 18:00:00 UTC (10 min known)",
+            "not compared: nothing is known of the baseline",
+        ];
+        assert_eq!(changes(&told, "yesterday"), expected);
+    }
+
+    #[test]
+    fn what_does_not_recur_any_more_is_told_as_past() {
+        let mut recurring = model().stalls.recurring[0].clone();
+        assert!(recurs(&recurring).starts_with("recurs every 60 s"));
+        recurring.current = Some(false);
+        let text = recurs(&recurring);
+        assert!(text.starts_with("recurred every 60 s"), "{text}");
+        assert!(text.contains("; not since 2026-11-21 "), "{text}");
+    }
+
+    #[test]
+    fn what_the_pulse_cannot_tell_is_said() {
+        let mut told = model().stalls.pulse;
+        told.note = "routers have none".to_owned();
+        assert!(pulse(&told).ends_with("; routers have none"));
     }
 
     #[test]

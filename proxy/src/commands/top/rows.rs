@@ -26,11 +26,11 @@ pub(super) const WIDTHS: [u16; 11] = [7, 6, 7, 7, 7, 6, 8, 6, 13, 24, 0];
 
 /// A row a shape.
 pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {
-    let total_ms = model.shapes.total_time_ms();
+    let total_ms = model.shapes.load_ms();
     let seconds = model.covered_seconds().max(1.0);
     let row = |shape: &&Shape| {
         vec![
-            percent(shape.total_time_ms, total_ms),
+            percent(shape.load_ms(), total_ms),
             count(float(shape.count) / seconds),
             millis(shape.latency_ms.p50),
             millis(shape.latency_ms.p99),

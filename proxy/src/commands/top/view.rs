@@ -133,7 +133,8 @@ pub(super) fn alert_texts(model: &Model) -> Vec<(bool, String)> {
         let peak = storm.map_or(0.0, |storm| storm.peak_arrivals_per_second);
         texts.push((true, format!("STORM: up to {} connects/s", count(peak))));
     }
-    for recurring in model.stalls.recurring.iter().take(1) {
+    let mut recurring = model.stalls.recurring.iter();
+    if let Some(recurring) = recurring.find(|of| of.is_current()) {
         texts.push((false, format!("stalls {}", panes::recurrence(recurring))));
     }
     if model.stalls.pulse.state.starts_with("off") {
@@ -348,6 +349,13 @@ pub(super) mod tests {
         ] {
             assert!(line.contains(text), "{line}");
         }
+    }
+
+    #[test]
+    fn stalls_that_are_over_are_no_alert() {
+        let mut model = model();
+        model.stalls.recurring[0].current = Some(false);
+        assert!(!shown(&model, 160, 20)[2].contains("stalls every"));
     }
 
     #[test]

@@ -20,6 +20,15 @@ pub struct Recurrence {
     pub last_at: f64,
     /// The phase that took most of the time in most of them.
     pub phase: usize,
+    /// Whether it may be expected to come again: few of its periods have gone by without it.
+    pub is_current: bool,
+}
+
+impl Recurrence {
+    /// When the last episode ended, by their usual length, in seconds since the epoch.
+    pub fn last_end(&self) -> f64 {
+        self.last_at + self.length.as_secs_f64()
+    }
 }
 
 /// The latest episodes are looked at; the rest is history.
@@ -61,8 +70,12 @@ const ALIKE_FACTOR: f64 = 2.0;
 /// … or so much longer.
 const ALIKE_SECONDS: f64 = 1.0;
 
-/// The recurrence that most of the episodes belong to, if there is one; the longest chain, of equals the latest.
-pub fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
+/// Periods without an episode after which it is over: one may be missing, and another be late.
+const CURRENT_PERIODS: f64 = 3.0;
+
+/// The recurrence that most of the episodes belong to, if there is one; one that is current at `now` (in seconds since the
+/// epoch) before one that is over, then the longest chain, of equals the latest.
+pub fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
     let oldest = episodes.len().saturating_sub(MOST_EPISODES);
@@ -75,8 +88,13 @@ pub fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
     let best = chains
         .flatten()
         .filter(|chain| chain.is_convincing(episodes))
-        .reduce(|best, chain| if chain.is_better(&best) { chain } else { best })?;
-    Some(best.recurrence(episodes))
+        .reduce(
+            |best, chain| match chain.rank(episodes, now) > best.rank(episodes, now) {
+                true => chain,
+                false => best,
+            },
+        )?;
+    Some(best.recurrence(episodes, now))
 }
 
 /// Episodes of one period.
@@ -193,9 +211,18 @@ impl Chain {
         longest <= shortest * ALIKE_FACTOR || longest <= shortest + ALIKE_SECONDS
     }
 
-    fn is_better(&self, than: &Self) -> bool {
-        let last = |chain: &Self| chain.links.last().map(|link| link.0);
-        (self.links.len(), last(self)) > (than.links.len(), last(than))
+    /// The greater, the better.
+    fn rank(&self, episodes: &[&Episode], now: f64) -> (bool, usize, Option<usize>) {
+        let last = self.links.last().map(|link| link.0);
+        (self.is_current(episodes, now), self.links.len(), last)
+    }
+
+    fn is_current(&self, episodes: &[&Episode], now: f64) -> bool {
+        let last = self.links.last().and_then(|link| episodes.get(link.0));
+        let end = last.map_or(self.origin, |last| {
+            last.started_at + last.length.as_secs_f64()
+        });
+        now - end <= CURRENT_PERIODS * self.period
     }
 
     fn members<'a>(&self, episodes: &[&'a Episode]) -> Vec<&'a Episode> {
@@ -210,7 +237,7 @@ impl Chain {
             .collect()
     }
 
-    fn recurrence(&self, episodes: &[&Episode]) -> Recurrence {
+    fn recurrence(&self, episodes: &[&Episode], now: f64) -> Recurrence {
         let mut phases = [0_u64; PHASES];
         let members = self.members(episodes);
         for member in &members {
@@ -226,6 +253,7 @@ impl Chain {
             times: members.len(),
             last_at: members.last().map_or(self.origin, |last| last.started_at),
             phase: phase.unwrap_or_default(),
+            is_current: self.is_current(episodes, now),
         }
     }
 }
@@ -237,6 +265,12 @@ fn start(episodes: &[&Episode], index: usize) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::{super::tests::Random, *};
+
+    /// While it goes on.
+    fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
+        let last = episodes.iter().map(|episode| episode.started_at);
+        super::recurrence(episodes, last.fold(0.0, f64::max))
+    }
 
     const SEEDS: u64 = 300;
 
@@ -291,6 +325,28 @@ mod tests {
         episodes[2] = episode(40.0, 9.0, 1);
         let found = recurrence(&episodes).unwrap();
         assert_eq!((found.length, found.phase), (Duration::from_secs(2), 3));
+    }
+
+    #[test]
+    fn it_is_over_when_some_of_its_periods_have_gone_by() {
+        let episodes = at(&[0.0, 60.0, 120.0]);
+        for (now, is_current) in [(122.0, true), (301.0, true), (303.0, false), (9e9, false)] {
+            let found = super::recurrence(&episodes, now).unwrap();
+            assert_eq!(found.is_current, is_current, "{now}");
+            assert_eq!(found.period, Duration::from_mins(1));
+        }
+    }
+
+    #[test]
+    fn what_is_over_does_not_hide_what_goes_on() {
+        let past = (0..20_u32).map(|n| 60.0 * f64::from(n));
+        let since = (0..4_u32).map(|n| 9_000.0 + 200.0 * f64::from(n));
+        let episodes = at(&past.chain(since).collect::<Vec<_>>());
+        let found = super::recurrence(&episodes, 9_610.0).unwrap();
+        assert!(found.is_current);
+        assert_eq!((found.period, found.times), (Duration::from_secs(200), 4));
+        let found = super::recurrence(&episodes, 20_000.0).unwrap();
+        assert_eq!((found.is_current, found.times), (false, 20));
     }
 
     #[test]

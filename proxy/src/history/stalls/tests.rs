@@ -193,7 +193,7 @@ fn a_stop_of_two_seconds_every_fifteen_is_found_within_three() {
                 "{episode:?}"
             );
         }
-        let recurrence = recurrence(&episodes[..3]).unwrap();
+        let recurrence = recurrence(&episodes[..3], float(EPOCH)).unwrap();
         assert!((recurrence.period.as_secs_f64() - 15.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 2.0).abs() < 1.1);
         assert_eq!((recurrence.times, recurrence.phase), (3, SERVER));
@@ -246,7 +246,8 @@ fn a_checkpoint_every_minute_is_found_within_three() {
         };
         let episodes = world.episodes(240);
         assert_found(&episodes, &spikes, 2.0);
-        let recurrence = recurrence(&episodes).unwrap_or_else(|| panic!("{episodes:#?}"));
+        let recurrence =
+            recurrence(&episodes, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
         assert!((recurrence.period.as_secs_f64() - 60.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 3.0).abs() <= 1.5);
         assert_eq!(recurrence.phase, SERVER);

@@ -1,0 +1,116 @@
+//! What stalls, in JSON.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    Json,
+    extract::{Query, State},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    super::{Window, json as shown, work},
+    Answer, Asked, ago, named, need_history,
+};
+use crate::{
+    observe::Phase,
+    sight::{RecurringStall, Stall},
+    topology::Kind,
+};
+
+/// What the pulse cannot tell of routers.
+const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: what stalls a shard behind them is \
+                       told without a counter";
+
+pub(in crate::admin) async fn stalls(
+    State(window): State<Arc<Window>>,
+    Query(asked): Query<Asked>,
+) -> Answer {
+    need_history(&window.sight)?;
+    let since: Option<Duration> = asked.since()?;
+    let value = work(&window, move |window| {
+        stalls_value(window, since.map(|since| ago(window.sight.now(), since)))
+    });
+    Ok(Json(value.await?))
+}
+
+/// The stalls since then, or all that are remembered.
+pub(super) fn stalls_value(window: &Window, since: Option<SystemTime>) -> Value {
+    let (episodes, recurring) = window.sight.stalls(since);
+    let mut pulse = pulse_value(window);
+    if window.topology.snapshot().description.kind == Kind::Sharded {
+        pulse.insert("note".to_owned(), json!(ROUTERS));
+    }
+    json!({
+        "pulse": pulse,
+        "episodes": episodes.iter().map(stall).collect::<Vec<_>>(),
+        "recurring": recurring.iter().map(recurring_stall).collect::<Vec<_>>(),
+    })
+}
+
+fn pulse_value(window: &Window) -> Map<String, Value> {
+    shown::object(match window.sight.pulse() {
+        Some(cost) => json!({
+            "state": "on",
+            "answered": cost.answered,
+            "unanswered": cost.unanswered,
+            "refused": cost.refused,
+            "mean_ms": shown::millis(cost.total_time / u32::try_from(cost.answered.max(1)).unwrap_or(u32::MAX)),
+            "longest_ms": shown::millis(cost.longest),
+            "refusals": cost.refusals,
+        }),
+        None => json!({ "state": window.pulse_off }),
+    })
+}
+
+fn phase_name(phase: usize) -> Option<&'static str> {
+    Phase::ALL.get(phase).map(|phase| phase.as_str())
+}
+
+fn stall(stall: &Stall) -> Value {
+    let episode = &stall.episode;
+    let shapes = stall.shapes.iter().map(|waiting| {
+        let mut shape = named(&waiting.label);
+        if let Some(text) = shape.remove("shape") {
+            shape.insert("text".to_owned(), text);
+        }
+        shape.insert("operations".to_owned(), json!(waiting.operations));
+        Value::Object(shape)
+    });
+    let moved = stall.moved.iter().map(|moved| {
+        json!({
+            "counter": moved.counter, "during": moved.during, "otherwise": moved.otherwise, "score": moved.score,
+        })
+    });
+    json!({
+        "server": stall.server,
+        "started_at": episode.started_at,
+        "seconds": episode.length.as_secs_f64(),
+        "operations": episode.operations,
+        "waited_ms": shown::millis(episode.waited),
+        "phase": phase_name(episode.phase),
+        "usual_p99_ms": shown::millis(episode.usual),
+        "worst_ms": shown::millis(episode.worst),
+        "shapes": shapes.collect::<Vec<_>>(),
+        "moved": moved.collect::<Vec<_>>(),
+        "unanswered_pulses": stall.unanswered,
+    })
+}
+
+fn recurring_stall(stall: &RecurringStall) -> Value {
+    let recurrence = &stall.recurrence;
+    json!({
+        "server": stall.server,
+        "period_seconds": recurrence.period.as_secs_f64(),
+        "length_seconds": recurrence.length.as_secs_f64(),
+        "times": recurrence.times,
+        "last_at": recurrence.last_at,
+        "current": recurrence.is_current,
+        "phase": phase_name(recurrence.phase),
+        "counter": stall.counter.as_ref().map(|moved| moved.counter),
+        "unanswered": stall.is_unanswered,
+    })
+}

@@ -1,0 +1,232 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::{
+    history::{ChangeKind, Level},
+    observe,
+};
+
+/// Saturday, 21 November 2026, 17:50 UTC and some seconds.
+const NOW: u64 = 1_795_283_427;
+
+const HOUR: u64 = 3_600;
+
+const DAY: u64 = 24 * HOUR;
+
+/// A clock that a test sets.
+#[derive(Clone)]
+struct Hand(Arc<AtomicU64>);
+
+impl Hand {
+    fn at(seconds: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(seconds)))
+    }
+
+    fn clock(&self) -> Clock {
+        let hand = self.clone();
+        Clock::new(move || UNIX_EPOCH + Duration::from_secs(hand.0.load(Ordering::Relaxed)))
+    }
+}
+
+fn sight(hand: &Hand) -> Sight {
+    let observer = Observer::new(
+        observe::Settings {
+            counts_shapes: true,
+            max_shapes: 100,
+            name_key: None,
+            max_namespaces: 100,
+            keeps_seconds: true,
+        },
+        None,
+    );
+    let settings = Settings {
+        is_on: true,
+        directory: None,
+        max_bytes: 64 << 20,
+        max_shapes: 200,
+    };
+    let observer = Arc::new(observer.unwrap());
+    Sight::open(observer, settings, None, hand.clock()).unwrap()
+}
+
+fn shape(name: &str) -> Arc<Label> {
+    Arc::new(Label::Shape {
+        level: Level::Fine,
+        id: name.into(),
+        command: "find".into(),
+        db: "shop".into(),
+        collection: "orders".into(),
+        text: format!("{{filter:{{{name}:?}}}}").into(),
+    })
+}
+
+/// Shapes with a common latency of 1 ms, give or take: two of them become five times slower, at different times.
+const SHAPES: [&str; 8] = [
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "slow_since_6h",
+    "slow_since_3d",
+];
+
+fn milliseconds(name: &str, at: u64) -> u64 {
+    let slow_since = match name {
+        "slow_since_6h" => NOW - 6 * HOUR,
+        "slow_since_3d" => NOW - 3 * DAY,
+        _ => u64::MAX,
+    };
+    if at >= slow_since { 5 } else { 1 }
+}
+
+fn second(at: u64) -> BTreeMap<Arc<Label>, (Figures, f64)> {
+    let mut whole = Figures::default();
+    let mut series = BTreeMap::new();
+    for name in SHAPES {
+        let mut figures = Figures::default();
+        for n in 0..2 {
+            let spread = 100 * ((at + n) % 3);
+            let time =
+                Duration::from_millis(milliseconds(name, at)) + Duration::from_micros(spread);
+            figures.durations.record(time);
+            figures.count += 1;
+        }
+        whole.merge(&figures);
+        series.insert(shape(name), (figures, 1.0));
+    }
+    series.insert(Arc::new(Label::Whole), (whole, f64::INFINITY));
+    series
+}
+
+/// What is remembered after so long: each second of the hours that are compared, and of the others one a minute.
+fn after(days: u64) -> Sight {
+    let hand = Hand::at(NOW - days * DAY);
+    let sight = sight(&hand);
+    let compared = [7 * DAY, DAY, 6 * HOUR, 2 * HOUR, 0];
+    let is_compared = |at: u64| {
+        let ago = NOW - at;
+        compared.iter().any(|past| ago.abs_diff(*past) < HOUR / 2)
+    };
+    let mut history = sight.history.lock();
+    for at in NOW - days * DAY..NOW {
+        if is_compared(at) || at.is_multiple_of(60) {
+            history.add(at, second(at));
+            drop(history.take_turnover());
+        }
+    }
+    drop(history);
+    hand.0.store(NOW, Ordering::Relaxed);
+    sight
+}
+
+fn slower(changes: &Changes) -> Vec<&str> {
+    assert_eq!(changes.incomparable, None);
+    let slower = changes.changes.iter().map(|change| {
+        assert_eq!(change.kind, ChangeKind::Slower);
+        match &*change.label {
+            Label::Shape { id, .. } => &**id,
+            other => panic!("{other:?}"),
+        }
+    });
+    slower.collect()
+}
+
+#[test]
+fn what_got_slower_is_told_against_yesterday_last_week_a_time_and_a_moment() {
+    let sight = after(8);
+    let window = Window::AtMost(Duration::from_secs(600));
+    let changes = |against: &str| sight.changes(against.parse().unwrap(), window).unwrap();
+    let yesterday = changes("yesterday");
+    assert_eq!(slower(&yesterday), ["slow_since_6h"]);
+    assert_eq!((yesterday.now.from, yesterday.now.to), (NOW - 600, NOW));
+    assert_eq!(yesterday.now.period.length, Duration::from_secs(600));
+    // Of yesterday and last week there are steps of ten minutes.
+    assert_eq!(yesterday.before.to, (NOW - DAY) - (NOW - DAY) % 600);
+    assert_eq!(yesterday.before.period.length, Duration::from_secs(1_200));
+    let last_week = changes("last_week");
+    let mut both = slower(&last_week);
+    both.sort_unstable();
+    assert_eq!(both, ["slow_since_3d", "slow_since_6h"]);
+    assert_eq!(last_week.before.to, (NOW - 7 * DAY) - (NOW - 7 * DAY) % 600);
+    assert_eq!(last_week.before.period.length, Duration::from_secs(1_200));
+    assert!(slower(&changes("2h")).is_empty());
+    let before_it = (NOW - 6 * HOUR).to_string();
+    assert_eq!(slower(&changes(&before_it)), ["slow_since_6h"]);
+    assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
+    // The widest window that is kept of last week.
+    let day = Window::Exactly(Duration::from_secs(DAY));
+    let widest = sight.changes(Against::LastWeek, day).unwrap();
+    assert_eq!(widest.before.to - widest.before.from, DAY);
+    assert_eq!(widest.incomparable, None);
+}
+
+#[test]
+fn a_baseline_that_nobody_saw_is_said_to_be_missing() {
+    let sight = after(1);
+    let window = Window::AtMost(Duration::from_secs(600));
+    let missing = sight.changes(Against::LastWeek, window).unwrap();
+    let nothing = Some(Incomparable::Unknown(Side::Baseline));
+    assert_eq!((missing.incomparable, missing.changes.len()), (nothing, 0));
+}
+
+#[test]
+fn idle_periods_have_nothing_to_compare() {
+    let period = |seconds, count| Period {
+        length: Duration::from_secs(seconds),
+        series: [(
+            Arc::new(Label::Whole),
+            Figures {
+                count,
+                ..Figures::default()
+            },
+        )]
+        .into(),
+    };
+    let cases = [
+        (period(600, 9), period(600, 9), None),
+        (
+            period(0, 0),
+            period(600, 9),
+            Some(Incomparable::Unknown(Side::Baseline)),
+        ),
+        (
+            period(600, 0),
+            period(600, 9),
+            Some(Incomparable::Idle(Side::Baseline)),
+        ),
+        (
+            period(600, 9),
+            period(600, 0),
+            Some(Incomparable::Idle(Side::Now)),
+        ),
+        (
+            period(600, 9),
+            period(29, 9),
+            Some(Incomparable::TooLittle {
+                side: Side::Now,
+                known_seconds: 29,
+            }),
+        ),
+    ];
+    for (before, now, expected) in cases {
+        assert_eq!(incomparable(&before, &now, 600), expected);
+    }
+    // Of a short window most is enough.
+    assert_eq!(incomparable(&period(9, 9), &period(9, 9), 10), None);
+}
+
+#[test]
+fn seconds_of_the_clock_that_is_given_are_taken_in() {
+    let hand = Hand::at(NOW);
+    let sight = sight(&hand);
+    for at in 0..5 {
+        hand.0.store(NOW + at, Ordering::Relaxed);
+        sight.tick(sight.now());
+    }
+    let all = sight.period(UNIX_EPOCH, sight.now());
+    assert_eq!(all.length, Duration::from_secs(5));
+    let selection = sight.select(UNIX_EPOCH, sight.now() - Duration::from_secs(2));
+    assert_eq!(selection.period().length, Duration::from_secs(3));
+}
