@@ -1,16 +1,23 @@
 //! Seawall's sight, measured: `cargo bench -p seawall-benches --bench sight`.
 //!
 //! A million operations and every figure made of them; what statistics cost; stalls that recur and a load that never
-//! stalls; an index that is dropped. `--only exactness|cost|stalls|steady|changes` picks a part, `--runs N` says how often
+//! stalls; an index that is dropped; what the history takes. `--only` and the name of a part picks it, `--runs N` says how often
 //! each is run. With `--quick`, a tenth of it, for CI: that asserts counts only.
 
 use seawall_benches::{
     setup::seawall_binary,
-    sight::{Plan, changes, cost, exactness, stalls},
+    sight::{Plan, changes, cost, exactness, history, stalls},
 };
 use tokio::runtime::Builder;
 
-const PARTS: [&str; 5] = ["exactness", "cost", "stalls", "steady", "changes"];
+const PARTS: [&str; 6] = [
+    "exactness",
+    "cost",
+    "stalls",
+    "steady",
+    "changes",
+    "history",
+];
 
 fn main() {
     let plan = Plan {
@@ -41,6 +48,7 @@ async fn run(part: &str, plan: &Plan) {
         "cost" => cost::run(plan).await,
         "stalls" => stalls::run(plan).await,
         "steady" => stalls::steady(plan).await,
+        "history" => history::run(plan),
         _ => changes::run(plan).await,
     }
 }

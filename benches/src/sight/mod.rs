@@ -6,6 +6,7 @@
 pub mod changes;
 pub mod cost;
 pub mod exactness;
+pub mod history;
 pub mod link;
 pub mod logged;
 pub mod pace;

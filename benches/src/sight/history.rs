@@ -1,0 +1,153 @@
+//! What a week and a day of history take in memory, with as many series as it keeps.
+//!
+//! Not every second is made: the longer steps are as full with one second in ten, and the last ten minutes are whole.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use seawall::history::{Figures, History, Label, Level, TIERS};
+
+use tokio::time::Instant;
+
+use super::{Plan, count, float, letters, random::Random, say};
+use crate::process::resident_bytes;
+
+/// `history.memory_bytes`, unless configured.
+const BUDGET: usize = 128 * 1024 * 1024;
+
+/// `history.max_series_shapes`, unless configured.
+const SHAPES: usize = 200;
+
+const SERVERS: usize = 6;
+
+/// What is kept by the second.
+const LAST: u64 = 600;
+
+/// Operations of a shape in a second, at most.
+const OPERATIONS: usize = 30;
+
+struct Scene {
+    name: &'static str,
+    namespaces: usize,
+    /// One second in so many is made.
+    thinned: u64,
+}
+
+const SCENES: [Scene; 2] = [
+    Scene {
+        name: "200 shapes, 100 namespaces",
+        namespaces: 100,
+        thinned: 10,
+    },
+    Scene {
+        name: "200 shapes, 2,000 namespaces",
+        namespaces: 2_000,
+        thinned: 60,
+    },
+];
+
+/// Prints a table, and asserts the bound.
+pub fn run(plan: &Plan) {
+    say("\n## History\n");
+    say(
+        "| series | seconds | told | resident memory grew by | of each resolution | dropped early | taken in, a second |",
+    );
+    say("|---|---|---|---|---|---|---|");
+    for scene in &SCENES {
+        let whole = TIERS.last().map_or(0, |(_, kept)| *kept);
+        scene.run(plan.either(whole, whole / 80));
+    }
+}
+
+impl Scene {
+    fn run(&self, seconds: u64) {
+        let mut random = Random::of(1);
+        let labels = self.labels();
+        let before = resident_bytes(std::process::id()).expect("Linux tells");
+        let mut history = History::new(BUDGET, SHAPES);
+        let (mut spent, mut most, mut added) = (Duration::ZERO, 0, 0_u64);
+        for second in 0..seconds {
+            if !second.is_multiple_of(self.thinned) && second + LAST < seconds {
+                continue;
+            }
+            let series = series(&labels, &mut random);
+            let began = Instant::now();
+            history.add(second, series);
+            drop(history.take_turnover());
+            spent += began.elapsed();
+            added += 1;
+            most = most.max(history.bytes());
+        }
+        let after = resident_bytes(std::process::id()).expect("Linux tells");
+        let kept: Vec<_> = TIERS
+            .iter()
+            .map(|(length, _)| {
+                let steps = history.select(0, seconds, *length);
+                let steps = steps.timeline(*length, &Label::Whole).len();
+                format!("{steps} of {length} s")
+            })
+            .collect();
+        say(&format!(
+            "| {} | {seconds} | {:.1} MiB | {:.1} MiB | {} | {} | {:.2} ms |",
+            self.name,
+            mebibytes(count(most)),
+            mebibytes(after.saturating_sub(before)),
+            kept.join(", "),
+            history.dropped_early(),
+            spent.as_secs_f64() * 1e3 / float(added),
+        ));
+        assert!(most <= BUDGET, "{most}");
+        assert!(history.bytes() > 0);
+    }
+
+    fn labels(&self) -> Vec<Arc<Label>> {
+        let shapes = (0..SHAPES).map(|number| Label::Shape {
+            level: Level::Fine,
+            id: format!("{number:016x}").into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: format!("collection_{}", letters(number % 20)).into(),
+            text: format!(
+                "{{filter:{{field_{}:?,status:{{$in:[?]}}}},sort:{{created:-1}}}}",
+                letters(number)
+            )
+            .into(),
+        });
+        let namespaces = (0..self.namespaces).map(|number| Label::Namespace {
+            command: "find".into(),
+            db: "shop".into(),
+            collection: format!("collection_{}", letters(number)).into(),
+        });
+        let servers =
+            (0..SERVERS).map(|n| Label::Server(format!("db{n}.example.com:27017").into()));
+        let whole = [Label::Whole, Label::OtherShapes].into_iter();
+        let all = shapes.chain(namespaces).chain(servers).chain(whole);
+        all.map(Arc::new).collect()
+    }
+}
+
+/// A second in which every series has some operations, most of a millisecond, some of a hundred.
+fn series(labels: &[Arc<Label>], random: &mut Random) -> BTreeMap<Arc<Label>, (Figures, f64)> {
+    let labels = labels.iter();
+    let series = labels.map(|label| {
+        let mut figures = Figures::default();
+        for _ in 0..=random.below(OPERATIONS) {
+            let slow = if random.unit() < 0.02 { 100.0 } else { 1.0 };
+            let took = Duration::from_secs_f64(1e-3 * slow * (0.2 + random.unit() * 2.0));
+            figures.durations.record(took);
+            figures.count += 1;
+            figures.request_bytes += 200;
+            figures.reply_bytes += 400;
+            figures.documents += 1;
+            figures
+                .phases
+                .iter_mut()
+                .for_each(|phase| *phase += took / 6);
+        }
+        (Arc::clone(label), (figures, random.unit()))
+    });
+    series.collect()
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    float(bytes) / 1024.0 / 1024.0
+}
