@@ -263,15 +263,24 @@ impl Observer {
         // Most namespaces never have one, and need no series.
         let seldom = [
             (MetricName::OperationsStreamedTotal, sums.streamed),
-            (MetricName::WriteErrorsTotal, sums.write_errors),
             (MetricName::OperationsRetriedTotal, sums.retries),
         ];
         for (name, sum) in seldom.into_iter().filter(|(_, sum)| *sum > 0) {
             count(name, None, sum);
         }
-        for (code, errors) in &sums.codes {
-            let label = MetricLabel::new("code", code_name(*code));
-            count(MetricName::OperationErrorsTotal, Some(label), *errors);
+        let by_code = [
+            (MetricName::OperationErrorsTotal, &sums.codes),
+            (MetricName::WriteErrorsTotal, &sums.write_error_codes),
+            (
+                MetricName::WriteConcernErrorsTotal,
+                &sums.write_concern_codes,
+            ),
+        ];
+        for (name, codes) in by_code {
+            for (code, errors) in codes {
+                let label = MetricLabel::new("code", code_name(*code));
+                count(name, Some(label), *errors);
+            }
         }
         let name = MetricName::OperationDurationSeconds;
         add_to_histogram(&self.exporter.histogram(name, labels()), &sums.durations);

@@ -71,8 +71,12 @@ pub enum MetricName {
     LoginsDelayedTotal,
     /// Time until a server began to answer.
     ServerOperationSeconds,
-    /// Single writes that failed within replies that are `ok: 1`.
+    /// Single writes that failed within replies that are `ok: 1`, by `code`.
     WriteErrorsTotal,
+    /// Write concerns that were not satisfied, by `code`.
+    WriteConcernErrorsTotal,
+    /// Operations that Seawall sent again by itself, by `server`.
+    OperationsRepeatedTotal,
     /// Writes sent again with the same session and transaction number.
     OperationsRetriedTotal,
     /// Errors answered, by `code`.
@@ -110,7 +114,7 @@ pub enum MetricKind {
 
 impl MetricName {
     /// Every metric.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 48] = [
         Self::ClientConnections,
         Self::ClientConnectionsTotal,
         Self::ClientConnectionsRefusedTotal,
@@ -146,6 +150,8 @@ impl MetricName {
         Self::LoginsDelayedTotal,
         Self::ServerOperationSeconds,
         Self::WriteErrorsTotal,
+        Self::WriteConcernErrorsTotal,
+        Self::OperationsRepeatedTotal,
         Self::OperationsRetriedTotal,
         Self::OperationErrorsTotal,
         Self::FingerprintFoldedTotal,
@@ -197,6 +203,8 @@ impl MetricName {
             Self::LoginsDelayedTotal => "seawall_logins_delayed_total",
             Self::ServerOperationSeconds => "seawall_server_operation_seconds",
             Self::WriteErrorsTotal => "seawall_write_errors_total",
+            Self::WriteConcernErrorsTotal => "seawall_write_concern_errors_total",
+            Self::OperationsRepeatedTotal => "seawall_operations_repeated_total",
             Self::OperationsRetriedTotal => "seawall_operations_retried_total",
             Self::OperationErrorsTotal => "seawall_operation_errors_total",
             Self::FingerprintFoldedTotal => "seawall_fingerprint_folded_total",
@@ -231,6 +239,8 @@ impl MetricName {
             | Self::EventLoopDelaySeconds
             | Self::CheckoutSeconds => MetricKind::Histogram,
             Self::WriteErrorsTotal
+            | Self::WriteConcernErrorsTotal
+            | Self::OperationsRepeatedTotal
             | Self::OperationsRetriedTotal
             | Self::OperationErrorsTotal
             | Self::FingerprintFoldedTotal
@@ -314,9 +324,15 @@ impl MetricName {
                 "Logins of clients that waited for their turn among their user's."
             }
             Self::ServerOperationSeconds => "Time until a server began to answer.",
-            Self::WriteErrorsTotal => "Single writes that failed within replies that are ok.",
+            Self::WriteErrorsTotal => {
+                "Single writes that failed within replies that are ok, by code."
+            }
+            Self::WriteConcernErrorsTotal => "Write concerns that were not satisfied, by code.",
+            Self::OperationsRepeatedTotal => {
+                "Operations that Seawall sent again, by the server that had failed."
+            }
             Self::OperationsRetriedTotal => {
-                "Writes that clients sent again, by session and transaction number."
+                "Writes and ends of transactions that clients sent again, by session and number."
             }
             Self::OperationErrorsTotal => "Errors answered, by code.",
             Self::FingerprintFoldedTotal => {

@@ -166,17 +166,21 @@ impl Observer {
         Observation::begin(self, self.place(input, false), request_bytes, now)
     }
 
-    /// Counts a command that Seawall answered itself.
+    /// Counts a command that Seawall answered itself; `error_code` if that was an error.
     pub fn local(
         &self,
         input: &Input<'_>,
         request_bytes: usize,
         reply_bytes: usize,
+        error_code: Option<i32>,
         began: Instant,
     ) {
         let place = self.place(input, false);
         let mut observation = Observation::begin(self, place, request_bytes, began);
         observation.add_reply(reply_bytes, 0);
+        if let Some(code) = error_code {
+            observation.fails_with(code);
+        }
         observation.finish(Outcome::Local, Instant::now());
     }
 
