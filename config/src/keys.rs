@@ -499,7 +499,7 @@ pub const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "shapes",
         change: Change::Restart,
-        meaning: "rows of shapes, the rest as other; at most a quarter of them stand for several",
+        meaning: "rows of shapes, the rest as other; at most a tenth of them stand for several",
     },
     Key {
         path: "shapes.max_namespaces",

@@ -9,6 +9,7 @@
 mod awaiting;
 mod basics;
 mod changes;
+mod counted;
 mod credential_modes;
 mod credentials;
 mod crosswiring;

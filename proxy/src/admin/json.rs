@@ -2,6 +2,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::HashMap,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -69,16 +70,22 @@ fn outcomes(counts: &[u64; OUTCOMES]) -> Value {
 }
 
 pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value {
-    let codes = sums.codes.iter();
-    let codes = codes.map(|(code, count)| (code_name(*code), json!(count)));
+    let by_code = |codes: &HashMap<i32, u64>| -> Value {
+        let named = codes.iter();
+        named
+            .map(|(code, count)| (code_name(*code), json!(count)))
+            .collect()
+    };
     json!({
         "command": namespace.command,
         "db": &*namespace.db,
         "collection": &*namespace.collection,
         "count": sums.outcomes.iter().sum::<u64>(),
         "outcomes": outcomes(&sums.outcomes),
-        "error_codes": codes.collect::<Map<_, _>>(),
+        "error_codes": by_code(&sums.codes),
         "write_errors": sums.write_errors,
+        "write_error_codes": by_code(&sums.write_error_codes),
+        "write_concern_error_codes": by_code(&sums.write_concern_codes),
         "retries": sums.retries,
         "total_time_ms": millis(sums.durations.sum()),
         "awaited_time_ms": millis(sums.awaited_time),

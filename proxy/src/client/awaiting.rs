@@ -83,7 +83,7 @@ impl Operation<'_> {
             let slice = wait.slice(place.slice, Instant::now());
             let ended = match self.send_once(end, observation, Some(slice)).await {
                 Attempt::Ended(ended) => ended,
-                Attempt::Again(error) => self.answer(&error, Outcome::ServerFailed),
+                Attempt::Again(error) => Ended::Error(error, Outcome::ServerFailed),
             };
             drop(place);
             if !self.goes_on(&wait, slice, &ended) {

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    command::{Command, MaxTime, ReplyFacts, ReplyScanner},
+    command::{Command, MaxTime, ReplyFacts, ReplyForm, ReplyScanner},
     connection::Connection,
     observe::{Observation, Phase},
     wire::{
@@ -384,6 +384,7 @@ async fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,
+    pub(super) form: ReplyForm,
     /// Whether the client wants it compressed, for which it has to be whole.
     pub(super) is_packed: bool,
     pub(super) budget: &'a MemoryBudget,
@@ -432,12 +433,12 @@ pub(super) async fn relay_reply(
         _ if awaited.is_packed => match awaited.budget.try_reserve(2 * length) {
             Some(share) => Some(share),
             // It goes on plain, which is always allowed.
-            None => return forward_large(client, server, held, length).await,
+            None => return forward_large(client, server, held, length, awaited.form).await,
         },
-        _ => return forward_large(client, server, held, length).await,
+        _ => return forward_large(client, server, held, length, awaited.form).await,
     };
     read_whole(client, server, &mut held, length).await?;
-    let facts = scan(&held)?;
+    let facts = scan(&held, awaited.form)?;
     Ok(Reply::Held(HeldReply { bytes: held, share }, facts))
 }
 
@@ -487,7 +488,7 @@ async fn inflate_reply(
         head.inflate(&held)
     };
     let bytes = inflated.map_err(wrong)?;
-    let facts = scan(&bytes)?;
+    let facts = scan(&bytes, awaited.form)?;
     Ok(Reply::Held(HeldReply { bytes, share }, facts))
 }
 
@@ -504,11 +505,10 @@ fn check_header(head: &[u8; HEADER_BYTES], request_id: i32) -> Result<Header, Re
     Ok(header)
 }
 
-fn scan(reply: &[u8]) -> Result<ReplyFacts, RelayError> {
+fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
     check_flags(reply)?;
-    let mut scanner = ReplyScanner::default();
-    scanner.feed(reply.get(REPLY_HEAD_BYTES..).unwrap_or_default());
-    Ok(*scanner.facts())
+    let document = reply.get(REPLY_HEAD_BYTES..).unwrap_or_default();
+    Ok(ReplyFacts::of(form, document))
 }
 
 /// A reply to a request that allowed no more has no other after it; one that says otherwise would leave
@@ -579,8 +579,9 @@ async fn forward_large(
     server: &mut Stream,
     mut held: Vec<u8>,
     length: usize,
+    form: ReplyForm,
 ) -> Result<Reply, RelayError> {
-    let mut scanner = ReplyScanner::default();
+    let mut scanner = ReplyScanner::new(form);
     let mut seen = 0;
     loop {
         if seen < REPLY_HEAD_BYTES && held.len() < REPLY_HEAD_BYTES {

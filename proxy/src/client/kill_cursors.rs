@@ -10,7 +10,7 @@ use super::{
     operation::{Ended, Operation},
 };
 use crate::{
-    command::Class,
+    command::{Class, ReplyFacts, ReplyForm},
     observe::{Observation, Outcome, Phase},
     pool::{Checkout, ServerPool},
 };
@@ -80,6 +80,8 @@ impl Operation<'_> {
                 continue;
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
+                let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
+                observation.answered(&facts, Instant::now());
                 return self.answer_with(&reply, Outcome::Error);
             }
             for cursor in cursors {

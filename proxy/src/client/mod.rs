@@ -37,7 +37,10 @@ use tokio::{
 
 use crate::{
     auth::{Identity, NonceSource},
-    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
+    command::{
+        Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR, ReplyFacts,
+        ReplyForm,
+    },
     limits::{Gate, HandshakePermit, Lateness, Limits, RelayPermit},
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
@@ -428,7 +431,8 @@ impl Client {
                     "Unsupported OP_QUERY command: {}. The client driver may require an upgrade",
                     command.name_str()
                 );
-                self.refuse(reply_to, &ErrorReply::new(352, message)).await
+                let error = ErrorReply::new(352, message).to_document();
+                self.answer_locally(&command, reply_to, &error, now).await
             }
         }
     }
@@ -733,9 +737,10 @@ impl Client {
             sequences: NONE,
         };
         let reply_bytes = reply.as_bytes().len();
+        let error_code = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes()).error_code();
         self.shared
             .observer
-            .local(&input, command.body.len(), reply_bytes, began);
+            .local(&input, command.body.len(), reply_bytes, error_code, began);
         Ok(())
     }
 

@@ -7,31 +7,22 @@ use tokio::time::Instant;
 use super::operation::Operation;
 use crate::{
     command::{Class, Command, ReplyFacts},
-    observe::{CloseReason, Observation, Outcome},
-    pins::{CursorPin, SessionKey},
+    observe::{CloseReason, Observation, Observer, Outcome},
+    pins::{CursorPin, Pins, SessionKey},
     pool::Checkout,
     wire::Elements,
 };
 
 impl Operation<'_> {
-    /// Drivers number their writes; the same number again is the same write.
     pub(super) fn note_retry(&self, observation: &mut Observation<'_>) {
-        let Command {
-            lsid, txn_number, ..
-        } = *self.command;
-        if self.command.class != Class::Write || self.command.in_transaction {
-            return;
-        }
-        if let Some((lsid, number)) = lsid.zip(txn_number) {
-            let user = self.identity.id().as_u64();
-            let key = SessionKey { user, lsid };
-            let pins = &self.shared.pins;
-            match pins.is_retry(key, number, observation.began()) {
-                Some(true) => observation.is_retry(),
-                Some(false) => {}
-                None => self.shared.observer.unobserved("retries_not_told"),
-            }
-        }
+        let user = self.identity.id().as_u64();
+        note_retry(
+            self.command,
+            user,
+            &self.shared.pins,
+            &self.shared.observer,
+            observation,
+        );
     }
 
     /// Pins, and what a reply says of the connection's user.
@@ -93,6 +84,24 @@ impl Operation<'_> {
                 .credentials
                 .user_unknown_on_connection(self.identity);
         }
+    }
+}
+
+/// Drivers number their writes and transactions; the same number again is the same write, or the same end of a transaction.
+pub(super) fn note_retry<S: Clone>(
+    command: &Command<'_>,
+    user: u64,
+    pins: &Pins<S>,
+    observer: &Observer,
+    observation: &mut Observation<'_>,
+) {
+    let Some((lsid, number)) = command.numbered() else {
+        return;
+    };
+    match pins.is_retry(SessionKey { user, lsid }, number, observation.began()) {
+        Some(true) => observation.is_retry(),
+        Some(false) => {}
+        None => observer.unobserved("retries_not_told"),
     }
 }
 

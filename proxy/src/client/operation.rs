@@ -19,7 +19,7 @@ use crate::{
         CURSOR_NOT_FOUND, Class, Command, ErrorReply, HOST_UNREACHABLE,
         INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
-        RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, SYSTEM_OVERLOADED_ERROR,
+        RETRYABLE_WRITE_ERROR, ReadPreference, ReplyFacts, ReplyForm, SYSTEM_OVERLOADED_ERROR,
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
     connection::Generation,
@@ -56,6 +56,8 @@ pub(super) struct Operation<'a> {
 pub(super) enum Ended {
     /// This is its answer, with the number of its documents.
     Answer(HeldReply, Outcome, u64),
+    /// Seawall answers it itself, with this error.
+    Error(ErrorReply, Outcome),
     /// It was answered as the reply came.
     Answered(Outcome),
     /// The client has left.
@@ -111,29 +113,29 @@ impl Client {
             write_idle: shared.settings.client_write_idle_timeout,
             is_awaiting: !reply_to.is_unwanted(),
         };
-        match operation.run(&mut end, &mut observation).await {
-            Ended::Gone => Err(End::Gone),
+        let outcome = match operation.run(&mut end, &mut observation).await {
+            Ended::Gone => return Err(End::Gone),
             Ended::Close(outcome) => {
                 observation.finish(outcome, Instant::now());
-                Err(End::Closed)
+                return Err(End::Closed);
             }
-            Ended::Answered(outcome) => {
-                observation.finish(outcome, Instant::now());
-                Ok(())
-            }
+            Ended::Answered(outcome) => outcome,
             Ended::Answer(reply, outcome, documents) => {
-                observation.enter(Phase::Send, Instant::now());
-                if !reply_to.is_unwanted() {
-                    let plain_bytes = reply.bytes.len();
-                    let packed = reply_to.pack(reply.bytes).await;
-                    end.send(&packed).await.map_err(|_| End::Gone)?;
-                    drop(reply.share);
-                    observation.add_reply(plain_bytes, documents);
-                }
-                observation.finish(outcome, Instant::now());
-                Ok(())
+                let sent = operation.send(reply, documents, &mut end, &mut observation);
+                sent.await?;
+                outcome
             }
-        }
+            Ended::Error(error, outcome) => {
+                observation.fails_with(error.code);
+                let bytes = reply_to.encode(0, &error.to_document());
+                let reply = HeldReply { bytes, share: None };
+                let sent = operation.send(reply, 0, &mut end, &mut observation);
+                sent.await?;
+                outcome
+            }
+        };
+        observation.finish(outcome, Instant::now());
+        Ok(())
     }
 }
 
@@ -165,11 +167,36 @@ impl Operation<'_> {
             match self.send_once(end, observation, None).await {
                 Attempt::Ended(ended) => return ended,
                 Attempt::Again(error) if repeats_left == 0 => {
-                    return self.answer(&error, Outcome::ServerFailed);
+                    return Ended::Error(error, Outcome::ServerFailed);
                 }
-                Attempt::Again(_) => repeats_left -= 1,
+                Attempt::Again(_) => {
+                    observation.is_repeated();
+                    repeats_left -= 1;
+                }
             }
         }
+    }
+
+    /// Sends a whole reply, if it is wanted.
+    async fn send(
+        &self,
+        reply: HeldReply,
+        documents: u64,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+    ) -> Result<(), End> {
+        observation.enter(Phase::Send, Instant::now());
+        if self.reply_to.is_unwanted() {
+            // What it says was done all the same.
+            observation.add_reply(0, documents);
+            return Ok(());
+        }
+        let plain_bytes = reply.bytes.len();
+        let packed = self.reply_to.pack(reply.bytes).await;
+        end.send(&packed).await.map_err(|_| End::Gone)?;
+        drop(reply.share);
+        observation.add_reply(plain_bytes, documents);
+        Ok(())
     }
 
     /// What a failure that is made for an experiment makes of it, if it ends it.
@@ -187,7 +214,7 @@ impl Operation<'_> {
             FaultEnd::Close => Some(Ended::Close(Outcome::Refused)),
             FaultEnd::Error(code) => {
                 let error = ErrorReply::new(code, "injected by Seawall's [fault] section");
-                Some(self.answer(&error, Outcome::Refused))
+                Some(Ended::Error(error, Outcome::Refused))
             }
         }
     }
@@ -222,7 +249,7 @@ impl Operation<'_> {
                     self.command.name_str()
                 );
                 let error = ErrorReply::new(UNAUTHORIZED, message);
-                Some(self.answer(&error, Outcome::Refused))
+                Some(Ended::Error(error, Outcome::Refused))
             }
             Standing::Refused => {
                 let turn = self.shared.limits.closing_turn(Instant::now());
@@ -399,7 +426,7 @@ impl Operation<'_> {
         {
             self.shared.observer.shed("max_time_ms");
             let error = ErrorReply::new(MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
-            return self.answer(&error, Outcome::Refused);
+            return Ended::Error(error, Outcome::Refused);
         }
         match failure {
             CheckOutFailure::KeysRefused => {
@@ -411,7 +438,7 @@ impl Operation<'_> {
             }
             CheckOutFailure::NoServer => {
                 self.shared.observer.shed("no_server");
-                self.answer(&self.no_server(), Outcome::Refused)
+                Ended::Error(self.no_server(), Outcome::Refused)
             }
             CheckOutFailure::Overload(reason) => {
                 // Held for the full wait whatever the reason: some drivers would retry without a pause.
@@ -421,7 +448,7 @@ impl Operation<'_> {
                     return Ended::Gone;
                 }
                 self.shared.observer.shed(reason);
-                self.answer(&self.overloaded(), Outcome::Refused)
+                Ended::Error(self.overloaded(), Outcome::Refused)
             }
         }
     }
@@ -501,11 +528,6 @@ impl Operation<'_> {
             .with_labels(labels)
     }
 
-    pub(super) fn answer(&self, error: &ErrorReply, outcome: Outcome) -> Ended {
-        let bytes = self.reply_to.encode(0, &error.to_document());
-        Ended::Answer(HeldReply { bytes, share: None }, outcome, 0)
-    }
-
     /// What is left of `maxTimeMS` after a wait, in milliseconds, if the wait was worth telling.
     fn remaining_time(&self, waited: Duration) -> Option<u64> {
         let left = self.time_limit()?.saturating_sub(waited).as_millis().max(1);
@@ -542,6 +564,7 @@ impl Operation<'_> {
         let request_id = self.message.header.request_id;
         let awaited = Awaited {
             request_id,
+            form: ReplyForm::of(self.command.name),
             is_packed: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
         };
@@ -561,7 +584,8 @@ impl Operation<'_> {
                 checkout.finish();
                 let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
                 observation.enter(Phase::Send, Instant::now());
-                observation.add_reply(bytes, documents);
+                let is_unwanted = self.reply_to.is_unwanted();
+                observation.add_reply(if is_unwanted { 0 } else { bytes }, documents);
                 Attempt::Ended(Ended::Answered(outcome))
             }
             Err(RelayError::ClientGone { unread_bytes }) => {
@@ -639,7 +663,7 @@ impl Operation<'_> {
                 match error.code() {
                     Some(code) => {
                         let error = ErrorReply::new(code, error.to_string());
-                        self.answer(&error, Outcome::Refused)
+                        Ended::Error(error, Outcome::Refused)
                     }
                     None => Ended::Close(Outcome::Refused),
                 }
@@ -667,6 +691,7 @@ impl Operation<'_> {
             .topology
             .report_state_change(checkout.pool(), code);
         if self.reply_to.is_unwanted() {
+            observation.add_reply(0, documents);
             return Attempt::Ended(Ended::Close(outcome));
         }
         let is_refusal = facts.ok == Some(false) && nothing_was_done(code);
@@ -678,6 +703,9 @@ impl Operation<'_> {
             .get(crate::wire::HEADER_BYTES + 5..)
             .unwrap_or_default();
         if let Some(body) = conceal_state_change(body) {
+            // What counts is what the client is told.
+            let told = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
+            observation.answered(&told, Instant::now());
             let flags = match self.reply_to.form {
                 super::answer::Form::Msg { flags } => flags,
                 super::answer::Form::Query | super::answer::Form::LegacyRead => 0,

@@ -261,6 +261,22 @@ impl<'a> Command<'a> {
         }
     }
 
+    /// Session and number of what its driver sends again as it was, if it has to: a write outside transactions, or a
+    /// transaction's end.
+    pub fn numbered(&self) -> Option<([u8; 16], i64)> {
+        let is_numbered = match self.class {
+            Class::Write => !self.in_transaction,
+            Class::EndTransaction => true,
+            Class::Handshake(_)
+            | Class::Read
+            | Class::Aggregate
+            | Class::GetMore
+            | Class::KillCursors
+            | Class::Other => false,
+        };
+        self.lsid.zip(self.txn_number).filter(|_| is_numbered)
+    }
+
     /// Whether the body has room for `extra_bytes` more under the server's limit for a document on the wire.
     pub fn has_room_for(&self, extra_bytes: usize) -> bool {
         // One stored document of the largest size may sit inside; the rest of a command is small.
@@ -405,6 +421,28 @@ mod tests {
                 "{body}"
             );
         }
+    }
+
+    #[test]
+    fn writes_and_ends_of_transactions_are_numbered() {
+        let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
+        let numbered = |mut body: bson::Document| {
+            body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});
+            let bytes = body.to_vec().unwrap();
+            Command::inspect(&bytes).unwrap().numbered()
+        };
+        let known = Some(([7; 16], 3));
+        assert_eq!(numbered(doc! {"insert": "c"}), known);
+        for end in ["commitTransaction", "abortTransaction"] {
+            assert_eq!(numbered(doc! {end: 1, "autocommit": false}), known);
+        }
+        for part in ["insert", "find"] {
+            assert_eq!(numbered(doc! {part: "c", "autocommit": false}), None);
+        }
+        let bytes = doc! {"insert": "c", "lsid": &lsid, "$db": "d"}
+            .to_vec()
+            .unwrap();
+        assert_eq!(Command::inspect(&bytes).unwrap().numbered(), None);
     }
 
     #[test]

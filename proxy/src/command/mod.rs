@@ -5,6 +5,7 @@
 //! state-change error) may decode.
 
 mod class;
+mod codes;
 mod error_reply;
 mod inspect;
 mod read_preference;
@@ -13,6 +14,7 @@ mod rewrite;
 
 pub use self::{
     class::{Class, Handshake},
+    codes::CodeCounts,
     error_reply::{
         AUTHENTICATION_FAILED, COMMAND_NOT_FOUND, CURSOR_NOT_FOUND, ErrorReply,
         FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
@@ -23,6 +25,6 @@ pub use self::{
     },
     inspect::{Command, InspectError, MaxTime, Target},
     read_preference::{Mode, ReadPreference, ReadPreferenceError},
-    reply::{ReplyFacts, ReplyScanner},
+    reply::{ReplyFacts, ReplyForm, ReplyScanner},
     rewrite::conceal_state_change,
 };

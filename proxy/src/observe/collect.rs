@@ -23,7 +23,7 @@ use super::{
     protobuf::{self, Natives},
     registry::OTHER,
     shape_series::{KEPT_RANK, ShapeSeries},
-    sums::{Sums, merge_rows},
+    sums::{Sums, merge_rows, told_code},
 };
 
 /// Buckets of fine durations in the mean, for telling their size.
@@ -249,7 +249,6 @@ impl Observer {
         // Most namespaces never have one, and need no series.
         let seldom = [
             (MetricName::OperationsStreamedTotal, sums.streamed),
-            (MetricName::WriteErrorsTotal, sums.write_errors),
             (MetricName::OperationsRetriedTotal, sums.retries),
         ];
         for (name, sum) in seldom.into_iter().filter(|(_, sum)| *sum > 0) {
@@ -263,18 +262,19 @@ impl Observer {
     fn export_codes(
         &self,
         namespaces: &[Namespace],
-        fresh: &[Vec<(i32, u64)>],
+        fresh: &[Vec<(usize, i32, u64)>],
         sums: &[Option<Box<NamespaceSums>>],
     ) {
         for ((namespace, codes), sums) in namespaces.iter().zip(fresh).zip(sums) {
             let Some(sums) = sums else { continue };
-            for (code, errors) in codes {
-                let code = code_name(sums.told_code(*code));
+            for (kind, code, errors) in codes {
+                let Some((name, of)) = BY_CODE.get(*kind) else {
+                    continue;
+                };
+                let code = code_name(told_code(of(sums), *code));
                 let labels = labels_of(namespace).into_iter();
                 let labels = labels.chain([MetricLabel::new("code", code)]).collect();
-                self.exporter
-                    .counter(MetricName::OperationErrorsTotal, labels)
-                    .increment(*errors);
+                self.exporter.counter(*name, labels).increment(*errors);
             }
         }
     }
@@ -394,9 +394,25 @@ fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {
     ]
 }
 
-fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<(i32, u64)> {
-    let codes = sums.iter().flat_map(|sums| &sums.codes);
-    codes.map(|(code, errors)| (*code, *errors)).collect()
+/// The counters by code, and what they are made of.
+type OfCodes = fn(&NamespaceSums) -> &HashMap<i32, u64>;
+const BY_CODE: [(MetricName, OfCodes); 3] = [
+    (MetricName::OperationErrorsTotal, |sums| &sums.codes),
+    (MetricName::WriteErrorsTotal, |sums| &sums.write_error_codes),
+    (MetricName::WriteConcernErrorsTotal, |sums| {
+        &sums.write_concern_codes
+    }),
+];
+
+/// What was counted by code: the number of the counter, the code and how often.
+fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<(usize, i32, u64)> {
+    let Some(sums) = sums else {
+        return Vec::new();
+    };
+    let kinds = BY_CODE.iter().enumerate();
+    kinds
+        .flat_map(|(kind, (_, of))| of(sums).iter().map(move |(code, n)| (kind, *code, *n)))
+        .collect()
 }
 
 /// How often rows may change hands.

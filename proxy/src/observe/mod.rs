@@ -179,17 +179,21 @@ impl Observer {
         Observation::begin(self, self.place(input, Kind::Handshake), request_bytes, now)
     }
 
-    /// Counts a command that Seawall answered itself.
+    /// Counts a command that Seawall answered itself; `error_code` if that was an error.
     pub fn local(
         &self,
         input: &Input<'_>,
         request_bytes: usize,
         reply_bytes: usize,
+        error_code: Option<i32>,
         began: Instant,
     ) {
         let place = self.place(input, Kind::Handshake);
         let mut observation = Observation::begin(self, place, request_bytes, began);
         observation.add_reply(reply_bytes, 0);
+        if let Some(code) = error_code {
+            observation.fails_with(code);
+        }
         observation.finish(Outcome::Local, Instant::now());
     }
 
@@ -527,7 +531,7 @@ mod tests {
                 body: &body,
                 sequences: &[],
             };
-            observer.local(&input, 100, 100, now);
+            observer.local(&input, 100, 100, None, now);
         }
         let body = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"}
             .to_vec()

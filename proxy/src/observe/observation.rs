@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
+use metrics::Label;
 use tokio::time::Instant;
 
-use crate::{command::ReplyFacts, shape::ShapeId};
+use crate::{
+    command::{CodeCounts, ReplyFacts},
+    shape::ShapeId,
+};
 
 use super::{
-    Observer,
+    MetricName, Observer,
+    registry::OTHER,
     slow::Sender,
-    sums::{Place, Record, ServerIndex, ShapeIndex},
+    sums::{OTHER_CODES, Place, Record, ServerIndex, ShapeIndex},
 };
 
 /// Number of phases.
@@ -172,6 +177,8 @@ impl<'a> Observation<'a> {
             outcome: Outcome::ClientGone,
             code: None,
             write_errors: 0,
+            write_error_codes: CodeCounts::default(),
+            write_concern_code: None,
             phases: [Duration::ZERO; PHASES],
             request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
             reply_bytes: 0,
@@ -238,6 +245,19 @@ impl<'a> Observation<'a> {
         self.record.is_retry = true;
     }
 
+    /// It is about to be sent once more by Seawall itself: the server that it was sent to failed, or refused it.
+    pub fn is_repeated(&mut self) {
+        // What was answered the first time, nobody is told.
+        self.record.code = None;
+        let servers = self.observer.servers.lock();
+        let server = self.record.server.and_then(|server| servers.get(server.0));
+        let server = server.map_or_else(|| OTHER.to_owned(), ToString::to_string);
+        drop(servers);
+        let labels = vec![Label::new("server", server)];
+        let name = MetricName::OperationsRepeatedTotal;
+        self.observer.exporter.counter(name, labels).increment(1);
+    }
+
     /// Attributes a `getMore` to the operation that opened its cursor.
     pub fn attribute_to(&mut self, origin: Origin) {
         self.record.origin = Some(origin.shape);
@@ -269,15 +289,24 @@ impl<'a> Observation<'a> {
         self.record.server = Some(server);
     }
 
-    /// What a server answered.
+    /// What a server answered, as its client is told.
     pub fn answered(&mut self, reply: &ReplyFacts, now: Instant) {
-        self.record.code = reply.code.filter(|_| reply.ok == Some(false));
+        self.record.code = reply.error_code();
         self.record.write_errors = reply.write_errors;
+        self.record.write_error_codes = reply.write_error_codes;
+        let has_failed = reply.write_concern_error;
+        self.record.write_concern_code =
+            has_failed.then(|| reply.write_concern_code.unwrap_or(OTHER_CODES));
         if reply.cursor_id == Some(0) {
             self.record.cursor_time = self
                 .cursor_opened_at
                 .map(|opened| now.saturating_duration_since(opened));
         }
+    }
+
+    /// It is answered by Seawall itself, with an error of this code.
+    pub fn fails_with(&mut self, code: i32) {
+        self.record.code = Some(code);
     }
 
     /// Adds to what was sent to the client.
@@ -301,5 +330,124 @@ impl Drop for Observation<'_> {
         }
         self.observer.record(&self.record);
         self.observer.log_if_slow(&self.record, self.sender);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+    use crate::{
+        command::ReplyForm,
+        observe::{NamespaceSums, Settings},
+        shape::Input,
+    };
+
+    fn observer() -> Observer {
+        let settings = Settings {
+            counts_shapes: true,
+            max_shapes: 10,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        Observer::new(settings, None).unwrap()
+    }
+
+    fn sums_of(observer: &Observer, replies: &[bson::Document]) -> NamespaceSums {
+        let command = doc! {"insert": "c", "$db": "d"}.to_vec().unwrap();
+        let input = Input {
+            body: &command,
+            sequences: &[],
+        };
+        for reply in replies {
+            let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
+            let mut observation = observer.begin(&input, 0, Instant::now());
+            observation.answered(&facts, Instant::now());
+            observation.finish(Outcome::of(&facts), Instant::now());
+        }
+        let rows = observer.namespaces();
+        let [(_, sums)] = &*rows else {
+            panic!("{rows:?}");
+        };
+        sums.clone()
+    }
+
+    #[test]
+    fn every_failed_write_has_a_code_or_is_among_the_others() {
+        let failed = |codes: &mut dyn Iterator<Item = i32>| {
+            let errors: Vec<_> = codes.map(|code| doc! {"code": code}).collect();
+            doc! {"n": 0, "writeErrors": errors, "ok": 1}
+        };
+        let replies = [
+            failed(&mut [11000, 121, 11000].into_iter()),
+            // More than are told apart in one reply.
+            failed(&mut (1..=20)),
+            doc! {"n": 0, "writeErrors": [{"index": 0}], "ok": 1},
+        ];
+        let sums = sums_of(&observer(), &replies);
+        assert_eq!((sums.write_errors, sums.write_error_codes[&11000]), (24, 2));
+        assert_eq!(sums.write_error_codes[&OTHER_CODES], 13);
+        assert_eq!(sums.write_error_codes.values().sum::<u64>(), 24);
+    }
+
+    #[test]
+    fn a_bulk_write_that_failed_in_part_is_a_write_error() {
+        let outcome = |errors: i32| {
+            let cursor = doc! {"id": 0i64, "firstBatch": [], "ns": "admin.$cmd.bulkWrite"};
+            let reply = doc! {"cursor": cursor, "nErrors": errors, "nInserted": 2, "ok": 1.0};
+            let facts = ReplyFacts::of(ReplyForm::BulkWrite, &reply.to_vec().unwrap());
+            Outcome::of(&facts)
+        };
+        assert_eq!([outcome(0), outcome(1)], [Outcome::Ok, Outcome::WriteError]);
+    }
+
+    #[test]
+    fn so_many_codes_of_a_kind_are_told_apart_in_a_namespace() {
+        let replies: Vec<_> = (1..=40)
+            .flat_map(|code| {
+                [
+                    doc! {"ok": 0, "code": code},
+                    doc! {"ok": 1, "writeErrors": [{"code": code}], "writeConcernError": {"code": code}},
+                ]
+            })
+            .collect();
+        let sums = sums_of(&observer(), &replies);
+        let NamespaceSums {
+            codes,
+            write_error_codes,
+            write_concern_codes,
+            ..
+        } = sums;
+        for codes in [codes, write_error_codes, write_concern_codes] {
+            assert_eq!((codes[&32], codes[&OTHER_CODES]), (1, 8));
+            assert_eq!(codes.len(), 33);
+        }
+    }
+
+    #[test]
+    fn a_repeated_operation_has_the_code_of_its_last_answer_alone() {
+        let observer = observer();
+        let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
+        let input = Input {
+            body: &command,
+            sequences: &[],
+        };
+        let refusal = doc! {"ok": 0, "code": 10107}.to_vec().unwrap();
+        let refusal = ReplyFacts::of(ReplyForm::Plain, &refusal);
+        let mut observation = observer.begin(&input, 0, Instant::now());
+        observation.sent_to(observer.server("a:1").index());
+        observation.answered(&refusal, Instant::now());
+        observation.is_repeated();
+        drop(observation);
+        let rows = observer.namespaces();
+        let [(_, sums)] = &*rows else {
+            panic!("{rows:?}");
+        };
+        assert!(sums.codes.is_empty());
+        let text = observer.render();
+        let repeated = r#"seawall_operations_repeated_total{server="a:1"} 1"#;
+        assert!(text.contains(repeated), "{text}");
     }
 }

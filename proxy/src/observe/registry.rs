@@ -34,7 +34,7 @@ const FINE_PER_COARSE: u32 = 64;
 const COARSE_PER_NAMESPACE: u32 = 512;
 
 /// Of all rows at most one in so many is coarse: they are never taken away.
-const COARSE_SHARE: usize = 4;
+const COARSE_SHARE: usize = 10;
 
 /// New shapes of a namespace that get a row in one second.
 const ADMITTED_PER_SECOND: u32 = 20;

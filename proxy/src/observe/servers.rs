@@ -55,6 +55,13 @@ impl CloseReason {
 #[must_use]
 pub struct Relayed(ServerMetrics);
 
+impl Relayed {
+    /// The server's row in the statistics of operations.
+    pub fn index(&self) -> ServerIndex {
+        self.0.index()
+    }
+}
+
 impl Drop for Relayed {
     fn drop(&mut self) {
         self.0.relayed.decrement(1.0);

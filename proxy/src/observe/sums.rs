@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use crate::{
+    command::CodeCounts,
     history::{Distribution, Figures, FineDistribution},
     shape::ShapeId,
 };
@@ -69,6 +70,10 @@ pub(super) struct Record {
     /// The code of the error that was answered.
     pub(super) code: Option<i32>,
     pub(super) write_errors: u64,
+    /// The codes of these, as far as they were told apart.
+    pub(super) write_error_codes: CodeCounts,
+    /// The code of its write concern error, if there was one.
+    pub(super) write_concern_code: Option<i32>,
     pub(super) phases: [Duration; PHASES],
     pub(super) request_bytes: u64,
     pub(super) reply_bytes: u64,
@@ -105,6 +110,10 @@ pub struct NamespaceSums {
     pub codes: HashMap<i32, u64>,
     /// Writes of a batch that failed, in replies that are `ok: 1`.
     pub write_errors: u64,
+    /// The same by code.
+    pub write_error_codes: HashMap<i32, u64>,
+    /// Write concern errors by code.
+    pub write_concern_codes: HashMap<i32, u64>,
     /// Writes that had been sent before, by session and transaction number.
     pub retries: u64,
 }
@@ -268,21 +277,25 @@ impl NamespaceSums {
         self.write_errors += record.write_errors;
         self.retries += u64::from(record.is_retry);
         if let Some(code) = record.code {
-            self.add_code(code, 1);
+            add_code(&mut self.codes, code, 1);
+        }
+        if record.write_errors > 0 {
+            self.add_write_errors(record);
+        }
+        if let Some(code) = record.write_concern_code {
+            add_code(&mut self.write_concern_codes, code, 1);
         }
     }
 
-    fn add_code(&mut self, code: i32, count: u64) {
-        let is_known = self.codes.contains_key(&code) || self.codes.len() < ERROR_CODES;
-        let code = if is_known { code } else { OTHER_CODES };
-        *self.codes.entry(code).or_default() += count;
-    }
-
-    /// What a code is counted under here, once it has been added.
-    pub(super) fn told_code(&self, code: i32) -> i32 {
-        match self.codes.contains_key(&code) {
-            true => code,
-            false => OTHER_CODES,
+    fn add_write_errors(&mut self, record: &Record) {
+        let mut left = record.write_errors;
+        for (code, count) in record.write_error_codes.iter() {
+            let count = count.min(left);
+            add_code(&mut self.write_error_codes, code, count);
+            left -= count;
+        }
+        if left > 0 {
+            add_code(&mut self.write_error_codes, OTHER_CODES, left);
         }
     }
 
@@ -298,9 +311,9 @@ impl NamespaceSums {
         self.streamed += other.streamed;
         self.write_errors += other.write_errors;
         self.retries += other.retries;
-        for (code, count) in &other.codes {
-            self.add_code(*code, *count);
-        }
+        add_codes(&mut self.codes, &other.codes);
+        add_codes(&mut self.write_error_codes, &other.write_error_codes);
+        add_codes(&mut self.write_concern_codes, &other.write_concern_codes);
     }
 
     /// The same as a series of the history has it.
@@ -317,6 +330,28 @@ impl NamespaceSums {
             documents: self.documents,
             ..Figures::default()
         }
+    }
+}
+
+fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64) {
+    // The others take no place of a code's.
+    let told_apart = codes.len() - usize::from(codes.contains_key(&OTHER_CODES));
+    let is_known = codes.contains_key(&code) || told_apart < ERROR_CODES;
+    let code = if is_known { code } else { OTHER_CODES };
+    *codes.entry(code).or_default() += count;
+}
+
+/// What a code is counted under, once it has been added.
+pub(super) fn told_code(codes: &HashMap<i32, u64>, code: i32) -> i32 {
+    match codes.contains_key(&code) {
+        true => code,
+        false => OTHER_CODES,
+    }
+}
+
+fn add_codes(codes: &mut HashMap<i32, u64>, others: &HashMap<i32, u64>) {
+    for (code, count) in others {
+        add_code(codes, *code, *count);
     }
 }
 

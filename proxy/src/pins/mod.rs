@@ -98,7 +98,8 @@ impl<S: Clone> Pins<S> {
         (pinned == number).then_some(server)
     }
 
-    /// Whether the write was seen before: a session's writes are numbered. `None` if the table is full.
+    /// Whether the write, or the end of the transaction, was seen before: a session numbers them. `None` if the table is
+    /// full.
     pub fn is_retry(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, number, now)).then_some(seen)

@@ -159,7 +159,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     let Target {
         server,
         address,
-        counted: _counted,
+        counted,
     } = target;
     let Relayed {
         stream,
@@ -168,7 +168,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         first,
         handshake,
     } = relayed;
-    let session = Session::new(shared, &connected, handshake.is_some());
+    let session = Session::new(shared, &connected, counted.index(), handshake.is_some());
     let outstays = async {
         if let Some((permit, deadline)) = handshake {
             sleep_until(deadline).await;

@@ -3,7 +3,7 @@
 use bson::{RawDocument, RawDocumentBuf};
 
 use crate::{
-    command::{ReplyFacts, ReplyScanner},
+    command::{ReplyFacts, ReplyForm, ReplyScanner},
     wire::{
         COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, Header, MAX_MESSAGE_BYTES,
         MORE_TO_COME, OpCode,
@@ -31,6 +31,14 @@ pub(super) struct Passed {
     pub(super) document: Option<RawDocumentBuf>,
 }
 
+/// What is known of a reply by the request that it answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Expected {
+    /// Whether it has to be seen whole.
+    pub(super) is_kept: bool,
+    pub(super) form: ReplyForm,
+}
+
 /// What is seen in the bytes from a server.
 #[derive(Debug)]
 pub(super) enum Seen {
@@ -55,6 +63,7 @@ struct Current {
     /// Bytes to pass before the document.
     before: usize,
     flags: Vec<u8>,
+    form: ReplyForm,
     scanner: Option<ReplyScanner>,
     kept: Option<Vec<u8>>,
 }
@@ -71,11 +80,11 @@ impl Replies {
     }
 
     /// Takes bytes; says what was seen in them, and how many of them that took. To be called again with the rest.
-    /// `keeps` says whether a reply to that request has to be seen whole.
+    /// `expected` says what is known of a reply to that request.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
-        keeps: impl Fn(i32) -> bool,
+        expected: impl Fn(i32) -> Expected,
     ) -> Result<(usize, Option<Seen>), NoMessage> {
         let Some(current) = &mut self.current else {
             let taken = (HEADER_BYTES - self.head.len()).min(bytes.len());
@@ -84,7 +93,7 @@ impl Replies {
                 return Ok((taken, None));
             };
             let header = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| NoMessage)?;
-            let current = Current::new(header, keeps(header.response_to));
+            let current = Current::new(header, expected(header.response_to));
             self.current = Some(current);
             self.head.clear();
             return Ok((taken, Some(Seen::Begins(header))));
@@ -100,7 +109,7 @@ impl Replies {
 }
 
 impl Current {
-    fn new(header: Header, is_kept: bool) -> Self {
+    fn new(header: Header, Expected { is_kept, form }: Expected) -> Self {
         let left = header.message_length - HEADER_BYTES;
         let is_compressed = header.op_code == OpCode::Compressed;
         let is_kept = (is_kept || is_compressed) && left <= KEPT_BYTES;
@@ -114,7 +123,8 @@ impl Current {
             left,
             before,
             flags: Vec::new(),
-            scanner: follows.then(ReplyScanner::default),
+            form,
+            scanner: follows.then(|| ReplyScanner::new(form)),
             kept: is_kept.then(Vec::new),
         }
     }
@@ -146,7 +156,7 @@ impl Current {
         };
         let Some(kept) = self.kept else { return passed };
         match self.header.op_code {
-            OpCode::Compressed => inflated(self.header, &kept).unwrap_or(passed),
+            OpCode::Compressed => inflated(self.header, &kept, self.form).unwrap_or(passed),
             OpCode::Reply => Passed {
                 document: document(&kept, REPLY_HEAD_BYTES),
                 ..passed
@@ -170,17 +180,15 @@ fn document(kept: &[u8], offset: usize) -> Option<RawDocumentBuf> {
 }
 
 /// What a compressed reply says, or `None` if it is too large to look into, or wrong.
-fn inflated(header: Header, kept: &[u8]) -> Option<Passed> {
+fn inflated(header: Header, kept: &[u8], form: ReplyForm) -> Option<Passed> {
     let message = [&header.to_bytes()[..], kept].concat();
     message.get(COMPRESSED_HEAD_BYTES..)?;
     let head = CompressedHead::parse(&message, INFLATED_BYTES).ok()?;
     let plain = head.inflate(&message).ok()?;
     let body = plain.get(HEADER_BYTES..)?;
-    let mut scanner = ReplyScanner::default();
-    scanner.feed(body.get(MSG_HEAD_BYTES..)?);
     Some(Passed {
         header: head.inner,
-        facts: *scanner.facts(),
+        facts: ReplyFacts::of(form, body.get(MSG_HEAD_BYTES..)?),
         more_to_come: says_more(body),
         document: document(body, MSG_HEAD_BYTES),
     })
@@ -196,9 +204,13 @@ mod tests {
     fn passed(stream: &[u8], piece: usize) -> Vec<(i32, ReplyFacts, bool, bool)> {
         let mut replies = Replies::default();
         let mut seen = Vec::new();
+        let expected = |id| Expected {
+            is_kept: id == 7,
+            form: ReplyForm::Plain,
+        };
         for mut bytes in stream.chunks(piece) {
             while !bytes.is_empty() {
-                let (taken, what) = replies.feed(bytes, |id| id == 7).unwrap();
+                let (taken, what) = replies.feed(bytes, expected).unwrap();
                 bytes = &bytes[taken..];
                 if let Some(Seen::Ends(reply)) = what {
                     let id = reply.header.response_to;
@@ -258,6 +270,10 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_messages_are_not_followed() {
-        assert!(Replies::default().feed(&[0xff; 20], |_| false).is_err());
+        assert!(
+            Replies::default()
+                .feed(&[0xff; 20], |_| Expected::default())
+                .is_err()
+        );
     }
 }

@@ -18,7 +18,7 @@ use crate::{
         Shared,
         streaming::{StreamError, can_be_streamed, forward_rest},
     },
-    observe::ConnectedClient,
+    observe::{ConnectedClient, ServerIndex},
     wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, Stream},
 };
 
@@ -57,12 +57,13 @@ impl<'a> Session<'a> {
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connected: &'a ConnectedClient,
+        server: ServerIndex,
         needs_login: bool,
     ) -> Self {
         Self {
             needs_login,
             shared,
-            watch: Mutex::new(Watch::new(shared, connected)),
+            watch: Mutex::new(Watch::new(shared, connected, server)),
             has_room: Notify::new(),
         }
     }
@@ -273,7 +274,7 @@ impl<'a> Session<'a> {
         let now = Instant::now();
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (taken, seen) = replies.feed(rest, |id| watch.keeps(id))?;
+            let (taken, seen) = replies.feed(rest, |id| watch.expected(id))?;
             rest = rest.get(taken..).unwrap_or_default();
             match seen {
                 Some(Seen::Begins(header)) => watch.reply_begins(header, now),

@@ -5,16 +5,17 @@ use std::collections::VecDeque;
 use bson::{RawDocument, RawDocumentBuf};
 use tokio::time::Instant;
 
-use super::replies::Passed;
+use super::replies::{Expected, Passed};
 use crate::{
     auth::{ClientFirst, Mechanism},
     client::{
         Shared,
         answer::{Form, ReplyTo, requires_authentication},
+        notes::note_retry,
         operation::sequences,
     },
-    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE},
-    observe::{ConnectedClient, Observation, Outcome, Phase},
+    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, ReplyForm},
+    observe::{ConnectedClient, Observation, Outcome, Phase, ServerIndex},
     pins::CursorPin,
     shape::Input,
     wire::{Element, Elements, Header, Message, OpCode, OpMsg, OpQuery},
@@ -36,6 +37,9 @@ const GRANTED_TO_LOOPBACK: [&[u8]; 6] = [
 /// Mechanisms as metrics name them; others are `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
+/// Sessions of all users alike: a login that was not seen has none, and no two sessions have one id.
+const ANY_USER: u64 = 0;
+
 /// What becomes of a request.
 pub(super) enum Verdict {
     Pass,
@@ -50,6 +54,7 @@ struct Pending<'a> {
     request_id: i32,
     observation: Observation<'a>,
     step: Step,
+    form: ReplyForm,
     /// The cursor that it goes on with.
     cursor: Option<i64>,
     /// Whether `getMore`s on the cursor that it may open wait for something to happen.
@@ -80,6 +85,7 @@ struct Login {
 pub(super) struct Watch<'a> {
     shared: &'a Shared,
     connected: &'a ConnectedClient,
+    server: ServerIndex,
     pending: VecDeque<Pending<'a>>,
     /// Those whose replies are complete, and about to be sent on.
     sending: Vec<(Observation<'a>, Outcome)>,
@@ -88,10 +94,15 @@ pub(super) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(shared: &'a Shared, connected: &'a ConnectedClient) -> Self {
+    pub(super) fn new(
+        shared: &'a Shared,
+        connected: &'a ConnectedClient,
+        server: ServerIndex,
+    ) -> Self {
         Self {
             shared,
             connected,
+            server,
             pending: VecDeque::new(),
             sending: Vec::new(),
             login: None,
@@ -153,17 +164,15 @@ impl<'a> Watch<'a> {
             return self.not_followed("relay_malformed");
         };
         let flags = parsed.flags;
-        if let Some(error) = self.refusal(&command) {
-            let reply_to = ReplyTo::of(message, Form::Msg { flags });
-            let reply = reply_to.encode(0, &error.to_document());
-            return Verdict::Refuse(Some(reply).filter(|_| !reply_to.is_unwanted()));
-        }
         let sequences = sequences(&parsed);
         let count = parsed.sequences().count();
         let input = Input {
             body: parsed.body,
             sequences: sequences.get(..count).unwrap_or_default(),
         };
+        if let Some(error) = self.refusal(&command) {
+            return self.refuse(message, Form::Msg { flags }, &input, &error, now);
+        }
         self.begin(message, &input, &command, parsed.more_to_come(), now);
         Verdict::Pass
     }
@@ -186,14 +195,13 @@ impl<'a> Watch<'a> {
         let Ok(command) = Command::inspect_legacy(query.query, db) else {
             return self.not_followed("relay_malformed");
         };
-        if let Some(error) = self.refusal(&command) {
-            let reply_to = ReplyTo::of(message, Form::Query);
-            return Verdict::Refuse(Some(reply_to.encode(0, &error.to_document())));
-        }
         let input = Input {
             body: command.body,
             sequences: &[],
         };
+        if let Some(error) = self.refusal(&command) {
+            return self.refuse(message, Form::Query, &input, &error, now);
+        }
         self.begin(message, &input, &command, false, now);
         Verdict::Pass
     }
@@ -215,6 +223,26 @@ impl<'a> Watch<'a> {
         is_x509.then(|| ErrorReply::new(MECHANISM_UNAVAILABLE, message))
     }
 
+    fn refuse(
+        &self,
+        message: &Message,
+        form: Form,
+        input: &Input<'_>,
+        error: &ErrorReply,
+        now: Instant,
+    ) -> Verdict {
+        let reply_to = ReplyTo::of(message, form);
+        let reply = reply_to.encode(0, &error.to_document());
+        let reply = Some(reply).filter(|_| !reply_to.is_unwanted());
+        let request_bytes = message.header.message_length;
+        let reply_bytes = reply.as_ref().map_or(0, Vec::len);
+        let code = Some(error.code);
+        self.shared
+            .observer
+            .local(input, request_bytes, reply_bytes, code, now);
+        Verdict::Refuse(reply)
+    }
+
     fn begin(
         &mut self,
         message: &Message,
@@ -223,17 +251,10 @@ impl<'a> Watch<'a> {
         is_unanswered: bool,
         now: Instant,
     ) {
-        let bytes = message.header.message_length;
-        let observer = &self.shared.observer;
         let step = step(command);
-        let mut observation = match step {
-            Step::Operation => observer.begin(input, bytes, now),
-            Step::Greeting | Step::Login | Step::Logout | Step::Other => {
-                observer.begin_unshaped(input, bytes, now)
-            }
-        };
-        if message.is_head() {
-            observation.is_streamed();
+        let mut observation = self.observe(message, input, command, now);
+        if step == Step::Operation && !is_unanswered {
+            observation.sent_to(self.server);
         }
         let cursor = match (command.class, command.target) {
             (Class::GetMore, crate::command::Target::Number(id)) => Some(id),
@@ -258,10 +279,47 @@ impl<'a> Watch<'a> {
             request_id: message.header.request_id,
             observation,
             step,
+            form: ReplyForm::of(command.name),
             cursor,
             opens_awaiting: command.opens_awaiting(),
             is_unanswered,
         });
+    }
+
+    fn observe(
+        &self,
+        message: &Message,
+        input: &Input<'_>,
+        command: &Command<'_>,
+        now: Instant,
+    ) -> Observation<'a> {
+        let Shared {
+            observer,
+            relay_pins,
+            ..
+        } = self.shared;
+        let bytes = message.header.message_length;
+        let mut observation = match step(command) {
+            Step::Operation => {
+                let mut observation = observer.begin(input, bytes, now);
+                note_retry(command, ANY_USER, relay_pins, observer, &mut observation);
+                observation
+            }
+            Step::Greeting | Step::Login | Step::Logout | Step::Other => {
+                observer.begin_unshaped(input, bytes, now)
+            }
+        };
+        // The message may be gone before the reply has come.
+        observation.sent_by(self.connected.id(), None);
+        if message.is_head() {
+            observation.is_streamed();
+        }
+        let is_greeting = step(command) == Step::Greeting;
+        if is_greeting && Elements::find(command.body, "maxAwaitTimeMS").is_some() {
+            // A driver's monitor waits for news.
+            observation.is_awaiting();
+        }
+        observation
     }
 
     fn note_login(&mut self, step: Step, command: &Command<'_>, now: Instant) {
@@ -270,11 +328,8 @@ impl<'a> Watch<'a> {
         };
         match step {
             Step::Greeting => {
-                let metadata = body.get_document("client");
-                let application = metadata.and_then(|client| client.get_document("application"));
-                if let Ok(application) = application {
-                    self.connected
-                        .is_application(application.get_str("name").ok());
+                if let Ok(metadata) = body.get_document("client") {
+                    self.note_metadata(metadata);
                 }
                 if let Ok(start) = body.get_document("speculativeAuthenticate") {
                     let source = start.get_str("db").unwrap_or("admin");
@@ -285,6 +340,17 @@ impl<'a> Watch<'a> {
                 self.login = Some(Login::of(body, command.db, now));
             }
             Step::Operation | Step::Login | Step::Logout | Step::Other => {}
+        }
+    }
+
+    fn note_metadata(&self, metadata: &RawDocument) {
+        if let Ok(application) = metadata.get_document("application") {
+            self.connected
+                .is_application(application.get_str("name").ok());
+        }
+        if let Ok(driver) = metadata.get_document("driver") {
+            let part = |field| driver.get_str(field).unwrap_or_default();
+            self.connected.is_driver(part("name"), part("version"));
         }
     }
 
@@ -307,10 +373,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether the reply to a request has to be seen whole.
-    pub(super) fn keeps(&self, request_id: i32) -> bool {
+    /// What is known of the reply to a request.
+    pub(super) fn expected(&self, request_id: i32) -> Expected {
         let mut asked = self.pending.iter();
-        asked.any(|p| p.request_id == request_id && p.step != Step::Operation)
+        let asked = asked.find(|p| p.request_id == request_id);
+        asked.map_or_else(Expected::default, |asked| Expected {
+            is_kept: asked.step != Step::Operation,
+            form: asked.form,
+        })
     }
 
     /// The first byte of a reply has come.
