@@ -355,6 +355,7 @@ impl App {
         self.tracker.wait().await;
         self.shared.topology.close();
         self.sight.close();
+        self.shared.observer.flush_slow_log();
         Drained { closed_clients }
     }
 }

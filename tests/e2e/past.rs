@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
+use rustix::process::Signal;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, create_user, shared_standalone, unique_name},
-    process::{binary, run},
-    raw::{Login, RawClient},
+    process::{Process, binary, run},
+    raw::{Login, OpMsg, RawClient},
     scratch::Scratch,
     seawall::{self as proxy, Seawall},
 };
@@ -336,13 +337,6 @@ async fn codes_failed_writes_and_retries_are_counted() {
 #[tokio::test]
 async fn the_slow_log_has_every_operation_that_it_shall_have_and_no_value() {
     let scratch = Scratch::create().unwrap();
-    let lines_of = |path: &std::path::Path| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let lines = text
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        (lines.collect::<Vec<_>>(), text)
-    };
     for redact in [true, false] {
         let file = scratch.path().join(format!("slow-{redact}.json"));
         let toml = format!(
@@ -351,17 +345,13 @@ async fn the_slow_log_has_every_operation_that_it_shall_have_and_no_value() {
         let scene = Scene::start(&toml).await;
         scene.finds(20).await;
         let own = || {
-            let (lines, text) = lines_of(&file);
-            let own = lines
-                .into_iter()
-                .filter(|line| line["db"] == *scene.user.name);
-            (own.collect::<Vec<_>>(), text)
+            let mut lines = lines_of(&file);
+            lines.retain(|line| line["db"] == *scene.user.name);
+            lines
         };
-        eventually(LIMIT, async || own().0.len() == 20)
-            .await
-            .unwrap();
-        let (lines, text) = own();
-        for line in &lines {
+        eventually(LIMIT, async || own().len() == 20).await.unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        for line in &own() {
             assert_eq!(line["command"], "find");
             assert_eq!(line["text"], "{filter:{name:?}}");
             assert_eq!(line["outcome"], "ok");
@@ -373,6 +363,90 @@ async fn the_slow_log_has_every_operation_that_it_shall_have_and_no_value() {
         }
         assert_eq!(text.contains("secret-value-7"), !redact);
     }
+}
+
+fn lines_of(path: &std::path::Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn values_in_the_slow_log_are_those_of_sequences_too_and_of_no_secret() {
+    let scratch = Scratch::create().unwrap();
+    let file = scratch.path().join("slow.json");
+    let toml = format!(
+        "[slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 0\nredact = false\nfile = {file:?}"
+    );
+    let scene = Scene::start(&toml).await;
+    let db = &scene.user.name;
+    let mut client = scene.client().await;
+    let insert = doc! { "insert": "things", "ordered": true, "$db": db };
+    let documents = (0..3)
+        .map(|n| doc! { "_id": n, "name": "in-a-sequence" })
+        .collect();
+    let insert = OpMsg::new(insert).sequence("documents", documents);
+    client.exchange(&insert).await.unwrap();
+    for secret in ["createUser", "updateUser", "copydbsaslstart", "whatever"] {
+        let command = doc! { secret: "app", "pwd": "hunter2", "roles": [] };
+        client.command(db, command).await.unwrap();
+    }
+    let own = || {
+        let mut lines = lines_of(&file);
+        lines.retain(|line| line["db"] == **db);
+        lines
+    };
+    eventually(LIMIT, async || own().len() == 5).await.unwrap();
+    let lines = own();
+    let values = lines[0]["values"].as_str().unwrap();
+    let written: Value = serde_json::from_str(values).unwrap();
+    assert_eq!(written["insert"], "things");
+    assert_eq!(written["documents"].as_array().unwrap().len(), 3);
+    assert_eq!(written["documents"][2]["name"], "in-a-sequence");
+    for line in &lines[1..] {
+        assert_eq!(line.get("values"), None, "{line}");
+    }
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(!text.contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_slow_log_tells_all_that_it_left_out_before_the_process_ends() {
+    let server = shared_standalone().await.unwrap();
+    let name = unique_name("past");
+    let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
+    create_user(&server.client().unwrap(), &user).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let file = scratch.path().join("slow.json");
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\nadmin.address = \"127.0.0.1:0\"\n\
+         [slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 1\nfile = {file:?}\n",
+        server.uri()
+    );
+    let toml = scratch.write("seawall.toml", toml).unwrap();
+    let mut process = Process::serve(&toml).await;
+    let mut client = RawClient::connect(process.address().parse().unwrap())
+        .await
+        .unwrap();
+    let login = Login::new("admin", &name, "secret");
+    client.login(&login).await.unwrap();
+    for n in 0..50 {
+        let find = doc! { "find": "things", "filter": { "a": n } };
+        client.command(&name, find).await.unwrap();
+    }
+    drop(client);
+    process.signal(Signal::TERM);
+    assert!(process.ended().await.success());
+    let lines = lines_of(&file);
+    let logged = lines.iter().filter(|line| line.get("shape").is_some());
+    let left_out = lines.iter().filter_map(|line| line["left_out"].as_u64());
+    let (logged, left_out) = (
+        u64::try_from(logged.count()).unwrap(),
+        left_out.sum::<u64>(),
+    );
+    assert!(left_out > 0);
+    assert_eq!(logged + left_out, 50);
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ async fn counts_agree(seawall: &Seawall, db: &str) {
     let find = find.unwrap();
     assert_eq!(
         (&find["count"], &find["documents"]),
-        (&1.into(), &100.into())
+        (&1.into(), &250.into())
     );
     assert_eq!(
         (&find["more"]["count"], &find["more"]["documents"]),

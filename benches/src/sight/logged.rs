@@ -38,7 +38,7 @@ pub type Namespace = (String, String);
 /// All lines of a log.
 #[derive(Debug, Default)]
 pub struct Logged {
-    /// Lines read.
+    /// Lines of operations.
     pub lines: u64,
     /// Lines that were left out, as others tell.
     pub left_out: u64,
@@ -83,16 +83,22 @@ impl Logged {
 
     fn add(&mut self, line: &[u8]) {
         let line: Value = serde_json::from_slice(line).expect("a line is JSON");
+        self.left_out += line.get("left_out").and_then(Value::as_u64).unwrap_or(0);
+        if line.get("shape").is_none() {
+            return;
+        }
         let phases = PHASES.map(|phase| nanoseconds(&line, phase));
         let total_ns: u64 = phases.iter().sum();
         let [_, _, _, server_ns, ..] = phases;
         self.lines += 1;
-        self.left_out += line.get("left_out").and_then(Value::as_u64).unwrap_or(0);
         self.not_ok += u64::from(text(&line, "/outcome") != "ok");
         self.not_added_up += u64::from(nanoseconds(&line, "/total_ms") != total_ns);
         let owned = |pointer| text(&line, pointer).to_owned();
         let namespace = (owned("/command"), owned("/collection"));
-        add(&mut self.shapes, owned("/shape"), total_ns);
+        // What counts in the row of several has an id of its own all the same.
+        let is_folded = line.get("fine_shape").is_some();
+        let shape = owned(if is_folded { "/fine_shape" } else { "/shape" });
+        add(&mut self.shapes, shape, total_ns);
         add(&mut self.namespaces, namespace, total_ns);
         add(&mut self.servers, owned("/server"), server_ns);
     }

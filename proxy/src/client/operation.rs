@@ -93,7 +93,7 @@ impl Client {
         };
         let request_bytes = message.header.message_length;
         let mut observation = shared.observer.begin(&input, request_bytes, now);
-        observation.sent_by(self.connected.id(), Some(parsed.body));
+        observation.sent_by(self.connected.id(), Some(input));
         if message.is_head() {
             observation.is_streamed();
         }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::{
     command::{CodeCounts, ReplyFacts},
-    shape::ShapeId,
+    shape::{Input, ShapeId},
 };
 
 use super::{
@@ -145,6 +145,7 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     shape: ShapeIndex,
+    id: ShapeId,
     folded: Option<(ShapeId, ShapeId)>,
     opened_at: Instant,
 }
@@ -172,6 +173,7 @@ impl<'a> Observation<'a> {
         let record = Record {
             place,
             origin: None,
+            origin_id: None,
             origin_folded: None,
             server: None,
             outcome: Outcome::ClientGone,
@@ -203,6 +205,7 @@ impl<'a> Observation<'a> {
     pub fn again(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.observer, self.record.place, 0, now);
         again.record.origin = self.record.origin;
+        again.record.origin_id = self.record.origin_id;
         again.record.origin_folded = self.record.origin_folded;
         again.record.server = self.record.server;
         again.record.is_awaiting = self.record.is_awaiting;
@@ -261,6 +264,7 @@ impl<'a> Observation<'a> {
     /// Attributes a `getMore` to the operation that opened its cursor.
     pub fn attribute_to(&mut self, origin: Origin) {
         self.record.origin = Some(origin.shape);
+        self.record.origin_id = Some(origin.id);
         self.record.origin_folded = origin.folded;
         self.cursor_opened_at = Some(origin.opened_at);
     }
@@ -271,6 +275,7 @@ impl<'a> Observation<'a> {
         let own = place.folded.map(|coarse| (place.id, coarse));
         Some(Origin {
             shape: self.record.origin.or(place.shape)?,
+            id: self.record.origin_id.unwrap_or(place.id),
             folded: match self.record.origin {
                 Some(_) => self.record.origin_folded,
                 None => own,
@@ -279,8 +284,8 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// This client sent it, by number; the body of its command may appear in the slow log.
-    pub fn sent_by(&mut self, client: i32, command: Option<&'a [u8]>) {
+    /// This client sent it, by number; the values of its command may appear in the slow log.
+    pub fn sent_by(&mut self, client: i32, command: Option<Input<'a>>) {
         self.sender = Sender { client, command };
     }
 

@@ -1,6 +1,10 @@
 //! Seawall itself: CPU by thread, memory by owner, how late its event loops are, what statistics had to leave out.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    time::Duration,
+};
 
 use metrics::Label;
 
@@ -41,17 +45,25 @@ impl Observer {
             let name = MetricName::MemoryBytes;
             self.exporter.gauge(name, labels).set(float(bytes));
         }
-        for (thread, time) in cpu_by_thread() {
-            let labels = vec![Label::new("thread", thread)];
-            let name = MetricName::ThreadCpuSeconds;
-            self.exporter.gauge(name, labels).set(time.as_secs_f64());
-        }
+        self.export_cpu();
         let left_out = self.slow_log_left_out();
         for (name, count) in [
             (MetricName::SlowLogLeftOutTotal, left_out),
             (MetricName::HistoryDroppedTotal, history_dropped),
         ] {
             self.exporter.counter(name, vec![]).absolute(count);
+        }
+    }
+
+    fn export_cpu(&self) {
+        let mut cpu = self.cpu.lock();
+        cpu.look();
+        let ended = (ENDED, &cpu.ended);
+        let by_name = cpu.by_name.iter().map(|(name, time)| (&**name, time));
+        for (thread, time) in by_name.chain([ended]) {
+            let labels = vec![Label::new("thread", thread.to_owned())];
+            let name = MetricName::ThreadCpuSeconds;
+            self.exporter.gauge(name, labels).set(time.as_secs_f64());
         }
     }
 
@@ -79,47 +91,155 @@ fn resident_bytes() -> Option<usize> {
     Some(pages * rustix::param::page_size())
 }
 
-/// CPU time so far by the names of threads; those that have ended are no longer in it. Empty where the system does not
-/// tell.
+/// The label of what threads used that had ended before anybody looked at them.
+const ENDED: &str = "ended";
+
+/// CPU time so far; none of it ever falls. What threads have used that are no more stays.
+#[derive(Debug, Default)]
+pub(super) struct CpuTimes {
+    by_name: BTreeMap<String, Duration>,
+    /// What the process used and no thread that was seen.
+    ended: Duration,
+    /// What each thread that there is had used at the last look.
+    seen: HashMap<ThreadId, Duration>,
+}
+
+impl CpuTimes {
+    fn look(&mut self) {
+        // The process first: what threads use until they are asked themselves must not be taken for that of others.
+        let process = process_cpu();
+        self.add(process, threads());
+    }
+
+    fn add(&mut self, process: Option<Duration>, threads: Vec<Thread>) {
+        let mut seen = HashMap::with_capacity(threads.len());
+        for Thread { id, name, on_cpu } in threads {
+            let before = self.seen.get(&id).copied().unwrap_or_default();
+            // One that has used less than before is another, to which the number was given again.
+            let used = on_cpu.checked_sub(before).unwrap_or(on_cpu);
+            *self.by_name.entry(name).or_default() += used;
+            seen.insert(id, on_cpu);
+        }
+        self.seen = seen;
+        let told = self.by_name.values().sum();
+        let ended = process.map(|process| process.saturating_sub(told));
+        self.ended = self.ended.max(ended.unwrap_or_default());
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct ThreadId(u32);
+
+#[derive(Debug)]
+struct Thread {
+    id: ThreadId,
+    name: String,
+    on_cpu: Duration,
+}
+
+/// The threads that there are. None where the system does not tell.
 ///
 /// Source: `/proc/PID/task/TID/schedstat`, proc(5): time on the CPU in nanoseconds comes first.
-fn cpu_by_thread() -> BTreeMap<String, Duration> {
-    let mut times = BTreeMap::new();
+fn threads() -> Vec<Thread> {
     let Ok(tasks) = fs::read_dir("/proc/self/task") else {
-        return times;
+        return Vec::new();
     };
-    for task in tasks.flatten() {
-        let read = |file: &str| fs::read_to_string(task.path().join(file));
+    let read_thread = |task: fs::DirEntry| {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
         // A thread may end between two lines.
-        let (Ok(name), Ok(schedule)) = (read("comm"), read("schedstat")) else {
-            continue;
-        };
+        let (name, schedule) = (read("comm")?, read("schedstat")?);
+        let id = ThreadId(task.file_name().to_str()?.parse().ok()?);
         let on_cpu = schedule.split(' ').next().and_then(|ns| ns.parse().ok());
-        let time = times.entry(name.trim().to_owned()).or_default();
-        *time += Duration::from_nanos(on_cpu.unwrap_or(0));
-    }
-    times
+        Some(Thread {
+            id,
+            name: name.trim().to_owned(),
+            on_cpu: Duration::from_nanos(on_cpu.unwrap_or(0)),
+        })
+    };
+    tasks.flatten().filter_map(read_thread).collect()
+}
+
+/// What all threads have used that there ever were, to the tick of the system's clock.
+///
+/// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second is the name, in brackets and
+/// with whatever characters.
+fn process_cpu() -> Option<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    let mut times = after_name.split(' ').skip(11);
+    let mut ticks = || times.next()?.parse::<u64>().ok();
+    let ticks = ticks()? + ticks()?;
+    let nanoseconds_a_tick = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_nanos(ticks.checked_mul(nanoseconds_a_tick)?))
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 
+    const BUSY: &str = "seawall-busy";
+
     #[test]
-    fn threads_are_told_by_name_and_memory_by_the_page() {
+    fn what_a_thread_used_stays_when_it_has_ended() {
         let (told, wait) = std::sync::mpsc::channel::<()>();
-        let busy = std::thread::Builder::new().name("seawall-busy".to_owned());
+        let busy = std::thread::Builder::new().name(BUSY.to_owned());
         let thread = busy.spawn(move || {
             let digest = (0..2_000_000_u64).fold(0, |sum: u64, n| sum.rotate_left(5) ^ n);
             wait.recv().ok();
             digest
         });
-        let has_worked = || cpu_by_thread().get("seawall-busy").copied() > Some(Duration::ZERO);
-        while !has_worked() {
+        let mut times = CpuTimes::default();
+        let used = |times: &CpuTimes| times.by_name.get(BUSY).copied().unwrap_or_default();
+        while used(&times) == Duration::ZERO {
             std::thread::yield_now();
+            times.look();
         }
+        let before = used(&times);
         drop(told);
         thread.unwrap().join().unwrap();
+        while threads().iter().any(|thread| thread.name == BUSY) {
+            std::thread::yield_now();
+        }
+        times.look();
+        assert!(used(&times) >= before);
+        assert!(!times.seen.is_empty());
+    }
+
+    #[test]
+    fn no_time_falls_whatever_threads_come_and_go() {
+        let seconds = Duration::from_secs;
+        let mut times = CpuTimes::default();
+        let mut look = |process: Option<u64>, threads: &[(u32, &str, u64)]| {
+            let threads = threads.iter().map(|(id, name, on_cpu)| Thread {
+                id: ThreadId(*id),
+                name: (*name).to_owned(),
+                on_cpu: seconds(*on_cpu),
+            });
+            times.add(process.map(seconds), threads.collect());
+            let name = |name: &str| times.by_name.get(name).map_or(0, Duration::as_secs);
+            [name("a"), name("b"), name("c"), times.ended.as_secs()]
+        };
+        let first = [(1, "a", 3), (2, "b", 5), (3, "b", 1)];
+        assert_eq!(look(Some(10), &first), [3, 6, 0, 1]);
+        // One has ended, others that nobody saw have come and gone.
+        assert_eq!(look(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
+        // Its number is given again; the process's time is behind, or not told.
+        assert_eq!(look(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
+        assert_eq!(look(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
+        // A thread gets its name soon after its beginning: nothing is counted twice.
+        assert_eq!(look(Some(20), &[(4, "a", 1)]), [6, 7, 2, 5]);
+        assert_eq!(look(Some(22), &[(4, "c", 3)]), [6, 7, 4, 5]);
+    }
+
+    #[test]
+    fn the_process_is_told_by_the_tick_and_by_the_page() {
+        let spin = || (0..2_000_000_u64).fold(0, |sum: u64, n| sum.rotate_left(5) ^ n);
+        while process_cpu().unwrap() < Duration::from_millis(100) {
+            std::hint::black_box(spin());
+        }
+        let by_thread: Duration = threads().iter().map(|thread| thread.on_cpu).sum();
+        // Ticks are some, and whole ones.
+        assert!(process_cpu().unwrap() * 2 >= by_thread);
         assert!(resident_bytes().unwrap() > 1 << 20);
     }
 }

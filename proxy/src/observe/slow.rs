@@ -1,22 +1,26 @@
 //! Operations that took long become lines of the slow log.
 
-use std::time::SystemTime;
+use std::{sync::Arc, time::SystemTime};
 
-use bson::RawDocument;
+use crate::shape::{Input, ShapeId};
 
 use super::{
-    Observer, Outcome, PHASES,
-    slow_log::{Entry, SlowLog},
-    sums::Record,
+    Namespace, Observer, Outcome, PHASES,
+    registry::Registry,
+    slow_log::{Entry, SlowLog, Turn},
+    sums::{NamespaceIndex, Record},
 };
+
+/// What an operation's level is called whose row was given to a heavier shape while it was under way.
+const EVICTED: &str = "evicted";
 
 /// Whose operation it was.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender<'a> {
     /// The client's number.
     pub(super) client: i32,
-    /// The command's body.
-    pub(super) command: Option<&'a [u8]>,
+    /// The command.
+    pub(super) command: Option<Input<'a>>,
 }
 
 impl Observer {
@@ -25,24 +29,22 @@ impl Observer {
         let Some(log) = &self.slow_log else {
             return;
         };
-        let total = record.phases.iter().sum();
         let is_its_own = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
-        if !is_its_own && log.wants(record.place.id.as_u64(), total) {
-            self.log(log, record, sender);
+        let total = record.phases.iter().sum();
+        if is_its_own || !log.wants(shape_of(record).as_u64(), total) {
+            return;
+        }
+        // Before anything is looked up: while all operations are slow, nearly all of them are left out.
+        let at = SystemTime::now();
+        if let Some(turn) = log.admit(at) {
+            self.log(turn, at, record, sender);
         }
     }
 
-    fn log(&self, log: &SlowLog, record: &Record, sender: Sender<'_>) {
+    fn log(&self, turn: Turn<'_>, at: SystemTime, record: &Record, sender: Sender<'_>) {
         const _: () = assert!(PHASES == 6, "the slow log has a name for each");
-        let registry = self.registry.lock();
-        let namespace = registry.namespaces().nth(record.place.namespace.0).cloned();
-        let row = record
-            .place
-            .shape
-            .and_then(|shape| registry.row(shape.serial));
-        let text = row.map(|(shape, _, _)| shape.text.clone());
-        drop(registry);
-        let Some(namespace) = namespace else { return };
+        let kind = Kind::of(record, &self.registry.lock());
+        let Some(kind) = kind else { return };
         let servers = self.servers.lock();
         let server = record
             .server
@@ -52,16 +54,16 @@ impl Observer {
         let clients = self.clients.lock();
         let client = clients.get(&sender.client).cloned();
         drop(clients);
-        let command = sender
-            .command
-            .and_then(|body| RawDocument::from_bytes(body).ok());
-        log.write(&Entry {
-            at: SystemTime::now(),
-            shape: record.place.id.as_u64(),
-            command: namespace.command,
-            db: &namespace.db,
-            collection: &namespace.collection,
-            text: text.as_deref().unwrap_or_default(),
+        turn.write(&Entry {
+            at,
+            shape: kind.shape.as_u64(),
+            level: kind.level,
+            fine_shape: kind.fine.map(ShapeId::as_u64),
+            command: kind.namespace.command,
+            opened_by: kind.opened_by,
+            db: &kind.namespace.db,
+            collection: &kind.namespace.collection,
+            text: &kind.text,
             outcome: record.outcome.as_str(),
             error_code: record.code,
             total: record.phases.iter().sum(),
@@ -75,12 +77,287 @@ impl Observer {
             application: client
                 .as_ref()
                 .and_then(|client| client.application.as_deref()),
-            command_json: command.and_then(|command| log.values(namespace.command, command)),
+            values: sender.command,
+            is_streamed: record.is_streamed,
         });
     }
 
     /// Lines that the slow log had to leave out.
     pub fn slow_log_left_out(&self) -> u64 {
         self.slow_log.as_ref().map_or(0, SlowLog::left_out)
+    }
+
+    /// Waits a moment until all lines of the slow log are written, and what was left out is told.
+    pub fn flush_slow_log(&self) {
+        if let Some(log) = &self.slow_log {
+            log.flush();
+        }
+    }
+}
+
+/// A `getMore` is its cursor's, where that is known.
+fn shape_of(record: &Record) -> ShapeId {
+    record.origin_id.unwrap_or(record.place.id)
+}
+
+/// What an operation was, as rows tell it.
+struct Kind {
+    namespace: Namespace,
+    /// The command that opened the cursor, for a `getMore`.
+    opened_by: Option<&'static str>,
+    /// The shape that the text is of.
+    shape: ShapeId,
+    /// The operation's own, if that is another.
+    fine: Option<ShapeId>,
+    /// Which kind of row it counts in; `None` where shapes are not counted.
+    level: Option<&'static str>,
+    text: Arc<str>,
+}
+
+impl Kind {
+    fn of(record: &Record, registry: &Registry) -> Option<Self> {
+        let namespace = |index: NamespaceIndex| registry.namespaces().nth(index.0);
+        let own = shape_of(record);
+        let index = record.origin.or(record.place.shape);
+        let row = index.and_then(|index| registry.row(index.serial));
+        let row = row.map(|(shape, _, _)| shape);
+        let shape = row.map_or(own, |row| row.id);
+        let opened_by = record.origin.and_then(|origin| namespace(origin.namespace));
+        Some(Self {
+            namespace: namespace(record.place.namespace)?.clone(),
+            opened_by: opened_by.map(|namespace| namespace.command),
+            shape,
+            fine: (own != shape).then_some(own),
+            level: match row {
+                Some(row) => Some(row.level.as_str()),
+                None => index.map(|_| EVICTED),
+            },
+            text: row.map(|row| Arc::clone(&row.text)).unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::HashMap, sync::mpsc, thread, time::Duration};
+
+    use bson::{Document, doc};
+    use serde_json::Value;
+    use tokio::time::Instant;
+
+    use super::{
+        super::{
+            OTHER, Observation, Settings,
+            slow_log::{
+                SlowLogSettings,
+                tests::{Held, Written, settings, start},
+            },
+            sums::Folded,
+        },
+        *,
+    };
+    use crate::shape::{self, Description, Fingerprint};
+
+    /// A command as a client sends it.
+    struct Command(Vec<u8>);
+
+    impl Command {
+        fn new(command: Document) -> Self {
+            Self(command.to_vec().unwrap())
+        }
+
+        fn find(field: &str) -> Self {
+            Self::new(doc! { "find": "orders", "filter": { field: 1 }, "$db": "shop" })
+        }
+
+        fn get_more() -> Self {
+            Self::new(doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" })
+        }
+
+        fn input(&self) -> Input<'_> {
+            Input {
+                body: &self.0,
+                sequences: &[],
+            }
+        }
+
+        fn fingerprint(&self) -> Fingerprint<'_> {
+            shape::fingerprint(&self.input())
+        }
+
+        fn id(&self) -> ShapeId {
+            self.fingerprint().shape
+        }
+
+        fn described(&self) -> Description {
+            shape::describe(&self.input())
+        }
+    }
+
+    /// An observer with room for one shape, and its slow log.
+    fn observer(slow_log: SlowLogSettings) -> (Observer, Written) {
+        let written = Written::default();
+        (observer_with(start(slow_log, written.clone())), written)
+    }
+
+    fn observer_with(log: SlowLog) -> Observer {
+        let counted = Settings {
+            counts_shapes: true,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        Observer::new(counted, Some(log)).unwrap()
+    }
+
+    fn every_operation() -> SlowLogSettings {
+        SlowLogSettings {
+            threshold: Duration::ZERO,
+            ..settings()
+        }
+    }
+
+    fn begin<'a>(observer: &'a Observer, command: &Command) -> Observation<'a> {
+        observer.begin(&command.input(), 100, Instant::now())
+    }
+
+    fn run(observer: &Observer, command: &Command) {
+        begin(observer, command).finish(Outcome::Ok, Instant::now());
+    }
+
+    fn hex(id: ShapeId) -> Value {
+        id.to_string().into()
+    }
+
+    #[test]
+    fn a_getmore_is_logged_as_the_shape_that_opened_its_cursor() {
+        let find = Command::find("a");
+        let (observer, written) = observer(SlowLogSettings {
+            threshold: Duration::from_secs(3_600),
+            shape_thresholds: vec![(find.id().as_u64(), Duration::ZERO)],
+            ..settings()
+        });
+        let opening = begin(&observer, &find);
+        let origin = opening.origin().unwrap();
+        opening.finish(Outcome::Ok, Instant::now());
+        let mut more = begin(&observer, &Command::get_more());
+        more.attribute_to(origin);
+        // The next reply of an exhaust cursor is the same cursor's.
+        let again = more.again(Instant::now());
+        more.finish(Outcome::Ok, Instant::now());
+        again.finish(Outcome::Ok, Instant::now());
+        // Whose cursor this is nobody knows.
+        run(&observer, &Command::get_more());
+        drop(observer);
+        let lines = written.lines();
+        let field = |name: &str| -> Vec<_> { lines.iter().map(|line| line.get(name)).collect() };
+        assert_eq!(
+            field("command"),
+            [
+                Some(&"find".into()),
+                Some(&"getMore".into()),
+                Some(&"getMore".into())
+            ]
+        );
+        let find_command = Value::from("find");
+        assert_eq!(
+            field("opened_by"),
+            [None, Some(&find_command), Some(&find_command)]
+        );
+        assert_eq!(field("shape"), [Some(&hex(find.id())); 3]);
+        assert_eq!(field("text"), [Some(&find.described().shape.into()); 3]);
+        assert_eq!(field("level"), [Some(&"fine".into()); 3]);
+        assert_eq!(field("collection"), [Some(&"orders".into()); 3]);
+    }
+
+    #[test]
+    fn id_and_text_of_a_folded_operation_are_those_of_its_row() {
+        let (observer, written) = observer(every_operation());
+        let (first, folded) = (Command::find("a"), Command::find("b"));
+        run(&observer, &first);
+        let opening = begin(&observer, &folded);
+        let origin = opening.origin().unwrap();
+        opening.finish(Outcome::Ok, Instant::now());
+        let mut more = begin(&observer, &Command::get_more());
+        more.attribute_to(origin);
+        more.finish(Outcome::Ok, Instant::now());
+        drop(observer);
+        let lines = written.lines();
+        assert_eq!(lines[0]["shape"], hex(first.id()));
+        assert_eq!(lines[0].get("fine_shape"), None);
+        for line in &lines[1..] {
+            // So small a table has no room for coarse rows.
+            let of = folded.fingerprint();
+            let (db, collection) = (of.readable_db(), of.readable_collection());
+            let row = ShapeId::of_rest(of.op, &db, &collection);
+            assert_eq!(line["shape"], hex(row));
+            assert_eq!(line["level"], "rest");
+            assert_eq!(line["text"], OTHER);
+            assert_eq!(line["fine_shape"], hex(folded.id()));
+        }
+        assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn an_operation_whose_row_was_evicted_meanwhile_has_its_id_and_says_so() {
+        let (observer, written) = observer(every_operation());
+        let (light, heavy) = (Command::find("a"), Command::find("b"));
+        let under_way = begin(&observer, &light);
+        let time = Duration::from_secs(1);
+        let coarse = heavy.fingerprint().coarse;
+        let folded = HashMap::from([(heavy.id(), Folded { coarse, time })]);
+        let mut registry = observer.registry.lock();
+        // What comes once gets no row.
+        registry.watch(folded.clone());
+        assert!(registry.turn_over(folded, time, SystemTime::now()));
+        assert_eq!(registry.evicted(), 1);
+        drop(registry);
+        under_way.finish(Outcome::Ok, Instant::now());
+        drop(observer);
+        let lines = written.lines();
+        assert_eq!(lines[0]["shape"], hex(light.id()));
+        assert_eq!(lines[0]["level"], "evicted");
+        assert_eq!(lines[0]["text"], "");
+        assert_eq!(lines[0]["collection"], "orders");
+    }
+
+    #[test]
+    fn what_is_left_out_waits_for_no_lock() {
+        let written = Written::default();
+        let (held, holder) = Held::new(&written);
+        let observer = observer_with(start(every_operation(), held));
+        // Dropped first where the test fails: the log waits for it.
+        let holder = holder;
+        let command = Command::find("a");
+        run(&observer, &command);
+        // From now on the writing thread takes nothing out of the queue.
+        holder.wait_until_it_writes();
+        while observer.slow_log_left_out() == 0 {
+            run(&observer, &command);
+        }
+        let operations: Vec<_> = (0..100).map(|_| begin(&observer, &command)).collect();
+        let (ended, all_ended) = mpsc::channel();
+        thread::scope(|scope| {
+            let registry = observer.registry.lock();
+            let clients = observer.clients.lock();
+            let servers = observer.servers.lock();
+            scope.spawn(move || {
+                for operation in operations {
+                    operation.finish(Outcome::Ok, Instant::now());
+                }
+                ended.send(()).unwrap();
+            });
+            let ended = all_ended.recv_timeout(Duration::from_secs(20));
+            drop((registry, clients, servers));
+            ended.expect("no operation waits for a lock");
+        });
+        assert_eq!(observer.slow_log_left_out(), 101);
+        drop(holder);
+        drop(observer);
+        let lines = written.lines();
+        let left_out = lines.iter().filter_map(|line| line.get("left_out"));
+        let left_out: u64 = left_out.filter_map(Value::as_u64).sum();
+        assert_eq!(left_out, 101);
     }
 }

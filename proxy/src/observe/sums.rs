@@ -62,6 +62,8 @@ pub(super) struct Record {
     pub(super) place: Place,
     /// The shape that opened the cursor, for a `getMore`.
     pub(super) origin: Option<ShapeIndex>,
+    /// Its id, whatever row it counts in.
+    pub(super) origin_id: Option<ShapeId>,
     /// That shape and its coarse shape, if its row is one level up.
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
     /// The server that it was sent to last.

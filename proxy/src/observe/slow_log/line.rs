@@ -8,15 +8,23 @@ use std::{
 use bson::RawDocument;
 use serde::{Serialize, Serializer};
 
+use crate::shape::Input;
+
 /// A slow operation.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
     /// When it ended.
     pub at: SystemTime,
-    /// The id of its shape.
+    /// The id of its shape, or of what stands for it: the one that the text is of.
     pub shape: u64,
+    /// Which of these it is.
+    pub level: Option<&'static str>,
+    /// The id of its shape, if that is not [`Entry::shape`].
+    pub fine_shape: Option<u64>,
     /// The command's name.
     pub command: &'a str,
+    /// The command that opened its cursor. All of its shape is then that command's.
+    pub opened_by: Option<&'a str>,
     /// The database.
     pub db: &'a str,
     /// The collection; empty if there is none.
@@ -45,42 +53,72 @@ pub struct Entry<'a> {
     pub user: Option<&'a str>,
     /// The client's application.
     pub application: Option<&'a str>,
-    /// The command with its values as extended JSON; shown only where lines are not redacted.
-    pub command_json: Option<String>,
+    /// The command with its values; shown only where lines are not redacted, and of commands without secrets.
+    pub values: Option<Input<'a>>,
+    /// Whether there was more of the command than `values` has.
+    pub is_streamed: bool,
 }
 
-/// The values of a command, cut where they are too long.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Values<'a> {
-    json: &'a str,
+/// The values of a command as extended JSON, cut where they are too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Values {
+    json: String,
     is_cut: bool,
 }
 
-impl<'a> Values<'a> {
-    pub(super) fn cut(json: &'a str, max_bytes: usize) -> Self {
-        let end = json.floor_char_boundary(max_bytes.min(json.len()));
+impl Values {
+    /// The command as one document, its sequences in the place of the arrays that they stand for. No more is made of it than
+    /// `max_bytes`.
+    pub(super) fn of(command: &Input<'_>, max_bytes: usize) -> Self {
+        let mut bounded = Bounded {
+            bytes: Vec::new(),
+            max_bytes,
+        };
+        // It ends early when the bound is reached, or where a document is not to be read; what there is counts.
+        let is_whole = write_command(&mut bounded, command).is_ok();
+        let mut bytes = bounded.bytes;
+        let valid = match std::str::from_utf8(&bytes) {
+            Ok(text) => text.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        bytes.truncate(valid);
         Self {
-            json: json.get(..end).unwrap_or_default(),
-            is_cut: end < json.len(),
+            json: String::from_utf8(bytes).unwrap_or_default(),
+            is_cut: !is_whole,
         }
     }
 }
 
-/// The command as extended JSON, of which no more is made than `max_bytes`.
-pub(super) fn values_of(command: &RawDocument, max_bytes: usize) -> String {
-    let mut bounded = Bounded {
-        bytes: Vec::new(),
-        max_bytes,
-    };
-    // It ends early when the bound is reached, or where the document is not to be read; what there is counts.
-    drop(serde_json::to_writer(&mut bounded, &command));
-    let mut bytes = bounded.bytes;
-    let valid = match std::str::from_utf8(&bytes) {
-        Ok(text) => text.len(),
-        Err(error) => error.valid_up_to(),
-    };
-    bytes.truncate(valid);
-    String::from_utf8(bytes).unwrap_or_default()
+fn write_command(out: &mut Bounded, command: &Input<'_>) -> io::Result<()> {
+    let body = RawDocument::from_bytes(command.body).map_err(io::Error::other)?;
+    serde_json::to_writer(&mut *out, &body)?;
+    for sequence in command.sequences {
+        out.bytes.pop_if(|last| *last == b'}');
+        if out.bytes.last() != Some(&b'{') {
+            out.write_all(b",")?;
+        }
+        let name = String::from_utf8_lossy(sequence.identifier);
+        serde_json::to_writer(&mut *out, &name)?;
+        out.write_all(b":[")?;
+        let mut rest = sequence.documents;
+        while !rest.is_empty() {
+            let (document, after) = split_document(rest).ok_or(io::ErrorKind::InvalidData)?;
+            serde_json::to_writer(&mut *out, &document)?;
+            if !after.is_empty() {
+                out.write_all(b",")?;
+            }
+            rest = after;
+        }
+        out.write_all(b"]}")?;
+    }
+    Ok(())
+}
+
+/// The first of the documents that lie back to back, and what lies behind it.
+fn split_document(bytes: &[u8]) -> Option<(&RawDocument, &[u8])> {
+    let length = i32::from_le_bytes(*bytes.first_chunk()?);
+    let (document, rest) = bytes.split_at_checked(usize::try_from(length).ok()?)?;
+    Some((RawDocument::from_bytes(document).ok()?, rest))
 }
 
 /// Takes so many bytes and no more.
@@ -104,12 +142,15 @@ impl Write for Bounded {
 }
 
 /// The line, up to where its end may tell what was left out; [`finish`] ends it.
-pub(super) fn line(entry: &Entry<'_>, values: Option<Values<'_>>) -> Option<Vec<u8>> {
+pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>> {
     let [permit, checkout, forward, server, receive, send] = entry.phases;
     let line = Line {
         at: rfc_3339(entry.at),
-        shape: format!("{:016x}", entry.shape),
+        shape: hex(entry.shape),
+        level: entry.level,
+        fine_shape: entry.fine_shape.map(hex),
         command: entry.command,
+        opened_by: entry.opened_by,
         db: entry.db,
         collection: entry.collection,
         text: entry.text,
@@ -131,12 +172,23 @@ pub(super) fn line(entry: &Entry<'_>, values: Option<Values<'_>>) -> Option<Vec<
         client: entry.client,
         user: entry.user,
         application: entry.application,
-        values: values.map(|values| values.json),
-        values_cut: values.is_some_and(|values| values.is_cut),
+        values: values.map(|values| &*values.json),
+        values_cut: values.is_some_and(|values| values.is_cut || entry.is_streamed),
     };
     let mut line = serde_json::to_vec(&line).ok()?;
     line.pop_if(|last| *last == b'}');
     Some(line)
+}
+
+/// A line that only tells how many were left out before it.
+pub(super) fn only_left_out(at: SystemTime, left_out: u64) -> Vec<u8> {
+    let mut line = format!(r#"{{"at":"{}""#, rfc_3339(at)).into_bytes();
+    finish(&mut line, left_out);
+    line
+}
+
+fn hex(shape: u64) -> String {
+    format!("{shape:016x}")
 }
 
 /// Ends a line, and tells how many were left out before it.
@@ -151,7 +203,13 @@ pub(super) fn finish(line: &mut Vec<u8>, left_out: u64) {
 struct Line<'a> {
     at: String,
     shape: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fine_shape: Option<String>,
     command: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opened_by: Option<&'a str>,
     db: &'a str,
     collection: &'a str,
     text: &'a str,
@@ -239,6 +297,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::Sequence;
 
     #[test]
     fn times_are_written_as_dates_in_utc() {
@@ -290,22 +349,35 @@ mod tests {
         }
     }
 
+    fn of_body(command: &RawDocument, max_bytes: usize) -> Values {
+        let input = Input {
+            body: command.as_bytes(),
+            sequences: &[],
+        };
+        Values::of(&input, max_bytes)
+    }
+
     #[test]
     fn values_are_cut_between_characters() {
-        let cut = |max_bytes| {
-            let values = Values::cut("aß", max_bytes);
-            (values.json.to_owned(), values.is_cut)
-        };
-        assert_eq!(cut(3), ("aß".to_owned(), false));
-        assert_eq!(cut(2), ("a".to_owned(), true));
-        assert_eq!(cut(0), (String::new(), true));
+        let command = bson::rawdoc! { "a": "aß" };
+        let all = r#"{"a":"aß"}"#;
+        for (max_bytes, json, is_cut) in [
+            (11, all, false),
+            (10, r#"{"a":"aß""#, true),
+            (9, r#"{"a":"aß"#, true),
+            (8, r#"{"a":"a"#, true),
+            (0, "", true),
+        ] {
+            let values = of_body(&command, max_bytes);
+            assert_eq!((&*values.json, values.is_cut), (json, is_cut));
+        }
     }
 
     #[test]
     fn no_more_of_a_command_is_made_to_json_than_is_shown() {
         let command =
             bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5 } };
-        let all = values_of(&command, usize::MAX);
+        let all = of_body(&command, usize::MAX).json;
         assert!(
             all.starts_with(r#"{"find":"c","filter":{"name":"ßß"#),
             "{all}"
@@ -313,12 +385,59 @@ mod tests {
         let read_back: bson::Document = serde_json::from_str(&all).unwrap();
         assert_eq!(read_back, bson::Document::try_from(&command).unwrap());
         for max_bytes in 0..60 {
-            let some = values_of(&command, max_bytes);
+            let some = of_body(&command, max_bytes).json;
             assert!(all.starts_with(&some));
             assert!(
                 some.len() <= max_bytes && some.len() + 1 >= max_bytes,
                 "{max_bytes}"
             );
         }
+    }
+
+    fn sequences(documents: &[u8]) -> [Sequence<'_>; 2] {
+        let updates = Sequence {
+            identifier: b"updates",
+            documents,
+        };
+        let strange = Sequence {
+            identifier: b"a\"b\xff",
+            documents: &[],
+        };
+        [updates, strange]
+    }
+
+    #[test]
+    fn document_sequences_are_values_like_the_arrays_that_they_stand_for() {
+        let body = bson::rawdoc! { "update": "c", "ordered": true };
+        let statements: Vec<u8> = [1, 2]
+            .map(|n| bson::rawdoc! { "q": { "a": n }, "u": { "$set": { "b": "x" } } })
+            .iter()
+            .flat_map(|statement| statement.as_bytes().to_vec())
+            .collect();
+        let values = |documents, max_bytes| {
+            let input = Input {
+                body: body.as_bytes(),
+                sequences: &sequences(documents),
+            };
+            Values::of(&input, max_bytes)
+        };
+        let all = r#"{"update":"c","ordered":true,"updates":[{"q":{"a":1},"u":{"$set":{"b":"x"}}},{"q":{"a":2},"u":{"$set":{"b":"x"}}}],"a\"b�":[]}"#;
+        let whole = values(&statements, usize::MAX);
+        assert_eq!((&*whole.json, whole.is_cut), (all, false));
+        for max_bytes in 0..all.len() {
+            let some = values(&statements, max_bytes);
+            assert!(some.is_cut && some.json.len() <= max_bytes);
+            assert!(all.starts_with(&some.json), "{}", some.json);
+        }
+        // What is not a document ends it.
+        let broken = values(&statements[..statements.len() - 1], usize::MAX);
+        assert!(broken.is_cut && all.starts_with(&broken.json));
+        assert!(broken.json.contains(r#"{"a":1}"#));
+        let (body, sequences) = (bson::rawdoc! {}, sequences(&[]));
+        let empty = Input {
+            body: body.as_bytes(),
+            sequences: &sequences[..1],
+        };
+        assert_eq!(Values::of(&empty, 100).json, r#"{"updates":[]}"#);
     }
 }

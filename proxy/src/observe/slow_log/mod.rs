@@ -1,9 +1,11 @@
 //! The slow log: a JSON line for an operation that took long.
 //!
-//! Whether an operation is wanted is decided without a lock and without a system call. The line is made by the
-//! caller and written by a thread of its own, so that no operation waits for a disk; a line that finds the
-//! queue full, or is one too many in its second, is left out and counted. Values of commands are in it only
-//! if that was asked for. When an operation is slow is not measured here.
+//! Whether an operation is wanted, and whether there is room for its line, is decided without a lock and without
+//! a system call, before anything of the line is made: what is left out, because the queue is full or the
+//! line one too many in its second, costs next to nothing. It is counted, and told by the next line, or by a line
+//! of its own when a second brings no other. A line is made by the caller and written by a thread of its own,
+//! so that no operation waits for a disk. Values of commands are in it only if that was asked for, and never those of
+//! commands that carry secrets or are not known. When an operation is slow is not measured here.
 
 mod line;
 mod writer;
@@ -14,25 +16,31 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bson::RawDocument;
-use parking_lot::Mutex;
+use bson::{RawBsonRef, RawDocument};
 
 pub use self::line::Entry;
 use self::{
-    line::{Values, values_of},
-    writer::Destination,
+    line::Values,
+    writer::{Destination, Queued},
 };
+use crate::shape::{Input, canonical_name};
 
 /// Lines that wait to be written: a second's worth of a full disk's hesitation at 1,000 lines a second. It
 /// bounds the memory too, since a line is bounded by its shape's text and `max_command_bytes`.
 const QUEUED_LINES: usize = 1_024;
+
+/// When no line has come for so long, what was left out is told by a line of its own.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// How long a flush is waited for: a disk that hangs must not keep a process from ending.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Which operations are logged, and where.
 #[derive(Clone, Debug)]
@@ -56,12 +64,12 @@ pub struct SlowLogSettings {
 /// Writes lines as long as it lives; what is queued when it is dropped is still written.
 pub struct SlowLog {
     choice: Choice,
-    rate: Mutex<Rate>,
+    rate: Rate,
     redact: bool,
     max_command_bytes: usize,
-    left_out: Arc<LeftOut>,
+    accounts: Arc<Accounts>,
     /// `None` once the thread has been told to end.
-    queue: Option<SyncSender<Vec<u8>>>,
+    queue: Option<SyncSender<Queued>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -80,64 +88,78 @@ impl SlowLog {
     /// If the file cannot be opened, or the thread not be started.
     pub fn start(settings: SlowLogSettings) -> io::Result<Self> {
         let destination = Destination::open(settings.file.clone())?;
-        Self::start_with(settings, destination)
+        Self::start_with(&settings, destination, QUIET)
     }
 
-    fn start_with(settings: SlowLogSettings, mut destination: Destination) -> io::Result<Self> {
-        let (queue, lines) = sync_channel(QUEUED_LINES);
-        let left_out = Arc::<LeftOut>::default();
-        let told = Arc::clone(&left_out);
+    fn start_with(
+        settings: &SlowLogSettings,
+        destination: Destination,
+        quiet: Duration,
+    ) -> io::Result<Self> {
+        // A flush finds a place behind all lines.
+        let (queue, queued) = sync_channel(QUEUED_LINES + 1);
+        let accounts = Arc::<Accounts>::default();
+        let writers = Arc::clone(&accounts);
         let thread = thread::Builder::new()
             .name("slow-log".to_owned())
-            .spawn(move || writer::write_all(&lines, &mut destination, &told))?;
+            .spawn(move || writer::write_all(&queued, destination, &writers, quiet))?;
         Ok(Self {
-            choice: Choice::new(&settings),
-            rate: Mutex::new(Rate::new(settings.max_lines_per_second)),
+            choice: Choice::new(settings),
+            rate: Rate::new(settings.max_lines_per_second),
             redact: settings.redact,
             max_command_bytes: settings.max_command_bytes,
-            left_out,
+            accounts,
             queue: Some(queue),
             thread: Some(thread),
         })
     }
 
     /// Whether this operation is to be logged: over its threshold, and in the sample.
-    pub fn wants(&self, shape: u64, total: Duration) -> bool {
+    pub(super) fn wants(&self, shape: u64, total: Duration) -> bool {
         self.choice.takes(shape, total)
     }
 
-    /// The values of a command for [`Entry::command_json`], in time and space bounded by where they are cut;
-    /// `None` where they are to stay out, and for commands that carry secrets.
-    pub fn values(&self, name: &str, command: &RawDocument) -> Option<String> {
-        let is_shown = !self.redact && !is_secret(name);
-        // One byte more than is shown tells that something is cut.
-        is_shown.then(|| values_of(command, self.max_command_bytes.saturating_add(1)))
+    /// A place for the line of an operation that is wanted and ended `at` this time; without one it is counted as left
+    /// out.
+    pub(super) fn admit(&self, at: SystemTime) -> Option<Turn<'_>> {
+        let is_admitted = self.rate.admits(at) && self.accounts.take_place();
+        if !is_admitted {
+            self.accounts.left_out.add(1);
+        }
+        // A turn that is not taken would be counted when it is dropped.
+        is_admitted.then(|| Turn {
+            log: self,
+            is_queued: false,
+        })
     }
 
-    /// Has a line written. Never waits; what cannot be written is counted.
-    pub fn write(&self, entry: &Entry<'_>) {
-        if !self.rate.lock().admits(entry.at) {
-            self.left_out.add(1);
-            return;
-        }
-        let values = match entry.command_json.as_deref() {
-            Some(json) if !self.redact && !is_secret(entry.command) => {
-                Some(Values::cut(json, self.max_command_bytes))
-            }
-            _ => None,
-        };
-        let is_queued = match (line::line(entry, values), &self.queue) {
-            (Some(line), Some(queue)) => queue.try_send(line).is_ok(),
+    /// The values of a command, unless they are to stay out.
+    fn values(&self, command: &Input<'_>) -> Option<Values> {
+        let is_shown = !self.redact && may_be_shown(command.body);
+        is_shown.then(|| Values::of(command, self.max_command_bytes))
+    }
+
+    fn queue(&self, entry: &Entry<'_>) -> bool {
+        let values = entry.values.and_then(|command| self.values(&command));
+        match (line::line(entry, values.as_ref()), &self.queue) {
+            (Some(line), Some(queue)) => queue.try_send(Queued::Line(line)).is_ok(),
             _ => false,
-        };
-        if !is_queued {
-            self.left_out.add(1);
+        }
+    }
+
+    /// Waits a moment until all that is queued is written, and what was left out is told.
+    pub(super) fn flush(&self) {
+        let (done, is_done) = sync_channel(1);
+        let flush = Queued::Flush(done);
+        let queued = self.queue.as_ref().map(|queue| queue.try_send(flush));
+        if let Some(Ok(())) = queued {
+            is_done.recv_timeout(FLUSH_LIMIT).ok();
         }
     }
 
     /// Lines that were left out since the start: over the rate, or more than the queue holds, or not to be written.
-    pub fn left_out(&self) -> u64 {
-        self.left_out.all()
+    pub(super) fn left_out(&self) -> u64 {
+        self.accounts.left_out.all()
     }
 }
 
@@ -148,6 +170,48 @@ impl Drop for SlowLog {
             // A panic there has been printed already.
             drop(thread.join());
         }
+    }
+}
+
+/// A place in the queue. A line that does not come to it is left out.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Turn<'a> {
+    log: &'a SlowLog,
+    is_queued: bool,
+}
+
+impl Turn<'_> {
+    /// Has the line written. Never waits.
+    pub(super) fn write(mut self, entry: &Entry<'_>) {
+        self.is_queued = self.log.queue(entry);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_queued {
+            let accounts = &self.log.accounts;
+            accounts.waiting.fetch_sub(1, Ordering::Relaxed);
+            accounts.left_out.add(1);
+        }
+    }
+}
+
+/// What operations and the writing thread have in common.
+#[derive(Debug, Default)]
+struct Accounts {
+    /// Places in the queue that are taken, by lines or for them.
+    waiting: AtomicUsize,
+    left_out: LeftOut,
+}
+
+impl Accounts {
+    fn take_place(&self) -> bool {
+        let one_more = |waiting| (waiting < QUEUED_LINES).then_some(waiting + 1);
+        self.waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .is_ok()
     }
 }
 
@@ -237,44 +301,69 @@ fn scattered(turn: u64) -> u64 {
 #[derive(Debug)]
 struct Rate {
     max_lines: Option<NonZeroU32>,
-    /// Since the epoch.
-    second: u64,
-    lines: u32,
+    /// The last second that had a line, since the epoch, in the upper half; its lines in the lower.
+    second_and_lines: AtomicU64,
 }
 
 impl Rate {
     fn new(max_lines: Option<NonZeroU32>) -> Self {
         Self {
             max_lines,
-            second: 0,
-            lines: 0,
+            second_and_lines: AtomicU64::new(0),
         }
     }
 
-    /// Whether one more line may be written for something that ended then. A clock that was set back begins a
-    /// new second.
-    fn admits(&mut self, at: SystemTime) -> bool {
+    /// Whether one more line may be written for something that ended then. What comes a little late counts in the second
+    /// that has begun meanwhile; a clock that was set back further begins a new one.
+    fn admits(&self, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
         };
+        let max_lines = u64::from(max_lines.get());
         let second = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        if second != self.second {
-            (self.second, self.lines) = (second, 0);
-        }
-        let is_admitted = self.lines < max_lines.get();
-        self.lines += u32::from(is_admitted);
-        is_admitted
+        let second = second & u64::from(u32::MAX);
+        let one_more = |state: u64| {
+            let (current, lines) = (state >> 32, state & u64::from(u32::MAX));
+            if second != current && second + 1 != current {
+                return Some((second << 32) | 1);
+            }
+            (lines < max_lines).then_some(state + 1)
+        };
+        self.second_and_lines
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .is_ok()
     }
 }
 
-/// Whether a command's values are secrets in themselves; a server's own log leaves these out too.
-fn is_secret(command: &str) -> bool {
-    SECRET_COMMANDS
-        .iter()
-        .any(|secret| secret.eq_ignore_ascii_case(command))
+/// Whether a command's values may be written at all. Those of what is not known may be anything: a server may know it, or
+/// the client meant `createUser`.
+fn may_be_shown(command: &[u8]) -> bool {
+    let is_harmless = |name: &str| name != EXPLAIN && !is_secret(name);
+    match named(command) {
+        // What is asked about stands in it.
+        Some((EXPLAIN, RawBsonRef::Document(inner))) => {
+            named(inner.as_bytes()).is_some_and(|(name, _)| is_harmless(name))
+        }
+        Some((name, _)) => is_harmless(name),
+        None => false,
+    }
 }
 
-const SECRET_COMMANDS: [&str; 10] = [
+/// The canonical name of a command, if it is known, and its first value.
+fn named(command: &[u8]) -> Option<(&'static str, RawBsonRef<'_>)> {
+    let (name, value) = RawDocument::from_bytes(command).ok()?.iter().next()?.ok()?;
+    Some((canonical_name(name.as_str().as_bytes())?, value))
+}
+
+const EXPLAIN: &str = "explain";
+
+/// Whether a command's values are secrets in themselves; a server's own log leaves these out too.
+fn is_secret(command: &str) -> bool {
+    SECRET_COMMANDS.contains(&command)
+}
+
+/// By their canonical names.
+const SECRET_COMMANDS: [&str; 12] = [
     "authenticate",
     "copydb",
     "copydbgetnonce",
@@ -282,10 +371,12 @@ const SECRET_COMMANDS: [&str; 10] = [
     "createUser",
     "getnonce",
     "hello",
+    "isMaster",
     "saslContinue",
     "saslStart",
+    "setParameter",
     "updateUser",
 ];
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

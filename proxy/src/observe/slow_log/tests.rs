@@ -7,10 +7,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::shape::Sequence;
 
 const SHAPE: u64 = 0x0123_4567_89ab_cdef;
 
-fn settings() -> SlowLogSettings {
+/// How long a test waits for what must come.
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(in crate::observe) fn settings() -> SlowLogSettings {
     SlowLogSettings {
         threshold: Duration::from_millis(100),
         shape_thresholds: Vec::new(),
@@ -26,7 +30,10 @@ fn entry() -> Entry<'static> {
     Entry {
         at: UNIX_EPOCH + Duration::from_micros(1_795_284_044_756_001),
         shape: SHAPE,
+        level: Some("fine"),
+        fine_shape: None,
         command: "find",
+        opened_by: None,
         db: "shop",
         collection: "orders",
         text: "{filter: {a: ?}}",
@@ -41,13 +48,20 @@ fn entry() -> Entry<'static> {
         client: 42,
         user: Some("admin.app"),
         application: None,
-        command_json: None,
+        values: None,
+        is_streamed: false,
+    }
+}
+
+fn write(log: &SlowLog, entry: &Entry<'_>) {
+    if let Some(turn) = log.admit(entry.at) {
+        turn.write(entry);
     }
 }
 
 /// What was written, to be read by the test.
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+pub(in crate::observe) struct Written(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -61,7 +75,7 @@ impl Write for Written {
 }
 
 impl Written {
-    fn lines(&self) -> Vec<Value> {
+    pub(in crate::observe) fn lines(&self) -> Vec<Value> {
         let bytes = self.0.lock();
         let text = std::str::from_utf8(&bytes).unwrap();
         assert!(text.is_empty() || text.ends_with('\n'));
@@ -71,27 +85,109 @@ impl Written {
     }
 }
 
+/// Tells when the first line comes, and writes nothing before it is let go.
+pub(in crate::observe) struct Held {
+    reached: mpsc::Sender<()>,
+    let_go: mpsc::Receiver<()>,
+    out: Written,
+}
+
+/// Lets go when dropped.
+pub(in crate::observe) struct Holder {
+    reached: mpsc::Receiver<()>,
+    _let_go: mpsc::Sender<()>,
+}
+
+impl Held {
+    pub(in crate::observe) fn new(out: &Written) -> (Self, Holder) {
+        let (reached, is_reached) = mpsc::channel();
+        let (let_go, is_let_go) = mpsc::channel();
+        let held = Self {
+            reached,
+            let_go: is_let_go,
+            out: out.clone(),
+        };
+        let holder = Holder {
+            reached: is_reached,
+            _let_go: let_go,
+        };
+        (held, holder)
+    }
+}
+
+impl Holder {
+    pub(in crate::observe) fn wait_until_it_writes(&self) {
+        self.reached.recv_timeout(LIMIT).unwrap();
+    }
+}
+
+impl Write for Held {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // The holder may be gone, and wants to know it once only.
+        self.reached.send(()).ok();
+        // Nothing is ever sent: it goes on, for good, when the holder is gone.
+        assert!(self.let_go.recv().is_err());
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A log that writes there, and tells of nothing by itself as long as a test runs.
+pub(in crate::observe) fn start(
+    settings: SlowLogSettings,
+    out: impl Write + Send + 'static,
+) -> SlowLog {
+    let destination = Destination::Stream(Box::new(out));
+    SlowLog::start_with(&settings, destination, Duration::from_secs(3_600)).unwrap()
+}
+
+/// What lines tell of lines left out.
+fn told(lines: &[Value]) -> u64 {
+    let left_out = lines.iter().filter_map(|line| line.get("left_out"));
+    left_out.filter_map(Value::as_u64).sum()
+}
+
 /// Lets `use_log` log, and returns the lines when all are written.
 fn written(settings: SlowLogSettings, use_log: impl FnOnce(&SlowLog)) -> Vec<Value> {
     let written = Written::default();
-    let destination = Destination::Stream(Box::new(written.clone()));
-    let log = SlowLog::start_with(settings, destination).unwrap();
+    let log = start(settings, written.clone());
     use_log(&log);
     drop(log);
     written.lines()
 }
 
+fn input(body: &RawDocument) -> Input<'_> {
+    Input {
+        body: body.as_bytes(),
+        sequences: &[],
+    }
+}
+
 #[test]
 fn a_line_says_all_but_the_values() {
+    let command = bson::rawdoc! { "find": "orders", "filter": { "a": "hunter2" } };
     let lines = written(settings(), |log| {
-        log.write(&Entry {
-            command_json: Some(r#"{"find":"orders","filter":{"a":"hunter2"}}"#.to_owned()),
+        let entry = Entry {
+            values: Some(input(&command)),
+            is_streamed: true,
             ..entry()
-        });
+        };
+        write(log, &entry);
+        let entry = Entry {
+            level: Some("coarse"),
+            fine_shape: Some(1),
+            opened_by: Some("aggregate"),
+            ..entry
+        };
+        write(log, &entry);
     });
-    let expected = json!({
+    let mut expected = json!({
         "at": "2026-11-21T18:00:44.756001Z",
         "shape": "0123456789abcdef",
+        "level": "fine",
         "command": "find",
         "db": "shop",
         "collection": "orders",
@@ -109,54 +205,103 @@ fn a_line_says_all_but_the_values() {
         "client": 42,
         "user": "admin.app",
     });
-    assert_eq!(lines, [expected]);
+    assert_eq!(lines[0], expected);
+    expected["level"] = "coarse".into();
+    expected["fine_shape"] = "0000000000000001".into();
+    expected["opened_by"] = "aggregate".into();
+    assert_eq!(lines[1], expected);
+}
+
+fn open() -> SlowLogSettings {
+    SlowLogSettings {
+        redact: false,
+        ..settings()
+    }
 }
 
 #[test]
 fn values_are_shown_when_asked_for_and_cut() {
-    let open = || SlowLogSettings {
-        redact: false,
+    let cut = SlowLogSettings {
         max_command_bytes: 40,
-        ..settings()
+        ..open()
     };
-    let command = bson::rawdoc! { "find": "c", "filter": { "a": 1 } };
-    let long = bson::rawdoc! { "find": "c", "filter": { "a": "x".repeat(100) } };
-    let lines = written(open(), |log| {
-        for command in [&command, &long] {
-            let command_json = log.values("find", command);
-            log.write(&Entry {
+    let command = bson::rawdoc! { "insert": "c" };
+    let documents = |text: &str| bson::rawdoc! { "a": text };
+    let [short, long] = [documents("x"), documents(&"x".repeat(100))];
+    let lines = written(cut, |log| {
+        for (document, is_streamed) in [(&short, false), (&long, false), (&short, true)] {
+            let sequences = [Sequence {
+                identifier: b"documents",
+                documents: document.as_bytes(),
+            }];
+            let values = Input {
+                body: command.as_bytes(),
+                sequences: &sequences,
+            };
+            let entry = Entry {
                 error_code: Some(50),
-                command_json,
+                values: Some(values),
+                is_streamed,
                 ..entry()
-            });
+            };
+            write(log, &entry);
         }
     });
     assert_eq!(lines[0]["code"], 50);
-    assert_eq!(lines[0]["values"], r#"{"find":"c","filter":{"a":1}}"#);
+    let whole = r#"{"insert":"c","documents":[{"a":"x"}]}"#;
+    assert_eq!(lines[0]["values"], whole);
     assert_eq!(lines[0].get("values_cut"), None);
     assert_eq!(lines[1]["values"].as_str().unwrap().len(), 40);
     assert_eq!(lines[1]["values_cut"], true);
-    written(settings(), |log| {
-        assert_eq!(log.values("find", &command), None)
-    });
+    // There were more documents than the head had.
+    assert_eq!(lines[2]["values"], whole);
+    assert_eq!(lines[2]["values_cut"], true);
 }
 
 #[test]
-fn commands_that_carry_secrets_are_redacted_all_the_same() {
-    let open = SlowLogSettings {
-        redact: false,
-        ..settings()
+fn values_of_commands_that_carry_secrets_or_are_unknown_are_never_written() {
+    let explain = |command: bson::RawDocumentBuf| bson::rawdoc! { "explain": command };
+    let with = |name: &str| {
+        let command = bson::doc! { name: "hunter2" };
+        bson::RawDocumentBuf::try_from(&command).unwrap()
     };
-    let command = bson::rawdoc! { "createUser": "app", "pwd": "hunter2" };
-    let lines = written(open, |log| {
-        assert_eq!(log.values("createUser", &command), None);
-        log.write(&Entry {
-            command: "createuser",
-            command_json: Some("hunter2".to_owned()),
-            ..entry()
-        });
+    let mut commands: Vec<_> = SECRET_COMMANDS.into_iter().map(with).collect();
+    let unknown = [
+        "createuser",
+        "copydbsaslStart",
+        "<unknown>",
+        "",
+        "$query",
+        "whatever",
+    ];
+    commands.extend(unknown.map(with));
+    commands.extend([
+        bson::rawdoc! { "createUser": "app", "pwd": "hunter2" },
+        bson::rawdoc! { "updateUser": "app", "pwd": "hunter2" },
+        bson::rawdoc! { "saslStart": 1, "mechanism": "PLAIN", "payload": "hunter2" },
+        bson::rawdoc! { "saslContinue": 1, "conversationId": 1, "payload": "hunter2" },
+        bson::rawdoc! { "authenticate": 1, "user": "app", "key": "hunter2" },
+        bson::rawdoc! { "hello": 1, "speculativeAuthenticate": { "payload": "hunter2" } },
+        bson::rawdoc! { "ismaster": 1, "speculativeAuthenticate": { "payload": "hunter2" } },
+        bson::rawdoc! { "setParameter": 1, "ldapQueryPassword": "hunter2" },
+        bson::rawdoc! { "$db": "admin", "createUser": "app", "pwd": "hunter2" },
+        bson::rawdoc! {},
+    ]);
+    let explained: Vec<_> = commands.iter().cloned().map(explain).collect();
+    commands.extend(explained);
+    commands.push(explain(explain(bson::rawdoc! { "find": "hunter2" })));
+    commands.push(bson::rawdoc! { "explain": "hunter2" });
+    let shown = explain(bson::rawdoc! { "find": "shown" });
+    commands.push(shown);
+    let lines = written(open(), |log| {
+        for command in &commands {
+            let values = Some(input(command));
+            write(log, &Entry { values, ..entry() });
+        }
     });
-    assert_eq!(lines[0].get("values"), None);
+    assert_eq!(lines.len(), commands.len());
+    let told: Vec<_> = lines.iter().filter_map(|line| line.get("values")).collect();
+    assert_eq!(told, [r#"{"explain":{"find":"shown"}}"#]);
 }
 
 #[test]
@@ -238,61 +383,146 @@ fn lines_over_the_rate_are_left_out_and_the_next_one_says_how_many() {
             ..entry()
         };
         for turn in 0..5 {
-            log.write(&at(10, turn));
+            write(log, &at(10, turn));
         }
         assert_eq!(log.left_out(), 3);
-        log.write(&at(11, 5));
-        log.write(&at(11, 6));
-        log.write(&at(11, 7));
+        write(log, &at(11, 5));
+        write(log, &at(11, 6));
+        write(log, &at(11, 7));
         // A clock that was set back must not close the log until it has caught up.
-        log.write(&at(9, 8));
+        write(log, &at(9, 8));
         assert_eq!(log.left_out(), 4);
     });
     let documents: Vec<&Value> = lines.iter().map(|line| &line["documents"]).collect();
     assert_eq!(documents, [0, 1, 5, 6, 8]);
-    let told: u64 = lines
-        .iter()
-        .filter_map(|line| line.get("left_out")?.as_u64())
-        .sum();
-    assert_eq!(told, 4);
+    assert_eq!(told(&lines), 4);
 }
 
 #[test]
-fn lines_that_find_the_queue_full_are_left_out_and_told() {
-    /// Writes nothing before it is let go.
-    struct Held(mpsc::Receiver<()>, Written);
-    impl Write for Held {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Nothing is ever sent: it goes on, for good, when the sender is gone.
-            assert!(self.0.recv().is_err());
-            self.1.write(bytes)
+fn no_more_lines_are_admitted_in_a_second_however_many_threads_ask() {
+    let rate = Rate::new(NonZeroU32::new(100));
+    let at = |second| UNIX_EPOCH + Duration::from_secs(second);
+    let admitted = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let (rate, admitted) = (&rate, &admitted);
+            // Half of them are late.
+            let second = 1_000 - thread % 2;
+            scope.spawn(move || {
+                for _ in 0..1_000 {
+                    admitted.fetch_add(rate.admits(at(second)).into(), Ordering::Relaxed);
+                }
+            });
         }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-    let (let_go, held) = mpsc::channel();
+    });
+    // The late ones alone may have filled a second of their own before.
+    let admitted = admitted.into_inner();
+    assert!((100..=200).contains(&admitted), "{admitted}");
+    assert!(!rate.admits(at(1_000)) && !rate.admits(at(999)));
+    assert!(rate.admits(at(1_001)));
+}
+
+#[test]
+fn lines_that_find_the_queue_full_are_left_out_before_they_are_made() {
     let out = Written::default();
-    let destination = Destination::Stream(Box::new(Held(held, out.clone())));
-    let log = SlowLog::start_with(settings(), destination).unwrap();
-    for _ in 0..QUEUED_LINES + 100 {
-        log.write(&entry());
+    let (held, holder) = Held::new(&out);
+    let log = start(settings(), held);
+    // Dropped first where the test fails: the log waits for it.
+    let holder = holder;
+    write(&log, &entry());
+    holder.wait_until_it_writes();
+    for _ in 0..QUEUED_LINES {
+        write(&log, &entry());
     }
-    // The thread may hold one line more than the queue.
-    let left_out = log.left_out();
-    assert!((99..=100).contains(&left_out), "{left_out}");
-    drop(let_go);
+    assert_eq!(log.left_out(), 0);
+    for _ in 0..100 {
+        assert!(log.admit(entry().at).is_none());
+    }
+    assert_eq!(log.left_out(), 100);
+    drop(holder);
     drop(log);
     let lines = out.lines();
+    assert_eq!(lines.len(), QUEUED_LINES + 1);
+    assert_eq!(told(&lines), 100);
+}
+
+#[test]
+fn a_place_that_is_not_used_is_given_back_and_its_line_left_out() {
+    let lines = written(settings(), |log| {
+        for _ in 0..QUEUED_LINES * 2 {
+            drop(log.admit(entry().at).unwrap());
+        }
+    });
+    assert_eq!(told(&lines), 2 * u64::try_from(QUEUED_LINES).unwrap());
+}
+
+/// Hands on each line as it is written.
+struct Sent(mpsc::Sender<Value>);
+
+impl Write for Sent {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(serde_json::from_slice(bytes)?).unwrap();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn one_line_a_second() -> SlowLogSettings {
+    SlowLogSettings {
+        max_lines_per_second: NonZeroU32::new(1),
+        ..settings()
+    }
+}
+
+#[test]
+fn what_was_left_out_is_told_when_no_other_line_comes() {
+    let (sender, lines) = mpsc::channel();
+    let destination = Destination::Stream(Box::new(Sent(sender)));
+    let quiet = Duration::from_millis(1);
+    let log = SlowLog::start_with(&one_line_a_second(), destination, quiet).unwrap();
+    write(&log, &entry());
+    let first = lines.recv_timeout(LIMIT).unwrap();
+    assert_eq!(first["documents"], 7);
+    for _ in 0..4 {
+        write(&log, &entry());
+    }
+    // It may come while they are left out, and be told in parts.
+    let mut left_out = 0;
+    while left_out < 4 {
+        let line: Value = lines.recv_timeout(LIMIT).unwrap();
+        assert!(line["at"].is_string());
+        assert_eq!(line.as_object().unwrap().len(), 2, "{line}");
+        left_out += told(&[line]);
+    }
+    assert_eq!(left_out, 4);
+    drop(log);
+    // Each is told once.
+    assert_eq!(lines.try_iter().count(), 0);
+}
+
+#[test]
+fn what_was_left_out_is_told_by_a_flush_and_at_the_end() {
+    let out = Written::default();
+    let log = start(one_line_a_second(), out.clone());
+    for _ in 0..5 {
+        write(&log, &entry());
+    }
+    log.flush();
+    assert_eq!(told(&out.lines()), 4);
+    write(&log, &entry());
+    drop(log);
+    let lines = out.lines();
+    assert_eq!(told(&lines), 5);
     assert_eq!(
-        lines.len() + usize::try_from(left_out).unwrap(),
-        QUEUED_LINES + 100
+        lines
+            .iter()
+            .filter(|line| line.get("shape").is_some())
+            .count(),
+        1
     );
-    let told: u64 = lines
-        .iter()
-        .filter_map(|line| line.get("left_out")?.as_u64())
-        .sum();
-    assert_eq!(told, left_out);
 }
 
 #[test]
@@ -311,11 +541,10 @@ fn lines_that_cannot_be_written_are_left_out_and_told_by_the_next() {
         }
     }
     let out = Written::default();
-    let destination = Destination::Stream(Box::new(Failing(true, out.clone())));
-    let log = SlowLog::start_with(settings(), destination).unwrap();
-    log.write(&entry());
-    log.write(&entry());
-    log.write(&entry());
+    let log = start(settings(), Failing(true, out.clone()));
+    write(&log, &entry());
+    write(&log, &entry());
+    write(&log, &entry());
     drop(log);
     let lines = out.lines();
     assert_eq!(lines.len(), 2);
@@ -332,7 +561,7 @@ fn one_file_takes_the_lines_of_several_starts() {
             file: Some(path.clone()),
             ..settings()
         });
-        log.unwrap().write(&entry());
+        write(&log.unwrap(), &entry());
     }
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::remove_file(&path).unwrap();

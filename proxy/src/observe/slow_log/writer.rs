@@ -5,13 +5,19 @@ use std::{
     io::{self, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::PathBuf,
-    sync::mpsc::Receiver,
-    time::Duration,
+    sync::{
+        atomic::Ordering,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender},
+    },
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
 
-use super::{LeftOut, line::finish};
+use super::{
+    Accounts, LeftOut,
+    line::{finish, only_left_out},
+};
 
 /// Time between two looks whether the file is still where it was.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -19,30 +25,82 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Readable for the log's owner and group: with values it holds the applications' data.
 const FILE_MODE: u32 = 0o640;
 
-/// Writes lines until nobody can send one any more and all that were sent are written.
+/// What the thread is given.
+pub(super) enum Queued {
+    /// A line without its end.
+    Line(Vec<u8>),
+    /// Nothing more may come: tell what was left out, and say when that is done.
+    Flush(SyncSender<()>),
+}
+
+/// Writes lines until nobody can send one any more and all that were sent are written. What was left out is told by the
+/// next line, or by one of its own when none has come for as long as `quiet`.
 pub(super) fn write_all(
-    lines: &Receiver<Vec<u8>>,
-    destination: &mut Destination,
-    left_out: &LeftOut,
+    queue: &Receiver<Queued>,
+    destination: Destination,
+    accounts: &Accounts,
+    quiet: Duration,
 ) {
-    let mut is_failing = false;
-    for mut line in lines {
-        let untold = left_out.untold();
-        finish(&mut line, untold);
-        match destination.write(&line, Instant::now()) {
-            Ok(()) => {
-                left_out.tell(untold);
-                is_failing = false;
+    let mut writer = Writer {
+        destination,
+        left_out: &accounts.left_out,
+        is_failing: false,
+    };
+    loop {
+        match queue.recv_timeout(quiet) {
+            Ok(Queued::Line(line)) => {
+                accounts.waiting.fetch_sub(1, Ordering::Relaxed);
+                writer.write(line);
             }
-            Err(error) => {
-                left_out.add(1);
-                // Once, and not for every line while it lasts.
-                if !is_failing {
-                    tracing::warn!(%error, "slow log not written");
-                }
-                is_failing = true;
+            Ok(Queued::Flush(done)) => {
+                writer.tell();
+                // Who asked may have waited long enough.
+                done.try_send(()).ok();
+            }
+            Err(RecvTimeoutError::Timeout) => writer.tell(),
+            Err(RecvTimeoutError::Disconnected) => {
+                writer.tell();
+                return;
             }
         }
+    }
+}
+
+struct Writer<'a> {
+    destination: Destination,
+    left_out: &'a LeftOut,
+    is_failing: bool,
+}
+
+impl Writer<'_> {
+    fn write(&mut self, mut line: Vec<u8>) {
+        let untold = self.left_out.untold();
+        finish(&mut line, untold);
+        if self.try_write(&line) {
+            self.left_out.tell(untold);
+        } else {
+            self.left_out.add(1);
+        }
+    }
+
+    /// Tells what was left out since the last line, if anything was.
+    fn tell(&mut self) {
+        let untold = self.left_out.untold();
+        if untold > 0 && self.try_write(&only_left_out(SystemTime::now(), untold)) {
+            self.left_out.tell(untold);
+        }
+    }
+
+    fn try_write(&mut self, line: &[u8]) -> bool {
+        let written = self.destination.write(line, Instant::now());
+        if let Err(error) = &written
+            // Once, and not for every line while it lasts.
+            && !self.is_failing
+        {
+            tracing::warn!(%error, "slow log not written");
+        }
+        self.is_failing = written.is_err();
+        written.is_ok()
     }
 }
 
