@@ -262,7 +262,7 @@ fn report(sent: &Sent, told: &Told, logged: &Logged, log: &Path, plan: &Plan) {
     compare_servers(&mut table, told, logged);
     let bytes = std::fs::metadata(log).map_or(0, |log| log.len());
     say(&format!(
-        "\nRows: {}. Folded look-ups: {:.0}; rows that changed hands: {:.0}. Slow log: {} MiB.",
+        "\nRows: {}. Folded operations: {:.0}; rows that changed hands: {:.0}. Slow log: {} MiB.",
         levels(told),
         sum_of(&told.metrics, "seawall_fingerprint_folded_total", &[]),
         sum_of(&told.metrics, "seawall_fingerprint_evicted_total", &[]),

@@ -49,9 +49,9 @@ const SCENES: [Scene; 2] = [
 pub fn run(plan: &Plan) {
     say("\n## History\n");
     say(
-        "| series | seconds | told | resident memory grew by | of each resolution | dropped early | taken in, a second |",
+        "| series | seconds | told | resident memory grew by | dropped early | taken in, a second |",
     );
-    say("|---|---|---|---|---|---|---|");
+    say("|---|---|---|---|---|---|");
     for scene in &SCENES {
         let whole = TIERS.last().map_or(0, |(_, kept)| *kept);
         scene.run(plan.either(whole, whole / 80));
@@ -78,20 +78,11 @@ impl Scene {
             most = most.max(history.bytes());
         }
         let after = resident_bytes(std::process::id()).expect("Linux tells");
-        let kept: Vec<_> = TIERS
-            .iter()
-            .map(|(length, _)| {
-                let steps = history.select(0, seconds, *length);
-                let steps = steps.timeline(*length, &Label::Whole).len();
-                format!("{steps} of {length} s")
-            })
-            .collect();
         say(&format!(
-            "| {} | {seconds} | {:.1} MiB | {:.1} MiB | {} | {} | {:.2} ms |",
+            "| {} | {seconds} | {:.1} MiB | {:.1} MiB | {} | {:.2} ms |",
             self.name,
             mebibytes(count(most)),
             mebibytes(after.saturating_sub(before)),
-            kept.join(", "),
             history.dropped_early(),
             spent.as_secs_f64() * 1e3 / float(added),
         ));
