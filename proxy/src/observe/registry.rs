@@ -223,7 +223,8 @@ impl Registry {
                 *self.siblings.entry(coarse).or_default() += 1;
             }
             self.fine_rows += 1;
-            self.sketch.forget(id);
+            // What it has cost so far counts: as the lightest of all it would lose its row at once.
+            let weight = self.sketch.forget(id);
             if let Some((_, row)) = self.namespaces.get_mut(namespace) {
                 row.admitted += 1;
             }
@@ -233,10 +234,9 @@ impl Registry {
                 ..
             } = describe();
             let serial = self.add_row(id, coarse, Level::Fine, namespace, &shape, now);
-            if coarse != id
-                && let Some(row) = self.rows.get_mut(&serial)
-            {
-                row.coarse_text = Some(of_coarse.into());
+            if let Some(row) = self.rows.get_mut(&serial) {
+                row.weight = weight;
+                row.coarse_text = (coarse != id).then(|| of_coarse.into());
             }
             return serial;
         }
@@ -504,12 +504,14 @@ impl Registry {
             row,
             coarse,
             coarse_text,
+            weight,
             ..
         }) = self.rows.remove(&serial)
         else {
             return;
         };
         self.by_id.remove(&row.shape.id);
+        self.sketch.add(row.shape.id, coarse, weight);
         self.fine_rows -= 1;
         self.evicted += 1;
         self.is_stale = true;

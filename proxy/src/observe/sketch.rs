@@ -66,9 +66,10 @@ impl Sketch {
         }
     }
 
-    /// It has a row now.
-    pub(super) fn forget(&mut self, id: ShapeId) {
-        self.0.remove(&id);
+    /// It has a row now. Returns what it weighs at least.
+    pub(super) fn forget(&mut self, id: ShapeId) -> f64 {
+        let entry = self.0.remove(&id);
+        entry.map_or(0.0, |entry| entry.weight - entry.error)
     }
 
     /// All that came in more than one second, the heaviest first, by what they weigh for sure. What comes once, and

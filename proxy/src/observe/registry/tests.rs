@@ -176,6 +176,44 @@ fn the_heaviest_have_rows_however_late_they_come() {
 }
 
 #[test]
+fn a_row_that_was_earned_is_kept_and_one_that_was_lost_is_not_forgotten() {
+    let mut table = Table::new(10);
+    for field in 0..9 {
+        table.run(&find("orders", field, 0), MS * 10);
+    }
+    table.second();
+    let earn = |table: &mut Table, field, time| {
+        for _ in 0..3 {
+            table.run(&find("orders", field, 0), time);
+            table.second();
+        }
+        // The first operation in its own row is a light one.
+        table.run(&find("orders", field, 0), MS);
+        table.second();
+    };
+    earn(&mut table, 100, MS * 100);
+    earn(&mut table, 101, MS * 20);
+    let has_row = |table: &Table, field| {
+        let command = find("orders", field, 0);
+        let input = Input {
+            body: &command,
+            sequences: &[],
+        };
+        let id = shape::fingerprint(&input).shape;
+        table.registry.by_id.contains_key(&id)
+    };
+    assert!(has_row(&table, 100) && has_row(&table, 101));
+    // One of the first nine has lost its row: with twice an operation more it has earned it back.
+    let lost = (0..9).find(|field| !has_row(&table, *field)).unwrap();
+    for _ in 0..3 {
+        table.run(&find("orders", lost, 0), MS);
+        table.second();
+    }
+    assert!(has_row(&table, lost));
+    table.check_sums();
+}
+
+#[test]
 fn under_one_coarse_shape_too_the_heaviest_have_rows() {
     let mut table = Table::new(1_000);
     for projected in 0..64 {
