@@ -262,15 +262,12 @@ impl Observer {
     fn export_codes(
         &self,
         namespaces: &[Namespace],
-        fresh: &[Vec<(usize, i32, u64)>],
+        fresh: &[Vec<OfCode>],
         sums: &[Option<Box<NamespaceSums>>],
     ) {
         for ((namespace, codes), sums) in namespaces.iter().zip(fresh).zip(sums) {
             let Some(sums) = sums else { continue };
-            for (kind, code, errors) in codes {
-                let Some((name, of)) = BY_CODE.get(*kind) else {
-                    continue;
-                };
+            for ((name, of), code, errors) in codes {
                 let code = code_name(told_code(of(sums), *code));
                 let labels = labels_of(namespace).into_iter();
                 let labels = labels.chain([MetricLabel::new("code", code)]).collect();
@@ -394,9 +391,13 @@ fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {
     ]
 }
 
-/// The counters by code, and what they are made of.
-type OfCodes = fn(&NamespaceSums) -> &HashMap<i32, u64>;
-const BY_CODE: [(MetricName, OfCodes); 3] = [
+/// A counter by code, and what it is made of.
+type ByCode = (MetricName, fn(&NamespaceSums) -> &HashMap<i32, u64>);
+
+/// A counter by code, the code, and how often.
+type OfCode = (ByCode, i32, u64);
+
+const BY_CODE: [ByCode; 3] = [
     (MetricName::OperationErrorsTotal, |sums| &sums.codes),
     (MetricName::WriteErrorsTotal, |sums| &sums.write_error_codes),
     (MetricName::WriteConcernErrorsTotal, |sums| {
@@ -404,15 +405,13 @@ const BY_CODE: [(MetricName, OfCodes); 3] = [
     }),
 ];
 
-/// What was counted by code: the number of the counter, the code and how often.
-fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<(usize, i32, u64)> {
+/// What was counted by code.
+fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<OfCode> {
     let Some(sums) = sums else {
         return Vec::new();
     };
-    let kinds = BY_CODE.iter().enumerate();
-    kinds
-        .flat_map(|(kind, (_, of))| of(sums).iter().map(move |(code, n)| (kind, *code, *n)))
-        .collect()
+    let of = |by: ByCode| by.1(sums).iter().map(move |(code, n)| (by, *code, *n));
+    BY_CODE.into_iter().flat_map(of).collect()
 }
 
 /// How often rows may change hands.

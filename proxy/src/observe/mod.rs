@@ -255,11 +255,9 @@ impl Observer {
     }
 
     fn describe(&self, input: &Input<'_>, names: Option<&LearnedNames>) -> Description {
-        match (names, &self.settings.name_key) {
-            (None, None) => shape::describe(input),
-            (Some(names), key) => names.describe(input, key.as_ref()),
-            (None, key) => LearnedNames::default().describe(input, key.as_ref()),
-        }
+        let none = LearnedNames::default();
+        let names = names.unwrap_or(&none);
+        names.describe(input, self.settings.name_key.as_ref())
     }
 
     /// Two shapes of one hash would count in one row. That is next to impossible, and the check guards as well the two

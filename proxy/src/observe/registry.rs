@@ -251,7 +251,12 @@ impl Registry {
     }
 
     fn has_room(&self) -> bool {
-        self.fine_rows + self.promoted.len() + self.coarse_rows < self.max_shapes
+        self.taken() < self.max_shapes
+    }
+
+    /// Rows of shapes, and places kept for some.
+    fn taken(&self) -> usize {
+        self.fine_rows + self.promoted.len() + self.coarse_rows
     }
 
     /// Shapes under a coarse one that have a row, or a place kept.
@@ -284,16 +289,15 @@ impl Registry {
         }
         let serial = self.add_coarse(coarse, namespace, &describe().coarse, now);
         // A row that is taken away may leave a coarse one too.
-        while self.is_over()
-            && let Some((_, lightest)) = self.lightest().last()
-        {
-            self.evict(*lightest, now);
+        if self.taken() > self.max_shapes {
+            let mut lightest = self.lightest();
+            while self.taken() > self.max_shapes
+                && let Some((_, lightest)) = lightest.pop()
+            {
+                self.evict(lightest, now);
+            }
         }
         serial
-    }
-
-    fn is_over(&self) -> bool {
-        self.fine_rows + self.promoted.len() + self.coarse_rows > self.max_shapes
     }
 
     /// Whether a namespace may have one more coarse row.

@@ -83,6 +83,17 @@ impl Table {
         of_level.map(|row| row.sums.figures.count).collect()
     }
 
+    /// Whether the find on the field has a row of its own.
+    fn has_row(&self, field: usize) -> bool {
+        let command = find("orders", field, 0);
+        let input = Input {
+            body: &command,
+            sequences: &[],
+        };
+        let id = shape::fingerprint(&input).shape;
+        self.registry.by_id.contains_key(&id)
+    }
+
     fn check_sums(&self) {
         let rows = self.registry.rows();
         let all: u64 = rows.map(|row| row.sums.figures.count).sum();
@@ -154,18 +165,7 @@ fn the_heaviest_have_rows_however_late_they_come() {
     table.run(&find("orders", 100, 0), MS * 100);
     table.run(&find("orders", 3, 0), MS);
     table.second();
-    let has_row = |field| {
-        let command = find("orders", field, 0);
-        let input = Input {
-            body: &command,
-            sequences: &[],
-        };
-        table
-            .registry
-            .by_id
-            .contains_key(&shape::fingerprint(&input).shape)
-    };
-    assert!(has_row(100) && !has_row(101));
+    assert!(table.has_row(100) && !table.has_row(101));
     // One in ten is that of a coarse shape, to which what was taken away was added.
     assert_eq!(
         (table.registry.fine_rows, table.registry.coarse_rows),
@@ -193,23 +193,14 @@ fn a_row_that_was_earned_is_kept_and_one_that_was_lost_is_not_forgotten() {
     };
     earn(&mut table, 100, MS * 100);
     earn(&mut table, 101, MS * 20);
-    let has_row = |table: &Table, field| {
-        let command = find("orders", field, 0);
-        let input = Input {
-            body: &command,
-            sequences: &[],
-        };
-        let id = shape::fingerprint(&input).shape;
-        table.registry.by_id.contains_key(&id)
-    };
-    assert!(has_row(&table, 100) && has_row(&table, 101));
+    assert!(table.has_row(100) && table.has_row(101));
     // One of the first nine has lost its row: with twice an operation more it has earned it back.
-    let lost = (0..9).find(|field| !has_row(&table, *field)).unwrap();
+    let lost = (0..9).find(|field| !table.has_row(*field)).unwrap();
     for _ in 0..3 {
         table.run(&find("orders", lost, 0), MS);
         table.second();
     }
-    assert!(has_row(&table, lost));
+    assert!(table.has_row(lost));
     table.check_sums();
 }
 
