@@ -148,6 +148,24 @@ async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
 }
 
 #[tokio::test]
+async fn reads_that_are_left_one_after_another_cost_one_login() {
+    let scene = Scene::start(1).await;
+    for _ in 0..4 {
+        let reading = scene.reading(1).await;
+        eventually(LIMIT, async || scene.running().await == 1)
+            .await
+            .unwrap();
+        drop(reading);
+        eventually(LIMIT, async || scene.running().await == 0)
+            .await
+            .unwrap();
+    }
+    let logins = scene.metric("seawall_server_authentications_total").await;
+    let created = scene.metric("seawall_server_connections_created_total");
+    assert_eq!(logins, created.await + 1.0);
+}
+
+#[tokio::test]
 async fn operations_that_wait_leave_the_queue_with_their_clients() {
     let (pooled, more) = (clients() / 5, clients() * 4 / 5);
     let scene = Scene::start(pooled).await;

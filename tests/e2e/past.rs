@@ -56,6 +56,7 @@ impl Scene {
             let reply = client.command(&self.user.name, command).await.unwrap();
             assert_eq!(reply.body.get_f64("ok").unwrap(), 1.0);
         }
+        client.is_counted().await.unwrap();
     }
 
     /// The rows of this test's own database at a path.
@@ -305,6 +306,7 @@ async fn codes_failed_writes_and_retries_are_counted() {
     send(doc! { "insert": "things", "documents": [{ "_id": 1 }, { "_id": 1 }], "ordered": false })
         .await;
     send(doc! { "find": "things", "filter": { "$nonsense": 1 } }).await;
+    client.is_counted().await.unwrap();
     let metric = async |name: &str, label: &str| {
         let db = format!("db=\"{db}\"");
         scene.seawall.metric(name, &[&db, label]).await
@@ -514,6 +516,7 @@ async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
         let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
         client.command(db, more).await.unwrap();
     }
+    client.is_counted().await.unwrap();
     let rows = scene.rows("/api/v1/shapes", "shapes").await;
     let find = rows.iter().find(|row| row["command"] == "find").unwrap();
     assert_eq!(find["count"], 1);

@@ -167,7 +167,7 @@ pub struct ServerPool {
     /// Of connections to come.
     pace: Mutex<Pace>,
     /// Reads to be ended.
-    ending: Mutex<Ending>,
+    ending: Ending,
     lane: Lane,
     hung: Notify,
     latency: Latency,
@@ -226,7 +226,7 @@ impl ServerPool {
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             inner: Mutex::new(Inner::new(limits)),
-            ending: Mutex::default(),
+            ending: Ending::default(),
             connector,
             metrics,
             runtime,
@@ -367,6 +367,7 @@ impl ServerPool {
     pub fn close(&self) {
         let todo = self.inner.lock().close();
         self.perform(todo);
+        self.ending.close();
     }
 
     /// Closes what is available to a user that is no more.

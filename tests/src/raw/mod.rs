@@ -135,6 +135,12 @@ impl RawClient {
         self.exchange(&OpMsg::new(command)).await
     }
 
+    /// Waits until what was asked before is counted: a client's next request is read after that, though its reply to the
+    /// last one may be seen sooner.
+    pub async fn is_counted(&mut self) -> Result<(), RawError> {
+        self.command("admin", doc! { "ping": 1 }).await.map(drop)
+    }
+
     /// Says `hello` by OP_MSG, with these fields after the first.
     pub async fn hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "hello": 1 };
