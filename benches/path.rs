@@ -160,7 +160,7 @@ async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> 
     }
     let parsed = OpMsg::parse_head(&message.bytes).expect("sound");
     let behind = parsed.body_offset + parsed.body.len();
-    let mut walk = SectionWalk::new(message.header.message_length - behind);
+    let mut walk = SectionWalk::new(message.header.message_length - behind, Some("documents"));
     let rest = message.bytes.get(behind..).unwrap_or_default();
     walk.feed(rest).expect("sound");
     loop {

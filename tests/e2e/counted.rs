@@ -295,6 +295,67 @@ async fn documents_are_counted_whatever_the_form_and_size_of_the_reply() {
 }
 
 #[tokio::test]
+async fn statements_of_writes_are_counted_by_shape_whatever_their_form_and_size() {
+    for toml in ["", RELAYED] {
+        let scene = Scene::start(toml).await;
+        let mut client = scene.client().await;
+        let pad = "y".repeat(500);
+        let statement = |name: &str, n: usize| match name {
+            "insert" => doc! { "_id": i64::try_from(n).unwrap(), "pad": &pad },
+            "update" => {
+                doc! { "q": { "_id": n.to_string(), "pad": &pad }, "u": { "$set": { "a": 1 } } }
+            }
+            _ => doc! { "q": { "_id": n.to_string(), "pad": &pad }, "limit": 1 },
+        };
+        // What is over a megabyte is not read as a whole.
+        let mut first = 0;
+        for count in [3, 4, 5_000] {
+            for (name, field) in [
+                ("insert", "documents"),
+                ("update", "updates"),
+                ("delete", "deletes"),
+            ] {
+                let statements: Vec<_> =
+                    (first..first + count).map(|n| statement(name, n)).collect();
+                let mut command = doc! { name: "c", "$db": &scene.db };
+                let message = match count {
+                    3 => {
+                        command.insert(field, statements);
+                        OpMsg::new(command)
+                    }
+                    _ => OpMsg::new(command).sequence(field, statements),
+                };
+                let reply = client.exchange(&message).await.unwrap();
+                assert!(reply.is_ok(), "{}", reply.body);
+            }
+            first += count;
+        }
+        let modify = doc! { "findAndModify": "c", "query": { "_id": 1i64 }, "remove": true };
+        ask(&mut client, &scene.db, modify).await;
+        ask(&mut client, &scene.db, doc! { "find": "c", "limit": 1 }).await;
+        client.is_counted().await.unwrap();
+        let told = scene.seawall.api("/api/v1/shapes").await;
+        let rows = told["shapes"].as_array().unwrap().iter();
+        let own = rows.filter(|row| row["db"] == *scene.db);
+        let own: BTreeMap<_, _> = own
+            .map(|row| {
+                let figures = ["count", "statements", "streamed"].map(|name| row[name].clone());
+                (row["command"].as_str().unwrap(), figures)
+            })
+            .collect();
+        let writes = [3, 5_007, 1].map(Value::from);
+        let expected = BTreeMap::from([
+            ("delete", writes.clone()),
+            ("find", [1, 0, 0].map(Value::from)),
+            ("findAndModify", [1, 1, 0].map(Value::from)),
+            ("insert", writes.clone()),
+            ("update", writes),
+        ]);
+        assert_eq!(own, expected, "{toml}");
+    }
+}
+
+#[tokio::test]
 async fn unacknowledged_writes_count_what_the_server_tells_of_them() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;

@@ -170,6 +170,7 @@ pub(super) fn shape_figures(row: &ShapeRow) -> Map<String, Value> {
         more.insert("documents".to_owned(), json!(sums.more_documents));
     }
     fields.insert("streamed".to_owned(), json!(sums.streamed));
+    fields.insert("statements".to_owned(), json!(sums.statements));
     fields.insert("outcomes".to_owned(), outcomes(&sums.outcomes));
     let cursors = json!({
         "exhausted": sums.cursors.count(),

@@ -556,8 +556,10 @@ impl Operation<'_> {
             sent = self.send_request(end, &mut checkout, max_time_ms) => sent,
             () = given_up.as_mut() => Err(StreamError::Server(io::ErrorKind::TimedOut.into())),
         };
-        if let Err(error) = sent {
-            return self.not_sent(error, &checkout, generation);
+        match sent {
+            Ok(0) => {}
+            Ok(statements) => observation.has_statements(statements),
+            Err(error) => return self.not_sent(error, &checkout, generation),
         }
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
@@ -623,12 +625,13 @@ impl Operation<'_> {
         Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
     }
 
+    /// Gives the number of its statements if that was not known before.
     async fn send_request(
         &self,
         end: &mut ClientEnd<'_>,
         checkout: &mut Checkout,
         max_time_ms: Option<u64>,
-    ) -> Result<(), StreamError> {
+    ) -> Result<u64, StreamError> {
         let outgoing = Outgoing::new(
             self.message,
             self.parsed,
@@ -641,9 +644,9 @@ impl Operation<'_> {
         if self.message.is_head() {
             let server = &mut checkout.connection().stream;
             let ClientEnd { reader, stream, .. } = end;
-            forward_rest(reader, *stream, server, self.message, self.parsed).await?;
+            return forward_rest(reader, *stream, server, self.message, self.parsed).await;
         }
-        Ok(())
+        Ok(0)
     }
 
     /// A request did not pass, or not all of it. Its connection, in the middle of a message, is closed.

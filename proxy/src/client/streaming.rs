@@ -11,6 +11,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::{
+    command::statements_field,
     shape::MAX_STATEMENTS,
     wire::{
         Elements, HEADER_BYTES, Message, MessageError, MessageReader, OpMsg, ReadError,
@@ -57,20 +58,23 @@ pub(super) enum StreamError {
     Malformed(MessageError),
 }
 
-/// Forwards what is left of a request whose head has been written, checking its sections as they pass.
+/// Forwards what is left of a request whose head has been written, checking its sections as they pass. Gives how many
+/// statements came in its sequence, the head's among them.
 pub(super) async fn forward_rest(
     reader: &mut MessageReader,
     client: &mut (impl AsyncRead + Unpin),
     server: &mut (impl AsyncWrite + Unpin),
     head: &Message,
     parsed: &OpMsg<'_>,
-) -> Result<(), StreamError> {
+) -> Result<u64, StreamError> {
+    let first = Elements::of(parsed.body).next().and_then(Result::ok);
+    let counted = first.and_then(|element| statements_field(element.name));
     let behind_body = parsed.body_offset + parsed.body.len();
     debug_assert!(
         parsed.body_offset > HEADER_BYTES,
         "a head begins with its body"
     );
-    let mut walk = SectionWalk::new(head.header.message_length - behind_body);
+    let mut walk = SectionWalk::new(head.header.message_length - behind_body, counted);
     walk.feed(head.bytes.get(behind_body..).unwrap_or_default())
         .map_err(StreamError::Malformed)?;
     let mut piece = Vec::new();
@@ -78,7 +82,8 @@ pub(super) async fn forward_rest(
         let read = reader.read_piece(client, &mut piece).await;
         read.map_err(StreamError::Client)?;
         if piece.is_empty() {
-            return server.flush().await.map_err(StreamError::Server);
+            server.flush().await.map_err(StreamError::Server)?;
+            return Ok(walk.documents());
         }
         walk.feed(&piece).map_err(StreamError::Malformed)?;
         server

@@ -11,6 +11,7 @@ mod inspect;
 mod read_preference;
 mod reply;
 mod rewrite;
+mod statements;
 
 pub use self::{
     class::{Class, Handshake},
@@ -27,4 +28,5 @@ pub use self::{
     read_preference::{Mode, ReadPreference, ReadPreferenceError},
     reply::{ReplyFacts, ReplyForm, ReplyScanner},
     rewrite::conceal_state_change,
+    statements::{statements, statements_field},
 };

@@ -41,6 +41,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
+    command::statements,
     history::Turn,
     shape::{self, Collection, Description, Fingerprint, Input, LearnedNames, NameKey, ShapeId},
 };
@@ -168,7 +169,10 @@ impl Observer {
 
     /// Begins to observe an operation that a server will answer. `now` is when its last byte was read.
     pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
-        Observation::begin(self, self.place(input, Kind::Operation), request_bytes, now)
+        let place = self.place(input, Kind::Operation);
+        let mut observation = Observation::begin(self, place, request_bytes, now);
+        observation.has_statements(statements(input));
+        observation
     }
 
     /// Begins to observe a command of the handshake that a server will answer: it has no shape.

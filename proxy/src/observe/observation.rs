@@ -185,6 +185,7 @@ impl<'a> Observation<'a> {
             request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
             reply_bytes: 0,
             documents: 0,
+            statements: 0,
             is_streamed: false,
             is_awaiting: false,
             is_retry: false,
@@ -236,6 +237,11 @@ impl<'a> Observation<'a> {
     /// Its request is forwarded as it comes: its time began with the first byte, not with the last.
     pub fn is_streamed(&mut self) {
         self.record.is_streamed = true;
+    }
+
+    /// How many statements its request has, if it is a write.
+    pub fn has_statements(&mut self, statements: u64) {
+        self.record.statements = statements;
     }
 
     /// It waits for something to happen, as its client wishes: its time says nothing of anybody's load.

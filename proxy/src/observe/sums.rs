@@ -80,6 +80,7 @@ pub(super) struct Record {
     pub(super) request_bytes: u64,
     pub(super) reply_bytes: u64,
     pub(super) documents: u64,
+    pub(super) statements: u64,
     pub(super) is_streamed: bool,
     /// It waited for something to happen, as the client wished.
     pub(super) is_awaiting: bool,
@@ -129,6 +130,8 @@ pub struct ShapeSums {
     pub outcomes: [u64; OUTCOMES],
     /// Operations whose request was forwarded as it came.
     pub streamed: u64,
+    /// Statements of its writes: documents to insert, updates and deletes to be made.
+    pub statements: u64,
     /// The time of `getMore`s that waited for something to happen.
     pub awaited_time: Duration,
     /// Documents of all `getMore`s.
@@ -368,6 +371,7 @@ impl ShapeSums {
         self.add_outcome(record.outcome);
         add_figures(&mut self.figures, record, total);
         self.streamed += u64::from(record.is_streamed);
+        self.statements += record.statements;
     }
 
     /// A `getMore` is part of the operation that opened its cursor: what it brings and how it fails count with that, its time
@@ -394,6 +398,7 @@ impl ShapeSums {
         let pairs = self.outcomes.iter_mut().zip(other.outcomes);
         pairs.for_each(|(mine, theirs)| *mine += theirs);
         self.streamed += other.streamed;
+        self.statements += other.statements;
         self.awaited_time += other.awaited_time;
         self.more_documents += other.more_documents;
         self.cursors.merge(&other.cursors);

@@ -40,7 +40,7 @@ pub use self::{
         LARGE_MESSAGE_BYTES, MemoryBudget, MemoryShare, Message, MessageReader, ReadError,
         STREAMED_MESSAGE_BYTES, with_scratch,
     },
-    sections::SectionWalk,
+    sections::{DocumentWalk, SectionWalk},
     stream::{Stream, peer_has_left},
 };
 

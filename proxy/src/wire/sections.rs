@@ -12,6 +12,57 @@ const SIZE_BYTES: usize = 4;
 /// Longest identifier of a sequence; servers know a few short ones.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
+/// Counts documents that stand back to back, piece by piece.
+#[derive(Debug, Default)]
+pub struct DocumentWalk {
+    /// The next document's size, as far as it is there.
+    size: [u8; SIZE_BYTES],
+    size_bytes: usize,
+    /// Bytes of the current document still to come.
+    inside: usize,
+    count: u64,
+    /// A size made no sense: nothing more is counted.
+    is_lost: bool,
+}
+
+impl DocumentWalk {
+    /// Takes the next bytes.
+    pub fn feed(&mut self, piece: &[u8]) {
+        let mut rest = piece;
+        while let (Some((&first, behind)), false) = (rest.split_first(), self.is_lost) {
+            if self.inside > 0 {
+                let passed = self.inside.min(rest.len());
+                self.inside -= passed;
+                rest = rest.get(passed..).unwrap_or_default();
+                continue;
+            }
+            if let Some(byte) = self.size.get_mut(self.size_bytes) {
+                *byte = first;
+            }
+            self.size_bytes += 1;
+            rest = behind;
+            if self.size_bytes == SIZE_BYTES {
+                self.begin();
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        let size = usize::try_from(i32::from_le_bytes(self.size)).unwrap_or(0);
+        self.size_bytes = 0;
+        self.is_lost = size <= SIZE_BYTES;
+        if !self.is_lost {
+            self.inside = size - SIZE_BYTES;
+            self.count += 1;
+        }
+    }
+
+    /// Documents that have begun.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
 /// Follows the sections behind the body, piece by piece.
 #[derive(Debug)]
 pub struct SectionWalk {
@@ -22,16 +73,22 @@ pub struct SectionWalk {
     /// The beginning of a section, until its identifier is complete.
     head: Vec<u8>,
     identifiers: Vec<Vec<u8>>,
+    /// The sequence whose documents are counted.
+    counted: Option<&'static str>,
+    documents: DocumentWalk,
 }
 
 impl SectionWalk {
-    /// Begins behind the body, `left` bytes before the message's end.
-    pub fn new(left: usize) -> Self {
+    /// Begins behind the body, `left` bytes before the message's end. Documents are counted of the sequence that is
+    /// named.
+    pub fn new(left: usize, counted: Option<&'static str>) -> Self {
         Self {
             left,
             inside: 0,
             head: Vec::new(),
             identifiers: Vec::new(),
+            counted,
+            documents: DocumentWalk::default(),
         }
     }
 
@@ -43,10 +100,13 @@ impl SectionWalk {
         let mut rest = piece;
         while let Some((&first, behind)) = rest.split_first() {
             if self.inside > 0 {
-                let passed = self.inside.min(rest.len());
-                self.inside -= passed;
-                self.left -= passed;
-                rest = rest.get(passed..).unwrap_or_default();
+                let (passed, behind) = rest.split_at(self.inside.min(rest.len()));
+                self.inside -= passed.len();
+                self.left -= passed.len();
+                if self.is_counted() {
+                    self.documents.feed(passed);
+                }
+                rest = behind;
                 continue;
             }
             self.head.push(first);
@@ -59,6 +119,16 @@ impl SectionWalk {
             return Err(MessageError::SequenceSize);
         }
         Ok(())
+    }
+
+    fn is_counted(&self) -> bool {
+        let current = self.identifiers.last();
+        current.is_some_and(|name| self.counted.map(str::as_bytes) == Some(name))
+    }
+
+    /// Documents that have come of the sequence that is counted.
+    pub fn documents(&self) -> u64 {
+        self.documents.count()
     }
 
     fn look_at_head(&mut self) -> Result<(), MessageError> {
@@ -109,7 +179,7 @@ mod tests {
     }
 
     fn walk(sections: &[u8], piece: usize) -> Result<(), MessageError> {
-        let mut walk = SectionWalk::new(sections.len());
+        let mut walk = SectionWalk::new(sections.len(), None);
         sections.chunks(piece).try_for_each(|part| walk.feed(part))
     }
 
@@ -159,6 +229,46 @@ mod tests {
         for (sections, expected) in cases {
             for piece in [1, 2, 7, 100, 5000] {
                 assert_eq!(walk(&sections, piece), expected, "{piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn documents_of_one_sequence_are_counted_however_they_are_cut() {
+        let documents = |count: u8| {
+            let sizes = (0..count).map(|n| 5 + usize::from(n));
+            let document = |size: usize| {
+                let head = i32::try_from(size).unwrap().to_le_bytes();
+                [&head[..], &vec![0; size - SIZE_BYTES]].concat()
+            };
+            sizes.flat_map(document).collect::<Vec<u8>>()
+        };
+        let section = |identifier, documents: &[u8]| {
+            let mut section = sequence(identifier, documents.len());
+            let head = section.len() - documents.len();
+            section.truncate(head);
+            [section, documents.to_vec()].concat()
+        };
+        let broken = [documents(3), vec![4, 0, 0, 0], documents(9)].concat();
+        let cases = [
+            (section("updates", &documents(40)), 40),
+            (section("updates", &[]), 0),
+            (section("updates", &broken), 3),
+            (
+                [
+                    section("a", &documents(9)),
+                    section("updates", &documents(2)),
+                ]
+                .concat(),
+                2,
+            ),
+        ];
+        for (sections, expected) in cases {
+            for piece in [1, 3, 5, 64, 5000] {
+                let mut walk = SectionWalk::new(sections.len(), Some("updates"));
+                let mut pieces = sections.chunks(piece);
+                pieces.try_for_each(|part| walk.feed(part)).unwrap();
+                assert_eq!(walk.documents(), expected, "{piece}");
             }
         }
     }

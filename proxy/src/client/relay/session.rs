@@ -206,7 +206,9 @@ impl<'a> Session<'a> {
         if message.is_head() {
             let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Broken)?;
             let rest = forward_rest(reader, client, server, message, &parsed).await;
-            rest.map_err(|error| self.not_forwarded(&error))?;
+            let statements = rest.map_err(|error| self.not_forwarded(&error))?;
+            let request_id = message.header.request_id;
+            self.watch.lock().has_statements(request_id, statements);
         }
         server.flush().await.map_err(gone)
     }

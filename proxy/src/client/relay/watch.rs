@@ -135,6 +135,16 @@ impl<'a> Watch<'a> {
         }
     }
 
+    /// A streamed request has passed as a whole, with so many statements in its sequence.
+    pub(super) fn has_statements(&mut self, request_id: i32, statements: u64) {
+        let mut pending = self.pending.iter_mut().rev();
+        // A server may have answered before it had it all.
+        let pending = pending.find(|pending| pending.request_id == request_id);
+        if let Some(pending) = pending.filter(|_| statements > 0) {
+            pending.observation.has_statements(statements);
+        }
+    }
+
     /// What cannot be understood here might be understood otherwise behind.
     fn not_followed(&self, reason: &'static str) -> Verdict {
         self.shared.observer.unobserved(reason);

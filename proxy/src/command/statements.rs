@@ -1,0 +1,109 @@
+//! How many statements a write has: its shape says nothing of their number, which decides what it costs.
+
+use crate::{
+    shape::Input,
+    wire::{DocumentWalk, ElementKind, Elements},
+};
+
+/// The field, or document sequence, that has a command's statements.
+///
+/// Source: the server's `insert`, `update`, `delete` and `bulkWrite` commands.
+pub fn statements_field(command: &[u8]) -> Option<&'static str> {
+    match command {
+        b"insert" => Some("documents"),
+        b"update" => Some("updates"),
+        b"delete" => Some("deletes"),
+        b"bulkWrite" => Some("ops"),
+        _ => None,
+    }
+}
+
+/// Documents that it inserts, or updates and deletes that it asks for; zero if it is no write. Of one that is not there
+/// as a whole, those that have begun.
+pub fn statements(input: &Input<'_>) -> u64 {
+    let first = Elements::of(input.body).next().and_then(Result::ok);
+    let Some(first) = first else { return 0 };
+    let Some(field) = statements_field(first.name) else {
+        let is_single = matches!(first.name, b"findAndModify" | b"findandmodify");
+        return u64::from(is_single);
+    };
+    let mut sequences = input.sequences.iter();
+    if let Some(sequence) = sequences.find(|s| s.identifier == field.as_bytes()) {
+        let mut walk = DocumentWalk::default();
+        walk.feed(sequence.documents);
+        return walk.count();
+    }
+    match Elements::find(input.body, field).map(|element| element.value) {
+        Some(ElementKind::Array(array)) => {
+            let elements = Elements::of(array).take_while(Result::is_ok);
+            u64::try_from(elements.count()).unwrap_or(u64::MAX)
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Sequence;
+    use bson::{Document, doc};
+
+    fn of(command: &Document) -> u64 {
+        let body = command.to_vec().unwrap();
+        statements(&Input {
+            body: &body,
+            sequences: &[],
+        })
+    }
+
+    #[test]
+    fn statements_of_a_field_are_counted() {
+        let two = vec![
+            doc! {"q": {}, "limit": 0},
+            doc! {"q": {"a": [1, 2]}, "limit": 1},
+        ];
+        let cases = [
+            (doc! {"insert": "c", "documents": [{}, {"a": 1}, {}]}, 3),
+            (
+                doc! {"update": "c", "ordered": false, "updates": two.clone()},
+                2,
+            ),
+            (doc! {"delete": "c", "deletes": two.clone()}, 2),
+            (
+                doc! {"bulkWrite": 1, "ops": two.clone(), "nsInfo": [{"ns": "a.b"}]},
+                2,
+            ),
+            (doc! {"findAndModify": "c", "query": {}, "remove": true}, 1),
+            // No writes, and what a server will refuse.
+            (doc! {"find": "c", "documents": two.clone()}, 0),
+            (doc! {"explain": {"delete": "c", "deletes": two}}, 0),
+            (doc! {"insert": "c", "documents": {"a": 1}}, 0),
+            (doc! {"insert": "c"}, 0),
+        ];
+        for (command, count) in cases {
+            assert_eq!(of(&command), count, "{command}");
+        }
+    }
+
+    #[test]
+    fn statements_of_a_sequence_are_counted() {
+        let document = doc! {"a": "some text"}.to_vec().unwrap();
+        let documents = document.repeat(1_000);
+        let body = doc! {"insert": "c", "$db": "d"}.to_vec().unwrap();
+        let count = |identifier: &str, bytes: usize| {
+            let sequences = [Sequence {
+                identifier: identifier.as_bytes(),
+                documents: &documents[..bytes],
+            }];
+            statements(&Input {
+                body: &body,
+                sequences: &sequences,
+            })
+        };
+        assert_eq!(count("documents", documents.len()), 1_000);
+        assert_eq!(count("documents", 10 * document.len()), 10);
+        assert_eq!(count("documents", 10 * document.len() + 4), 11);
+        assert_eq!(count("documents", 0), 0);
+        assert_eq!(count("updates", documents.len()), 0);
+    }
+}
