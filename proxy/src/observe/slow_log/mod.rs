@@ -4,10 +4,11 @@
 //! a system call, before anything of the line is made: what is left out, because the queue is full or the
 //! line one too many in its second, costs next to nothing. It is counted, and told by the next line, or by a line
 //! of its own when a second brings no other. A line is made by the caller and written by a thread of its own,
-//! so that no operation waits for a disk. Values of commands are in it only if that was asked for, and never those of
-//! commands that carry secrets or are not known. When an operation is slow is not measured here.
+//! so that no operation waits for a disk. Values of commands are in it only if that was asked for, and never those that
+//! may be secrets. When an operation is slow is not measured here.
 
 mod line;
+mod secrets;
 mod writer;
 
 use std::{
@@ -23,14 +24,12 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bson::{RawBsonRef, RawDocument};
-
 pub use self::line::Entry;
 use self::{
     line::Values,
     writer::{Destination, Queued},
 };
-use crate::shape::{Input, canonical_name};
+use crate::shape::Input;
 
 /// Lines that wait to be written: a second's worth of a full disk's hesitation at 1,000 lines a second. It
 /// bounds the memory too, since a line is bounded by its shape's text and `max_command_bytes`.
@@ -135,7 +134,7 @@ impl SlowLog {
 
     /// The values of a command, unless they are to stay out.
     fn values(&self, command: &Input<'_>) -> Option<Values> {
-        let is_shown = !self.redact && may_be_shown(command.body);
+        let is_shown = !self.redact && secrets::may_be_shown(command);
         is_shown.then(|| Values::of(command, self.max_command_bytes))
     }
 
@@ -334,49 +333,6 @@ impl Rate {
             .is_ok()
     }
 }
-
-/// Whether a command's values may be written at all. Those of what is not known may be anything: a server may know it, or
-/// the client meant `createUser`.
-fn may_be_shown(command: &[u8]) -> bool {
-    let is_harmless = |name: &str| name != EXPLAIN && !is_secret(name);
-    match named(command) {
-        // What is asked about stands in it.
-        Some((EXPLAIN, RawBsonRef::Document(inner))) => {
-            named(inner.as_bytes()).is_some_and(|(name, _)| is_harmless(name))
-        }
-        Some((name, _)) => is_harmless(name),
-        None => false,
-    }
-}
-
-/// The canonical name of a command, if it is known, and its first value.
-fn named(command: &[u8]) -> Option<(&'static str, RawBsonRef<'_>)> {
-    let (name, value) = RawDocument::from_bytes(command).ok()?.iter().next()?.ok()?;
-    Some((canonical_name(name.as_str().as_bytes())?, value))
-}
-
-const EXPLAIN: &str = "explain";
-
-/// Whether a command's values are secrets in themselves; a server's own log leaves these out too.
-fn is_secret(command: &str) -> bool {
-    SECRET_COMMANDS.contains(&command)
-}
-
-/// By their canonical names.
-const SECRET_COMMANDS: [&str; 12] = [
-    "authenticate",
-    "copydb",
-    "copydbgetnonce",
-    "copydbsaslstart",
-    "createUser",
-    "getnonce",
-    "hello",
-    "isMaster",
-    "saslContinue",
-    "saslStart",
-    "setParameter",
-    "updateUser",
-];
 
 #[cfg(test)]
 pub(super) mod tests;

@@ -3,10 +3,11 @@ use std::{
     sync::{Arc, mpsc},
 };
 
+use bson::RawDocument;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{secrets::SECRET_COMMANDS, *};
 use crate::shape::Sequence;
 
 const SHAPE: u64 = 0x0123_4567_89ab_cdef;
@@ -302,6 +303,36 @@ fn values_of_commands_that_carry_secrets_or_are_unknown_are_never_written() {
     assert_eq!(lines.len(), commands.len());
     let told: Vec<_> = lines.iter().filter_map(|line| line.get("values")).collect();
     assert_eq!(told, [r#"{"explain":{"find":"shown"}}"#]);
+}
+
+#[test]
+fn values_of_what_is_done_to_collections_of_users_are_never_written() {
+    let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
+    let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
+    let of = |db: &str| {
+        let bulk = bson::rawdoc! {
+            "bulkWrite": 1, "ops": [{ "insert": 0, "document": user() }],
+            "nsInfo": [{ "ns": format!("{db}.system.users") }], "$db": "admin",
+        };
+        let find = bson::rawdoc! { "find": "system.users", "filter": user() };
+        [
+            bson::rawdoc! { "insert": "system.users", "documents": [user()], "$db": db },
+            bson::rawdoc! { "insert": "tempusers", "documents": [user()], "$db": db },
+            bson::rawdoc! { "update": "system.users", "updates": [update()], "$db": db },
+            bson::rawdoc! { "explain": find, "$db": db },
+            bulk,
+        ]
+    };
+    let commands: Vec<_> = of("admin").into_iter().chain(of("shop")).collect();
+    let lines = written(open(), |log| {
+        for command in &commands {
+            let values = Some(input(command));
+            write(log, &Entry { values, ..entry() });
+        }
+    });
+    let shown = lines.iter().map(|line| line.get("values").is_some());
+    let expected = [[false; 5], [true; 5]].concat();
+    assert_eq!(shown.collect::<Vec<_>>(), expected);
 }
 
 #[test]
