@@ -67,11 +67,12 @@ async fn a_changed_password_refuses_one_at_most_of_many_logins_at_once() {
     let root = root().await;
     for start in [Start::Command, Start::SpeculativeHello] {
         let user = writer().await;
+        let keys = KeyCache::default();
         logged_in(&seawall, &user.login()).await;
         for turn in 0..4 {
             let new = format!("secret-{turn}");
             update_user(&root, &user, doc! { "pwd": &new }).await;
-            let login = with_password(&user, &new).start(start);
+            let login = with_password(&user, &new).start(start).keys(&keys);
             let logins = (0..10).map(|_| log_in(&seawall, &login));
             let outcomes = join_all(logins).await;
             let is_refused = |(_, outcome): &&(_, Outcome)| outcome.code() == Some(18);

@@ -207,7 +207,7 @@ async fn an_interrupt_ends_at_once_and_says_so() {
 async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() {
     let set = shared_replica_set().await.unwrap();
     let options = seawall::Options {
-        toml: "shutdown.drain_ms = 3000".to_owned(),
+        toml: "shutdown.drain_ms = 10000".to_owned(),
         ..seawall::Options::default()
     };
     let seawall = Seawall::start_with(&set.uri(), options).await;
@@ -229,7 +229,7 @@ async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() 
         let hello = busy.hello(doc! {}).await.unwrap();
         assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
         let remaining = hello.body.get_i64("remainingQuiesceTimeMillis").unwrap();
-        assert!((1..=3000).contains(&remaining), "{hello:?}");
+        assert!((1..=10_000).contains(&remaining), "{hello:?}");
         assert_eq!(hello.body.get("topologyVersion"), None);
         // Who comes now is told the same, and may still work.
         let mut late = connect().await.unwrap();
@@ -250,7 +250,7 @@ async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() 
         };
         assert!(matches!(closed, RawError::Closed), "{closed:?}");
         assert!(served > 10, "{served}");
-        assert!(began.elapsed() >= Duration::from_secs(3));
+        assert!(began.elapsed() >= Duration::from_secs(10));
         assert_eq!(idle.read_to_close().await.unwrap(), b"");
         drop(hasten);
     };

@@ -40,7 +40,9 @@ impl Scene {
         let things = root.database("gone").collection("things");
         things.insert_one(doc! {"_id": 1}).await.unwrap();
         let options = seawall::Options {
-            toml: format!("pool.max_pool_size = {max_pool_size}\npool.max_connecting = 20"),
+            toml: format!(
+                "[pool]\nmax_pool_size = {max_pool_size}\nmax_connecting = 20\nwait_queue_timeout_ms = 60000"
+            ),
             ..seawall::Options::default()
         };
         let seawall = Seawall::start_with(&server.uri(), options).await;
@@ -117,10 +119,10 @@ async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
         kept.await >= count(clients)
     };
     eventually(LIMIT, kept).await.unwrap();
-    assert_eq!(
-        scene.metric("seawall_server_operations_ended_total").await,
-        count(clients)
-    );
+    let ended = async || scene.metric("seawall_server_operations_ended_total").await;
+    eventually(LIMIT, async || ended().await == count(clients))
+        .await
+        .unwrap();
     assert_eq!(
         scene.metric("seawall_clients_gone_total").await,
         count(clients)
@@ -174,7 +176,8 @@ async fn operations_that_wait_leave_the_queue_with_their_clients() {
     eventually(LIMIT, all_run).await.unwrap();
     let waiting = scene.reading(more).await;
     let in_queue = async || scene.metric("seawall_wait_queue_length").await;
-    let all_wait = async || in_queue().await == count(more);
+    // A question of Seawall's own, about the user, may wait there too.
+    let all_wait = async || in_queue().await >= count(more);
     eventually(LIMIT, all_wait).await.unwrap();
     drop(waiting);
     let gone = async || scene.metric("seawall_clients_gone_total").await;
@@ -196,7 +199,7 @@ async fn operations_that_wait_leave_the_queue_with_their_clients() {
 async fn a_write_of_a_client_that_leaves_is_carried_out() {
     let scene = Scene::start(5).await;
     let mut client = scene.client().await;
-    let slow = doc! {"q": {"$where": "sleep(2000) || true"}, "u": {"$set": {"done": true}}};
+    let slow = doc! {"q": {"$where": "sleep(5000) || true"}, "u": {"$set": {"done": true}}};
     let update = doc! {"update": "things", "updates": [slow], "$db": "gone"};
     client.send(&OpMsg::new(update)).await.unwrap();
     let begun = async || {

@@ -515,6 +515,10 @@ async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
     for _ in 0..2 {
         let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
         client.command(db, more).await.unwrap();
+        // The cursor is open for longer than it is asked.
+        for _ in 0..20 {
+            client.is_counted().await.unwrap();
+        }
     }
     client.is_counted().await.unwrap();
     let rows = scene.rows("/api/v1/shapes", "shapes").await;

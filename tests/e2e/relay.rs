@@ -642,7 +642,7 @@ async fn a_relayed_client_that_does_not_log_in_is_closed() {
     .await;
     let uri = format!("mongodb://{}/?directConnection=true", silent.address);
     let options = seawall::Options {
-        toml: "auth.other_mechanisms = \"relay\"\nauth.authentication_timeout_ms = 2000\n"
+        toml: "auth.other_mechanisms = \"relay\"\nauth.authentication_timeout_ms = 5000\n"
             .to_owned(),
         ..seawall::Options::default()
     };

@@ -16,7 +16,7 @@ use seawall_tests::{
 use tokio::{
     sync::{Mutex, Notify, mpsc},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -127,11 +127,16 @@ async fn cursors_stay_with_their_router() {
         connect(&sharded.seawall).await,
     ];
     let mut cursors = Vec::new();
-    for n in 0..300 {
-        let find = doc! {"find": "things", "batchSize": 10};
-        let reply = clients[n % 2].command("sharded", find).await.unwrap();
-        cursors.push(reply.cursor_id().filter(|id| *id != 0).unwrap());
-    }
+    // A router that was slow once is left alone for a while.
+    let both_have_some = async {
+        let mut opened_at = [0; 2];
+        while cursors.len() < 300 || opened_at.iter().any(|count| *count < 50) {
+            let opened = open(&mut clients[cursors.len() % 2]).await;
+            opened_at[usize::try_from(opened.set).unwrap()] += 1;
+            cursors.push(opened.cursor);
+        }
+    };
+    timeout(LIMIT, both_have_some).await.unwrap();
     for (n, cursor) in cursors.into_iter().enumerate() {
         let mut seen = 10;
         let mut next = cursor;
@@ -145,12 +150,6 @@ async fn cursors_stay_with_their_router() {
         }
         assert_eq!(seen, DOCUMENTS);
     }
-    for router in 0..2 {
-        assert!(
-            sharded.served(router).await >= 50.0,
-            "router {router} had its share"
-        );
-    }
 }
 
 #[tokio::test]
@@ -158,15 +157,13 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let mut client = connect(&sharded.seawall).await;
     let mut cursors = vec![4711];
+    let mut sets = [false; 2];
     for _ in 0..40 {
-        let find = doc! {"find": "things", "batchSize": 10};
-        let reply = client.command("sharded", find).await.unwrap();
-        cursors.push(reply.cursor_id().filter(|id| *id != 0).unwrap());
+        let opened = open(&mut client).await;
+        sets[usize::try_from(opened.set).unwrap()] = true;
+        cursors.push(opened.cursor);
     }
-    for router in 0..2 {
-        let share = sharded.served(router).await;
-        assert!(share > 0.0, "router {router} had its share");
-    }
+    assert_eq!(sets, [true; 2], "both routers had their share");
     let kill = doc! {"killCursors": "things", "cursors": cursors.clone()};
     let killed = client.command("sharded", kill.clone()).await.unwrap();
     assert!(killed.is_ok(), "{killed:?}");
@@ -213,13 +210,13 @@ async fn transactions_stay_with_their_router() {
         counts.push(whole.await.unwrap());
     }
     assert_eq!(counts.iter().sum::<u64>(), 100, "{counts:?}");
-    assert!(counts.iter().all(|count| *count > 10), "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
 }
 
 #[tokio::test]
 async fn only_routers_within_the_latency_window_are_used() {
     let sharded = Sharded::start("deployment.heartbeat_frequency_ms = 500").await;
-    sharded.recorders[1].delay(Duration::from_millis(150));
+    sharded.recorders[1].delay(Duration::from_millis(500));
     let is_far = async || {
         let topology = sharded.seawall.api("/api/v1/topology").await;
         let far = sharded.recorders[1].address().to_string();
@@ -230,7 +227,7 @@ async fn only_routers_within_the_latency_window_are_used() {
             .unwrap();
         far["round_trip_ms"]
             .as_f64()
-            .is_some_and(|time| time > 100.0)
+            .is_some_and(|time| time > 400.0)
     };
     eventually(LIMIT, is_far).await.unwrap();
     let before = sharded.served(1).await;
@@ -243,19 +240,22 @@ async fn only_routers_within_the_latency_window_are_used() {
         assert!(found.is_ok(), "{found:?}");
     }
     assert!((sharded.served(1).await - before).abs() < f64::EPSILON);
-    assert!(sharded.served(0).await >= 50.0);
+    eventually(LIMIT, async || sharded.served(0).await >= 50.0)
+        .await
+        .unwrap();
 }
 
-#[tokio::test]
-async fn a_slow_router_gets_little_of_the_reads() {
-    let sharded = Sharded::start(BOTH_ROUTERS).await;
-    sharded.recorders[1].delay(Duration::from_millis(20));
-    let before = [sharded.served(0).await, sharded.served(1).await];
+const READERS: u32 = 8;
+const READS: u32 = 250;
+
+/// Reads of several clients at once, and what each took on average.
+async fn reads(sharded: &Sharded) -> Duration {
+    let began = Instant::now();
     let mut clients = JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..READERS {
         let mut client = connect(&sharded.seawall).await;
         clients.spawn(async move {
-            for n in 0..250 {
+            for n in 0..READS {
                 let find = doc! {"find": "things", "filter": {"_id": n % 30}};
                 let found = client.command("sharded", find).await.unwrap();
                 assert!(found.is_ok(), "{found:?}");
@@ -263,13 +263,28 @@ async fn a_slow_router_gets_little_of_the_reads() {
         });
     }
     clients.join_all().await;
+    began.elapsed() / READS
+}
+
+#[tokio::test]
+async fn a_slow_router_gets_little_of_the_reads() {
+    let sharded = Sharded::start(BOTH_ROUTERS).await;
+    let all = f64::from(READERS * READS);
     // A reply is counted after it has been sent.
-    let all_served = async || {
-        let fast = sharded.served(0).await - before[0];
-        let slow = sharded.served(1).await - before[1];
-        ((fast + slow - 2000.0).abs() < f64::EPSILON).then_some((fast, slow))
+    let shares = async |all: f64| {
+        let shares = async || {
+            let shares = (sharded.served(0).await, sharded.served(1).await);
+            (shares.0 + shares.1 >= all).then_some(shares)
+        };
+        eventually(LIMIT, shares).await.unwrap()
     };
-    let (fast, slow) = eventually(LIMIT, all_served).await.unwrap();
+    // Ten times as slow as it is here and now; the way back is delayed too.
+    let usual = reads(&sharded).await;
+    sharded.recorders[1].delay((usual * 9 / 2).max(Duration::from_millis(20)));
+    let before = shares(all).await;
+    reads(&sharded).await;
+    let after = shares(2.0 * all).await;
+    let (fast, slow) = (after.0 - before.0, after.1 - before.1);
     assert!(slow * 5.0 < fast + slow, "{fast} {slow}");
     // It is not forgotten either.
     assert!(slow > 0.0, "{fast} {slow}");
@@ -432,22 +447,20 @@ async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
 
     // One router is lost: what is on the other one goes on, and new ones are opened there.
     let mut client = connect(&sharded.seawall).await;
-    let mut opened = Vec::new();
-    for _ in 0..200 {
-        opened.push(open(&mut client).await);
-    }
+    let mut opened: Vec<Opened> = Vec::new();
+    let both_have_some = async {
+        let at = |opened: &[Opened], set| opened.iter().filter(|o| o.set == set).count();
+        while at(&opened, 0) < 50 || at(&opened, 1) < 50 {
+            opened.push(open(&mut client).await);
+        }
+    };
+    timeout(LIMIT, both_have_some).await.unwrap();
     sharded.recorders[1].refuse(true);
     sharded.recorders[1].cut_all(Cut::Reset);
     for _ in 0..50 {
         assert_eq!(open(&mut client).await.set, 0);
     }
     let (there, lost): (Vec<_>, Vec<_>) = opened.into_iter().partition(|o| o.set == 0);
-    assert!(
-        there.len() > 20 && lost.len() > 20,
-        "{} {}",
-        there.len(),
-        lost.len()
-    );
     for opened in there {
         assert!(goes_on(&mut client, opened).await);
     }
@@ -467,8 +480,8 @@ async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
 
 #[tokio::test]
 async fn a_cursor_that_timed_out_is_told_so_whichever_router_is_asked() {
-    let toml = format!("{BOTH_ROUTERS}\nlimits.cursor_idle_ms = 1000\n");
-    let sharded = Sharded::start_with(&toml, 1000).await;
+    let toml = format!("{BOTH_ROUTERS}\nlimits.cursor_idle_ms = 4000\n");
+    let sharded = Sharded::start_with(&toml, 4000).await;
     let mut client = connect(&sharded.seawall).await;
     let mut opened = Vec::new();
     for _ in 0..100 {

@@ -14,7 +14,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{Options, ROOT, ROOT_PASSWORD, ReplicaSet},
     raw::{Login, RawClient},
-    seawall::{self, Seawall},
+    seawall::{self as proxy, Seawall},
 };
 
 /// The database whose operations the members' profilers write down.
@@ -41,6 +41,11 @@ impl Profiled {
                 vec![tag("n", "2"), tag("dc", "west")],
             ],
             priorities: vec![9],
+            // The first stays the primary on a machine that is slow, too.
+            settings: seawall::mongod::Settings {
+                election_timeout: Duration::from_secs(10),
+                heartbeat_interval: Duration::from_millis(500),
+            },
             ..Options::with_auth()
         };
         let set = ReplicaSet::start(3, options).await.unwrap();
@@ -113,9 +118,9 @@ impl Profiled {
 
 /// All members are near enough, however busy the machine is.
 async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
-    let options = seawall::Options {
+    let options = proxy::Options {
         toml: format!("deployment.local_threshold_ms = 60000\n{more}"),
-        ..seawall::Options::default()
+        ..proxy::Options::default()
     };
     let seawall = Seawall::start_with(&set.uri(), options).await;
     let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bson::doc;
+use futures_util::future::join_all;
 use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
@@ -33,7 +34,8 @@ impl Scene {
         let user = NewUser::new("admin", "shop", "secret").role("readWrite", "load");
         create_user(&server.client().unwrap(), &user).await.unwrap();
         let options = proxy::Options {
-            toml: format!("pool.max_pool_size = {POOL}"),
+            // No probe is given up on a machine that is slow.
+            toml: format!("pool.max_pool_size = {POOL}\ndeployment.connect_timeout_ms = 60000"),
             ..proxy::Options::default()
         };
         let seawall = Seawall::start_with(&server.uri(), options).await;
@@ -47,7 +49,7 @@ impl Scene {
             target: Target::parse(&uri).await.unwrap(),
             clients,
             behaviour: Behaviour::Short,
-            duration: LIMIT,
+            duration: LIMIT * 4,
             patience: (Duration::from_millis(40), Duration::from_millis(500)),
             work: Work {
                 database: "load".to_owned(),
@@ -249,7 +251,7 @@ async fn the_harness_tells_what_it_did_and_checks_what_it_expects() {
 #[tokio::test]
 async fn rates_close_before_the_first_byte_and_delay_logins() {
     let rates =
-        "limits = {connections_per_second_per_address = 20, logins_per_second_per_user = 5}";
+        "limits = {connections_per_second_per_address = 20, logins_per_second_per_user = 1}";
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let options = proxy::Options {
         toml: rates.to_owned(),
@@ -258,22 +260,21 @@ async fn rates_close_before_the_first_byte_and_delay_logins() {
     let seawall = Seawall::start_with(&server.uri(), options).await;
     let address = seawall.address().parse().unwrap();
     let login = Login::new("admin", ROOT, ROOT_PASSWORD).keys(&KeyCache::default());
-    let (mut authenticated, mut closed) = (0, 0);
-    for _ in 0..40 {
+    for _ in 0..3 {
         let mut client = RawClient::connect(address).await.unwrap();
-        match client.hello(doc! {}).await {
-            Ok(hello) => assert!(hello.is_ok(), "{hello:?}"),
-            Err(_) => {
-                closed += 1;
-                continue;
-            }
-        }
-        if authenticated < 8 {
-            let outcome = client.login(&login).await.unwrap();
-            assert!(outcome.is_authenticated(), "{outcome:?}");
-            authenticated += 1;
-        }
+        let outcome = client.login(&login).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
     }
+    let delayed = seawall.metric("seawall_logins_delayed_total", &[]).await;
+    assert!(delayed >= 1.0, "{delayed}");
+    let clients = (0..100).map(async |_| {
+        let mut client = RawClient::connect(address).await.unwrap();
+        client.hello(doc! {}).await
+    });
+    let answers = join_all(clients).await;
+    let served: Vec<_> = answers.iter().flatten().collect();
+    assert!(!served.is_empty() && served.iter().all(|hello| hello.is_ok()));
+    let closed = u32::try_from(answers.len() - served.len()).unwrap();
     let refused = ["reason=\"address_rate\""];
     let refused = seawall
         .metric("seawall_client_connections_refused_total", &refused)
@@ -281,11 +282,6 @@ async fn rates_close_before_the_first_byte_and_delay_logins() {
     assert!(
         closed > 0 && refused >= f64::from(closed),
         "{closed} {refused}"
-    );
-    let delayed = seawall.metric("seawall_logins_delayed_total", &[]).await;
-    assert!(
-        authenticated == 8 && delayed >= 1.0,
-        "{authenticated} {delayed}"
     );
 }
 
@@ -301,7 +297,8 @@ async fn what_was_asked_by_clients_that_have_left_is_not_served() {
         client.write_all(&hello).await.unwrap();
         client.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        client.read_to_end(&mut answer).await.unwrap();
+        // What is closed with its request unread is reset.
+        drop(client.read_to_end(&mut answer).await);
         seawall.metric("seawall_clients_gone_total", &left).await >= 1.0
     };
     eventually(LIMIT, not_served).await.unwrap();

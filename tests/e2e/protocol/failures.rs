@@ -211,12 +211,12 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
 
 #[tokio::test]
 async fn operation_without_a_connection_is_held_and_then_told_so() {
-    const WAIT: Duration = Duration::from_millis(600);
-    let rig = Rig::start("[pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 600\n").await;
+    const WAIT: Duration = Duration::from_secs(3);
+    let rig = Rig::start("[pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 3000\n").await;
     let mut holder = rig.through().await;
     let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
     assert!(holder.command("test", insert).await.unwrap().is_ok());
-    let slow = doc! {"find": "c", "filter": {"$where": "sleep(4000) || true"}, "$db": "test"};
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(15000) || true"}, "$db": "test"};
     let request_id = holder.send(&OpMsg::new(slow)).await.unwrap();
     let is_held = async || {
         let pools = rig.seawall.api("/api/v1/pools").await;

@@ -282,7 +282,7 @@ async fn current_op_names_the_application_and_the_router() {
     let slow = doc! {"insert": "slow", "documents": [{"_id": 1}]};
     assert!(direct.command(&db, slow).await.unwrap().is_ok());
     let find =
-        OpMsg::new(doc! {"find": "slow", "filter": {"$where": "sleep(1000) || true"}, "$db": &db});
+        OpMsg::new(doc! {"find": "slow", "filter": {"$where": "sleep(5000) || true"}, "$db": &db});
     through.send(&find).await.unwrap();
     let look = async || {
         let mut direct = rig.direct().await;
