@@ -4,20 +4,24 @@ use std::time::Duration;
 
 use bson::doc;
 use futures_util::future::join_all;
+use rustix::process::Signal;
 use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
     mongod::{
-        FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, clear_fail_command,
-        create_user, fail_command,
+        FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone,
+        clear_fail_command, create_user, fail_command,
     },
-    raw::{KeyCache, Login, OpMsg, RawClient},
+    process::Process,
+    raw::{KeyCache, Login, OpMsg, RawClient, message::MORE_TO_COME},
+    scratch::Scratch,
     seawall::{self as proxy, Seawall},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinHandle,
+    time::{interval, timeout},
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -302,4 +306,46 @@ async fn what_was_asked_by_clients_that_have_left_is_not_served() {
         seawall.metric("seawall_clients_gone_total", &left).await >= 1.0
     };
     eventually(LIMIT, not_served).await.unwrap();
+}
+
+/// New clients wait while the data plane is late; where nobody logs in, the first message of one that has left may be a
+/// write that wants no answer.
+#[tokio::test]
+async fn a_write_of_a_client_that_left_while_the_process_stood_still_is_carried_out() {
+    let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+    let scratch = Scratch::create().unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\nadmin.address = \"127.0.0.1:0\"\n",
+        set.uri()
+    );
+    let process = Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await;
+    let address = process.address().parse().unwrap();
+    let serves = async || {
+        let mut client = RawClient::connect(address).await.unwrap();
+        let find = client.command("left", doc! {"find": "things"}).await;
+        find.is_ok_and(|reply| reply.is_ok())
+    };
+    eventually(LIMIT, serves).await.unwrap();
+    // Three times half a second, in which clients go on coming.
+    for round in 0..3 {
+        process.signal(Signal::STOP);
+        let mut arrivals = interval(Duration::from_millis(10));
+        for n in 0..50 {
+            arrivals.tick().await;
+            let insert = doc! {
+                "insert": "things", "documents": [{"_id": round * 50 + n}], "writeConcern": {"w": 0}, "$db": "left",
+            };
+            let insert = OpMsg::new(insert).flags(MORE_TO_COME);
+            let mut client = RawClient::connect(address).await.unwrap();
+            client.send(&insert).await.unwrap();
+        }
+        process.signal(Signal::CONT);
+        let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
+        let mut written = async || {
+            let reply = direct.command("left", doc! {"count": "things"}).await;
+            reply.unwrap().body.get_i32("n").unwrap()
+        };
+        let all = async { while written().await < (round + 1) * 50 {} };
+        timeout(LIMIT, all).await.unwrap();
+    }
 }
