@@ -26,7 +26,7 @@ fn clients() -> usize {
 
 struct Scene {
     root: Client,
-    _server: Standalone,
+    server: Standalone,
     seawall: Seawall,
     login: Login,
 }
@@ -48,7 +48,7 @@ impl Scene {
         let seawall = Seawall::start_with(&server.uri(), options).await;
         Self {
             root,
-            _server: server,
+            server,
             seawall,
             login: user.login().keys(&KeyCache::default()),
         }
@@ -86,6 +86,18 @@ impl Scene {
             true => usize::try_from(found.current().get_i32("n").unwrap()).unwrap(),
             false => 0,
         }
+    }
+
+    /// A client that leaves in the middle of its read, which then ends.
+    async fn read_and_leave(&self) {
+        let reading = self.reading(1).await;
+        eventually(LIMIT, async || self.running().await == 1)
+            .await
+            .unwrap();
+        drop(reading);
+        eventually(LIMIT, async || self.running().await == 0)
+            .await
+            .unwrap();
     }
 
     async fn metric(&self, name: &str) -> f64 {
@@ -153,18 +165,21 @@ async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
 async fn reads_that_are_left_one_after_another_cost_one_login() {
     let scene = Scene::start(1).await;
     for _ in 0..4 {
-        let reading = scene.reading(1).await;
-        eventually(LIMIT, async || scene.running().await == 1)
-            .await
-            .unwrap();
-        drop(reading);
-        eventually(LIMIT, async || scene.running().await == 0)
-            .await
-            .unwrap();
+        scene.read_and_leave().await;
     }
     let logins = scene.metric("seawall_server_authentications_total").await;
     let created = scene.metric("seawall_server_connections_created_total");
     assert_eq!(logins, created.await + 1.0);
+}
+
+#[tokio::test]
+async fn reads_are_ended_after_a_restart_of_the_server_too() {
+    let mut scene = Scene::start(1).await;
+    for _ in 0..2 {
+        scene.read_and_leave().await;
+        scene.server.mongod_mut().restart().await.unwrap();
+    }
+    scene.read_and_leave().await;
 }
 
 #[tokio::test]

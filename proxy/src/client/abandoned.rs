@@ -45,6 +45,7 @@ impl Abandoned {
         let pool = self.checkout.pool().clone();
         let identity = self.checkout.identity().clone();
         let connection = self.checkout.connection();
+        let generation = connection.generation;
         let id = connection
             .server_connection_id
             .filter(|_| self.may_be_ended);
@@ -54,7 +55,13 @@ impl Abandoned {
         if let Ok(drained) = timeout(READ_GRACE, &mut drained).await {
             return drained.is_ok();
         }
-        let _request = id.map(|id| pool.end_read(&identity, id));
-        drained.await.is_ok()
+        let Some(id) = id else {
+            return drained.await.is_ok();
+        };
+        let request = pool.end_read(&identity, generation, id);
+        tokio::select! {
+            drained = drained => drained.is_ok(),
+            () = request.is_refused() => false,
+        }
     }
 }

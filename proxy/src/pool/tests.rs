@@ -36,7 +36,7 @@ fn inner(limits: Limits) -> Inner {
     inner
 }
 
-fn identity(name: &str) -> Arc<Identity> {
+pub(super) fn identity(name: &str) -> Arc<Identity> {
     Arc::new(Identity::new(
         name,
         "admin",

@@ -41,26 +41,43 @@ fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> b
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;
     };
-    match target {
-        _ if name == BULK_WRITE => {
+    // What cannot be read may be anything.
+    let is_there = match body.get("$db") {
+        Ok(Some(RawBsonRef::String(db))) => db == USERS_DATABASE,
+        Ok(None) => false,
+        Ok(Some(_)) | Err(_) => true,
+    };
+    match name {
+        BULK_WRITE => {
             // Any of its writes may be to any of its namespaces.
             let sequences = command.sequences.iter();
             let named = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
-            let in_body = body.get_array(NAMESPACES).ok();
-            let mut places = named
-                .map(|sequence| sequence.documents)
-                .chain(in_body.map(|array| array.as_bytes()));
-            places.any(names_users)
+            let mut in_sequences = named.map(|sequence| sequence.documents);
+            let prefix = format!("{USERS_DATABASE}.");
+            in_sequences.any(|documents| contains(documents, &prefix))
+                || field_contains(body, NAMESPACES, &prefix)
         }
-        RawBsonRef::String(_) => body.get_str("$db").ok() == Some(USERS_DATABASE),
-        _ => false,
+        // Its result may be written anywhere.
+        "aggregate" => {
+            let has = |text| field_contains(body, "pipeline", text);
+            is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
+        }
+        _ => is_there && matches!(target, RawBsonRef::String(_)),
     }
 }
 
-fn names_users(namespaces: &[u8]) -> bool {
-    let prefix = format!("{USERS_DATABASE}.");
-    let mut parts = namespaces.windows(prefix.len());
-    parts.any(|part| part == prefix.as_bytes())
+/// Whether an array has some text somewhere, or is not to be read.
+fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
+    match body.get(name) {
+        Ok(Some(RawBsonRef::Array(array))) => contains(array.as_bytes(), text),
+        Ok(Some(_)) | Err(_) => true,
+        Ok(None) => false,
+    }
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    let mut parts = bytes.windows(text.len());
+    parts.any(|part| part == text.as_bytes())
 }
 
 /// By their canonical names; a server's own log leaves their values out too.

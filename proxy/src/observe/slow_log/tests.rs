@@ -315,7 +315,13 @@ fn values_of_what_is_done_to_collections_of_users_are_never_written() {
             "nsInfo": [{ "ns": format!("{db}.system.users") }], "$db": "admin",
         };
         let find = bson::rawdoc! { "find": "system.users", "filter": user() };
+        let copy = bson::rawdoc! { "$merge": { "into": { "db": db, "coll": "tempusers" } } };
+        let made = bson::rawdoc! { "$documents": [user()] };
+        let kind = bson::rawdoc! { "$match": { "kind": "admin" } };
         [
+            bson::rawdoc! { "aggregate": "copies", "pipeline": [copy], "$db": "shop" },
+            bson::rawdoc! { "aggregate": 1, "pipeline": [made], "$db": db },
+            bson::rawdoc! { "aggregate": "orders", "pipeline": [kind], "$db": db },
             bson::rawdoc! { "insert": "system.users", "documents": [user()], "$db": db },
             bson::rawdoc! { "insert": "tempusers", "documents": [user()], "$db": db },
             bson::rawdoc! { "update": "system.users", "updates": [update()], "$db": db },
@@ -331,7 +337,7 @@ fn values_of_what_is_done_to_collections_of_users_are_never_written() {
         }
     });
     let shown = lines.iter().map(|line| line.get("values").is_some());
-    let expected = [[false; 5], [true; 5]].concat();
+    let expected = [[false; 8], [true; 8]].concat();
     assert_eq!(shown.collect::<Vec<_>>(), expected);
 }
 
