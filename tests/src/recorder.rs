@@ -35,6 +35,7 @@ impl Recorder {
         let behaviour = Behaviour {
             delay: Duration::ZERO,
             is_frozen: false,
+            holds_replies: false,
             is_refusing: false,
         };
         let shared = Arc::new(Shared {
@@ -115,6 +116,13 @@ impl Recorder {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.is_frozen = false);
+    }
+
+    /// Whether what servers send is kept back. A connection that was cut before this ends never passes it on.
+    pub fn hold_replies(&self, holds: bool) {
+        self.shared
+            .behaviour
+            .send_modify(|behaviour| behaviour.holds_replies = holds);
     }
 
     /// Whether new connections are closed as soon as they are accepted.
@@ -206,7 +214,15 @@ impl Shared {
 struct Behaviour {
     delay: Duration,
     is_frozen: bool,
+    holds_replies: bool,
     is_refusing: bool,
+}
+
+impl Behaviour {
+    fn passes(&self, direction: Direction) -> bool {
+        let is_held = self.holds_replies && direction == Direction::ToClient;
+        !self.is_frozen && !is_held
+    }
 }
 
 #[derive(Debug)]
@@ -223,7 +239,7 @@ impl Connection {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     ToServer,
     ToClient,
@@ -277,8 +293,10 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
             )
         };
         tokio::select! {
-            _ = both => {}
+            // First, so that what is let go of after a cut does not pass.
+            biased;
             () = ended.notified() => {}
+            _ = both => {}
         }
         let how = shared
             .connections
@@ -308,11 +326,8 @@ async fn pump(
         if !delay.is_zero() {
             sleep(delay).await;
         }
-        if behaviour
-            .wait_for(|behaviour| !behaviour.is_frozen)
-            .await
-            .is_err()
-        {
+        let passes = behaviour.wait_for(|behaviour| behaviour.passes(direction));
+        if passes.await.is_err() {
             return;
         }
         if chunk.is_empty() {

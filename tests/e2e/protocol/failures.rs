@@ -177,8 +177,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
                 .unwrap()
                 .is_ok()
         );
-        // Long enough for the cut to come between the write and its reply.
-        recorder.delay(Duration::from_secs(2));
+        recorder.hold_replies(true);
         let mut command = command;
         command.insert("$db", "test");
         through.send(&OpMsg::new(command)).await.unwrap();
@@ -189,9 +188,9 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        // In this order: what is delayed must not pass before the cut.
+        // In this order: what is held must not pass before the cut.
         recorder.cut_all(Cut::Reset);
-        recorder.delay(Duration::ZERO);
+        recorder.hold_replies(false);
         let reply = through.read_reply().await.unwrap();
         if id == 1 {
             // The server's history answered the second time.
