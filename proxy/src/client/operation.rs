@@ -557,7 +557,6 @@ impl Operation<'_> {
             () = given_up.as_mut() => Err(StreamError::Server(io::ErrorKind::TimedOut.into())),
         };
         match sent {
-            Ok(0) => {}
             Ok(statements) => observation.has_statements(statements),
             Err(error) => return self.not_sent(error, &checkout, generation),
         }

@@ -239,9 +239,9 @@ impl<'a> Observation<'a> {
         self.record.is_streamed = true;
     }
 
-    /// How many statements its request has, if it is a write.
+    /// So many statements of its request, a write, are known of; of a streamed one more become known as it passes.
     pub fn has_statements(&mut self, statements: u64) {
-        self.record.statements = statements;
+        self.record.statements = self.record.statements.max(statements);
     }
 
     /// It waits for something to happen, as its client wishes: its time says nothing of anybody's load.

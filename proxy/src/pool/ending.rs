@@ -48,6 +48,9 @@ impl EndRequest {
     }
 }
 
+/// Why reads were not ended: no login, no answer in time, or a broken stream.
+type EndError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A read to be ended, by the server's number of its connection.
 #[derive(Debug)]
 struct Read {
@@ -60,6 +63,12 @@ struct Read {
 impl Read {
     fn is_wanted(&self) -> bool {
         self.request.strong_count() > 0
+    }
+
+    fn refuse(&self) {
+        if let Some(request) = self.request.upgrade() {
+            request.notify_one();
+        }
     }
 }
 
@@ -81,10 +90,8 @@ impl Batch {
     /// Lets go of what was begun in another generation than this one, and says so.
     fn refuse_others(&mut self, generation: Generation) {
         let is_other = |read: &mut Read| read.generation != generation;
-        let requests = self.reads.extract_if(.., is_other);
-        requests
-            .filter_map(|read| read.request.upgrade())
-            .for_each(|request| request.notify_one());
+        let others = self.reads.extract_if(.., is_other);
+        others.for_each(|read| read.refuse());
     }
 }
 
@@ -107,7 +114,7 @@ impl Ending {
     fn ask(&self, identity: &Arc<Identity>, read: Read) -> bool {
         let mut queue = self.queue.lock();
         if queue.is_closed {
-            read.request.upgrade().inspect(|r| r.notify_one());
+            read.refuse();
             return false;
         }
         let batch = queue.batches.entry(identity.id());
@@ -146,10 +153,8 @@ impl Ending {
     pub(super) fn close(&self) {
         let mut queue = self.queue.lock();
         queue.is_closed = true;
-        let batches = queue.batches.drain().flat_map(|(_, batch)| batch.reads);
-        batches
-            .filter_map(|read| read.request.upgrade())
-            .for_each(|request| request.notify_one());
+        let reads = queue.batches.drain().flat_map(|(_, batch)| batch.reads);
+        reads.for_each(|read| read.refuse());
         self.asked.notify_one();
     }
 }
@@ -217,10 +222,7 @@ impl Ender<'_> {
             .map(|kept| kept.user)
     }
 
-    async fn end(
-        &mut self,
-        mut batch: Batch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn end(&mut self, mut batch: Batch) -> Result<(), EndError> {
         if !batch.is_wanted() {
             return Ok(());
         }
@@ -259,10 +261,7 @@ impl Ender<'_> {
         is_fit.then_some(kept)
     }
 
-    async fn log_in(
-        &mut self,
-        identity: &Arc<Identity>,
-    ) -> Result<Connection, Box<dyn std::error::Error + Send + Sync>> {
+    async fn log_in(&mut self, identity: &Arc<Identity>) -> Result<Connection, EndError> {
         self.kept = None;
         self.next_login = Instant::now() + LOGIN_INTERVAL;
         // What fails from now on is of a generation to come.
@@ -278,11 +277,7 @@ impl Ender<'_> {
         Ok(connection)
     }
 
-    async fn end_on(
-        &self,
-        connection: &mut Connection,
-        batch: &mut Batch,
-    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn end_on(&self, connection: &mut Connection, batch: &mut Batch) -> Result<(), EndError> {
         batch.refuse_others(connection.generation);
         if batch.reads.is_empty() {
             return Ok(());
@@ -305,7 +300,7 @@ impl Ender<'_> {
 async fn running(
     connection: &mut Connection,
     batch: &Batch,
-) -> Result<Vec<(i64, RawBson)>, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<Vec<(i64, RawBson)>, EndError> {
     let mut ids = RawArrayBuf::new();
     batch
         .reads

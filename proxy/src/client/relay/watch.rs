@@ -140,7 +140,7 @@ impl<'a> Watch<'a> {
         let mut pending = self.pending.iter_mut().rev();
         // A server may have answered before it had it all.
         let pending = pending.find(|pending| pending.request_id == request_id);
-        if let Some(pending) = pending.filter(|_| statements > 0) {
+        if let Some(pending) = pending {
             pending.observation.has_statements(statements);
         }
     }
