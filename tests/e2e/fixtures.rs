@@ -213,6 +213,19 @@ async fn set_has_the_members_tags_and_priorities_it_was_given() {
 }
 
 #[tokio::test]
+async fn the_most_wished_member_is_primary_when_a_set_has_started() {
+    let options = Options {
+        priorities: vec![1, 1, 9],
+        ..Options::with_auth()
+    };
+    let set = ReplicaSet::start(3, options).await.unwrap();
+    let most_wished = set.direct_client(&set.members()[2]).unwrap();
+    let admin = most_wished.database("admin");
+    let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap();
+    assert!(hello.get_bool("isWritablePrimary").unwrap());
+}
+
+#[tokio::test]
 async fn tls_set_answers_its_root_user() {
     let options = Options {
         tls: true,

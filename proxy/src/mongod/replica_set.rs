@@ -54,8 +54,12 @@ impl Default for Settings {
     }
 }
 
-/// Makes a replica set of `members` and waits until one is primary, all others are secondaries, and
-/// each signs the times that it gives to clients.
+/// Makes a replica set of `members` and waits until the most wished of them is primary (any of several
+/// that are wished the same), all others are secondaries, and each signs the times that it gives to
+/// clients.
+///
+/// Any member may win the first election, whatever its priority; a more wished one takes over about an
+/// election timeout later, and would end what had begun.
 ///
 /// No credentials are needed: a set that has no user yet obeys loopback. Returns the address of the
 /// primary.
@@ -78,13 +82,20 @@ pub async fn initiate_replica_set(
     let command = doc! { "replSetInitiate": configuration(set, members, settings) };
     client.database("admin").run_command(command).await?;
 
+    let highest = members.iter().map(|member| member.priority).max();
     let deadline = Instant::now() + COMPLETE_LIMIT;
     loop {
         let states = states(&clients).await;
-        let primary = states.iter().find(|(_, state)| *state == State::Primary);
         let is_complete = states.iter().all(|(_, state)| *state != State::Other);
-        if let Some((address, _)) = primary.filter(|_| is_complete) {
-            return Ok(*address);
+        let primary = members
+            .iter()
+            .zip(&states)
+            .find_map(|(member, (address, state))| {
+                let stays = *state == State::Primary && Some(member.priority) == highest;
+                stays.then_some(*address)
+            });
+        if let Some(address) = primary.filter(|_| is_complete) {
+            return Ok(address);
         }
         if Instant::now() >= deadline {
             return Err(Error::SetIncomplete {
