@@ -2,14 +2,13 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Output, Stdio},
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use seawall_tests::scratch::Scratch;
-use serde_json::Value;
+use seawall_tests::{process::binary, scratch::Scratch};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::Command,
@@ -22,7 +21,7 @@ const DEMO_LIMIT: Duration = Duration::from_secs(300);
 #[tokio::test]
 async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
     let directory = Scratch::create().unwrap();
-    let output = demo(&directory, &["--once"]).output();
+    let output = demo(&directory, &["--once"]).await.output();
     let output: Output = timeout(DEMO_LIMIT, output).await.unwrap().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -47,7 +46,7 @@ async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
 #[tokio::test]
 async fn interrupted_demonstration_leaves_nothing_behind() {
     let directory = Scratch::create().unwrap();
-    let mut child = demo(&directory, &[]).spawn().unwrap();
+    let mut child = demo(&directory, &[]).await.spawn().unwrap();
     let stdout = child.stdout.take().unwrap();
     let mut lines = BufReader::new(stdout).lines();
     let report = async {
@@ -69,7 +68,7 @@ async fn interrupted_demonstration_leaves_nothing_behind() {
 #[tokio::test]
 async fn demonstration_interrupted_while_it_starts_leaves_nothing_behind() {
     let directory = Scratch::create().unwrap();
-    let mut child = demo(&directory, &[]).spawn().unwrap();
+    let mut child = demo(&directory, &[]).await.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let starts = async {
         while let Some(line) = lines.next_line().await.unwrap() {
@@ -94,8 +93,8 @@ fn counts(line: &str) -> Option<(u64, u64)> {
     Some((sent.parse().ok()?, served.parse().ok()?))
 }
 
-fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+async fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary().await);
     command
         .arg("demo")
         .args(arguments)
@@ -111,29 +110,6 @@ fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
 fn interrupt(child: &tokio::process::Child) {
     let pid = i32::try_from(child.id().unwrap()).unwrap();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::INT).unwrap();
-}
-
-/// The binary in the profile of this test; Cargo builds those of other packages only when asked.
-fn binary() -> PathBuf {
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .args(["build", "--bin", "seawall", "--message-format=json"]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    let output = cargo.stderr(Stdio::inherit()).output().unwrap();
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
-    let messages = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    let mut executables = messages.filter_map(|message: Value| {
-        let is_ours = message["target"]["name"] == "seawall";
-        message["executable"]
-            .as_str()
-            .filter(|_| is_ours)
-            .map(PathBuf::from)
-    });
-    executables.next().unwrap()
 }
 
 fn assert_nothing_is_left(directory: &Path) {
