@@ -1,6 +1,6 @@
 //! What is compared: a mongod by itself, behind HAProxy, behind Seawall.
 
-use std::{io, path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc};
 use seawall::{
@@ -14,7 +14,7 @@ use seawall::{
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
-    process::is_of_cargo,
+    process::build,
     scratch::Scratch,
 };
 
@@ -163,7 +163,7 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
 
 fn behind_seawall(server: &str, pool_size: usize) -> Target {
     let port = free_port().expect("a port");
-    let mut command = Command::new(seawall_binary().expect("Seawall builds"));
+    let mut command = Command::new(seawall_binary());
     command
         .args([
             "serve",
@@ -185,29 +185,8 @@ fn behind_seawall(server: &str, pool_size: usize) -> Target {
 
 /// The binary as users run it: built in release, whatever this program was built in.
 ///
-/// # Errors
+/// # Panics
 /// If it does not build.
-pub fn seawall_binary() -> io::Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    // What the cargo that runs this program has set would make build scripts run again, here and then there.
-    for (name, _) in std::env::vars_os() {
-        if is_of_cargo(&name.to_string_lossy()) {
-            build.env_remove(name);
-        }
-    }
-    let output = build
-        .args(["build", "--release", "--workspace", "--bin", "seawall"])
-        .args(["--message-format=json-render-diagnostics"])
-        .stderr(std::process::Stdio::inherit())
-        .output()?;
-    let lines = String::from_utf8_lossy(&output.stdout);
-    let messages = lines
-        .lines()
-        .filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok());
-    let executables = messages.filter_map(|m| Some(m.get("executable")?.as_str()?.to_owned()));
-    executables
-        .reduce(|_, last| last)
-        .map(PathBuf::from)
-        .ok_or_else(|| io::ErrorKind::NotFound.into())
+pub fn seawall_binary() -> PathBuf {
+    build(true)
 }

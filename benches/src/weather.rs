@@ -87,7 +87,7 @@ impl Weather {
             set,
             control: client,
             primary,
-            binary: seawall_binary().expect("Seawall builds"),
+            binary: seawall_binary(),
             seawall: None,
             listen: free_port().expect("a port"),
             admin: free_port().expect("a port"),

@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
     sync::OnceCell,
-    task::JoinHandle,
+    task::{JoinHandle, spawn_blocking},
     time::timeout,
 };
 
@@ -23,27 +23,36 @@ use crate::eventually::eventually;
 /// How long a process may take to say that it serves, or to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The binary, built once for all tests of this process.
+/// The binary in the profile of this test, built once for all tests of this process.
 ///
 /// # Panics
 /// If it cannot be built.
 pub async fn binary() -> &'static Path {
     static BINARY: OnceCell<PathBuf> = OnceCell::const_new();
+    let build = async || {
+        let built = spawn_blocking(|| build(!cfg!(debug_assertions))).await;
+        built.expect("the binary is built")
+    };
     BINARY.get_or_init(build).await
 }
 
-async fn build() -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
+/// Builds the binary; Cargo says on the standard error what it does.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn build(is_release: bool) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
+    let mut cargo = std::process::Command::new(cargo);
     cargo.args([
         "build",
         "--bin",
         "seawall",
         "--message-format=json-render-diagnostics",
     ]);
-    if !cfg!(debug_assertions) {
+    if is_release {
         cargo.arg("--release");
     }
-    // What the cargo that runs this test has set would make build scripts run again, here and then there.
+    // What the cargo that runs this program has set would make build scripts run again, here and then there.
     for (name, _) in std::env::vars_os() {
         if is_of_cargo(&name.to_string_lossy()) {
             cargo.env_remove(name);
@@ -52,12 +61,11 @@ async fn build() -> PathBuf {
     let built = cargo
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
         .output()
-        .await
         .expect("cargo can be run");
-    let errors = String::from_utf8_lossy(&built.stderr);
-    assert!(built.status.success(), "{errors}");
-    let messages = String::from_utf8_lossy(&built.stdout).into_owned();
+    assert!(built.status.success(), "Seawall builds: {}", built.status);
+    let messages = String::from_utf8_lossy(&built.stdout);
     let mut executables = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         message.get("executable")?.as_str().map(PathBuf::from)
@@ -68,7 +76,7 @@ async fn build() -> PathBuf {
 }
 
 /// Whether an environment variable describes the package that is being tested.
-pub fn is_of_cargo(name: &str) -> bool {
+fn is_of_cargo(name: &str) -> bool {
     let is_packages = ["CARGO_PKG_", "CARGO_MANIFEST_"]
         .iter()
         .any(|prefix| name.starts_with(prefix));

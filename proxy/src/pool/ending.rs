@@ -61,6 +61,16 @@ struct Read {
 }
 
 impl Read {
+    fn to_end(connection: i64, generation: Generation) -> (Self, EndRequest) {
+        let request = Arc::default();
+        let read = Self {
+            connection,
+            generation,
+            request: Arc::downgrade(&request),
+        };
+        (read, EndRequest(request))
+    }
+
     fn is_wanted(&self) -> bool {
         self.request.strong_count() > 0
     }
@@ -163,7 +173,6 @@ impl Ending {
 struct Kept {
     user: IdentityId,
     connection: Connection,
-    made_at: Instant,
 }
 
 /// Who ends reads at one server, as long as there are any.
@@ -182,12 +191,7 @@ impl ServerPool {
         generation: Generation,
         server_connection_id: i64,
     ) -> EndRequest {
-        let request = EndRequest(Arc::default());
-        let read = Read {
-            connection: server_connection_id,
-            generation,
-            request: Arc::downgrade(&request.0),
-        };
+        let (read, request) = Read::to_end(server_connection_id, generation);
         if self.ending.ask(identity, read) {
             self.runtime.spawn(Arc::clone(self).end_reads());
         }
@@ -247,7 +251,6 @@ impl Ender<'_> {
         self.kept = Some(Kept {
             user: batch.identity.id(),
             connection,
-            made_at: Instant::now(),
         });
         Ok(())
     }
@@ -256,7 +259,7 @@ impl Ender<'_> {
     fn usable(&mut self, user: IdentityId) -> Option<Kept> {
         let mut kept = self.kept.take_if(|kept| kept.user == user)?;
         let is_fit = kept.connection.generation == self.pool.generation()
-            && kept.made_at.elapsed() < KEPT_AT_MOST
+            && kept.connection.created_at.elapsed() < KEPT_AT_MOST
             && !kept.connection.stream.has_ended();
         is_fit.then_some(kept)
     }
@@ -348,12 +351,7 @@ mod tests {
         identity: &Arc<Identity>,
         generation: Generation,
     ) -> (EndRequest, bool) {
-        let request = EndRequest(Arc::default());
-        let read = Read {
-            connection: 1,
-            generation,
-            request: Arc::downgrade(&request.0),
-        };
+        let (read, request) = Read::to_end(1, generation);
         let has_to_begin = ending.ask(identity, read);
         (request, has_to_begin)
     }
