@@ -52,6 +52,7 @@ pub(crate) fn settings(written: file::File, problems: &mut Problems) -> Option<S
                     .worker_threads
                     .unwrap_or(defaults::WORKER_THREADS),
             ),
+            core_dumps: (written.runtime.core_dumps).unwrap_or(defaults::CORE_DUMPS),
         },
         admin,
         log: Log {
@@ -173,6 +174,7 @@ fn deployment(written: file::Deployment, problems: &mut Problems) -> Option<Depl
         name_applications: written
             .name_applications
             .unwrap_or(defaults::NAME_APPLICATIONS),
+        repeat: written.repeat.unwrap_or(defaults::REPEAT),
         local_threshold: duration(written.local_threshold_ms, defaults::LOCAL_THRESHOLD),
         heartbeat_frequency: duration(
             written.heartbeat_frequency_ms,
@@ -417,9 +419,15 @@ fn limits(written: &file::Limits) -> Limits {
         transaction_idle: duration(written.transaction_idle_ms, defaults::TRANSACTION_IDLE),
         max_users: written.max_users.unwrap_or(defaults::MAX_USERS),
         introductions: written.introductions.unwrap_or(defaults::INTRODUCTIONS),
+        introduction_conversations: written
+            .introduction_conversations
+            .unwrap_or(defaults::INTRODUCTION_CONVERSATIONS),
         unauthenticated_connections: written
             .unauthenticated_connections
             .unwrap_or(defaults::UNAUTHENTICATED_CONNECTIONS),
+        monitor_connections: written
+            .monitor_connections
+            .unwrap_or(defaults::MONITOR_CONNECTIONS),
         max_in_flight_operations: written
             .max_in_flight_operations
             .unwrap_or(defaults::MAX_IN_FLIGHT_OPERATIONS),
@@ -446,7 +454,29 @@ fn admin(written: file::Admin, problems: &mut Problems) -> Admin {
     let token = written
         .token_file
         .and_then(|path| secret_from("admin.token_file", &path, problems));
-    Admin { address, token }
+    let allowed_hosts = written.allowed_hosts.as_deref().unwrap_or_default();
+    Admin {
+        address,
+        token,
+        allowed_hosts: host_names(allowed_hosts, problems),
+        profile: written.profile.unwrap_or(defaults::ADMIN_PROFILE),
+    }
+}
+
+fn host_names(joined: &str, problems: &mut Problems) -> Vec<String> {
+    let names = joined.split(',').map(str::trim);
+    let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if !name.chars().all(is_part) {
+            problems.add(Problem::new(
+                "admin.allowed_hosts",
+                &shown_text(name),
+                "must be host names without ports, joined by commas",
+            ));
+        }
+    }
+    names.iter().map(|name| name.to_ascii_lowercase()).collect()
 }
 
 fn shapes(written: file::Shapes, problems: &mut Problems) -> Shapes {

@@ -42,6 +42,9 @@ pub const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Servers see the application's name on each operation, so that their logs stay useful.
 pub const NAME_APPLICATIONS: bool = true;
 
+/// A failure behind Seawall should look to a client as it does behind a mongos.
+pub const REPEAT: bool = true;
+
 /// Width of the latency window, as in the drivers: servers this much slower than the fastest
 /// suitable one still share its work.
 pub const LOCAL_THRESHOLD: Duration = Duration::from_millis(15);
@@ -127,9 +130,17 @@ pub const MAX_USERS: NonZeroUsize = count(10_000);
 /// First logins of users not yet known that are carried to servers at a time.
 pub const INTRODUCTIONS: NonZeroUsize = count(8);
 
+/// First logins that wait for their client at a time: each holds a connection to a server, which a
+/// client that never sends its proof must not keep from others.
+pub const INTRODUCTION_CONVERSATIONS: NonZeroUsize = count(64);
+
 /// Connections that are between accept and authenticated at a time: bounds handshake memory and
 /// cryptography in a storm, the others wait in the backlog.
 pub const UNAUTHENTICATED_CONNECTIONS: NonZeroUsize = count(4096);
+
+/// Connections of drivers' monitors, which never log in: strangers can open such too, and must
+/// leave room for clients.
+pub const MONITOR_CONNECTIONS: NonZeroUsize = count(8192);
 
 /// Operations that are admitted at a time over all clients and servers.
 pub const MAX_IN_FLIGHT_OPERATIONS: NonZeroUsize = count(20_000);
@@ -186,6 +197,12 @@ pub const WORKER_THREADS: usize = 0;
 /// Where metrics, health and the API are served: this machine only.
 pub const ADMIN_ADDRESS: &str = "127.0.0.1:9909";
 
+/// A profile shows the names of Seawall's functions and costs CPU time: it has to be asked for.
+pub const ADMIN_PROFILE: bool = false;
+
+/// The memory of the process holds keys that let others log in as its users.
+pub const CORE_DUMPS: bool = false;
+
 /// The least important events that are logged.
 pub const LOG_LEVEL: LogLevel = LogLevel::Info;
 
@@ -209,7 +226,8 @@ const _: () = {
 const _: () = {
     assert!(MAX_CLIENT_CONNECTIONS.get() <= MAX_IN_FLIGHT_OPERATIONS.get());
     assert!(MAX_CLIENT_CONNECTIONS.get() <= WAIT_QUEUE_SIZE.get());
-    assert!(UNAUTHENTICATED_CONNECTIONS.get() <= MAX_CLIENT_CONNECTIONS.get());
+    let strangers = UNAUTHENTICATED_CONNECTIONS.get() + MONITOR_CONNECTIONS.get();
+    assert!(strangers <= MAX_CLIENT_CONNECTIONS.get());
 };
 
 // All clients that have not authenticated, with the largest messages they may send, take less

@@ -66,6 +66,7 @@ pub(crate) struct Deployment {
     pub(crate) relay_encrypted: Option<bool>,
     pub(crate) server_selection_timeout_ms: Option<u64>,
     pub(crate) name_applications: Option<bool>,
+    pub(crate) repeat: Option<bool>,
     pub(crate) local_threshold_ms: Option<u64>,
     pub(crate) heartbeat_frequency_ms: Option<u64>,
     pub(crate) connect_timeout_ms: Option<u64>,
@@ -129,7 +130,9 @@ pub(crate) struct Limits {
     pub(crate) transaction_idle_ms: Option<u64>,
     pub(crate) max_users: Option<NonZeroUsize>,
     pub(crate) introductions: Option<NonZeroUsize>,
+    pub(crate) introduction_conversations: Option<NonZeroUsize>,
     pub(crate) unauthenticated_connections: Option<NonZeroUsize>,
+    pub(crate) monitor_connections: Option<NonZeroUsize>,
     pub(crate) max_in_flight_operations: Option<NonZeroUsize>,
     pub(crate) connections_per_second_per_address: Option<u32>,
     pub(crate) logins_per_second_per_user: Option<u32>,
@@ -195,6 +198,7 @@ pub(crate) struct Shutdown {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Runtime {
     pub(crate) worker_threads: Option<usize>,
+    pub(crate) core_dumps: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -202,6 +206,8 @@ pub(crate) struct Runtime {
 pub(crate) struct Admin {
     pub(crate) address: Option<AdminAddress>,
     pub(crate) token_file: Option<PathBuf>,
+    pub(crate) allowed_hosts: Option<String>,
+    pub(crate) profile: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

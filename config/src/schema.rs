@@ -215,7 +215,10 @@ mod tests {
 
     #[test]
     fn sections_know_their_names() {
-        assert_eq!(names_in("admin"), ["address", "token_file"]);
+        assert_eq!(
+            names_in("admin"),
+            ["address", "token_file", "allowed_hosts", "profile"]
+        );
         assert_eq!(names_in("listen.tls"), ["certificate_file", "key_file"]);
         assert_eq!(names_in("auth.users[].scram_sha_1").len(), 4);
         assert!(names_in("").contains(&"deployment"));

@@ -110,6 +110,9 @@ pub struct Deployment {
     pub server_selection_timeout: Duration,
     /// Whether operations carry the application's name to the servers.
     pub name_applications: bool,
+    /// Whether an operation is sent once more where that is safe, and state-change errors are
+    /// concealed. If not, errors and their labels reach clients unchanged.
+    pub repeat: bool,
     /// Width of the latency window: 0 leaves only the fastest suitable server.
     pub local_threshold: Duration,
     /// Time between two checks of a server, at least 500 ms.
@@ -259,8 +262,12 @@ pub struct Limits {
     pub max_users: NonZeroUsize,
     /// First logins of unknown users that are carried to servers at a time.
     pub introductions: NonZeroUsize,
+    /// First logins that wait for their client's proof at a time, each on a server connection.
+    pub introduction_conversations: NonZeroUsize,
     /// Client connections between accept and authenticated at a time.
     pub unauthenticated_connections: NonZeroUsize,
+    /// Connections of drivers' monitors, where clients have to log in.
+    pub monitor_connections: NonZeroUsize,
     /// Operations that are admitted at a time.
     pub max_in_flight_operations: NonZeroUsize,
     /// How often clients may connect from one address, a second.
@@ -357,6 +364,8 @@ pub struct Shutdown {
 pub struct Runtime {
     /// Threads that serve clients; `None` is one a core.
     pub worker_threads: Option<NonZeroUsize>,
+    /// Whether the process may write core dumps and be traced.
+    pub core_dumps: bool,
 }
 
 /// Metrics, health and the API.
@@ -364,8 +373,12 @@ pub struct Runtime {
 pub struct Admin {
     /// Where they are served, if anywhere.
     pub address: AdminAddress,
-    /// What callers must present; always there unless the address is loopback or off.
+    /// The token that callers must present; always there unless the address is loopback or off.
     pub token: Option<Secret>,
+    /// Host names, in lower case, that requests without a token may name beside IP addresses and `localhost`.
+    pub allowed_hosts: Vec<String>,
+    /// Whether CPU profiles are served.
+    pub profile: bool,
 }
 
 /// What is logged, and how.

@@ -518,7 +518,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("pool = 3", "pool = (an integer): must be a table, [pool]"),
     (
         "admin.adress = \"off\"",
-        "admin.adress = (a string): is no key; [admin] has address, token_file",
+        "admin.adress = (a string): is no key; [admin] has address, token_file, allowed_hosts, profile",
     ),
     (
         "shutdown.\"drain\\nms\" = 1",
