@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bson::RawDocument;
+use bson::{RawBsonRef, RawDocument};
 use serde::{Serialize, Serializer};
 
 use crate::shape::Input;
@@ -91,7 +91,7 @@ impl Values {
 
 fn write_command(out: &mut Bounded, command: &Input<'_>) -> io::Result<()> {
     let body = RawDocument::from_bytes(command.body).map_err(io::Error::other)?;
-    serde_json::to_writer(&mut *out, &body)?;
+    write_document(out, body)?;
     for sequence in command.sequences {
         out.bytes.pop_if(|last| *last == b'}');
         if out.bytes.last() != Some(&b'{') {
@@ -103,7 +103,7 @@ fn write_command(out: &mut Bounded, command: &Input<'_>) -> io::Result<()> {
         let mut rest = sequence.documents;
         while !rest.is_empty() {
             let (document, after) = split_document(rest).ok_or(io::ErrorKind::InvalidData)?;
-            serde_json::to_writer(&mut *out, &document)?;
+            write_document(out, document)?;
             if !after.is_empty() {
                 out.write_all(b",")?;
             }
@@ -112,6 +112,47 @@ fn write_command(out: &mut Bounded, command: &Input<'_>) -> io::Result<()> {
         out.write_all(b"]}")?;
     }
     Ok(())
+}
+
+/// Deepest nesting of a document that is written: as deep as servers accept (`maxBSONDepth`).
+const MAX_DEPTH: usize = 200;
+
+/// Writes one document, unless it is nested too deeply: writing takes stack for each level, and a client chooses how
+/// many there are.
+fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
+    if is_nested_deeper_than(document, MAX_DEPTH) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(serde_json::to_writer(out, &document)?)
+}
+
+/// True if documents and arrays are nested more than `max_depth` levels deep; `document` is the first level. Takes no
+/// stack for a level.
+fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
+    let mut levels = vec![document.iter()];
+    while let Some(level) = levels.last_mut() {
+        let inner = match level.next() {
+            Some(Ok((_, RawBsonRef::Document(inner)))) => inner.iter(),
+            Some(Ok((_, RawBsonRef::Array(inner)))) => {
+                match RawDocument::from_bytes(inner.as_bytes()) {
+                    Ok(inner) => inner.iter(),
+                    Err(_) => continue,
+                }
+            }
+            Some(Ok((_, RawBsonRef::JavaScriptCodeWithScope(code)))) => code.scope.iter(),
+            Some(Ok(_)) => continue,
+            // Whoever writes it stops there too.
+            Some(Err(_)) | None => {
+                levels.pop();
+                continue;
+            }
+        };
+        levels.push(inner);
+        if levels.len() > max_depth {
+            return true;
+        }
+    }
+    false
 }
 
 /// The first of the documents that lie back to back, and what lies behind it.
@@ -391,6 +432,26 @@ mod tests {
                 some.len() <= max_bytes && some.len() + 1 >= max_bytes,
                 "{max_bytes}"
             );
+        }
+    }
+
+    /// `{a: {a: … {} …}}`, so many levels deep.
+    fn nested(levels: usize) -> bson::RawDocumentBuf {
+        let mut bytes = vec![5, 0, 0, 0, 0];
+        for _ in 1..levels {
+            let length = i32::try_from(bytes.len() + 8).unwrap();
+            bytes = [&length.to_le_bytes()[..], b"\x03a\0", &bytes, &[0]].concat();
+        }
+        bson::RawDocumentBuf::from_bytes(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_document_that_is_nested_too_deeply_is_cut() {
+        let deepest = of_body(&nested(MAX_DEPTH), usize::MAX);
+        assert!(!deepest.is_cut && deepest.json.starts_with(r#"{"a":{"a":"#));
+        for levels in [MAX_DEPTH + 1, 16_000] {
+            let values = of_body(&nested(levels), usize::MAX);
+            assert_eq!((&*values.json, values.is_cut), ("", true), "{levels}");
         }
     }
 
