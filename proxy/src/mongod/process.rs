@@ -237,6 +237,12 @@ impl Mongod {
         self.ready().await
     }
 
+    /// The same with one more argument, from now on.
+    pub async fn restart_with(&mut self, argument: &str) -> Result<(), Error> {
+        self.options.arguments.push(argument.into());
+        self.restart().await
+    }
+
     async fn start_at(program: &Path, mut options: Options, port: u16) -> Result<Self, Error> {
         let directory = Directory::create()?;
         if options.auth && options.replica_set.is_some() && options.cluster_key.is_none() {
@@ -443,8 +449,8 @@ impl Drop for Directory {
     }
 }
 
-/// "Waiting for connections", by its number, which does not change with the wording.
-const LISTENING: &str = "\"id\":23016,";
+/// In the log of a server that is ready; servers before 4.4 write it in lower case.
+const LISTENING: &str = "aiting for connections";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
 /// mongod's exit code when it cannot bind its port.
 const NET_ERROR: i32 = 48;
