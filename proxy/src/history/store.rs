@@ -4,13 +4,18 @@
 //! file of another version, or a damaged one, is put aside under another name, and a new one is begun.
 
 use std::{
-    fs, io,
+    fs::{self, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition,
+    backends::FileBackend,
+};
 
 use super::{
     Label, Level,
@@ -20,6 +25,9 @@ use super::{
 
 /// The file in the configured directory.
 const FILE: &str = "history.redb";
+
+/// Readable and writable for the owner only: shapes tell how applications ask.
+const FILE_MODE: u32 = 0o600;
 
 /// Of what is in the tables.
 const VERSION: u64 = 1;
@@ -131,8 +139,18 @@ impl Store {
     }
 
     fn create(path: &Path) -> Result<Self, StoreError> {
-        let created = Database::builder().set_cache_size(CACHE_BYTES).create(path);
-        let created = created.map_err(database)?;
+        let failed = |source| StoreError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = options.mode(FILE_MODE).open(path).map_err(failed)?;
+        let backend = FileBackend::new(file).map_err(database)?;
+        let builder = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(backend);
+        let created = builder.map_err(database)?;
         let transaction = created.begin_write().map_err(database)?;
         {
             let mut meta = transaction.open_table(META).map_err(database)?;
@@ -148,6 +166,13 @@ impl Store {
     }
 
     fn open_database(path: &Path) -> Result<Database, StoreError> {
+        // Earlier versions made it readable for others.
+        fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(|source| {
+            StoreError::Io {
+                path: path.to_owned(),
+                source,
+            }
+        })?;
         let opened = Database::builder().set_cache_size(CACHE_BYTES).open(path);
         opened.map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
@@ -402,6 +427,21 @@ mod tests {
         assert_eq!(again.restore(found.labels, found.frames, 7_250), 0);
         assert_eq!(again.period(0, 7_250), history.period(0, 7_250));
         assert_eq!(again.period(0, 7_250).series.len(), 6);
+    }
+
+    #[test]
+    fn the_file_is_for_its_owner_only() {
+        let directory = Directory::new("mode");
+        let mode = || {
+            let metadata = fs::metadata(directory.0.join(FILE)).unwrap();
+            metadata.permissions().mode() & 0o777
+        };
+        drop(Store::open(&directory.0).unwrap());
+        assert_eq!(mode(), FILE_MODE);
+        let readable = Permissions::from_mode(0o644);
+        fs::set_permissions(directory.0.join(FILE), readable).unwrap();
+        drop(Store::open(&directory.0).unwrap());
+        assert_eq!(mode(), FILE_MODE);
     }
 
     #[test]
