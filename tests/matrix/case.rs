@@ -40,6 +40,18 @@ impl Case {
         }
     }
 
+    /// True if it differs from the driver's defaults at most in parameters such as compressors.
+    pub(crate) fn has_default_options(&self) -> bool {
+        let Self {
+            mechanism,
+            is_tls,
+            api,
+            through,
+            ..
+        } = self;
+        mechanism.is_none() && !is_tls && *api == Self::PLAIN.api && through.is_empty()
+    }
+
     const fn compressed(parameters: &'static str) -> Self {
         Self {
             parameters,
@@ -63,7 +75,9 @@ impl Display for Case {
     }
 }
 
-/// All that every language is run with.
+/// Every language runs all of them, except those that [`Language::runs`] excludes.
+///
+/// [`Language::runs`]: crate::language::Language::runs
 pub(crate) const CASES: &[Case] = &[
     Case::PLAIN,
     Case::STABLE,
@@ -80,9 +94,15 @@ pub(crate) const CASES: &[Case] = &[
         ..Case::PLAIN
     },
     Case {
+        // Node driver 3 has two ways to monitor a deployment. This one is not its default.
+        parameters: UNIFIED_TOPOLOGY,
+        ..Case::PLAIN
+    },
+    Case {
         is_tls: true,
         ..Case::PLAIN
     },
 ];
 
+const UNIFIED_TOPOLOGY: &str = "&useUnifiedTopology=true&compressors=snappy,zlib";
 const LOAD_BALANCED: &str = "&loadBalanced=true";

@@ -2,18 +2,33 @@
 
 use std::path::{Path, PathBuf};
 
-use tokio::{fs, process::Command, sync::OnceCell};
+use tokio::{
+    fs,
+    process::Command,
+    sync::{Mutex, OnceCell},
+};
 
-use crate::program::{Program, output};
+use crate::{
+    case::Case,
+    program::{Program, output},
+};
 
-/// One driver each.
+/// One driver each: the newest of its language, or an old one where a version is given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Language {
     Python,
+    /// Pinned by `requirements-VERSION.txt`.
+    PythonWith(&'static str),
     Node,
+    /// Pinned by `VERSION/package.json`.
+    NodeWith(&'static str),
     Rust,
     Java,
+    /// Pinned by the profile `driver-VERSION` in `pom.xml`.
+    JavaWith(&'static str),
     Go,
+    /// Version 1 of the driver. Pinned by `VERSION/go.mod`.
+    GoWith(&'static str),
     Php,
     C,
     Mongosh,
@@ -23,20 +38,16 @@ impl Language {
     /// Installs and builds what is not there yet; versions are pinned by the program's own files.
     pub(crate) async fn prepare(self) -> Program {
         match self {
-            Self::Python => python("program.py").await,
-            Self::Node => {
-                let node = Node::find().await;
-                let program = node.install("node").await.join("program.mjs");
-                Program::command([&node.program, &program])
-            }
-            Self::Mongosh => {
-                let node = Node::find().await;
-                let program = node.install("mongosh").await.join("run.mjs");
-                Program::command([&node.program, &program])
-            }
+            Self::Python => python("program.py", None).await,
+            Self::PythonWith(version) => python("program.py", Some(version)).await,
+            Self::Node => node("node", None, "program.mjs").await,
+            Self::NodeWith(version) => node("node", Some(version), "program.mjs").await,
+            Self::Mongosh => node("mongosh", None, "run.mjs").await,
             Self::Rust => Program::Rust,
-            Self::Java => java().await,
+            Self::Java => java(None).await,
+            Self::JavaWith(version) => java(Some(version)).await,
             Self::Go => go(&[]).await,
+            Self::GoWith(version) => go_1(version).await,
             Self::Php => Program::command(["php".as_ref(), &sources("php").join("script.php")]),
             Self::C => c().await,
         }
@@ -45,25 +56,46 @@ impl Language {
     /// What writes under failures, called as `PROGRAM URI DATABASE NAME`; for languages that have such a program.
     pub(crate) async fn prepare_writers(self) -> Program {
         match self {
-            Self::Python => python("writers.py").await,
-            Self::Node => {
-                let node = Node::find().await;
-                let program = node.install("node").await.join("writers.mjs");
-                Program::command([&node.program, &program])
-            }
+            Self::Python => python("writers.py", None).await,
+            Self::Node => node("node", None, "writers.mjs").await,
             Self::Go => go(&["writers"]).await,
             Self::Rust => Program::Rust,
             other => panic!("{other:?} has no writers"),
         }
     }
+
+    /// True if the program runs in this case: with the newest driver in every case, with an old one with its default
+    /// options and with each compressor that it has.
+    pub(crate) fn runs(self, case: &Case) -> bool {
+        let is_old = match self {
+            Self::PythonWith(_) | Self::NodeWith(_) | Self::JavaWith(_) | Self::GoWith(_) => true,
+            Self::Python
+            | Self::Node
+            | Self::Rust
+            | Self::Java
+            | Self::Go
+            | Self::Php
+            | Self::C
+            | Self::Mongosh => false,
+        };
+        let lacking = match self {
+            Self::NodeWith("3.7.4") => "zstd",
+            _ => "useUnifiedTopology",
+        };
+        !case.parameters.contains(lacking) && (!is_old || case.has_default_options())
+    }
 }
 
-async fn java() -> Program {
-    let folder = installed("java");
+async fn java(version: Option<&str>) -> Program {
+    // Two builds at a time would write the same files of Maven's local repository.
+    static MAVEN: Mutex<()> = Mutex::const_new(());
+    let _building = MAVEN.lock().await;
+    let folder = installed(&versioned("java", version));
     let mut build = Command::new("mvn");
     build
         .args(["--quiet", "--batch-mode", "--file"])
-        .arg(sources("java").join("pom.xml"));
+        .arg(sources("java").join("pom.xml"))
+        .args(version.map(|version| format!("-Pdriver-{version}")));
     build
         .arg(format!("-DbuildDirectory={}", folder.display()))
         .arg("package");
@@ -72,20 +104,45 @@ async fn java() -> Program {
 }
 
 async fn go(arguments: &[&str]) -> Program {
-    let program = installed("go").join("driver");
-    let mut build = Command::new("go");
-    build
-        .current_dir(sources("go"))
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg(".");
-    output(&mut build).await;
+    let program = built_by_go(&sources("go"), &installed("go")).await;
     let mut command = vec![program.into_os_string()];
     command.extend(arguments.iter().map(Into::into));
     Program::Command {
         command,
         environment: Vec::new(),
     }
+}
+
+/// The same program with version 1 of the driver, whose import paths lack `/v2`.
+async fn go_1(version: &str) -> Program {
+    let folder = installed(&versioned("go", Some(version)));
+    let copies = folder.join("sources");
+    // Otherwise a renamed file would be compiled twice.
+    if fs::try_exists(&copies).await.unwrap() {
+        fs::remove_dir_all(&copies).await.unwrap();
+    }
+    copy_files(&sources("go").join(version), &copies).await;
+    for file in files(&sources("go"), "go").await {
+        let name = file.file_name().unwrap();
+        if name != "v2.go" {
+            let text = fs::read_to_string(&file).await.unwrap();
+            let text = text.replace("/mongo-driver/v2/", "/mongo-driver/");
+            fs::write(copies.join(name), text).await.unwrap();
+        }
+    }
+    Program::command([&built_by_go(&copies, &folder).await])
+}
+
+async fn built_by_go(sources: &Path, folder: &Path) -> PathBuf {
+    let program = folder.join("driver");
+    let mut build = Command::new("go");
+    build
+        .current_dir(sources)
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(".");
+    output(&mut build).await;
+    program
 }
 
 async fn c() -> Program {
@@ -116,9 +173,10 @@ async fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files
 }
 
-async fn python(program: &str) -> Program {
-    let packages = installed("python");
-    let requirements = sources("python").join("requirements.txt");
+async fn python(program: &str, version: Option<&str>) -> Program {
+    let packages = installed(&versioned("python", version));
+    let requirements = versioned("requirements", version) + ".txt";
+    let requirements = sources("python").join(requirements);
     pip_install(&packages, &requirements).await;
     Program::Command {
         command: vec!["python3".into(), sources("python").join(program).into()],
@@ -127,6 +185,13 @@ async fn python(program: &str) -> Program {
             ("PYTHONDONTWRITEBYTECODE", "1".into()),
         ],
     }
+}
+
+/// A program of the folder of this name.
+async fn node(name: &str, version: Option<&str>, program: &str) -> Program {
+    let node = Node::find().await;
+    let program = node.install(name, version).await.join(program);
+    Program::command([&node.program, &program])
 }
 
 /// Node with zstd of its own, and its package manager.
@@ -173,22 +238,33 @@ impl Node {
     }
 
     /// A copy of a program's folder, with its packages beside it, where Node looks for them.
-    async fn install(&self, name: &str) -> PathBuf {
-        let folder = installed(name);
-        fs::create_dir_all(&folder).await.unwrap();
-        let mut entries = fs::read_dir(sources(name)).await.unwrap();
-        while let Some(entry) = entries.next_entry().await.unwrap() {
-            if entry.file_type().await.unwrap().is_file() {
-                let copy = folder.join(entry.file_name());
-                fs::copy(entry.path(), copy).await.unwrap();
-            }
+    async fn install(&self, name: &str, version: Option<&str>) -> PathBuf {
+        let folder = installed(&versioned(name, version));
+        let mut pinned = sources(name);
+        copy_files(&pinned, &folder).await;
+        if let Some(version) = version {
+            // An old version has a package list of its own.
+            pinned.push(version);
+            copy_files(&pinned, &folder).await;
         }
         let (npm, arguments) = self.npm.split_first().unwrap();
         let mut npm = Command::new(npm);
         npm.args(arguments).current_dir(&folder);
         npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]);
-        install(&folder, &sources(name).join("package-lock.json"), &mut npm).await;
+        install(&folder, &pinned.join("package-lock.json"), &mut npm).await;
         folder
+    }
+}
+
+/// Copies the files of a folder, not its subfolders.
+async fn copy_files(from: &Path, to: &Path) {
+    fs::create_dir_all(to).await.unwrap();
+    let mut entries = fs::read_dir(from).await.unwrap();
+    while let Some(entry) = entries.next_entry().await.unwrap() {
+        if entry.file_type().await.unwrap().is_file() {
+            let copy = to.join(entry.file_name());
+            fs::copy(entry.path(), copy).await.unwrap();
+        }
     }
 }
 
@@ -214,6 +290,11 @@ async fn install(folder: &Path, list: &Path, installation: &mut Command) {
     }
     output(installation).await;
     fs::write(&mark, &list).await.unwrap();
+}
+
+/// Appends the version of an old driver to a name.
+fn versioned(name: &str, version: Option<&str>) -> String {
+    version.map_or_else(|| name.to_owned(), |version| format!("{name}-{version}"))
 }
 
 /// Where a language's program stands.

@@ -19,9 +19,9 @@ func (p *program) indexes() {
 		{Keys: doc(`{"made": 1}`), Options: options.Index().SetExpireAfterSeconds(3600).SetCollation(ignoringCase)},
 	})))
 	step("administration: list indexes")(listed())
-	step("administration: drop index")(after(indexes.DropOne(ctx, "unique"), listed))
-	step("administration: drop indexes")(after(indexes.DropAll(ctx), listed))
-	step("administration: drop index that is not")(nothing(indexes.DropOne(ctx, "unique")))
+	step("administration: drop index")(after(dropIndex(indexes, "unique"), listed))
+	step("administration: drop indexes")(after(dropIndexes(indexes), listed))
+	step("administration: drop index that is not")(nothing(dropIndex(indexes, "unique")))
 }
 
 func created(names []string, err error) (any, error) {

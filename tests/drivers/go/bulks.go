@@ -64,7 +64,7 @@ func bulkResult(result *mongo.BulkWriteResult, err error) (any, error) {
 		upserted = append(upserted, field(strconv.FormatInt(index, 10), result.UpsertedIDs[index]))
 	}
 	return bson.D{
-		field("acknowledged", result.Acknowledged),
+		acknowledged(result),
 		field("insertedCount", result.InsertedCount),
 		field("matchedCount", result.MatchedCount),
 		field("modifiedCount", result.ModifiedCount),

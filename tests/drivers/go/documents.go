@@ -31,8 +31,8 @@ func smallDocument(id int) bson.D {
 	}
 }
 
-func smallDocuments(from, to int) []bson.D {
-	var documents []bson.D
+func smallDocuments(from, to int) []any {
+	var documents []any
 	for id := from; id < to; id++ {
 		documents = append(documents, smallDocument(id))
 	}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
@@ -21,11 +24,50 @@ func (p *program) unacknowledged() {
 func (p *program) unanswered(within context.Context, name string) (any, error) {
 	silent := p.db.Collection(name, options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
 	for id := range 50 {
-		if _, err := silent.InsertOne(within, smallDocument(id)); err != nil {
+		if _, err := silent.InsertOne(within, smallDocument(id)); hasFailed(err) {
 			return nil, err
 		}
 	}
 	return counted(p.db.Collection(name).CountDocuments(within, bson.D{}))
+}
+
+// largeBatches compresses requests and replies of several hundred KiB: each document has about 7 KiB.
+func (p *program) largeBatches() {
+	padded := p.db.Collection("padded")
+	var documents []any
+	for id := range 250 {
+		documents = append(documents, bson.D{field("_id", int32(id)), field("text", padding(id))})
+	}
+	step("large batches: written")(insertedMany(padded.InsertMany(ctx, documents)))
+	step("large batches: found")(textsDigest(padded.Find(ctx, bson.D{}, options.Find().SetSort(byID))))
+	step("large batches: of 50")(textsDigest(padded.Find(ctx, bson.D{},
+		options.Find().SetSort(doc(`{"_id": -1}`)).SetBatchSize(50))))
+	step("large batches: aggregated")(textsDigest(padded.Aggregate(ctx, docs(`{"$sort": {"_id": 1}}`),
+		options.Aggregate().SetBatchSize(90))))
+}
+
+func padding(id int) string {
+	words := make([]string, 1200)
+	for at := range words {
+		words[at] = strconv.Itoa(id * at)
+	}
+	return strings.Join(words, " ")
+}
+
+// textsDigest reads a cursor to its end and digests the texts of its documents.
+func textsDigest(cursor *mongo.Cursor, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	var found []struct{ Text string }
+	if err := cursor.All(ctx, &found); err != nil {
+		return nil, err
+	}
+	var texts strings.Builder
+	for _, each := range found {
+		texts.WriteString(each.Text)
+	}
+	return bson.D{field("documents", len(found)), field("texts", digest([]byte(texts.String())))}, nil
 }
 
 func (p *program) large() {

@@ -5,14 +5,13 @@ import (
 	"io"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
 const fileID = "file"
 
 func (p *program) files() {
-	bucket := p.db.GridFSBucket()
+	bucket := p.bucket()
 	listed := func() (any, error) { return all(bucket.Find(ctx, bson.D{})) }
 	step("gridfs: uploaded")(fileID, bucket.UploadFromStreamWithID(ctx, fileID, "file.bin", bytes.NewReader(content(1_000_000)),
 		options.GridFSUpload().SetChunkSizeBytes(100*1024).SetMetadata(doc(`{"kind": "test"}`))))
@@ -23,14 +22,14 @@ func (p *program) files() {
 	step("gridfs: download of the deleted")(downloaded(bucket))
 }
 
-func downloaded(bucket *mongo.GridFSBucket) (any, error) {
+func downloaded(bucket gridFSBucket) (any, error) {
 	var file bytes.Buffer
 	_, err := bucket.DownloadToStream(ctx, fileID, &file)
 	return digest(file.Bytes()), err
 }
 
 // ranged reads from the middle of one chunk to the middle of another.
-func ranged(bucket *mongo.GridFSBucket) (any, error) {
+func ranged(bucket gridFSBucket) (any, error) {
 	stream, err := bucket.OpenDownloadStream(ctx, fileID)
 	if err != nil {
 		return nil, err

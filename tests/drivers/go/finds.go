@@ -14,7 +14,7 @@ var (
 )
 
 func (p *program) findOptions() {
-	find := func(option, filter string, with *options.FindOptionsBuilder) {
+	find := func(option, filter string, with *findOptions) {
 		step("find options: " + option)(all(p.things().Find(ctx, doc(filter), with)))
 	}
 	below := `{"_id": {"$lt": 3}}`
@@ -27,7 +27,7 @@ func (p *program) findOptions() {
 	find("showRecordId", below, options.Find().SetSort(byID).SetShowRecordID(true))
 	find("let", `{"$expr": {"$eq": ["$_id", "$$wanted"]}}`, options.Find().SetLet(doc(`{"wanted": 5}`)))
 	find("allowDiskUse", `{"group": 1}`, options.Find().SetSort(doc(`{"text": 1}`)).SetLimit(3).SetAllowDiskUse(true))
-	find("comment", `{"_id": 4}`, options.Find().SetComment(doc(`{"from": "a test"}`)))
+	find("comment", `{"_id": 4}`, options.Find().SetComment("from a test"))
 	step("find options: maxTimeMS")(all(p.db.RunCommandCursor(ctx,
 		doc(`{"find": "things", "filter": {"_id": 4}, "maxTimeMS": 10000}`))))
 	find("singleBatch", `{"group": 3}`, options.Find().SetSort(byID).SetLimit(-4))
@@ -66,15 +66,9 @@ func (p *program) readOwnWrite(mode *readpref.ReadPref) (any, error) {
 func (p *program) counts() {
 	step("counts: filter")(counted(p.things().CountDocuments(ctx, doc(`{"group": {"$in": [1, 2]}}`))))
 	step("counts: estimated")(counted(p.things().EstimatedDocumentCount(ctx)))
-	step("counts: distinct")(distinct(p.things().Distinct(ctx, "group", doc(`{"_id": {"$gte": 5}}`))))
+	step("counts: distinct")(distinct(p.things(), "group", doc(`{"_id": {"$gte": 5}}`)))
 }
 
 func counted(count int64, err error) (any, error) {
 	return count, err
-}
-
-func distinct(result *mongo.DistinctResult) (any, error) {
-	values := bson.A{}
-	err := result.Decode(&values)
-	return values, err
 }

@@ -9,7 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
 
-var objectID = bson.ObjectID{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67}
+var objectID = objectIdentifier{0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67}
 
 var majority = options.Collection().SetWriteConcern(writeconcern.Majority())
 
@@ -33,14 +33,14 @@ func inserted(result *mongo.InsertOneResult, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bson.D{field("acknowledged", result.Acknowledged), field("insertedId", result.InsertedID)}, nil
+	return bson.D{acknowledged(result), field("insertedId", result.InsertedID)}, nil
 }
 
 func insertedMany(result *mongo.InsertManyResult, err error) (any, error) {
 	if result == nil {
 		return nil, err
 	}
-	return bson.D{field("acknowledged", result.Acknowledged), field("insertedIds", result.InsertedIDs)}, err
+	return bson.D{acknowledged(result), field("insertedIds", result.InsertedIDs)}, err
 }
 
 func everyType() bson.D {
@@ -51,23 +51,23 @@ func everyType() bson.D {
 		field("document", doc(`{"a": {"b": [null, true, {"c": {}}]}, "": "empty name", "a.b": 1, "$c": 2}`)),
 		field("empty", bson.A{}),
 		field("binary", binaries()),
-		field("undefined", bson.Undefined{}),
+		field("undefined", undefined{}),
 		field("objectId", objectID),
 		field("booleans", bson.A{true, false}),
-		field("dates", bson.A{bson.DateTime(0), bson.DateTime(1577934245678), bson.DateTime(-1), bson.DateTime(math.MaxInt64)}),
+		field("dates", bson.A{dateTime(0), dateTime(1577934245678), dateTime(-1), dateTime(math.MaxInt64)}),
 		field("null", nil),
-		field("regex", bson.Regex{Pattern: "^a/b.*$", Options: "imsx"}),
-		field("dbPointer", bson.DBPointer{DB: "db.collection", Pointer: objectID}),
+		field("regex", regex{Pattern: "^a/b.*$", Options: "imsx"}),
+		field("dbPointer", dbPointer{DB: "db.collection", Pointer: objectID}),
 		field("dbRef", bson.D{field("$ref", "collection"), field("$id", objectID), field("$db", "db")}),
-		field("code", bson.JavaScript("function() { return 1 }")),
-		field("symbol", bson.Symbol("symbol")),
-		field("codeWithScope", bson.CodeWithScope{Code: "return x", Scope: doc(`{"x": 1}`)}),
+		field("code", javaScript("function() { return 1 }")),
+		field("symbol", symbol("symbol")),
+		field("codeWithScope", codeWithScope{Code: "return x", Scope: doc(`{"x": 1}`)}),
 		field("int32", bson.A{int32(math.MinInt32), int32(math.MaxInt32)}),
-		field("timestamp", bson.Timestamp{T: 1577934245, I: 7}),
+		field("timestamp", timestamp{T: 1577934245, I: 7}),
 		field("int64", bson.A{int64(1), int64(math.MinInt64), int64(math.MaxInt64)}),
 		field("decimal128", decimals()),
-		field("minKey", bson.MinKey{}),
-		field("maxKey", bson.MaxKey{}),
+		field("minKey", minKey{}),
+		field("maxKey", maxKey{}),
 	}
 }
 
@@ -75,21 +75,21 @@ func binaries() bson.A {
 	three := []byte{0, 1, 0xff}
 	sixteen := []byte{0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}
 	return bson.A{
-		bson.Binary{Data: []byte{}},
-		bson.Binary{Subtype: bson.TypeBinaryGeneric, Data: three},
-		bson.Binary{Subtype: bson.TypeBinaryFunction, Data: three},
-		bson.Binary{Subtype: bson.TypeBinaryBinaryOld, Data: three},
-		bson.Binary{Subtype: bson.TypeBinaryUUIDOld, Data: sixteen},
-		bson.Binary{Subtype: bson.TypeBinaryUUID, Data: sixteen},
-		bson.Binary{Subtype: bson.TypeBinaryMD5, Data: sixteen},
-		bson.Binary{Subtype: bson.TypeBinaryUserDefined, Data: three},
+		binary{Data: []byte{}},
+		binary{Subtype: bson.TypeBinaryGeneric, Data: three},
+		binary{Subtype: bson.TypeBinaryFunction, Data: three},
+		binary{Subtype: bson.TypeBinaryBinaryOld, Data: three},
+		binary{Subtype: bson.TypeBinaryUUIDOld, Data: sixteen},
+		binary{Subtype: bson.TypeBinaryUUID, Data: sixteen},
+		binary{Subtype: bson.TypeBinaryMD5, Data: sixteen},
+		binary{Subtype: bson.TypeBinaryUserDefined, Data: three},
 	}
 }
 
 func decimals() bson.A {
 	decimals := bson.A{}
 	for _, text := range []string{"1.10", "-0", "9.999999999999999999999999999999999E+6144", "NaN", "Infinity"} {
-		decimal, err := bson.ParseDecimal128(text)
+		decimal, err := parseDecimal128(text)
 		must(err)
 		decimals = append(decimals, decimal)
 	}

@@ -6,6 +6,8 @@
 //	go build -C tests/drivers/go -o PATH .
 //	PATH URI DATABASE stable|plain
 //
+// The newest driver is version 2; ../matrix builds the same program with version 1 too: see v2.go.
+//
 // The driver has no maxTimeMS and no wtimeout of its own any more: those steps send the commands as they are. It takes an
 // unacknowledged write in an explicit session, but sends it without the session.
 package main
@@ -31,7 +33,7 @@ type program struct {
 
 func main() {
 	if len(os.Args) == 5 && os.Args[1] == "writers" {
-		client, err := mongo.Connect(options.Client().ApplyURI(os.Args[2]))
+		client, err := connect(options.Client().ApplyURI(os.Args[2]))
 		must(err)
 		writeUntilTold(client, os.Args[3], os.Args[4])
 		must(client.Disconnect(ctx))
@@ -46,7 +48,7 @@ func main() {
 	if stable {
 		settings.SetServerAPIOptions(options.ServerAPI(options.ServerAPIVersion1).SetStrict(true))
 	}
-	client, err := mongo.Connect(settings)
+	client, err := connect(settings)
 	must(err)
 	run(&program{client: client, db: client.Database(os.Args[2]), stable: stable})
 	must(client.Disconnect(ctx))
@@ -70,6 +72,7 @@ func run(p *program) {
 	p.changeStream()
 	p.files()
 	p.unacknowledged()
+	p.largeBatches()
 	p.large()
 	p.failures()
 	p.indexes()

@@ -21,7 +21,7 @@ func (p *program) sessions() {
 }
 
 // session starts a session, and gives the context in which an operation belongs to it.
-func (p *program) session(with *options.SessionOptionsBuilder) (*mongo.Session, context.Context) {
+func (p *program) session(with *sessionOptions) (clientSession, context.Context) {
 	session, err := p.client.StartSession(with)
 	must(err)
 	return session, mongo.NewSessionContext(ctx, session)

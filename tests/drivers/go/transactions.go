@@ -70,7 +70,7 @@ func (p *program) aborted(accounts *mongo.Collection) (any, error) {
 func (p *program) callback(accounts *mongo.Collection) (any, error) {
 	session, _ := p.session(options.Session())
 	defer session.EndSession(ctx)
-	return session.WithTransaction(ctx, func(within context.Context) (any, error) {
+	return inTransaction(session, func(within context.Context) (any, error) {
 		id := doc(`{"_id": "callback"}`)
 		if _, err := accounts.InsertOne(within, id); err != nil {
 			return nil, err

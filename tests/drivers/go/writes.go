@@ -12,20 +12,20 @@ func (p *program) updates() {
 	must(err)
 	step("updates: one")(updated(changed.UpdateOne(ctx, doc(`{"group": 1}`), doc(`{"$set": {"seen": true}}`))))
 	step("updates: many")(updated(changed.UpdateMany(ctx, doc(`{"group": 2}`), doc(`{"$inc": {"seen": 1}}`),
-		options.UpdateMany().SetComment("many"))))
+		updateManyOptions().SetComment("many"))))
 	step("updates: upsert")(updated(changed.UpdateOne(ctx, doc(`{"_id": "new"}`), doc(`{"$setOnInsert": {"made": true}}`),
-		options.UpdateOne().SetUpsert(true))))
+		updateOneOptions().SetUpsert(true))))
 	step("updates: arrayFilters")(updated(changed.UpdateOne(ctx, doc(`{"_id": "array"}`),
 		doc(`{"$set": {"marks.$[high].high": true}}`),
-		options.UpdateOne().SetArrayFilters([]any{doc(`{"high.n": {"$gte": 5}}`)}))))
+		updateOneOptions().SetArrayFilters(arrayFilters(doc(`{"high.n": {"$gte": 5}}`))))))
 	step("updates: pipeline")(updated(changed.UpdateMany(ctx, doc(`{"group": 3}`),
 		docs(`{"$set": {"both": {"$concat": ["$text", "/", {"$toString": "$group"}]}}}`, `{"$unset": "text"}`))))
 	step("updates: replace")(updated(changed.ReplaceOne(ctx, doc(`{"_id": 4}`), doc(`{"replaced": [1, 2]}`),
 		options.Replace().SetUpsert(true))))
 	step("updates: collation")(updated(changed.UpdateOne(ctx, doc(`{"text": "ITEM 5"}`), doc(`{"$set": {"collated": true}}`),
-		options.UpdateOne().SetCollation(ignoringCase))))
+		updateOneOptions().SetCollation(ignoringCase))))
 	step("updates: hint")(updated(changed.UpdateMany(ctx, doc(`{"_id": {"$lt": 3}}`), doc(`{"$set": {"hinted": true}}`),
-		options.UpdateMany().SetHint(byID))))
+		updateManyOptions().SetHint(byID))))
 	step("updates: afterwards")(all(changed.Find(ctx, bson.D{}, options.Find().SetSort(byID))))
 }
 
@@ -34,7 +34,7 @@ func updated(result *mongo.UpdateResult, err error) (any, error) {
 		return nil, err
 	}
 	return bson.D{
-		field("acknowledged", result.Acknowledged),
+		acknowledged(result),
 		field("matchedCount", result.MatchedCount),
 		field("modifiedCount", result.ModifiedCount),
 		field("upsertedCount", result.UpsertedCount),
@@ -65,7 +65,7 @@ func (p *program) deletes() {
 	step("deletes: one")(deleted(left.DeleteOne(ctx, doc(`{"group": 1}`))))
 	step("deletes: many")(deleted(left.DeleteMany(ctx, doc(`{"group": 2}`))))
 	step("deletes: hint")(deleted(left.DeleteMany(ctx, doc(`{"_id": {"$gte": 25}}`),
-		options.DeleteMany().SetHint(byID).SetComment("hint"))))
+		deleteManyOptions().SetHint(byID).SetComment("hint"))))
 	step("deletes: afterwards")(all(left.Find(ctx, bson.D{}, options.Find().SetSort(byID).SetProjection(byID))))
 }
 
@@ -73,5 +73,5 @@ func deleted(result *mongo.DeleteResult, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bson.D{field("acknowledged", result.Acknowledged), field("deletedCount", result.DeletedCount)}, nil
+	return bson.D{acknowledged(result), field("deletedCount", result.DeletedCount)}, nil
 }

@@ -1,10 +1,7 @@
 // Everything that goes wrong as it should.
 
-import mongodb from 'mongodb';
-
+import { Long, withSession } from './driver.mjs';
 import { step } from './outcome.mjs';
-
-const { Long } = mongodb;
 
 // `unused` makes another client, whose sessions are new.
 export async function errors(db, unused) {
@@ -29,9 +26,9 @@ export async function errors(db, unused) {
   await failing('immutable field', () => things.updateOne({ _id: 1 }, { $set: { _id: 2 } }));
   await failing('cursor of a wrong type', () => db.command({ getMore: 'text', collection: 'things' }));
   // The driver numbers a transaction itself, so that the session must be one that was never used.
-  const fresh = unused();
+  const fresh = await unused().connect();
   try {
-    await failing('transaction never begun', () => fresh.withSession((session) => fresh.db('admin').command(
+    await failing('transaction never begun', () => withSession(fresh, {}, (session) => fresh.db('admin').command(
       { commitTransaction: 1, autocommit: false }, { session })));
   } finally {
     await fresh.close();

@@ -1,14 +1,13 @@
 // What a step came to, as one line of JSON.
 
-import mongodb from 'mongodb';
-
-const { BSON: { EJSON }, MongoError } = mongodb;
+import { EJSON, LEFT_OUT, MongoError, plain, replyOf } from './driver.mjs';
 
 // Does a step and prints what it came to; anything but an error of the driver's API ends the program.
 export async function step(name, action) {
+  if (name in LEFT_OUT) return;
   let outcome;
   try {
-    outcome = { value: (await action()) ?? null };
+    outcome = { value: plain(await action()) ?? null };
   } catch (error) {
     // GridFS throws plain errors for a file that is not there.
     if (!(error instanceof MongoError) && error.code !== 'ENOENT') throw error;
@@ -24,7 +23,7 @@ function told(error) {
     codeName: error.codeName ?? null,
     labels: [...(error.errorLabels ?? [])].sort(),
     message: error.message,
-    reply: error.errorResponse ?? null,
+    reply: replyOf(error),
     writeErrors: (error.writeErrors ?? []).map((each) => each.toJSON?.() ?? each),
     result: error.result ? toldResult(error.result) : null,
   };

@@ -1,15 +1,15 @@
 // What an application does, by the Node driver; see ../scenarios.md.
 //
-// Left out: `unacknowledged` in an explicit session, which the driver refuses before anything is sent.
-
-import mongodb from 'mongodb';
+// Left out: `unacknowledged` in an explicit session, which the driver refuses before anything is sent. Old versions skip a
+// little more: see driver.mjs.
 
 import { administration } from './administration.mjs';
+import { MongoClient, STABLE_API } from './driver.mjs';
 import { errors } from './failures.mjs';
 import { step } from './outcome.mjs';
 import { aggregate, concernsAndPreferences, counts, cursors, findOptions, types } from './reads.mjs';
 import { causalAndSnapshot, changeStream, transactions } from './sessions.mjs';
-import { bulks, deletes, findAndModify, gridfs, inserts, large, unacknowledged, updates } from './writes.mjs';
+import { bulks, deletes, findAndModify, gridfs, inserts, large, largeBatches, unacknowledged, updates } from './writes.mjs';
 
 async function status(client) {
   const admin = client.db('admin');
@@ -19,11 +19,13 @@ async function status(client) {
 }
 
 const [uri, name, api] = process.argv.slice(2);
-const options = api === 'stable' ? { serverApi: { version: '1', strict: true } } : {};
-const connect = () => new mongodb.MongoClient(uri, options);
-const client = connect();
+const options = api === 'stable' ? STABLE_API : {};
+const connect = () => new MongoClient(uri, options);
+const client = await connect().connect();
 try {
   const db = client.db(name);
+  // In old versions a database has no client property.
+  db.client ??= client;
   await status(client);
   await inserts(db);
   await types(db);
@@ -41,6 +43,7 @@ try {
   await changeStream(db);
   await gridfs(db);
   await unacknowledged(db);
+  await largeBatches(db);
   await large(db);
   await errors(db, connect);
   await administration(db, api);

@@ -1,22 +1,20 @@
 // Reading: types, options, concerns, preferences, aggregation and cursors.
 
-import mongodb from 'mongodb';
-
+import {
+  BSONRegExp, BSONSymbol, Binary, Code, DBRef, Decimal128, Double, Int32, Long, MaxKey, MinKey, ObjectId, timestamp, uuid,
+  withSession,
+} from './driver.mjs';
 import { step } from './outcome.mjs';
-
-const {
-  BSONRegExp, BSONSymbol, Binary, Code, DBRef, Decimal128, Double, Int32, Long, MaxKey, MinKey, ObjectId, Timestamp, UUID,
-} = mongodb;
 
 export async function types(db) {
   const document = {
     _id: 'types', double: new Double(1.5), infinite: new Double(-Infinity), string: 'naïve Ω 🌊', embedded: { a: {} },
     array: [null, true, [1]], binary: new Binary(Buffer.from([0, 255]), 128), generic: Buffer.from('bytes'),
-    uuid: new UUID('00010203-0405-0607-0809-0a0b0c0d0e0f'), id: new ObjectId('0123456789abcdef01234567'), boolean: false,
+    uuid: uuid('00010203-0405-0607-0809-0a0b0c0d0e0f'), id: new ObjectId('0123456789abcdef01234567'), boolean: false,
     date: new Date(1577934245678), null: null, regex: new BSONRegExp('^a.*', 'im'),
     reference: new DBRef('things', new ObjectId('0123456789abcdef01234567')), code: new Code('function() {}'),
     scoped: new Code('x', { x: 1 }), symbol: new BSONSymbol('symbol'), int: new Int32(42),
-    timestamp: new Timestamp({ t: 5, i: 6 }), long: Long.fromString('9007199254740993'),
+    timestamp: timestamp(5, 6), long: Long.fromString('9007199254740993'),
     decimal: Decimal128.fromString('-1.10E-300'), min: new MinKey(), max: new MaxKey(),
   };
   await step('types', async () => {
@@ -52,8 +50,8 @@ export async function concernsAndPreferences(db) {
   }
   const things = db.collection('things');
   for (const readPreference of ['primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', 'nearest']) {
-    await step(`read preference ${readPreference}`, () => db.client.withSession(
-      { causalConsistency: true }, async (session) => {
+    await step(`read preference ${readPreference}`, () => withSession(
+      db.client, { causalConsistency: true }, async (session) => {
         await things.updateOne({ _id: 2 }, { $set: { 'read by': readPreference } }, { session });
         return things.findOne({ _id: 2 }, { session, readPreference });
       }));
@@ -93,7 +91,7 @@ export async function cursors(db) {
     const cursor = db.collection('things').find({}, { projection: { _id: 1 }, batchSize: 2, sort: { _id: 1 } });
     const seen = [await cursor.next(), await cursor.next(), await cursor.next()];
     await cursor.close();
-    return [seen, cursor.closed];
+    return [seen, cursor.closed ?? cursor.isClosed()];
   });
   await step('cursor create capped', async () =>
     (await db.createCollection('capped', { capped: true, size: 65536 })).collectionName);

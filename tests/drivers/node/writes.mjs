@@ -4,11 +4,9 @@ import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 
-import mongodb from 'mongodb';
-
+import { BSON, GridFSBucket } from './driver.mjs';
 import { step, toldResult } from './outcome.mjs';
 
-const { BSON, GridFSBucket } = mongodb;
 const MIB = 1024 * 1024;
 
 const digest = (bytes) => [bytes.length, createHash('sha256').update(bytes).digest('hex')];
@@ -105,6 +103,21 @@ export async function unacknowledged(db) {
     for (let n = 0; n < 50; n += 1) await things.insertOne({ _id: n }, { writeConcern: { w: 0 } });
     return things.countDocuments();
   });
+}
+
+// Compresses requests and replies of several hundred KiB: each document has about 7 KiB.
+export async function largeBatches(db) {
+  const padded = db.collection('padded');
+  const text = (n) => Array.from({ length: 1200 }, (_, word) => n * word).join(' ');
+  const documents = Array.from({ length: 250 }, (_, _id) => ({ _id, text: text(_id) }));
+  const told = async (cursor) => {
+    const texts = (await cursor.toArray()).map((found) => found.text);
+    return [texts.length, digest(Buffer.from(texts.join('')))];
+  };
+  await step('large batches written', async () => (await padded.insertMany(documents)).insertedCount);
+  await step('large batches found', () => told(padded.find({}, { sort: { _id: 1 } })));
+  await step('large batches of 50', () => told(padded.find({}, { sort: { _id: -1 }, batchSize: 50 })));
+  await step('large batches aggregated', () => told(padded.aggregate([{ $sort: { _id: 1 } }], { batchSize: 90 })));
 }
 
 export async function large(db) {

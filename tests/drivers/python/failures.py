@@ -4,6 +4,7 @@ from bson import Int64
 from pymongo import WriteConcern
 
 from outcome import step
+from versions import since_4
 
 
 def errors(db):
@@ -19,7 +20,7 @@ def errors(db):
     step("error document validation", lambda: db.validated.insert_one({"_id": 1, "n": "text"}))
     step("error cursor not found", lambda: db.command({"getMore": Int64(123456789), "collection": "things"}))
     step("error collection exists", lambda: db.create_collection(
-        "validated", check_exists=False, validator={"n": {"$type": "string"}}))
+        "validated", validator={"n": {"$type": "string"}}, **since_4(check_exists=False)))
     step("error index", lambda: things.create_index([("group", 1)], name="conflict"))
     step("error index conflict", lambda: things.create_index([("text", 1)], name="conflict"))
     unmet = things.with_options(write_concern=WriteConcern(w=50, wtimeout=100))

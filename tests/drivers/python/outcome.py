@@ -4,9 +4,13 @@ from bson import json_util
 from gridfs.errors import GridFSError
 from pymongo.errors import PyMongoError
 
+from versions import LEFT_OUT
+
 
 def step(name, action):
     """Does a step and prints what it came to; anything but an error of the driver's API ends the program."""
+    if name in LEFT_OUT:
+        return
     try:
         outcome = {"value": action()}
     except (PyMongoError, GridFSError) as error:

@@ -1,6 +1,7 @@
 """What an application does, by PyMongo; see ../scenarios.md.
 
-Left out: `unacknowledged` in an explicit session, which PyMongo refuses before anything is sent.
+Left out: `unacknowledged` in an explicit session, which PyMongo refuses before anything is sent. PyMongo 3 skips a
+little more: see versions.py.
 """
 
 import sys
@@ -47,6 +48,7 @@ def main():
         sessions.change_stream(db)
         writes.gridfs(db)
         writes.unacknowledged(db)
+        writes.large_batches(db)
         writes.large(db)
         failures.errors(db)
         administration.administration(db, api)

@@ -11,6 +11,7 @@ from pymongo import (
 from pymongo.collation import Collation
 
 from outcome import step
+from versions import since_4
 
 MIB = 1024 * 1024
 
@@ -23,7 +24,7 @@ def inserts(db):
     majority = db.things.with_options(write_concern=WriteConcern("majority"))
     step("insert one", lambda: db.things.insert_one(thing(0)).inserted_id)
     step("insert many", lambda: majority.insert_many(
-        [thing(n) for n in range(1, 300)], ordered=False, comment="matrix", bypass_document_validation=True,
+        [thing(n) for n in range(1, 300)], ordered=False, bypass_document_validation=True, **since_4(comment="matrix"),
     ).inserted_ids)
 
 
@@ -115,6 +116,21 @@ def unacknowledged(db):
         return [any(acknowledged), db.unacknowledged.count_documents({})]
 
     step("unacknowledged", both)
+
+
+def large_batches(db):
+    """Compresses requests and replies of several hundred KiB: each document has about 7 KiB."""
+    padded = db.padded
+    documents = [{"_id": n, "text": " ".join(str(n * word) for word in range(1, 1200))} for n in range(250)]
+
+    def digest(found):
+        texts = [each["text"] for each in found]
+        return [len(texts), sha256("".join(texts).encode()).hexdigest()]
+
+    step("large batches written", lambda: len(padded.insert_many(documents).inserted_ids))
+    step("large batches found", lambda: digest(padded.find(sort=[("_id", 1)])))
+    step("large batches of 50", lambda: digest(padded.find(sort=[("_id", -1)], batch_size=50)))
+    step("large batches aggregated", lambda: digest(padded.aggregate([{"$sort": {"_id": 1}}], batchSize=90)))
 
 
 def large(db):

@@ -34,8 +34,8 @@ final class Aggregations {
             return all(context.collection("out").find().sort(new Document("_id", 1)));
         });
         if (!context.stable()) {
-            report.step("aggregate: explain", () -> Results.keys(things.aggregate(documents(
-                    "{$match: {group: 4}}", "{$group: {_id: '$text'}}")).explain(BsonDocument.class)));
+            report.step("aggregate: explain", () -> Results.keys(Version.explain(things.aggregate(documents(
+                    "{$match: {group: 4}}", "{$group: {_id: '$text'}}")))));
         }
     }
 }

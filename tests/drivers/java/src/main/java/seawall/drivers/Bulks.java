@@ -27,7 +27,7 @@ final class Bulks {
     }
 
     private static void bulk(Context context, String name, MongoCollection<BsonDocument> collection, boolean ordered) {
-        BulkWriteOptions options = new BulkWriteOptions().ordered(ordered).comment(name);
+        BulkWriteOptions options = Version.commented(new BulkWriteOptions().ordered(ordered), name);
         context.report().step(name, () -> Results.bulk(collection.bulkWrite(mixed(), options)));
         context.report().step(name + ": error", () -> Results.bulk(collection.bulkWrite(failing(), options)));
         context.report().step(name + ": afterwards", () -> all(collection.find().sort(document("{_id: 1}"))));

@@ -2,8 +2,6 @@ package seawall.drivers;
 
 import com.mongodb.ConnectionString;
 import com.mongodb.MongoClientSettings;
-import com.mongodb.ServerApi;
-import com.mongodb.ServerApiVersion;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.URLDecoder;
@@ -36,7 +34,7 @@ final class Connection {
         }
         settings.applyConnectionString(new ConnectionString(caFile.replaceAll("")));
         if (stable) {
-            settings.serverApi(ServerApi.builder().version(ServerApiVersion.V1).strict(true).build());
+            Version.stableApi(settings);
         }
         return settings.build();
     }

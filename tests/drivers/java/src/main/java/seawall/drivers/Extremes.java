@@ -5,6 +5,10 @@ import static seawall.drivers.Context.document;
 import com.mongodb.WriteConcern;
 import com.mongodb.client.ClientSession;
 import com.mongodb.client.MongoCollection;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.bson.BsonBinary;
 import org.bson.BsonDocument;
 import org.bson.BsonInt32;
@@ -27,6 +31,7 @@ final class Extremes {
             }
         });
         context.report().step("unacknowledged", () -> unacknowledged(context, null));
+        largeBatches(context);
         MongoCollection<BsonDocument> large = context.collection("large");
         context.report().step("large: written", () -> Results.insert(large.insertOne(sized("fits", LIMIT - 64))));
         context.report().step("large: read", () -> {
@@ -48,6 +53,31 @@ final class Extremes {
             }
         }
         return new BsonInt64(collection.countDocuments());
+    }
+
+    /** Compresses requests and replies of several hundred KiB: each document has about 7 KiB. */
+    private static void largeBatches(Context context) {
+        Report report = context.report();
+        MongoCollection<BsonDocument> padded = context.collection("padded");
+        report.step("large batches: written", () -> {
+            List<BsonDocument> documents = IntStream.range(0, 250).mapToObj(Extremes::padded).toList();
+            return Results.insert(padded.insertMany(documents));
+        });
+        report.step("large batches: found", () -> textsDigest(padded.find().sort(document("{_id: 1}"))));
+        report.step("large batches: of 50", () -> textsDigest(padded.find().sort(document("{_id: -1}")).batchSize(50)));
+        report.step("large batches: aggregated", () -> textsDigest(
+                padded.aggregate(Context.documents("{$sort: {_id: 1}}")).batchSize(90)));
+    }
+
+    private static BsonDocument padded(int id) {
+        String text = IntStream.range(0, 1200).mapToObj(at -> Integer.toString(id * at)).collect(Collectors.joining(" "));
+        return new BsonDocument("_id", new BsonInt32(id)).append("text", new BsonString(text));
+    }
+
+    private static BsonDocument textsDigest(Iterable<BsonDocument> found) {
+        StringBuilder texts = new StringBuilder();
+        found.forEach(each -> texts.append(each.getString("text").getValue()));
+        return Digest.of(texts.toString().getBytes(StandardCharsets.UTF_8));
     }
 
     /** A document of so many bytes of BSON, filled up by its last field. */

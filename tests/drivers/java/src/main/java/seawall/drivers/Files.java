@@ -2,6 +2,7 @@ package seawall.drivers;
 
 import static seawall.drivers.Context.document;
 
+import com.mongodb.MongoClientSettings;
 import com.mongodb.client.gridfs.GridFSBucket;
 import com.mongodb.client.gridfs.GridFSBuckets;
 import com.mongodb.client.gridfs.GridFSDownloadStream;
@@ -79,7 +80,8 @@ final class Files {
                     .append("length", new BsonInt64(file.getLength()))
                     .append("chunkSize", new BsonInt32(file.getChunkSize()))
                     .append("uploadDate", new BsonDateTime(file.getUploadDate().getTime()))
-                    .append("metadata", file.getMetadata().toBsonDocument()));
+                    .append("metadata", file.getMetadata().toBsonDocument(
+                            BsonDocument.class, MongoClientSettings.getDefaultCodecRegistry())));
         }
         return new BsonArray(listed);
     }

@@ -50,9 +50,9 @@ final class Finds {
         find("min and max", "{}", find -> find.hint(byId).min(document("{_id: 10}")).max(document("{_id: 13}")));
         find("returnKey", "{_id: {$lt: 3}}", find -> find.hint(byId).returnKey(true));
         find("showRecordId", "{_id: {$lt: 3}}", find -> find.sort(byId).showRecordId(true));
-        find("let", "{$expr: {$eq: ['$_id', '$$wanted']}}", find -> find.let(document("{wanted: 5}")));
-        find("allowDiskUse", "{group: 1}", find -> find.sort(document("{text: 1}")).limit(3).allowDiskUse(true));
-        find("comment", "{_id: 4}", find -> find.comment(document("{from: 'a test'}")));
+        find("let", "{$expr: {$eq: ['$_id', '$$wanted']}}", find -> Version.let(find, document("{wanted: 5}")));
+        find("allowDiskUse", "{group: 1}", find -> Version.allowDiskUse(find.sort(document("{text: 1}")).limit(3)));
+        find("comment", "{_id: 4}", find -> find.comment("from a test"));
         find("maxTimeMS", "{_id: 4}", find -> find.maxTime(10, TimeUnit.SECONDS));
         find("singleBatch", "{group: 3}", find -> find.sort(byId).limit(-4));
         find("batch size", "{group: 3}", find -> find.sort(byId).batchSize(5));

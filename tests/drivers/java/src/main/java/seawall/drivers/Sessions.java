@@ -38,8 +38,7 @@ final class Sessions {
 
     /** Read in the snapshot, written outside it, read in the snapshot again, and outside it. */
     private static BsonArray snapshot(Context context, MongoCollection<BsonDocument> counted) {
-        ClientSessionOptions options = ClientSessionOptions.builder().snapshot(true).build();
-        try (ClientSession session = context.client().startSession(options)) {
+        try (ClientSession session = context.client().startSession(Version.snapshot())) {
             BsonDocument before = counted.find(session, FIRST).first();
             counted.updateOne(FIRST, COUNT_UP);
             return new BsonArray(List.of(before, counted.find(session, FIRST).first(), counted.find(FIRST).first()));

@@ -39,7 +39,7 @@ final class Writes {
         report.step("updates: one", () -> Results.update(
                 updated.updateOne(document("{group: 1}"), document("{$set: {seen: true}}"))));
         report.step("updates: many", () -> Results.update(
-                updated.updateMany(document("{group: 2}"), document("{$inc: {seen: 1}}"), new UpdateOptions().comment("many"))));
+                updated.updateMany(document("{group: 2}"), document("{$inc: {seen: 1}}"), Version.commented(new UpdateOptions(), "many"))));
         report.step("updates: upsert", () -> Results.update(updated.updateOne(
                 document("{_id: 'new'}"), document("{$setOnInsert: {made: true}}"), new UpdateOptions().upsert(true))));
         report.step("updates: arrayFilters", () -> Results.update(updated.updateOne(
@@ -52,7 +52,7 @@ final class Writes {
         report.step("updates: collation", () -> Results.update(updated.updateOne(document("{text: 'ITEM 5'}"),
                 document("{$set: {collated: true}}"), new UpdateOptions().collation(Finds.IGNORING_CASE))));
         report.step("updates: hint", () -> Results.update(updated.updateMany(document("{_id: {$lt: 3}}"),
-                document("{$set: {hinted: true}}"), new UpdateOptions().hint(BY_ID))));
+                document("{$set: {hinted: true}}"), Version.hinted(new UpdateOptions(), BY_ID))));
         report.step("updates: afterwards", () -> all(updated.find().sort(BY_ID)));
     }
 
@@ -84,7 +84,7 @@ final class Writes {
         report.step("deletes: one", () -> Results.delete(deleted.deleteOne(document("{group: 1}"))));
         report.step("deletes: many", () -> Results.delete(deleted.deleteMany(document("{group: 2}"))));
         report.step("deletes: hint", () -> Results.delete(
-                deleted.deleteMany(document("{_id: {$gte: 25}}"), new DeleteOptions().hint(BY_ID).comment("hint"))));
+                deleted.deleteMany(document("{_id: {$gte: 25}}"), Version.hinted(new DeleteOptions(), BY_ID))));
         report.step("deletes: afterwards", () -> all(deleted.find().sort(BY_ID).projection(document("{_id: 1}"))));
     }
 }

@@ -1,0 +1,86 @@
+package seawall.drivers;
+
+import com.mongodb.ClientSessionOptions;
+import com.mongodb.MongoClientSettings;
+import com.mongodb.MongoCommandException;
+import com.mongodb.MongoServerException;
+import com.mongodb.client.AggregateIterable;
+import com.mongodb.client.FindIterable;
+import com.mongodb.client.model.BulkWriteOptions;
+import com.mongodb.client.model.DeleteOptions;
+import com.mongodb.client.model.InsertManyOptions;
+import com.mongodb.client.model.InsertOneOptions;
+import com.mongodb.client.model.UpdateOptions;
+import java.util.Map;
+import org.bson.BsonDocument;
+
+/** Driver 4.0. It ignores a comment; a step that needs any other missing call is skipped. */
+final class Version {
+    /** The steps that this version skips, with the reason. */
+    static final Map<String, String> LEFT_OUT = Map.of(
+            "find options: let", "find has no let before 4.6",
+            "find options: allowDiskUse", "find has no allowDiskUse before 4.1",
+            "updates: hint", "update has no hint before 4.1",
+            "deletes: hint", "delete has no hint before 4.1",
+            "aggregate: explain", "aggregate has no explain before 4.2",
+            "sessions: snapshot", "no snapshot sessions before 4.3");
+
+    /** This version refuses to insert such fields. */
+    static final String ODD_FIELDS = "";
+
+    private Version() {
+    }
+
+    static void stableApi(MongoClientSettings.Builder settings) {
+        throw new UnsupportedOperationException("no Stable API before 4.3");
+    }
+
+    static ClientSessionOptions snapshot() {
+        throw skipped();
+    }
+
+    static InsertOneOptions commented(InsertOneOptions options, String comment) {
+        return options;
+    }
+
+    static InsertManyOptions commented(InsertManyOptions options, String comment) {
+        return options;
+    }
+
+    static BulkWriteOptions commented(BulkWriteOptions options, String comment) {
+        return options;
+    }
+
+    static UpdateOptions commented(UpdateOptions options, String comment) {
+        return options;
+    }
+
+    static UpdateOptions hinted(UpdateOptions options, BsonDocument hint) {
+        throw skipped();
+    }
+
+    static DeleteOptions hinted(DeleteOptions options, BsonDocument hint) {
+        throw skipped();
+    }
+
+    static FindIterable<BsonDocument> let(FindIterable<BsonDocument> find, BsonDocument variables) {
+        throw skipped();
+    }
+
+    static FindIterable<BsonDocument> allowDiskUse(FindIterable<BsonDocument> find) {
+        throw skipped();
+    }
+
+    static BsonDocument explain(AggregateIterable<BsonDocument> aggregate) {
+        throw skipped();
+    }
+
+    /** Null where the server gave none. */
+    static String codeName(MongoServerException error) {
+        return error instanceof MongoCommandException refused ? refused.getErrorCodeName() : null;
+    }
+
+    private static UnsupportedOperationException skipped() {
+        return new UnsupportedOperationException("this step is skipped");
+    }
+}

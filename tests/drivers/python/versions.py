@@ -1,0 +1,18 @@
+"""One program serves all versions of PyMongo. This file lists the features that PyMongo 3 lacks.
+
+requirements.txt pins the newest version, requirements-VERSION.txt an old one.
+"""
+
+import pymongo
+
+IS_3 = pymongo.version_tuple[0] == 3
+
+# The steps that PyMongo 3 skips, with the reason.
+LEFT_OUT = {
+    "find let": "find() has no `let`",
+} if IS_3 else {}
+
+
+def since_4(**options):
+    """Passes options on that only PyMongo 4 takes; PyMongo 3 makes the call without them."""
+    return {} if IS_3 else options
