@@ -47,6 +47,63 @@ fn silent_connections_are_found_and_replaced() {
     in_a_namespace("silent_connections_are_found_and_replaced", fall_silent());
 }
 
+#[test]
+#[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
+fn encrypted_bytes_pass_unseen_to_a_server_elsewhere() {
+    in_a_namespace(
+        "encrypted_bytes_pass_unseen_to_a_server_elsewhere",
+        pass_encrypted(),
+    );
+}
+
+/// An address that is not of this host, and leads to a server on it all the same.
+const ELSEWHERE: &str = "192.0.2.1";
+
+async fn pass_encrypted() {
+    let options = Options {
+        tls: true,
+        ..Options::default()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let port = server.address().port();
+    // Not the whole network, which would make every address of it local.
+    run("ip", &["address", "add", "192.0.2.2/32", "dev", "lo"]);
+    run(
+        "ip",
+        &["route", "add", ELSEWHERE, "dev", "lo", "src", "192.0.2.2"],
+    );
+    let rules = format!(
+        "add table ip nat\n\
+         add chain ip nat output {{ type nat hook output priority -100; }}\n\
+         add rule ip nat output ip daddr {ELSEWHERE} tcp dport {port} dnat to 127.0.0.1:{port}\n"
+    );
+    run("nft", &[&rules]);
+    run("sysctl", &["-w", "net.ipv4.conf.all.route_localnet=1"]);
+    let uri = format!(
+        "mongodb://{ELSEWHERE}:{port}/?tls=true&tlsAllowInvalidCertificates=true&directConnection=true"
+    );
+    let options = seawall::Options {
+        toml: "deployment.mode = \"relay\"\ndeployment.relay_encrypted = true\n".to_owned(),
+        ..seawall::Options::default()
+    };
+    let seawall = Seawall::start_with(&uri, options).await;
+    let tls = server.certificates().unwrap().client_config().unwrap();
+    let address = seawall.address().parse().unwrap();
+    let mut client = RawClient::connect_tls(address, "localhost", tls)
+        .await
+        .unwrap();
+    assert!(
+        client
+            .command("admin", doc! {"ping": 1})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    let reason = [r#"reason="relay_encrypted""#];
+    let passed = seawall.metric("seawall_unobserved_total", &reason).await;
+    assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
+}
+
 /// Runs a test of this name in a process of its own, which has a network of its own.
 fn in_a_namespace(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {

@@ -29,7 +29,7 @@ use crate::{
     connection::{Connector, TlsError, client_config},
     history::StoreError,
     limits::{
-        Gate, LOOK_EVERY, Lateness, Limits, OperationPlaces, gather_wake_ups,
+        Gate, LOOK_EVERY, Lateness, Limits, LoginGates, OperationPlaces, gather_wake_ups,
         raise_descriptor_limit,
     },
     listener::{self, Address, Door, Listener, ServerTlsError, server_config},
@@ -282,11 +282,11 @@ impl App {
                 config::Mode::Relay => "relay",
             },
             credentials: Box::new(move || credentials.mode().as_str()),
-            token: settings
-                .admin
-                .token
-                .as_ref()
-                .map(|token| token.expose().to_owned()),
+            guard: admin::Guard {
+                token: (settings.admin.token.as_ref()).map(|token| token.expose().to_owned()),
+                allowed_hosts: settings.admin.allowed_hosts.clone(),
+            },
+            profiles: settings.admin.profile,
             places: Arc::new(Semaphore::new(admin::MAX_REQUESTS)),
             started_at: SystemTime::now(),
         });
@@ -461,6 +461,7 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
         limits: Limits::new(
             max_clients(settings),
             limits.unauthenticated_connections.get(),
+            limits.monitor_connections.get(),
             limits.relayed_connections.get(),
             planes.operations.clone(),
         )
@@ -472,7 +473,7 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
         pins: Pins::new(pin_limits(limits)),
         relay_pins: Pins::new(pin_limits(limits)),
         credentials,
-        gate: Gate::of_logins(),
+        gates: LoginGates::default(),
         arrivals: Gate::of_arrivals(),
         lateness: Lateness::new(Instant::now()),
         fault: settings.fault.as_ref().map(fault),
@@ -496,6 +497,9 @@ fn connector(
 ) -> Result<Connector, StartError> {
     let tls = match deployment.tls() {
         Some((ca, identity, trusts_anyone)) => {
+            if trusts_anyone {
+                tracing::warn!("certificates of servers are not verified");
+            }
             let tls = client_config(ca.as_deref(), identity.as_deref(), trusts_anyone)?;
             Some(Arc::new(tls))
         }
@@ -560,9 +564,12 @@ async fn pace(shared: Arc<Shared>) {
         looks.tick().await;
         let now = Instant::now();
         let snapshot = shared.topology.snapshot();
-        let waits = snapshot.pools.iter().map(|pool| pool.oldest_wait(now));
-        let (wait, elapsed) = (waits.max().unwrap_or_default(), now - last);
-        shared.gate.look(wait, elapsed);
+        let waits: Vec<_> = snapshot.pools.iter().map(|pool| pool.waits(now)).collect();
+        let wait = waits.iter().map(|waits| waits.for_others).max();
+        let own = waits.iter().flat_map(|waits| &waits.for_own);
+        let own = own.map(|(user, wait)| ((user.name(), user.source()), *wait));
+        let elapsed = now - last;
+        shared.gates.look(wait.unwrap_or_default(), own, elapsed);
         shared.arrivals.look(shared.lateness.now(now), elapsed);
         last = now;
     }
@@ -649,6 +656,7 @@ fn client_settings(settings: &config::Settings) -> client::Settings {
         wait_queue_timeout: settings.pool.wait_queue_timeout,
         client_write_idle_timeout: settings.limits.client_write_idle_timeout,
         name_applications: settings.deployment.name_applications,
+        repeats: settings.deployment.repeat,
         is_relay: settings.deployment.mode == config::Mode::Relay,
         original_destination: settings.deployment.original_destination,
         relays_encrypted: settings.deployment.relay_encrypted,
@@ -694,6 +702,7 @@ fn credential_settings(
         max_stale: auth.max_stale,
         max_users: limits.max_users.get(),
         introductions: limits.introductions.get(),
+        conversations: limits.introduction_conversations.get(),
     })
 }
 

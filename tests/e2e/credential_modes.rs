@@ -16,7 +16,7 @@ use crate::scene::{
     seawall_at, server, update_user, with_password, writer,
 };
 
-async fn mode(seawall: &Seawall) -> String {
+pub(crate) async fn mode(seawall: &Seawall) -> String {
     let status = seawall.api("/api/v1/status").await;
     status["credentials"].as_str().unwrap().to_owned()
 }
@@ -90,7 +90,7 @@ async fn lookup_refuses_the_unknown_the_dropped_and_those_from_elsewhere() {
 }
 
 /// The keys of a user as the configuration takes them.
-async fn configured_keys(user: &NewUser) -> String {
+pub(crate) async fn configured_keys(user: &NewUser) -> String {
     let command =
         doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
     let reply = root()

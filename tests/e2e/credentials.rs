@@ -226,8 +226,8 @@ async fn a_restriction_that_comes_later_is_enforced() {
 async fn many_users_share_few_server_connections_and_none_starves() {
     const USERS: usize = 200;
     const MAX_SERVER_CONNECTIONS: u32 = 20;
-    /// Eight introductions, eight connections kept for the next ones, monitors, and what is just being closed.
-    const OUTSIDE_OF_POOLS: u32 = 28;
+    /// 64 introductions, eight connections kept for the next ones, monitors, and what is just being closed.
+    const OUTSIDE_OF_POOLS: u32 = 84;
     let toml = format!(
         "[pool]\nmax_server_connections = {MAX_SERVER_CONNECTIONS}\nmax_pool_size = 5\nwait_queue_timeout_ms = 60000\n"
     );

@@ -7,13 +7,13 @@ use bson::{Binary, Bson, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, create_user, unique_name},
-    raw::{Mechanism, OpMsg, RawClient, RawError, RawReply},
+    raw::{Mechanism, OpMsg, RawClient, RawReply},
 };
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::scene::{
-    commands_named, connect, find, introductions, log_in, logged_in, recorded, root, seawall,
-    server, with_password, writer,
+    commands_named, connect, connect_from, find, introductions, log_in, logged_in, recorded, root,
+    seawall, server, with_password, writer,
 };
 
 fn binary(text: &str) -> Binary {
@@ -129,31 +129,31 @@ async fn logins_of_one_unknown_user_make_one_introduction() {
 }
 
 #[tokio::test]
-async fn introductions_are_bounded_over_all_users() {
-    let (seawall, recorder) = recorded("[limits]\nintroductions = 2\n").await;
-    let names = |count| {
-        let recorder = &recorder;
-        move || async move { commands_named(recorder, "saslStart").len() == count }
-    };
-    let (mut stalled, mut waiting) = (Vec::new(), JoinSet::new());
+async fn introductions_that_wait_for_their_client_are_bounded_and_the_oldest_gives_way() {
+    let toml = "[limits]\nintroductions = 1\nintroduction_conversations = 2\n";
+    let (seawall, recorder) = recorded(toml).await;
+    let mut stalled = Vec::new();
     for _ in 0..2 {
-        let mut client = connect(&seawall).await;
-        stall(&mut client, &writer().await).await;
-        stalled.push(client);
+        let (mut client, user) = (connect(&seawall).await, writer().await);
+        stall(&mut client, &user).await;
+        stalled.push((client, user));
     }
-    eventually(LIMIT, names(2)).await.unwrap();
     let user = writer().await;
-    let mut client = connect(&seawall).await;
-    client.set_limit(Duration::from_millis(500));
-    let held = client.command(&user.db, sasl_start(&user.name)).await;
-    assert!(matches!(held, Err(RawError::TimedOut { .. })), "{held:?}");
-    assert_eq!(commands_named(&recorder, "saslStart").len(), 2);
-    drop(client);
-    let login = user.login();
-    let mut client = connect(&seawall).await;
-    waiting.spawn(async move { client.login(&login).await.unwrap() });
-    stalled.pop();
-    let outcome = waiting.join_next().await.unwrap().unwrap();
+    let mut client = connect_from(&seawall, [127, 0, 0, 2]).await;
+    let begun = client.begin_login(&user.login()).await.unwrap();
+    let (mut first, first_user) = stalled.remove(0);
+    let carried = introductions(&recorder, &first_user.name)[0].0;
+    let is_closed = || async { !recorder.connections()[carried].is_open };
+    eventually(LIMIT, is_closed).await.unwrap();
+    let outcome = client.finish_login(&begun).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    // The one that gave way is told so when it sends a proof, and may begin again.
+    let continued = first
+        .command(&first_user.db, sasl_continue(1))
+        .await
+        .unwrap();
+    assert!(!continued.is_ok(), "{continued:?}");
+    let outcome = first.login(&first_user.login()).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
 }
 
@@ -192,7 +192,7 @@ async fn a_stalled_leader_holds_up_the_next_login_briefly_and_is_given_up() {
 
 #[tokio::test]
 async fn a_client_that_has_logged_in_cannot_hold_an_introduction_for_ever() {
-    let (seawall, _recorder) = recorded("[limits]\nintroductions = 1\n").await;
+    let (seawall, _recorder) = recorded("[limits]\nintroduction_conversations = 1\n").await;
     let mut client = logged_in(&seawall, &writer().await.login()).await;
     stall(&mut client, &writer().await).await;
     let user = writer().await;

@@ -20,6 +20,7 @@ mod exactness;
 mod failover;
 mod fixtures;
 mod gone;
+mod hostile;
 mod introductions;
 mod large;
 mod past;

@@ -1,12 +1,20 @@
 //! Where Seawall's own CPU time goes, on request.
 
 use bson::doc;
-use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};
+use seawall_tests::{
+    mongod::shared_standalone,
+    raw::RawClient,
+    seawall::{Options, Seawall},
+};
 
 #[tokio::test]
 async fn a_busy_seawall_draws_one_flame_graph_at_a_time() {
     let server = shared_standalone().await.unwrap();
-    let seawall = Seawall::start(&server.uri()).await;
+    let options = Options {
+        toml: "admin.profile = true\n".to_owned(),
+        ..Options::default()
+    };
+    let seawall = Seawall::start_with(&server.uri(), options).await;
     let address = seawall.address().parse().unwrap();
     let busy = async {
         let mut client = RawClient::connect(address).await.unwrap();

@@ -260,15 +260,18 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
         // The connection goes on.
         assert!(client.hello(doc! {}).await.unwrap().is_ok());
-        let mut packed = command.clone();
+        client
+            .send_query(&OpQuery::new(command.clone()))
+            .await
+            .unwrap();
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+        // Compressed messages are refused before a login.
+        let mut packed = command;
         packed.insert("$db", "admin");
         let packed = compressed(&OpMsg::new(packed).to_bytes(), SNAPPY);
         client.send_bytes(&packed).await.unwrap();
-        let reply = client.read_reply().await.unwrap();
-        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
-        client.send_query(&OpQuery::new(command)).await.unwrap();
-        let reply = client.read_reply().await.unwrap();
-        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+        assert!(matches!(client.read_reply().await, Err(RawError::Closed)));
     }
     // What is not understood here might be understood there.
     let mut client = connect(&seawall).await;
@@ -405,7 +408,7 @@ async fn relays_leave_a_primary_that_stepped_down() {
 }
 
 #[tokio::test]
-async fn encrypted_bytes_pass_only_where_that_is_wanted() {
+async fn encrypted_bytes_do_not_pass_unseen_to_a_server_on_the_same_host() {
     let options = Options {
         tls: true,
         ..Options::default()
@@ -422,18 +425,9 @@ async fn encrypted_bytes_pass_only_where_that_is_wanted() {
         let address = seawall.address().parse().unwrap();
         let tls = certificates.client_config().unwrap();
         let client = RawClient::connect_tls(address, "localhost", tls).await;
-        assert_eq!(client.is_ok(), is_wanted);
-        if let Ok(mut client) = client {
-            assert!(
-                client
-                    .command("admin", doc! {"ping": 1})
-                    .await
-                    .unwrap()
-                    .is_ok()
-            );
-        }
+        assert!(client.is_err());
         let reason = match is_wanted {
-            true => r#"reason="relay_encrypted""#,
+            true => r#"reason="relay_encrypted_same_host""#,
             false => r#"reason="relay_encrypted_refused""#,
         };
         assert_eq!(
@@ -442,14 +436,111 @@ async fn encrypted_bytes_pass_only_where_that_is_wanted() {
         );
         // One that speaks plainly gets TLS from Seawall.
         let mut plain = connect(&seawall).await;
-        assert!(
-            plain
-                .command("admin", doc! {"ping": 1})
-                .await
-                .unwrap()
-                .is_ok()
-        );
+        let ping = plain.command("admin", doc! {"ping": 1}).await.unwrap();
+        assert!(ping.is_ok());
     }
+}
+
+/// A command to `$external` by the legacy opcode.
+fn external(query: Document) -> OpQuery {
+    OpQuery {
+        collection: "$external.$cmd".to_owned(),
+        ..OpQuery::new(query)
+    }
+}
+
+#[tokio::test]
+async fn legacy_queries_that_a_server_reads_otherwise_do_not_pass() {
+    let set = shared_replica_set().await.unwrap();
+    let recorder = Recorder::start(set.primary().await.unwrap().address())
+        .await
+        .unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let x509 = doc! {"authenticate": 1, "mechanism": "MONGODB-X509"};
+    let hello = doc! {"isMaster": 1, "speculativeAuthenticate": &x509};
+    let seawall = relaying(&uri, "").await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    for command in [
+        x509,
+        hello,
+        doc! {"createUser": "mallory", "pwd": "x", "roles": []},
+    ] {
+        let mut behind_options = doc! {"$queryOptions": {}};
+        behind_options.extend(command);
+        for query in [behind_options.clone(), doc! {"$query": behind_options}] {
+            for logs_in in [false, true] {
+                let mut client = connect(&seawall).await;
+                if logs_in {
+                    assert!(client.login(&login).await.unwrap().is_authenticated());
+                }
+                client.send_query(&external(query.clone())).await.unwrap();
+                let ended = client.read_reply().await;
+                assert!(matches!(ended, Err(RawError::Closed)), "{query} {ended:?}");
+            }
+        }
+    }
+    let sent = recorder.connections();
+    let is_sent = |part: &str| {
+        let mut sent = sent.iter().map(|r| String::from_utf8_lossy(&r.from_client));
+        sent.any(|bytes| bytes.contains(part))
+    };
+    assert!(is_sent("saslStart"));
+    for part in ["MONGODB-X509", "mallory", "$queryOptions"] {
+        assert!(!is_sent(part), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn before_a_login_only_commands_of_the_handshake_pass_a_relay() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = relaying(&uri, "").await;
+    let mut client = connect(&seawall).await;
+    for name in ["addshard", "listCommands", "find", "planted"] {
+        let reply = client
+            .command("admin", doc! {name: 1, "planted": 1})
+            .await
+            .unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+        let query = OpQuery::new(doc! {name: 1, "planted": 1});
+        client.send_query(&query).await.unwrap();
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
+    }
+    assert!(
+        client
+            .command("admin", doc! {"ping": 1})
+            .await
+            .unwrap()
+            .is_ok()
+    );
+    // The proof is not checked yet when the next request comes.
+    let begun = client
+        .begin_login(&Login::new("admin", ROOT, ROOT_PASSWORD))
+        .await
+        .unwrap();
+    let too_early = OpMsg::new(doc! {"planted": 1, "$db": "admin"});
+    client.send(&too_early).await.unwrap();
+    assert_eq!(
+        client.read_reply().await.unwrap().code(),
+        Some(UNAUTHORIZED)
+    );
+    let outcome = client.finish_login(&begun).await.unwrap();
+    assert!(outcome.is_authenticated(), "{outcome:?}");
+    let sent = recorder.connections();
+    let mut sent = sent.iter().map(|r| String::from_utf8_lossy(&r.from_client));
+    assert!(!sent.any(|bytes| bytes.contains("planted")));
+    // Where the server wants no login, everything passes.
+    let open = Standalone::start(Options::default()).await.unwrap();
+    let seawall = relaying(&open.uri(), "").await;
+    let insert = doc! {"insert": "c", "documents": [{}]};
+    let reply = connect(&seawall)
+        .await
+        .command("test", insert)
+        .await
+        .unwrap();
+    assert!(reply.is_ok(), "{}", reply.body);
 }
 
 /// A mechanism that no community server has: whoever says it knows the password is logged in by SCRAM behind.

@@ -90,6 +90,8 @@ impl Options {
             unix_socket: self.unix_socket,
             parameters,
             arguments: self.arguments.iter().map(Into::into).collect(),
+            // Room for transactions of the largest documents, several at a time.
+            cache_gb: 0.5,
             ..mongod::Options::default()
         }
     }

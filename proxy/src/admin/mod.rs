@@ -1,5 +1,6 @@
-//! The window: metrics, health and the JSON API over HTTP. Reads snapshots, changes nothing but to drain.
+//! Metrics, health and the JSON API over HTTP. Reads snapshots; the only change it can make is to start a drain.
 
+mod guard;
 mod json;
 mod past;
 mod profile;
@@ -8,15 +9,14 @@ use std::{fmt, io, sync::Arc, time::SystemTime};
 
 use axum::{
     Json, Router,
-    extract::{Query, Request, State},
+    extract::{Query, State},
     http::{HeaderMap, StatusCode, header},
-    middleware::{self, Next},
+    middleware,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use subtle::ConstantTimeEq;
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
@@ -25,19 +25,20 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
 
+pub use self::guard::Guard;
 use crate::{
     observe::{Observer, PROTOBUF},
     sight::Sight,
     topology::Topology,
 };
 
-/// Requests served at a time; others wait. A scrape costs milliseconds and must not multiply.
+/// Requests served at a time; others wait. A scrape takes milliseconds of CPU time.
 pub const MAX_REQUESTS: usize = 8;
 
-/// Rows in an answer, unless asked otherwise.
+/// Rows in a reply unless the request says otherwise.
 const DEFAULT_LIMIT: usize = 50;
 
-/// Rows in an answer at most.
+/// Most rows in a reply.
 const MAX_LIMIT: usize = 10_000;
 
 /// What the window looks at.
@@ -60,8 +61,10 @@ pub struct Window {
     pub mode: &'static str,
     /// Where credentials come from, by name.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
-    /// What a request has to bring, if anything.
-    pub token: Option<String>,
+    /// What a request must bring.
+    pub guard: Guard,
+    /// Whether CPU profiles are served.
+    pub profiles: bool,
     /// Of work under way.
     pub places: Arc<Semaphore>,
     /// When Seawall started.
@@ -102,7 +105,7 @@ pub async fn serve(
         .route("/api/v1/drain", post(drain))
         .route_layer(middleware::from_fn_with_state(
             Arc::clone(&window),
-            check_token,
+            guard::check,
         ))
         .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
     let router = Router::new()
@@ -113,20 +116,6 @@ pub async fn serve(
     axum::serve(listener, router)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
-}
-
-async fn check_token(State(window): State<Arc<Window>>, request: Request, next: Next) -> Response {
-    let Some(token) = &window.token else {
-        return next.run(request).await;
-    };
-    let sent = request.headers().get(header::AUTHORIZATION);
-    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    let is_right = sent.is_some_and(|sent| bool::from(sent.as_bytes().ct_eq(token.as_bytes())));
-    if is_right {
-        next.run(request).await
-    } else {
-        (StatusCode::UNAUTHORIZED, "a bearer token is needed\n").into_response()
-    }
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {

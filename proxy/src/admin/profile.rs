@@ -3,15 +3,17 @@
 //! Samples are taken by a signal after so much CPU time of the process, and stacks are followed by frame pointers: the
 //! unwinder takes locks, which a signal may find taken by the very thread that it stopped. Nothing of it runs unless asked.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
-    extract::Query,
+    extract::{Query, State},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use pprof::{ProfilerGuard, ProfilerGuardBuilder, flamegraph::Options};
 use serde::Deserialize;
+
+use super::Window;
 
 /// Unless asked otherwise.
 const DEFAULT_SECONDS: u64 = 10;
@@ -32,7 +34,14 @@ pub(super) struct Asked {
 }
 
 /// A flame graph as SVG, of the time from now on. If the client leaves, it ends.
-pub(super) async fn profile(Query(asked): Query<Asked>) -> Response {
+pub(super) async fn profile(
+    State(window): State<Arc<Window>>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    if !window.profiles {
+        let why = "profiles are off: set admin.profile = true\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
     let seconds = asked.seconds.unwrap_or(DEFAULT_SECONDS);
     let frequency = asked.frequency.unwrap_or(DEFAULT_FREQUENCY);
     if !(1..=MAX_SECONDS).contains(&seconds) || !(1..=MAX_FREQUENCY).contains(&frequency) {

@@ -73,6 +73,7 @@ pub struct Identity {
     name: String,
     source: String,
     user_id: Option<[u8; 16]>,
+    is_anonymous: bool,
     standing: AtomicU8,
     login: RwLock<Login>,
 }
@@ -92,6 +93,7 @@ impl Identity {
             name: name.to_owned(),
             source: source.to_owned(),
             user_id,
+            is_anonymous: matches!(login, Login::Anonymous),
             standing: AtomicU8::new(0),
             login: RwLock::new(login),
         }
@@ -122,9 +124,9 @@ impl Identity {
         self.user_id
     }
 
-    /// Whether it is nobody in particular.
+    /// Whether it is that of clients that have not logged in.
     pub fn is_anonymous(&self) -> bool {
-        matches!(*self.login.read(), Login::Anonymous)
+        self.is_anonymous
     }
 
     /// Whether it may still be used.

@@ -1,31 +1,30 @@
-//! What becomes of an operation whose client has left.
+//! Operations whose clients have left.
 //!
-//! Its connection is worth keeping: a client that leaves must not cost the server a new login. So its reply is
-//! read for nobody, within bounds, and a read that still runs half a second later is ended at the server. What
-//! else runs on has the server's own lifetimes: a write may be retried, a commit must be.
+//! The server connection is worth keeping: a client that leaves must not cost the server a new login. So the
+//! reply is read and dropped, within bounds, and a read that still runs half a second later is ended at the
+//! server. Other operations end by the server's own limits: a write may be retried, a commit must be.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::forward::drain_reply;
+use super::forward::{Unread, drain_reply};
 use crate::pool::Checkout;
 
-/// How long the reply is read for, and how much of it, before its connection is closed.
+/// Time and bytes that draining a reply may take before its connection is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 const DRAIN_BYTES: usize = 16 << 20;
 
 /// A read that takes longer than this after its client has left is ended.
 const READ_GRACE: Duration = Duration::from_millis(500);
 
-/// An exchange that nobody waits for any more.
+/// An exchange whose client has left.
 pub(super) struct Abandoned {
     pub(super) checkout: Checkout,
     pub(super) request_id: i32,
-    /// Bytes of the reply that are still to come; `None` before its header has been read.
-    pub(super) unread_bytes: Option<usize>,
-    /// Whether it may be ended: it reads, outside transactions, and is no wait for something to happen, which
-    /// servers do not let go of.
+    /// How much of the reply is still to be read.
+    pub(super) unread: Unread,
+    /// True for a read outside transactions. False for a wait for data: servers do not end those.
     pub(super) may_be_ended: bool,
 }
 
@@ -50,7 +49,7 @@ impl Abandoned {
             .server_connection_id
             .filter(|_| self.may_be_ended);
         let stream = &mut connection.stream;
-        let drained = drain_reply(stream, self.request_id, self.unread_bytes, DRAIN_BYTES);
+        let drained = drain_reply(stream, self.request_id, self.unread, DRAIN_BYTES);
         let mut drained = std::pin::pin!(drained);
         if let Ok(drained) = timeout(READ_GRACE, &mut drained).await {
             return drained.is_ok();

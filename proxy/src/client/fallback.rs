@@ -37,9 +37,13 @@ impl Client {
         reply_to: ReplyTo,
     ) -> Result<(), End> {
         if self.handshake.is_none() {
-            self.has_to_log_in();
+            self.require_login();
         }
-        if self.handshake.is_none() {
+        let has_place = self
+            .handshake
+            .as_ref()
+            .is_some_and(|due| due.permit.is_some());
+        if !has_place {
             return self.close("unauthenticated_connections");
         }
         let Some(permit) = self.shared.limits.admit_relay() else {

@@ -7,6 +7,7 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice},
+    net::IpAddr,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -18,8 +19,9 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use super::backlog::{Forwarded, forward_large, room_for_reply};
 use crate::{
-    command::{Command, MaxTime, ReplyFacts, ReplyForm, ReplyScanner},
+    command::{Command, MaxTime, ReplyFacts, ReplyForm},
     connection::Connection,
     observe::{Observation, Phase},
     wire::{
@@ -33,7 +35,7 @@ use crate::{
 const HELD_REPLY_BYTES: usize = 64 * 1024;
 
 /// Bytes of an `OP_MSG` reply before its document: header, flags, section kind.
-const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
+pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
 
 /// Pieces of an edited request at most.
 const MAX_PIECES: usize = 10;
@@ -51,6 +53,8 @@ pub(super) struct Outgoing<'m> {
     checksum: Option<[u8; 4]>,
     /// Commands that carry credentials are not (compression specification).
     may_be_compressed: bool,
+    /// True if `$client` was left out because the message would have been too long for the server.
+    omits_client: bool,
     layout: Layout<'m>,
 }
 
@@ -104,8 +108,16 @@ impl<'m> Outgoing<'m> {
         client: Option<&'m [u8]>,
         max_time_ms: Option<u64>,
     ) -> Self {
-        let client = client.filter(|c| !command.has_client && command.has_room_for(c.len()));
-        let client = client.unwrap_or_default();
+        let wanted = client.filter(|_| !command.has_client);
+        let added =
+            |client: &[u8]| client.len() + max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
+        let message_bytes = message.header.message_length;
+        // A server closes the connection on a longer message, which looks like a failure of the server.
+        let fits = |c: &&[u8]| {
+            command.has_room_for(c.len()) && message_bytes + added(c) <= MAX_MESSAGE_BYTES
+        };
+        let client = wanted.filter(fits).unwrap_or_default();
+        let omits_client = wanted.is_some() && client.is_empty();
         let body_end = parsed.body_offset + parsed.body.len();
         let bytes = message.bytes.as_slice();
         let end = bytes.len() - if parsed.has_checksum() { 4 } else { 0 };
@@ -150,6 +162,7 @@ impl<'m> Outgoing<'m> {
             checksum: None,
             // Nor can one be whose rest is still to come.
             may_be_compressed: !message.is_head() && !NEVER_COMPRESSED.contains(&command.name),
+            omits_client,
             layout,
         };
         if parsed.has_checksum() {
@@ -188,6 +201,11 @@ impl<'m> Outgoing<'m> {
         let mut bytes = self.pieces().concat();
         bytes.extend(self.checksum.iter().flatten());
         bytes
+    }
+
+    /// True if `$client` was left out because the message would have been too long for the server.
+    pub(super) fn omits_client(&self) -> bool {
+        self.omits_client
     }
 
     /// Its size on the wire, uncompressed.
@@ -288,12 +306,23 @@ pub(super) enum RelayError {
     /// The reply is not the request's, or not of a form that can be followed.
     #[error("reply does not answer the request: {0}")]
     Foreign(&'static str),
-    /// The client has left; so many bytes of the reply are still to come, if that is known.
+    /// The client has left.
     #[error("client left")]
     ClientGone {
-        /// `None` before the reply's header has been read.
-        unread_bytes: Option<usize>,
+        /// How much of the reply has been read.
+        unread: Unread,
     },
+}
+
+/// How much of a reply is still on a server connection whose client has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// All of it: no byte has been read.
+    Whole,
+    /// This many bytes, behind a complete header.
+    Rest(usize),
+    /// A part of its header: where the reply ends is not known, so the connection must be closed.
+    InHeader,
 }
 
 /// A whole reply, not yet sent.
@@ -307,8 +336,8 @@ pub(super) struct HeldReply {
 pub(super) enum Reply {
     /// Complete, and not yet sent.
     Held(HeldReply, ReplyFacts),
-    /// Sent as it came.
-    Forwarded { facts: ReplyFacts, bytes: usize },
+    /// Sent as it arrived, except its backlog.
+    Forwarded(Forwarded),
 }
 
 /// The client's end of an exchange.
@@ -336,7 +365,7 @@ impl ClientEnd<'_> {
     }
 
     /// Ready when the client has left and that matters.
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_awaiting {
             self.reader.poll_gone(cx, self.stream)
         } else {
@@ -388,6 +417,10 @@ pub(super) struct Awaited<'a> {
     /// Whether the client wants it compressed, for which it has to be whole.
     pub(super) is_packed: bool,
     pub(super) budget: &'a MemoryBudget,
+    /// The client's address: the budget is shared by it.
+    pub(super) network: Option<IpAddr>,
+    /// Whether other operations wait for the server connection.
+    pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
 /// Reads the awaited reply and, if it is large and plain on both sides, forwards it as it comes. The server has failed
@@ -411,7 +444,10 @@ pub(super) async fn relay_reply(
     match read {
         Some(Ok(0)) => return Err(RelayError::Server(io::ErrorKind::UnexpectedEof.into())),
         Some(Err(error)) => return Err(RelayError::Server(error)),
-        None => return Err(RelayError::ClientGone { unread_bytes: None }),
+        None => {
+            let unread = Unread::Whole;
+            return Err(RelayError::ClientGone { unread });
+        }
         Some(Ok(_)) => observation.enter(Phase::Receive, Instant::now()),
     }
     let header = loop {
@@ -430,16 +466,30 @@ pub(super) async fn relay_reply(
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
         // For the reply and for what it is compressed into.
-        _ if awaited.is_packed => match awaited.budget.try_reserve(2 * length) {
+        _ if awaited.is_packed => match awaited.budget.try_reserve(awaited.network, 2 * length) {
             Some(share) => Some(share),
             // It goes on plain, which is always allowed.
-            None => return forward_large(client, server, held, length, awaited.form).await,
+            None => return forward_from_head(client, server, held, length, awaited).await,
         },
-        _ => return forward_large(client, server, held, length, awaited.form).await,
+        _ => return forward_from_head(client, server, held, length, awaited).await,
     };
     read_whole(client, server, &mut held, length).await?;
     let facts = scan(&held, awaited.form)?;
     Ok(Reply::Held(HeldReply { bytes: held, share }, facts))
+}
+
+/// Completes the head of a large reply, then forwards it.
+async fn forward_from_head(
+    client: &mut ClientEnd<'_>,
+    server: &mut Stream,
+    mut held: Vec<u8>,
+    length: usize,
+    awaited: Awaited<'_>,
+) -> Result<Reply, RelayError> {
+    while held.len() < REPLY_HEAD_BYTES {
+        read_more(client, server, &mut held, Some(length)).await?;
+    }
+    forward_large(client, server, held, length, awaited).await
 }
 
 async fn read_whole(
@@ -477,7 +527,11 @@ async fn inflate_reply(
     }
     let bytes = length + inflated_length * if awaited.is_packed { 2 } else { 1 };
     let share = match length.max(inflated_length) > HELD_REPLY_BYTES {
-        true => Some(awaited.budget.reserve(bytes).await),
+        true => {
+            let room = room_for_reply(client, &awaited, bytes).await;
+            let unread = Unread::Rest(length - held.len());
+            Some(room.ok_or(RelayError::ClientGone { unread })?)
+        }
         false => None,
     };
     read_whole(client, server, &mut held, length).await?;
@@ -513,7 +567,7 @@ fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
 
 /// A reply to a request that allowed no more has no other after it; one that says otherwise would leave
 /// another client's bytes on the connection.
-fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
+pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
     let flags = reply
         .get(HEADER_BYTES..)
         .and_then(|rest| rest.first_chunk::<4>());
@@ -526,6 +580,7 @@ fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
     Ok(())
 }
 
+/// Reads once more; `length` is the reply's, once its header is complete.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -540,8 +595,9 @@ async fn read_more(
         Some(Ok(_)) => Ok(()),
         Some(Err(error)) => Err(RelayError::MidReply(error)),
         None => {
-            let unread_bytes = length.map(|length| length - held.len());
-            Err(RelayError::ClientGone { unread_bytes })
+            let rest = length.map(|length| Unread::Rest(length - held.len()));
+            let unread = rest.unwrap_or(Unread::InHeader);
+            Err(RelayError::ClientGone { unread })
         }
     }
 }
@@ -559,7 +615,7 @@ fn poll_read_or_gone(
     client.poll_gone(cx).map(|()| None)
 }
 
-fn poll_read_into(
+pub(super) fn poll_read_into(
     cx: &mut Context<'_>,
     stream: &mut Stream,
     held: &mut Vec<u8>,
@@ -572,50 +628,11 @@ fn poll_read_into(
     })
 }
 
-/// Forwards a reply as it comes, one bounded piece at a time: what the client does not take, the server is
-/// not asked for.
-async fn forward_large(
-    client: &mut ClientEnd<'_>,
-    server: &mut Stream,
-    mut held: Vec<u8>,
-    length: usize,
-    form: ReplyForm,
-) -> Result<Reply, RelayError> {
-    let mut scanner = ReplyScanner::new(form);
-    let mut seen = 0;
-    loop {
-        if seen < REPLY_HEAD_BYTES && held.len() < REPLY_HEAD_BYTES {
-            read_more(client, server, &mut held, Some(length)).await?;
-            continue;
-        }
-        let before = REPLY_HEAD_BYTES.saturating_sub(seen);
-        if seen == 0 {
-            check_flags(&held)?;
-        }
-        scanner.feed(held.get(before..).unwrap_or_default());
-        seen += held.len();
-        if client.send(&held).await.is_err() {
-            return Err(RelayError::ClientGone {
-                unread_bytes: Some(length - seen),
-            });
-        }
-        if seen == length {
-            return Ok(Reply::Forwarded {
-                facts: *scanner.facts(),
-                bytes: length,
-            });
-        }
-        held.clear();
-        let left = length - seen;
-        read_more(client, server, &mut held, Some(left)).await?;
-    }
-}
-
-/// Reads the rest of a reply that nobody waits for any more, so that its connection can be used again.
+/// Reads and drops the rest of a reply whose client has left, so that its connection can be used again.
 pub(super) async fn drain_reply(
     server: &mut Stream,
     request_id: i32,
-    unread_bytes: Option<usize>,
+    unread: Unread,
     max_bytes: usize,
 ) -> Result<(), RelayError> {
     let mut held = Vec::new();
@@ -628,9 +645,10 @@ pub(super) async fn drain_reply(
         }
         Err(error) => Err(RelayError::MidReply(error)),
     };
-    let mut left = match unread_bytes {
-        Some(left) => left,
-        None => {
+    let mut left = match unread {
+        Unread::InHeader => return Err(RelayError::Foreign("a part of its header was read")),
+        Unread::Rest(left) => left,
+        Unread::Whole => {
             let length = loop {
                 if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
                     break check_header(head, request_id)?.message_length;
@@ -649,7 +667,7 @@ pub(super) async fn drain_reply(
         }
     };
     if left > max_bytes {
-        return Err(RelayError::Foreign("too much to read for nobody"));
+        return Err(RelayError::Foreign("too long to drain"));
     }
     while left > 0 {
         held.clear();
@@ -658,3 +676,6 @@ pub(super) async fn drain_reply(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -238,6 +238,8 @@ pub(super) struct Greeting<'a> {
     pub(super) service_id: ObjectId,
     pub(super) mechanisms: Option<Vec<String>>,
     pub(super) speculative: Option<RawDocumentBuf>,
+    /// Whether clients need not log in.
+    pub(super) is_open: bool,
 }
 
 impl Greeting<'_> {
@@ -256,7 +258,8 @@ impl Greeting<'_> {
         if !is_standalone {
             reply.append(cstr!("msg"), "isdbgrid");
         }
-        if hello.hello_ok {
+        let lacks_hello = self.description.lacks_hello;
+        if hello.hello_ok && !lacks_hello {
             reply.append(cstr!("helloOk"), true);
         }
         let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -296,6 +299,12 @@ impl Greeting<'_> {
             reply.append(cstr!("serviceId"), self.service_id);
         }
         reply.append(cstr!("ok"), 1.0);
+        // None rather than one that servers would refuse.
+        let cluster_time = self.description.cluster_time.as_ref();
+        let cluster_time = cluster_time.filter(|time| time.is_signed() || self.is_open);
+        if let Some(cluster_time) = cluster_time {
+            reply.append(cstr!("$clusterTime"), cluster_time.document().to_owned());
+        }
         reply
     }
 }

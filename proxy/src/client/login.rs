@@ -6,12 +6,12 @@ use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec:
 use tokio::time::{Instant, sleep_until};
 
 use super::credentials::{
-    Carried, CredentialError, Credentials, Known, Obtained, UserName, login_of,
+    Asked, Carried, CredentialError, Credentials, Known, Obtained, Secret, UserName,
 };
 use crate::{
-    auth::{ClientFirst, Identity, Mechanism, NonceSource, ServerConversation},
+    auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation},
     command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
-    limits::Limits,
+    limits::{Limits, network_of},
     observe::Observer,
 };
 
@@ -26,9 +26,17 @@ pub(super) struct Login {
     is_text: bool,
 }
 
+/// Where the keys come from that a proof is verified with.
+enum KeysFrom {
+    /// A server.
+    Server(Known),
+    /// The configuration.
+    Configuration(ScramKeys),
+}
+
 enum Step {
     /// The proof is verified here.
-    Verify(Box<(Known, ServerConversation)>),
+    Verify(Box<(KeysFrom, ServerConversation)>),
     /// The proof is carried to a server.
     Carry(Box<Carried>),
     /// Proven; an empty exchange is still to come.
@@ -57,7 +65,7 @@ const CONVERSATION_ID: i32 = 1;
 struct SaslStart {
     mechanism: Mechanism,
     client_first: ClientFirst,
-    payload: Vec<u8>,
+    payload: Secret,
     user: UserName,
     skips_empty_exchange: bool,
     is_text: bool,
@@ -76,10 +84,7 @@ impl SaslStart {
         let options = command.get_document("options");
         let skips_empty_exchange =
             options.is_ok_and(|o| o.get_bool("skipEmptyExchange").unwrap_or(false));
-        let user = UserName {
-            name: client_first.user().to_owned(),
-            source: source.to_owned(),
-        };
+        let user = UserName::new(client_first.user(), source).ok_or_else(failed)?;
         Ok(Self {
             mechanism,
             client_first,
@@ -89,6 +94,11 @@ impl SaslStart {
             is_text,
         })
     }
+}
+
+/// The user that a `saslStart` claims to be, if it can be read.
+pub(super) fn claimed_user(start: &RawDocument, source: &str) -> Option<UserName> {
+    SaslStart::parse(start, source).ok().map(|start| start.user)
 }
 
 impl Login {
@@ -102,7 +112,8 @@ impl Login {
         let start = SaslStart::parse(command, source)?;
         let mechanism = start.mechanism;
         let UserName { name, source: db } = &start.user;
-        if let Some(turn) = around.limits.login_turn(name, db, began) {
+        let turn = around.limits.login_turn(around.peer, (name, db), began);
+        if let Some(turn) = turn {
             around.observer.login_delayed();
             sleep_until(turn).await;
         }
@@ -118,12 +129,12 @@ impl Login {
         start: SaslStart,
         began: Instant,
     ) -> Result<(Self, RawDocumentBuf), CredentialError> {
-        match around
-            .credentials
-            .obtain(&start.user, start.mechanism)
-            .await?
-        {
-            Obtained::Known(known) => Self::verify(around, start, known, began),
+        let asked = around.asked(&start.user, start.mechanism);
+        match around.credentials.obtain(&asked).await? {
+            Obtained::Known(known) => Self::verify(around, start, KeysFrom::Server(known), began),
+            Obtained::Configured(keys) => {
+                Self::verify(around, start, KeysFrom::Configuration(keys), began)
+            }
             Obtained::Introduce(introduction) => {
                 let SaslStart {
                     mechanism,
@@ -134,7 +145,7 @@ impl Login {
                 } = start;
                 let carried = introduction.start(mechanism, client_first, &payload).await;
                 if matches!(carried, Err(CredentialError::Refused)) {
-                    around.credentials.remember_unknown(user.clone(), mechanism);
+                    around.credentials.remember_unknown(&user, mechanism);
                 }
                 let (carried, server_first) = carried?;
                 let login = Self {
@@ -161,25 +172,25 @@ impl Login {
         let start = SaslStart::parse(command, source).ok()?;
         let known = around.credentials.fresh(&start.user, began)?;
         let UserName { name, source: db } = &start.user;
-        if !around.limits.admits_login(name, db, began) {
+        let may_begin = around.limits.admits_login(around.peer, (name, db), began);
+        if !may_begin {
             return None;
         }
-        Self::verify(around, start, known, began).ok()
+        Self::verify(around, start, KeysFrom::Server(known), began).ok()
     }
 
     fn verify(
         around: &Surroundings<'_>,
         start: SaslStart,
-        known: Known,
+        from: KeysFrom,
         began: Instant,
     ) -> Result<(Self, RawDocumentBuf), CredentialError> {
-        let keys = known
-            .credentials
-            .keys(start.mechanism)
-            .ok_or(CredentialError::Refused)?;
-        if !Credentials::permits(&known, around.peer) {
-            return Err(CredentialError::Refused);
-        }
+        let keys = match &from {
+            KeysFrom::Server(known) if !Credentials::permits(known, around.peer) => None,
+            KeysFrom::Server(known) => known.credentials.keys(start.mechanism),
+            KeysFrom::Configuration(keys) => Some(keys),
+        };
+        let keys = keys.ok_or(CredentialError::Refused)?;
         let nonce = around.nonces.nonce();
         let (conversation, server_first) =
             ServerConversation::start(start.client_first, keys, &nonce);
@@ -187,7 +198,7 @@ impl Login {
             mechanism: start.mechanism,
             user: start.user,
             began,
-            step: Step::Verify(Box::new((known, conversation))),
+            step: Step::Verify(Box::new((from, conversation))),
             skips_empty_exchange: start.skips_empty_exchange,
             is_text: start.is_text,
         };
@@ -228,7 +239,7 @@ impl Login {
                     },
                 ));
             }
-            Step::Verify(step) => Self::verified(around, mechanism, &self.user, *step, &payload),
+            Step::Verify(step) => Self::verified(around, &self.user, *step, &payload).await,
             Step::Carry(carried) => Self::carried(around, *carried, &payload).await,
         }
         .map_err(|error| {
@@ -260,34 +271,43 @@ impl Login {
         ))
     }
 
-    fn verified(
+    async fn verified(
         around: &Surroundings<'_>,
-        mechanism: Mechanism,
         user: &UserName,
-        (known, conversation): (Known, ServerConversation),
+        (from, conversation): (KeysFrom, ServerConversation),
         payload: &[u8],
-    ) -> Result<(Arc<Identity>, Vec<u8>), CredentialError> {
+    ) -> Result<(Arc<Identity>, Secret), CredentialError> {
+        let credentials = around.credentials;
+        let mechanism = conversation.mechanism();
         let Ok(verified) = conversation.verify(payload) else {
-            around.credentials.proof_failed(user, &known.identity);
+            if let KeysFrom::Server(known) = &from {
+                credentials.proof_failed(user, &known.identity);
+            }
             return Err(CredentialError::Refused);
         };
-        if let Some(login) = login_of(&known.credentials, mechanism, verified.client_key) {
-            known.identity.learn(login);
-        }
-        Ok((known.identity, verified.server_final))
+        let client_key = verified.client_key;
+        let known = match from {
+            KeysFrom::Server(checked) => {
+                credentials.prove(user, &checked, mechanism, client_key)?
+            }
+            KeysFrom::Configuration(keys) => {
+                let asked = around.asked(user, mechanism);
+                credentials
+                    .log_in_with_keys(&asked, client_key, keys)
+                    .await?
+            }
+        };
+        let identity = permitted(around, known)?;
+        Ok((identity, Secret::new(verified.server_final)))
     }
 
     async fn carried(
         around: &Surroundings<'_>,
         carried: Carried,
         payload: &[u8],
-    ) -> Result<(Arc<Identity>, Vec<u8>), CredentialError> {
+    ) -> Result<(Arc<Identity>, Secret), CredentialError> {
         let (known, server_final) = carried.finish(payload).await?;
-        // The server saw our address; the user's restrictions are about the client's.
-        match Credentials::permits(&known, around.peer) {
-            true => Ok((known.identity, server_final)),
-            false => Err(CredentialError::Refused),
-        }
+        Ok((permitted(around, known)?, server_final))
     }
 
     fn reply(&self, payload: &[u8], is_done: bool) -> RawDocumentBuf {
@@ -309,6 +329,14 @@ impl Login {
 }
 
 impl Surroundings<'_> {
+    fn asked<'a>(&self, user: &'a UserName, mechanism: Mechanism) -> Asked<'a> {
+        Asked {
+            user,
+            mechanism,
+            network: self.peer.map(network_of),
+        }
+    }
+
     fn count(&self, mechanism: Mechanism, result: &'static str, began: Instant) {
         self.observer
             .client_authenticated(mechanism.name(), result, began.elapsed());
@@ -321,6 +349,15 @@ impl From<CredentialError> for &'static str {
             CredentialError::Refused => "refused",
             CredentialError::Unavailable => "unavailable",
         }
+    }
+}
+
+/// A user's identity, if the client may come from where it does. A server sees Seawall's address, so that the user's
+/// restrictions are enforced here.
+fn permitted(around: &Surroundings<'_>, known: Known) -> Result<Arc<Identity>, CredentialError> {
+    match Credentials::permits(&known, around.peer) {
+        true => Ok(known.identity),
+        false => Err(CredentialError::Refused),
     }
 }
 
@@ -344,13 +381,14 @@ fn sasl_reply(payload: &[u8], is_done: bool, is_text: bool) -> RawDocumentBuf {
 }
 
 /// A payload is binary, or text in base64.
-fn payload(command: &RawDocument) -> Result<(Vec<u8>, bool), ErrorReply> {
+fn payload(command: &RawDocument) -> Result<(Secret, bool), ErrorReply> {
     match command.get("payload") {
-        Ok(Some(RawBsonRef::Binary(binary))) => Ok((binary.bytes.to_vec(), false)),
+        Ok(Some(RawBsonRef::Binary(binary))) => Ok((Secret::new(binary.bytes.to_vec()), false)),
         Ok(Some(RawBsonRef::String(text))) => {
             use base64::Engine as _;
             let bytes = base64::engine::general_purpose::STANDARD.decode(text);
-            bytes.map(|bytes| (bytes, true)).map_err(|_| failed())
+            let bytes = bytes.map_err(|_| failed())?;
+            Ok((Secret::new(bytes), true))
         }
         Ok(None) => Err(ErrorReply::new(4, "Missing expected field \"payload\"")),
         _ => Err(ErrorReply::new(14, "Wrong type for field: 'payload'")),

@@ -15,10 +15,12 @@
 mod abandoned;
 mod answer;
 mod awaiting;
+mod backlog;
 mod credentials;
 mod fallback;
 mod fault;
 mod forward;
+mod handshake;
 mod hello;
 mod kill_cursors;
 mod login;
@@ -29,27 +31,28 @@ mod streaming;
 
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
-use bson::{RawDocument, RawDocumentBuf, oid::ObjectId, rawdoc};
+use bson::{RawDocument, oid::ObjectId, rawdoc};
 use tokio::{
     sync::watch,
     time::{Instant, timeout, timeout_at},
 };
+use zeroize::Zeroize as _;
 
 use crate::{
-    auth::{Identity, NonceSource},
-    command::{
-        Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR, ReplyFacts,
-        ReplyForm,
+    auth::{Identity, NonceSource, Standing},
+    command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
+    limits::{
+        Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit, Origin,
+        RelayPermit, network_of,
     },
-    limits::{Gate, HandshakePermit, Lateness, Limits, RelayPermit},
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
     pool::ServerPool,
     shape::{Input, Sequence},
     topology::Topology,
     wire::{
-        Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, OpCode, OpMsg,
-        OpQuery, ReadError, Stream,
+        CompressedHead, Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
+        OpCode, OpMsg, OpQuery, ReadError, Stream,
     },
 };
 
@@ -57,11 +60,10 @@ pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, Use
 pub use self::fault::{Fault, FaultEnd};
 pub use self::relay::serve_relayed;
 use self::{
-    answer::{Form, ReplyTo, requires_authentication},
-    credentials::UserName,
+    answer::{Form, ReplyTo},
     forward::ClientEnd,
-    hello::{Compressors, Greeting, Hello, client_element, quiesce},
-    login::{Login, Surroundings},
+    hello::Compressors,
+    login::Login,
     relay::Target,
     streaming::can_be_streamed,
 };
@@ -81,6 +83,8 @@ pub struct Settings {
     pub client_write_idle_timeout: Duration,
     /// Whether commands carry `$client`.
     pub name_applications: bool,
+    /// Whether operations are repeated where that is safe, and state-change errors are concealed.
+    pub repeats: bool,
     /// What clients may compress with.
     pub compressors: Vec<Compressor>,
     /// Whether every client is relayed.
@@ -115,7 +119,7 @@ pub struct Shared {
     /// Users.
     pub credentials: Arc<Credentials>,
     /// Where logins wait while operations wait too long.
-    pub gate: Gate,
+    pub gates: LoginGates,
     /// Where new clients wait while the data plane is late.
     pub arrivals: Gate,
     /// How late it is.
@@ -140,6 +144,22 @@ pub struct Peer {
     pub ip: Option<IpAddr>,
     /// Address and port as text, for `whatsmyuri` and for servers' logs.
     pub text: String,
+}
+
+/// A client that has just connected.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// Its place among those that have not logged in.
+    pub handshake: HandshakePermit,
+    /// By which it is told that it has to give way to others.
+    pub eviction: Eviction,
+}
+
+/// The time that a client has to log in.
+struct LoginDue {
+    /// Its place among those that have not logged in; none if there was none left.
+    permit: Option<HandshakePermit>,
+    deadline: Instant,
 }
 
 /// Why a client connection ended.
@@ -168,20 +188,28 @@ struct Client {
     identity: Option<Arc<Identity>>,
     login: Option<Box<Login>>,
     /// Until it has logged in, or is seen to be a driver's monitor, which never does.
-    handshake: Option<(HandshakePermit, Instant)>,
+    handshake: Option<LoginDue>,
+    /// As long as it is a driver's monitor.
+    monitor: Option<MonitorPermit>,
+    eviction: Eviction,
     /// What it said that has to be relayed, and to where.
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
 /// Serves a client until it leaves or has to be closed.
-pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: HandshakePermit) {
+pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
     let connected = shared.observer.client_connected(&peer.text, peer.ip);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
-    let handshake = identity.is_none().then_some((handshake, deadline));
+    let Newcomer {
+        handshake,
+        eviction,
+    } = newcomer;
+    let permit = Some(handshake);
+    let handshake = identity.is_none().then_some(LoginDue { permit, deadline });
     let mut client = Client {
         stream,
-        reader: MessageReader::default(),
+        reader: MessageReader::new(peer.ip.map(network_of)),
         peer,
         connected,
         next_reply_id: 1,
@@ -192,6 +220,8 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, handshake: H
         identity,
         login: None,
         handshake,
+        monitor: None,
+        eviction,
         relayed: None,
         shared,
     };
@@ -222,7 +252,11 @@ impl Client {
             return Ok(());
         }
         self.shared.observer.arrival_delayed();
-        let mut turn = Box::pin(arrivals.pass());
+        let from = Origin {
+            network: self.peer.ip.map(network_of),
+            user: None,
+        };
+        let mut turn = Box::pin(arrivals.pass(from));
         while timeout(LOOK_AT_ARRIVALS, &mut turn).await.is_err() {
             // Where nobody logs in, a write that wants no answer may be all it came for.
             if self.identity.is_none() && self.stream.peer_has_left() {
@@ -249,7 +283,7 @@ impl Client {
         }
         let message = match message.header.op_code {
             OpCode::Compressed => Box::pin(self.inflate(message)).await?,
-            _ => message,
+            OpCode::Msg | OpCode::Query | OpCode::Reply | OpCode::Other(_) => message,
         };
         match message.header.op_code {
             // On the heap for as long as it takes: a client that is idle, as most are, must not carry its size.
@@ -269,7 +303,7 @@ impl Client {
 
     async fn read(&mut self) -> Result<Option<Message>, End> {
         let shared = Arc::clone(&self.shared);
-        let handshake_until = self.handshake.as_ref().map(|(_, deadline)| *deadline);
+        let handshake_until = self.handshake.as_ref().map(|due| due.deadline);
         let carried_until = self.login.as_ref().and_then(|login| login.deadline());
         let max = match self.current_identity() {
             Some(_) => MAX_MESSAGE_BYTES,
@@ -309,12 +343,22 @@ impl Client {
             ReadError::Truncated => Err(End::Gone),
             ReadError::Frame(_) => self.close("message_length"),
             ReadError::Stalled => self.close("message_stalled"),
+            ReadError::Evicted => self.close("message_evicted"),
         }
     }
 
-    /// The message inside a compressed one; one that is not what it says closes, as at a server.
-    async fn inflate(&self, message: Message) -> Result<Message, End> {
+    /// The message inside a compressed one. A malformed one closes the connection, as at a server; so does one from a
+    /// client that has not logged in, and one by a compressor that is not configured.
+    async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
+        let is_configured = |head: CompressedHead| {
+            let mut configured = shared.settings.compressors.iter();
+            configured.any(|compressor| *compressor == head.compressor)
+        };
+        let head = CompressedHead::parse(&message.bytes, MAX_MESSAGE_BYTES);
+        if self.current_identity().is_none() || !head.is_ok_and(is_configured) {
+            return self.close("compressed_refused");
+        }
         let inflated = message
             .inflate(self.max_message_bytes(), &shared.budget)
             .await;
@@ -339,7 +383,7 @@ impl Client {
         Err(End::Closed)
     }
 
-    async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
+    async fn serve_msg(&mut self, mut message: Message, now: Instant) -> Result<(), End> {
         let parsed = match message.is_head() {
             false => OpMsg::parse(&message.bytes),
             true => OpMsg::parse_head(&message.bytes),
@@ -370,14 +414,17 @@ impl Client {
             }
         };
         if command.class == Class::Handshake(Handshake::SaslStart) {
-            self.await_turn().await?;
+            self.await_turn(&command).await?;
         }
         if command.class == Class::Handshake(Handshake::SaslStart) && self.falls_back(command.body)
         {
             return Box::pin(self.fall_back(message, reply_to)).await;
         }
         if let Class::Handshake(handshake) = command.class {
-            return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
+            let served = Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
+            // It may hold the payload of a login.
+            message.bytes.zeroize();
+            return served;
         }
         match self.current_identity() {
             Some(identity) => {
@@ -448,8 +495,16 @@ impl Client {
         self.send(reply_to, &reply).await
     }
 
-    /// Who the client is; one that came before it was known that nobody is asked is nobody in particular too.
+    /// The client's identity: its user's, or the anonymous one as long as the deployment has no access control.
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
+        let is_over = |i: &Arc<Identity>| i.is_anonymous() && i.standing() != Standing::Good;
+        if self
+            .identity
+            .take_if(|identity| is_over(identity))
+            .is_some()
+        {
+            self.require_login();
+        }
         if self.identity.is_none() && self.login.is_none() {
             self.identity = self.shared.credentials.anonymous();
             if self.identity.is_some() {
@@ -457,271 +512,6 @@ impl Client {
             }
         }
         self.identity.clone()
-    }
-
-    /// Commands of the handshake and the login.
-    async fn serve_handshake(
-        &mut self,
-        handshake: Handshake,
-        command: &Command<'_>,
-        reply_to: ReplyTo,
-        now: Instant,
-    ) -> Result<(), End> {
-        let Ok(body) = RawDocument::from_bytes(command.body) else {
-            return self
-                .refuse(reply_to, &ErrorReply::new(22, "invalid BSON"))
-                .await;
-        };
-        let reply = match handshake {
-            Handshake::Hello | Handshake::LegacyHello if is_exhaust_misused(body, reply_to) => {
-                let message = "A hello with exhaustAllowed must include 'maxAwaitTimeMS'";
-                Err(ErrorReply::new(51756, message))
-            }
-            Handshake::Hello => self.hello(body, false).await,
-            Handshake::LegacyHello => self.hello(body, true).await,
-            Handshake::SaslStart => {
-                self.connected.reached(Stage::LoggingIn);
-                self.sasl_start(body, command.db).await
-            }
-            Handshake::SaslContinue => self.sasl_continue(body, command.db).await,
-            Handshake::Authenticate => {
-                let name = body.get_str("mechanism").unwrap_or("MONGODB-X509");
-                let message =
-                    format!("Received authentication for mechanism {name} which is not enabled");
-                Err(ErrorReply::new(MECHANISM_UNAVAILABLE, message))
-            }
-            Handshake::Logout if self.identity.is_none() => {
-                Err(requires_authentication(command.name_str()))
-            }
-            Handshake::Logout => Ok(self.logout(command.db)),
-            Handshake::Getnonce => Ok(self.getnonce()),
-            Handshake::WhatsMyUri => Ok(rawdoc! { "you": self.peer.text.as_str(), "ok": 1.0 }),
-        };
-        let reply = reply.unwrap_or_else(|error| error.to_document());
-        self.answer_locally(command, reply_to, &reply, now).await
-    }
-
-    /// Commands that a server runs for anybody: answered here or refused, and never sent on.
-    async fn serve_unauthenticated(
-        &mut self,
-        command: &Command<'_>,
-        reply_to: ReplyTo,
-        now: Instant,
-    ) -> Result<(), End> {
-        let reply = match command.name {
-            b"ping" => rawdoc! { "ok": 1.0 },
-            b"buildInfo" | b"buildinfo" => self.build_info(),
-            b"connectionStatus" => rawdoc! {
-                "authInfo": { "authenticatedUsers": [], "authenticatedUserRoles": [] }, "ok": 1.0,
-            },
-            b"getLastError" | b"getlasterror" => {
-                ErrorReply::new(5_739_000, "getLastError command is not supported").to_document()
-            }
-            _ => requires_authentication(command.name_str()).to_document(),
-        };
-        self.answer_locally(command, reply_to, &reply, now).await
-    }
-
-    fn build_info(&self) -> RawDocumentBuf {
-        let snapshot = self.shared.topology.snapshot();
-        let known = snapshot.description.build_info().cloned();
-        known.unwrap_or_else(|| quiesce(None))
-    }
-
-    async fn hello(
-        &mut self,
-        body: &RawDocument,
-        is_legacy: bool,
-    ) -> Result<RawDocumentBuf, ErrorReply> {
-        let hello = Hello::parse(body, is_legacy, !self.has_greeted)?;
-        self.has_greeted = true;
-        self.announces_backpressure |= hello.announces_backpressure;
-        if let Some(metadata) = &hello.metadata {
-            let name = metadata
-                .get_document("application")
-                .and_then(|a| a.get_str("name"));
-            self.connected.is_application(name.ok());
-            if let Ok(driver) = metadata.get_document("driver") {
-                let part = |field| driver.get_str(field).unwrap_or_default();
-                self.connected.is_driver(part("name"), part("version"));
-            }
-        }
-        if let Some(metadata) = hello
-            .metadata
-            .as_ref()
-            .filter(|_| self.shared.settings.name_applications)
-        {
-            let host = &self.shared.settings.host;
-            self.client_element = client_element(metadata, host, &self.peer.text);
-        }
-        if let Some(offered) = hello.compressors {
-            self.compressors = offered.among(&self.shared.settings.compressors);
-        }
-        if hello.is_monitors() {
-            // Closing it would make the driver give up the server and all its connections.
-            self.handshake = None;
-        }
-        let draining = *self.shared.draining.borrow();
-        if let Some(until) = draining {
-            return Ok(quiesce(Some(
-                until.saturating_duration_since(Instant::now()),
-            )));
-        }
-        let shared = Arc::clone(&self.shared);
-        let snapshot = shared.topology.snapshot();
-        // Whether clients have to log in is known a moment after the first server.
-        let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
-        if !snapshot.description.was_seen || is_undecided {
-            return Ok(quiesce(None));
-        }
-        let mechanisms = match &hello.sasl_supported_mechs {
-            Some(user) => Some(self.mechanisms(user).await?),
-            None => None,
-        };
-        // Where logins have to wait, one inside a hello, which never does, is left to come by itself.
-        let speculative = hello
-            .speculative
-            .as_ref()
-            .filter(|_| self.shared.gate.try_pass())
-            .and_then(|c| self.speculate(c));
-        self.connected.greeted(hello.is_monitors());
-        let greeting = Greeting {
-            description: &snapshot.description,
-            connection_id: self.connected.id(),
-            compressors: self.compressors,
-            service_id: shared.service_id,
-            mechanisms,
-            speculative,
-        };
-        Ok(greeting.reply(&hello))
-    }
-
-    /// The one thing in a hello that may have to be asked of a server, once a user.
-    async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
-        let Some((source, name)) = user.split_once('.') else {
-            return Ok(Vec::new());
-        };
-        let user = UserName {
-            name: name.to_owned(),
-            source: source.to_owned(),
-        };
-        self.shared
-            .credentials
-            .mechanisms(&user)
-            .await
-            .map_err(|_| {
-                // Without the field a driver would take SCRAM-SHA-1 for granted and fail for good.
-                ErrorReply::new(
-                    crate::command::SHUTDOWN_IN_PROGRESS,
-                    "no server could be asked",
-                )
-            })
-    }
-
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings {
-            credentials: &self.shared.credentials,
-            observer: &self.shared.observer,
-            nonces: &self.shared.nonces,
-            limits: &self.shared.limits,
-            peer: self.peer.ip,
-        }
-    }
-
-    fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
-        let (login, reply) = Login::speculate(&self.surroundings(), command)?;
-        self.login = Some(Box::new(login));
-        Some(Login::speculative_reply(&reply))
-    }
-
-    /// A login that has to wait is delayed, never refused; the client may leave meanwhile.
-    async fn await_turn(&mut self) -> Result<(), End> {
-        let shared = Arc::clone(&self.shared);
-        if shared.gate.try_pass() {
-            return Ok(());
-        }
-        shared.observer.login_delayed();
-        self.connected.reached(Stage::LoggingIn);
-        let mut end = ClientEnd {
-            stream: &mut self.stream,
-            reader: &mut self.reader,
-            write_idle: shared.settings.client_write_idle_timeout,
-            is_awaiting: true,
-        };
-        match end.unless_gone(shared.gate.pass()).await {
-            Some(()) => Ok(()),
-            None => {
-                self.connected.is_not_served();
-                Err(End::Gone)
-            }
-        }
-    }
-
-    async fn sasl_start(
-        &mut self,
-        body: &RawDocument,
-        source: &str,
-    ) -> Result<RawDocumentBuf, ErrorReply> {
-        self.login = None;
-        if self.handshake.is_none() && self.identity.is_none() {
-            self.has_to_log_in();
-        }
-        let (login, reply) = Login::start(&self.surroundings(), body, source).await?;
-        self.login = Some(Box::new(login));
-        Ok(reply)
-    }
-
-    async fn sasl_continue(
-        &mut self,
-        body: &RawDocument,
-        source: &str,
-    ) -> Result<RawDocumentBuf, ErrorReply> {
-        let Some(login) = self.login.take() else {
-            return Err(ErrorReply::new(
-                PROTOCOL_ERROR,
-                "No SASL session state found",
-            ));
-        };
-        let around = self.surroundings();
-        // Nobody in particular may become somebody.
-        let current = self.identity.as_ref().filter(|i| !i.is_anonymous());
-        let (login, stepped) = login.proceed(&around, body, source, current).await?;
-        self.login = login.map(Box::new);
-        if let Some(identity) = stepped.identity {
-            self.connected
-                .is_user(Some(format!("{}.{}", identity.source(), identity.name())));
-            self.identity = Some(identity);
-            self.handshake = None;
-            self.connected.reached(Stage::Ready);
-        }
-        Ok(stepped.reply)
-    }
-
-    fn logout(&mut self, db: &str) -> RawDocumentBuf {
-        let is_own = self
-            .identity
-            .as_ref()
-            .is_some_and(|i| !i.is_anonymous() && i.source() == db);
-        if is_own {
-            self.identity = None;
-            self.connected.is_user(None);
-            self.has_to_log_in();
-        }
-        rawdoc! { "ok": 1.0 }
-    }
-
-    /// Among those that have not logged in, if there is a place; else it goes on without one.
-    fn has_to_log_in(&mut self) {
-        let deadline = Instant::now() + self.shared.settings.authentication_timeout;
-        let permit = self.shared.limits.admit_handshake();
-        self.handshake = permit.map(|permit| (permit, deadline));
-    }
-
-    fn getnonce(&self) -> RawDocumentBuf {
-        let mut bytes = [0; 8];
-        self.shared.nonces.fill(&mut bytes);
-        let nonce = format!("{:016x}", u64::from_le_bytes(bytes));
-        rawdoc! { "nonce": nonce, "ok": 1.0 }
     }
 
     async fn answer_locally(
@@ -769,11 +559,6 @@ impl Client {
 
 /// The legacy opcode by which cursors were once read.
 const OP_GET_MORE: i32 = 2005;
-
-/// A stream of hellos is asked for, but not how often.
-fn is_exhaust_misused(hello: &RawDocument, reply_to: ReplyTo) -> bool {
-    reply_to.allows_exhaust() && !matches!(hello.get("maxAwaitTimeMS"), Ok(Some(_)))
-}
 
 /// The flags of a message whose sections may be wrong.
 fn flags_of(message: &[u8]) -> u32 {

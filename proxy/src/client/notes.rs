@@ -76,13 +76,14 @@ impl Operation<'_> {
 
     /// A missing right is the user's own affair; a missing user makes the connection useless.
     pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
-        if self.identity.is_anonymous() {
-            self.shared.credentials.anonymous_refused();
-        } else if lost_its_user(reply) {
-            checkout.discard(CloseReason::Unauthorized);
-            self.shared
-                .credentials
-                .user_unknown_on_connection(self.identity);
+        if !lost_its_user(reply) {
+            return;
+        }
+        checkout.discard(CloseReason::Unauthorized);
+        // Without a user, the next connection asks whether the server wants one.
+        if !self.identity.is_anonymous() {
+            let credentials = &self.shared.credentials;
+            credentials.user_unknown_on_connection(self.identity);
         }
     }
 }

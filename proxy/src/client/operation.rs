@@ -1,14 +1,15 @@
 //! One operation, from its message to its answer: the one place that owns this order.
 
-use std::{io, pin::pin, sync::Arc, time::Duration};
+use std::{io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    Client, End, Shared,
+    Client, End, Settings, Shared,
     abandoned::Abandoned,
-    answer::ReplyTo,
+    answer::{ReplyTo, requires_authentication},
     awaiting::Slice,
+    backlog::{Backlog, Forwarded},
     fault::FaultEnd,
     forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, relay_reply},
     streaming::{StreamError, forward_rest},
@@ -23,6 +24,7 @@ use crate::{
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
     connection::Generation,
+    limits::network_of,
     observe::{Observation, Outcome, Phase},
     pins::SessionKey,
     pool::{CheckOutError, Checkout, ServerPool},
@@ -49,6 +51,8 @@ pub(super) struct Operation<'a> {
     pub(super) command: &'a Command<'a>,
     client_element: Option<&'a [u8]>,
     announces_backpressure: bool,
+    /// The client's address, by which the memory budget is shared.
+    network: Option<IpAddr>,
     pub(super) reply_to: ReplyTo,
 }
 
@@ -58,8 +62,8 @@ pub(super) enum Ended {
     Answer(HeldReply, Outcome, u64),
     /// Seawall answers it itself, with this error.
     Error(ErrorReply, Outcome),
-    /// It was answered as the reply came.
-    Answered(Outcome),
+    /// The reply was sent as it arrived, except the backlog.
+    Answered(Backlog, Outcome),
     /// The client has left.
     Gone,
     /// The client connection has to be closed.
@@ -105,6 +109,7 @@ impl Client {
             command,
             client_element: self.client_element.as_deref(),
             announces_backpressure: self.announces_backpressure,
+            network: self.peer.ip.map(network_of),
             reply_to,
         };
         let mut end = ClientEnd {
@@ -119,7 +124,10 @@ impl Client {
                 observation.finish(outcome, Instant::now());
                 return Err(End::Closed);
             }
-            Ended::Answered(outcome) => outcome,
+            Ended::Answered(backlog, outcome) => {
+                backlog.send(&mut end).await.map_err(|_| End::Gone)?;
+                outcome
+            }
             Ended::Answer(reply, outcome, documents) => {
                 let sent = operation.send(reply, documents, &mut end, &mut observation);
                 sent.await?;
@@ -193,8 +201,11 @@ impl Operation<'_> {
         }
         let plain_bytes = reply.bytes.len();
         let packed = self.reply_to.pack(reply.bytes).await;
-        end.send(&packed).await.map_err(|_| End::Gone)?;
-        drop(reply.share);
+        let sent = match reply.share {
+            None => end.send(&packed).await,
+            share => Backlog::of(packed, share).send(end).await,
+        };
+        sent.map_err(|_| End::Gone)?;
         observation.add_reply(plain_bytes, documents);
         Ok(())
     }
@@ -219,9 +230,10 @@ impl Operation<'_> {
         }
     }
 
-    /// Whether it may be sent again; what is streamed is not kept.
+    /// True if Seawall may send it once more. A streamed request is not kept, so it cannot be.
     fn may_be_repeated(&self) -> bool {
-        self.command.may_be_repeated() && !self.message.is_head()
+        let Settings { repeats, .. } = self.shared.settings;
+        repeats && self.command.may_be_repeated() && !self.message.is_head()
     }
 
     /// Gets a connection and sends the command over it, with the slice of its wait that it is, if it is one.
@@ -244,11 +256,7 @@ impl Operation<'_> {
         match self.identity.standing() {
             Standing::Good => None,
             Standing::Gone => {
-                let message = format!(
-                    "command {} requires authentication",
-                    self.command.name_str()
-                );
-                let error = ErrorReply::new(UNAUTHORIZED, message);
+                let error = requires_authentication(self.command.name_str());
                 Some(Ended::Error(error, Outcome::Refused))
             }
             Standing::Refused => {
@@ -317,6 +325,10 @@ impl Operation<'_> {
                 Err(CheckOutError::Establish { error, .. }) if error.refuses_keys() => {
                     self.shared.credentials.keys_refused(self.identity);
                     return Err(CheckOutFailure::KeysRefused);
+                }
+                Err(CheckOutError::Establish { error, .. }) if error.requires_authentication() => {
+                    self.shared.credentials.anonymous_refused();
+                    return Err(CheckOutFailure::Unauthenticated);
                 }
                 Err(CheckOutError::Establish { error, generation }) => {
                     if error.blames_server() {
@@ -435,6 +447,10 @@ impl Operation<'_> {
                     Some(()) => Ended::Close(Outcome::Refused),
                     None => Ended::Gone,
                 }
+            }
+            CheckOutFailure::Unauthenticated => {
+                let error = requires_authentication(self.command.name_str());
+                Ended::Error(error, Outcome::Refused)
             }
             CheckOutFailure::NoServer => {
                 self.shared.observer.shed("no_server");
@@ -568,6 +584,8 @@ impl Operation<'_> {
             form: ReplyForm::of(self.command.name),
             is_packed: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
+            network: self.network,
+            is_wanted: &|| pool.has_waiting(),
         };
         // One that is for nobody is awaited all the same, so that the client's next operation comes after it.
         let server = &mut checkout.connection().stream;
@@ -581,19 +599,17 @@ impl Operation<'_> {
                 }
                 self.settle(checkout, reply, facts, observation)
             }
-            Ok(Reply::Forwarded { facts, bytes }) => {
+            Ok(Reply::Forwarded(forwarded)) => {
                 checkout.finish();
-                let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
-                observation.enter(Phase::Send, Instant::now());
-                let is_unwanted = self.reply_to.is_unwanted();
-                observation.add_reply(if is_unwanted { 0 } else { bytes }, documents);
-                Attempt::Ended(Ended::Answered(outcome))
+                let outcome = self.note_forwarded(&checkout, &forwarded, observation);
+                let backlog = forwarded.backlog;
+                Attempt::Ended(Ended::Answered(backlog, outcome))
             }
-            Err(RelayError::ClientGone { unread_bytes }) => {
+            Err(RelayError::ClientGone { unread }) => {
                 let abandoned = Abandoned {
                     checkout,
                     request_id,
-                    unread_bytes,
+                    unread,
                     may_be_ended: slice.is_none() && self.command.only_reads(),
                 };
                 abandoned.settle();
@@ -603,13 +619,26 @@ impl Operation<'_> {
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
                 tracing::warn!(server = %checkout.pool().address(), %error, "reply abandoned");
                 if matches!(error, RelayError::MidReply(_)) {
-                    self.shared
-                        .topology
-                        .report_failure(checkout.pool(), generation);
+                    let topology = &self.shared.topology;
+                    topology.report_connection_ended(&checkout, generation);
                 }
                 Attempt::Ended(Ended::Close(Outcome::ServerFailed))
             }
         }
+    }
+
+    fn note_forwarded(
+        &self,
+        checkout: &Checkout,
+        forwarded: &Forwarded,
+        observation: &mut Observation<'_>,
+    ) -> Outcome {
+        let (outcome, documents) = self.note_reply(checkout, &forwarded.facts, observation);
+        observation.enter(Phase::Send, Instant::now());
+        let is_unwanted = self.reply_to.is_unwanted();
+        let bytes = if is_unwanted { 0 } else { forwarded.bytes };
+        observation.add_reply(bytes, documents);
+        outcome
     }
 
     fn server_failed(
@@ -619,8 +648,12 @@ impl Operation<'_> {
         generation: Generation,
     ) -> Attempt {
         let topology = &self.shared.topology;
-        topology.report_failure(checkout.pool(), generation);
-        tracing::debug!(%error, command = self.command.name_str(), "server failed under an operation");
+        match error.kind() {
+            // Nothing arrives from the server any more, which no request can cause. Its other connections are as silent.
+            io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
+            _ => topology.report_connection_ended(checkout, generation),
+        }
+        tracing::debug!(%error, command = self.command.name_str(), "connection ended under an operation");
         Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
     }
 
@@ -638,6 +671,9 @@ impl Operation<'_> {
             self.client_element,
             max_time_ms,
         );
+        if outgoing.omits_client() {
+            self.shared.observer.unobserved("client_name_omitted");
+        }
         let written = outgoing.write(checkout.connection()).await;
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
@@ -704,7 +740,11 @@ impl Operation<'_> {
             .bytes
             .get(crate::wire::HEADER_BYTES + 5..)
             .unwrap_or_default();
-        if let Some(body) = conceal_state_change(body) {
+        let concealed = match self.shared.settings.repeats {
+            true => conceal_state_change(body),
+            false => None,
+        };
+        if let Some(body) = concealed {
             // What counts is what the client is told.
             let told = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
             observation.answered(&told, Instant::now());
@@ -723,6 +763,8 @@ enum CheckOutFailure {
     NoServer,
     Overload(&'static str),
     KeysRefused,
+    /// Of a client that has not logged in, and has to.
+    Unauthenticated,
 }
 
 pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {

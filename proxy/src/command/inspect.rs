@@ -133,6 +133,7 @@ impl<'a> Command<'a> {
             .and_then(|e| e.value.as_document())
             .unwrap_or(body);
         let command = Self::walk(body, |_| Err(InspectError::DuplicateDatabase))?;
+        let db = database_name(db.as_bytes())?;
         Ok(Self { db, ..command })
     }
 

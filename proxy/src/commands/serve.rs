@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::process::{Resource, Rlimit, setrlimit};
 use seawall_config::{LogFormat, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -23,6 +24,11 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         return complain(&problems.join("\n"), Exit::Usage);
     }
     begin_log(&settings);
+    if !settings.runtime.core_dumps
+        && let Err(error) = forbid_core_dumps()
+    {
+        return complain(&format!("runtime.core_dumps: {error}"), Exit::Internal);
+    }
     let (terminate, interrupt) = match (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -40,6 +46,18 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         clients = ?app.client_addresses(), admin = app.admin_address().unwrap_or("off"), "serving"
     );
     serve_until_told(&app, terminate, interrupt).await
+}
+
+/// Keeps the process's memory, which holds keys of users, out of core dumps and away from other processes of its user.
+fn forbid_core_dumps() -> io::Result<()> {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none)?;
+    #[cfg(target_os = "linux")]
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    Ok(())
 }
 
 async fn serve_until_told(app: &App, mut terminate: Signal, mut interrupt: Signal) -> Exit {

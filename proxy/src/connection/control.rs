@@ -2,13 +2,17 @@
 
 use std::io;
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use zeroize::Zeroizing;
 
 use super::Connection;
-use crate::wire::{
-    FrameError, HEADER_BYTES, Header, MAX_WIRE_DOCUMENT_BYTES, MessageError, OpCode, OpMsg,
-    encode_request,
+use crate::{
+    command::{COMMAND_NOT_FOUND, UNAUTHORIZED},
+    wire::{
+        FrameError, HEADER_BYTES, Header, MAX_WIRE_DOCUMENT_BYTES, MessageError, OpCode, OpMsg,
+        encode_request,
+    },
 };
 
 /// Why a command of our own had no reply. The connection must not be used again.
@@ -45,13 +49,14 @@ impl Connection {
     /// See [`ControlError`].
     pub async fn run(&mut self, command: &RawDocument) -> Result<RawDocumentBuf, ControlError> {
         let request_id = self.request_id();
-        let request = encode_request(request_id, command.as_bytes());
+        // Commands of our own carry logins, and replies to them keys.
+        let request = Zeroizing::new(encode_request(request_id, command.as_bytes()));
         self.stream.write_all(&request).await?;
         self.stream.flush().await?;
         let mut head = [0; HEADER_BYTES];
         self.stream.read_exact(&mut head).await?;
         let header = Header::parse(&head, MAX_WIRE_DOCUMENT_BYTES)?;
-        let mut message = vec![0; header.message_length];
+        let mut message = Zeroizing::new(vec![0; header.message_length]);
         let (front, rest) = message.split_at_mut(HEADER_BYTES);
         front.copy_from_slice(&head);
         self.stream.read_exact(rest).await?;
@@ -64,6 +69,35 @@ impl Connection {
         let reply = OpMsg::parse(&message)?;
         RawDocumentBuf::from_bytes(reply.body.to_vec()).map_err(|_| ControlError::Bson)
     }
+}
+
+impl Connection {
+    /// Says `hello`, by its old name to a server that does not know the new one: those before 4.4.2.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    pub async fn hello(&mut self) -> Result<RawDocumentBuf, ControlError> {
+        if !self.lacks_hello {
+            let reply = self.run(&rawdoc! { "hello": 1, "$db": "admin" }).await?;
+            self.lacks_hello = matches!(reply_is_ok(&reply), Err((COMMAND_NOT_FOUND, _)));
+            if !self.lacks_hello {
+                return Ok(reply);
+            }
+        }
+        self.run(&rawdoc! { "isMaster": 1, "$db": "admin" }).await
+    }
+}
+
+/// True if the server wants clients to log in. Asked on this very connection, whose server process cannot change: by a
+/// command that any server runs in any state, but for nobody who has not logged in, not even from its own host.
+///
+/// # Errors
+/// See [`ControlError`].
+pub async fn requires_authentication(connection: &mut Connection) -> Result<bool, ControlError> {
+    let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
+    let reply = connection.run(&command).await?;
+    // Rights are checked before the command runs, so that whatever else it says, it was allowed.
+    Ok(matches!(reply_is_ok(&reply), Err((UNAUTHORIZED, _))))
 }
 
 /// Whether a reply says `ok: 1`; else its code and text.

@@ -14,7 +14,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
-use super::{Connection, ControlError, ServerAddress, reply_is_ok};
+use super::{Connection, ControlError, ServerAddress, reply_is_ok, requires_authentication};
 use crate::{
     auth::{ClientConversation, Identity, Login, NonceSource, ScramError},
     observe::ServerMetrics,
@@ -88,6 +88,12 @@ pub enum EstablishError {
     /// No keys are known with which to log in.
     #[error("no keys to log in with")]
     NoLogin,
+    /// A connection without a user was wanted, and the server wants one.
+    #[error("{address} requires authentication")]
+    RequiresAuthentication {
+        /// The server.
+        address: ServerAddress,
+    },
 }
 
 impl EstablishError {
@@ -101,7 +107,8 @@ impl EstablishError {
             } => *code == 18,
             Self::Scram { source, .. } => *source == ScramError::KeysOutdated,
             Self::NoLogin => true,
-            Self::Refused { .. }
+            Self::RequiresAuthentication { .. }
+            | Self::Refused { .. }
             | Self::Io { .. }
             | Self::TimedOut { .. }
             | Self::Exchange { .. } => false,
@@ -113,8 +120,13 @@ impl EstablishError {
         match self {
             Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
             Self::Refused { step, .. } => *step == Step::Hello,
-            Self::Scram { .. } | Self::NoLogin => false,
+            Self::Scram { .. } | Self::NoLogin | Self::RequiresAuthentication { .. } => false,
         }
+    }
+
+    /// Whether a connection without a user was wanted, and the server wants one.
+    pub fn requires_authentication(&self) -> bool {
+        matches!(self, Self::RequiresAuthentication { .. })
     }
 }
 
@@ -178,7 +190,7 @@ impl Connector {
         let login = identity.login();
         let Some(mechanism) = login.mechanism() else {
             return match login {
-                Login::Anonymous => self.connect(address).await,
+                Login::Anonymous => self.anonymous(address).await,
                 Login::Keys { .. } | Login::Unknown => Err(EstablishError::NoLogin),
             };
         };
@@ -197,6 +209,21 @@ impl Connector {
         result
     }
 
+    /// A connection without a user, to a server that wants none. Asked each time: where access control has been switched on
+    /// and no user has been made yet, the server would let a client of ours make one, for it comes from the same host.
+    async fn anonymous(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
+        let asked = async {
+            let (mut connection, _) = self.greet(address, hello()).await?;
+            match ask_for_authentication(address, &mut connection).await? {
+                false => Ok(connection),
+                true => Err(EstablishError::RequiresAuthentication {
+                    address: address.clone(),
+                }),
+            }
+        };
+        self.within_limit(address, asked).await
+    }
+
     /// The same, introduced as somebody else: with a client's metadata in place of ours, and its compressors. Gives the
     /// server's greeting too.
     ///
@@ -209,22 +236,43 @@ impl Connector {
         compressors: &[Compressor],
     ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
         let hello = match metadata {
-            Some(metadata) => rawdoc! { "hello": 1, "client": metadata },
+            Some(metadata) => rawdoc! { "isMaster": 1, "helloOk": true, "client": metadata },
             None => hello(),
         };
         let greeted = self.greet_with(address, hello, compressors);
         self.within_limit(address, greeted).await
     }
 
-    /// A stream on which nothing has been said.
+    /// A stream for a client's own handshake, and whether the server wants clients to log in.
     ///
     /// # Errors
     /// See [`EstablishError`].
-    pub async fn dial(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
-        self.within_limit(address, self.open(address)).await
+    pub async fn dial_and_ask(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<(Stream, bool), EstablishError> {
+        let asked = async {
+            let mut connection = Connection::new(self.open(address).await?, Instant::now());
+            let requires = ask_for_authentication(address, &mut connection).await?;
+            Ok((connection.stream, requires))
+        };
+        self.within_limit(address, asked).await
     }
 
-    /// The same without TLS, for a client that speaks it with the server itself.
+    /// Whether the server of a connection wants clients to log in.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn ask_for_authentication(
+        &self,
+        address: &ServerAddress,
+        connection: &mut Connection,
+    ) -> Result<bool, EstablishError> {
+        let asked = ask_for_authentication(address, connection);
+        self.within_limit(address, asked).await
+    }
+
+    /// A stream without TLS on which nothing has been sent, for a client that speaks TLS with the server itself.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -368,6 +416,18 @@ impl Connector {
     }
 }
 
+async fn ask_for_authentication(
+    address: &ServerAddress,
+    connection: &mut Connection,
+) -> Result<bool, EstablishError> {
+    let requires = requires_authentication(connection).await;
+    requires.map_err(|source| EstablishError::Exchange {
+        step: Step::Authenticate,
+        address: address.clone(),
+        source,
+    })
+}
+
 async fn ask(
     connection: &mut Connection,
     address: &ServerAddress,
@@ -393,10 +453,12 @@ async fn ask(
     }
 }
 
-/// Our own greeting; operations carry their client's metadata beside it.
+/// Our own handshake; operations carry their client's metadata beside it. By its old name, which all servers know: those
+/// before 4.4.2 do not know `hello`.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
-        "hello": 1,
+        "isMaster": 1,
+        "helloOk": true,
         "client": {
             "application": { "name": "seawall" },
             "driver": { "name": "seawall", "version": env!("CARGO_PKG_VERSION") },

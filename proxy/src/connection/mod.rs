@@ -16,7 +16,7 @@ use crate::wire::{Compressor, Stream};
 
 pub use self::{
     address::{AddressError, ServerAddress},
-    control::{ControlError, reply_is_ok},
+    control::{ControlError, reply_is_ok, requires_authentication},
     establish::{Connector, EstablishError, Step},
     tls::{TlsError, client_config, read_certificates},
 };
@@ -47,6 +47,8 @@ pub struct Connection {
     pub server_connection_id: Option<i64>,
     /// The highest wire version the server speaks.
     pub max_wire_version: i32,
+    /// Whether the server is known not to know `hello` by that name.
+    pub lacks_hello: bool,
     /// What its requests may be compressed with.
     pub compressor: Option<Compressor>,
     /// The generation that it was made in.
@@ -67,6 +69,7 @@ impl Connection {
             stream,
             server_connection_id: None,
             max_wire_version: 0,
+            lacks_hello: false,
             compressor: None,
             generation: Generation::default(),
             created_at: now,

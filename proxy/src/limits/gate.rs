@@ -1,21 +1,30 @@
 //! Logins at a pace that operations can bear, and new clients at one that the machine can.
 //!
-//! A storm's clients log in to ask for something, and what they ask stands in the same queue as everybody's operations.
-//! So while operations wait for connections longer than a target, logins are let through at a rate that is lowered until
-//! they do not, and raised again as soon as they do not (multiplicatively, both ways). Nobody is turned away: a login
-//! waits, and the newest goes first, since clients with little patience are the ones that come again, and who has waited
-//! longest has most likely left; one in four is the oldest all the same, so that patience is rewarded.
+//! A storm's clients log in to ask for something, and their operations wait in the same queues as all others. So while
+//! operations wait for connections longer than a target, logins are let through at a rate that is lowered until they do
+//! not, and raised again as soon as they do not (multiplicatively, both ways). No login is refused: it waits for its turn,
+//! by address and user ([`super::fair`]).
+//!
+//! Operations that wait because their own user has as many connections as one may have hold up the logins of that user
+//! only; others have a gate in common ([`LoginGates`]).
 //!
 //! New clients wait likewise, before their first byte is read, while the data plane is late: then a machine has no time for
-//! all of them, and what it has belongs to those that are being served. What has left by its turn costs next to nothing.
+//! all of them, and what it has belongs to those that are being served. Clients that have left by their turn cost next to
+//! nothing.
 //!
 //! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V. Jacobson, "Controlling Queue
 //! Delay", ACM Queue 10(5), 2012; newest first under overload is adaptive LIFO.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use super::{
+    fair::{Origin, Waiters},
+    network_of,
+    recent::{NameHash, NameHasher},
+};
 
 /// How long operations may wait for a connection before logins are held back.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
@@ -39,10 +48,7 @@ const OPEN_RATE: f64 = 20_000.0;
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
-/// One in so many is the oldest.
-const OLDEST_EVERY: u64 = 4;
-
-/// Waiters beyond which those that have left are looked for in the middle of the queue as well.
+/// Waiters beyond which those that have left are removed at each look.
 const PURGE_BEYOND: usize = 8_192;
 
 /// Between two looks at how long operations wait.
@@ -62,12 +68,11 @@ struct State {
     rate: Option<f64>,
     /// Logins that may pass at once.
     tokens: f64,
-    /// In order of arrival; those that have left among them.
-    waiting: VecDeque<oneshot::Sender<()>>,
+    /// Those that have left among them.
+    waiting: Waiters<oneshot::Sender<()>>,
     /// Let through since the last look, and lately in a second.
     passed: u32,
     lately: f64,
-    released: u64,
     /// How long operations have been waiting for longer than the target.
     missed_for: Duration,
 }
@@ -102,14 +107,20 @@ impl Gate {
     }
 
     /// Waits for a turn. Cancel safe: who leaves has no turn.
-    pub async fn pass(&self) {
+    pub async fn pass(&self, from: Origin) {
         if self.try_pass() {
             return;
         }
         let (turn, waiting) = oneshot::channel();
-        self.state.lock().waiting.push_back(turn);
+        self.state.lock().waiting.push(from, turn);
         // The gate lives as long as whoever waits at it.
         drop(waiting.await);
+    }
+
+    /// Whether it is open and no one waits at it.
+    fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.rate.is_none() && state.waiting.is_empty()
     }
 
     /// Takes in what the target is for, and lets through whose turn it is. To be called each [`LOOK_EVERY`], `elapsed`
@@ -153,15 +164,8 @@ impl State {
 
     /// Lets one through that is still there, if there is one.
     fn release(&mut self) -> bool {
-        while !self.waiting.is_empty() {
-            let is_oldest = self.released.is_multiple_of(OLDEST_EVERY);
-            let next = match is_oldest {
-                true => self.waiting.pop_front(),
-                false => self.waiting.pop_back(),
-            };
-            // Who has left has no turn.
-            if next.is_some_and(|turn| turn.send(()).is_ok()) {
-                self.released += 1;
+        while let Some(turn) = self.waiting.pop() {
+            if turn.send(()).is_ok() {
                 self.pass();
                 return true;
             }
@@ -170,12 +174,82 @@ impl State {
     }
 
     fn purge(&mut self) {
-        while self.waiting.front().is_some_and(oneshot::Sender::is_closed) {
-            self.waiting.pop_front();
-        }
         if self.waiting.len() > PURGE_BEYOND {
             self.waiting.retain(|turn| !turn.is_closed());
         }
+    }
+}
+
+/// Where logins wait: at a gate for all, and at one of their own where their user's operations wait for its own connections.
+#[derive(Debug)]
+pub struct LoginGates {
+    all: Gate,
+    /// Those of users whose operations wait, or did until lately.
+    users: Mutex<HashMap<NameHash, Arc<Gate>>>,
+    names: NameHasher,
+}
+
+impl Default for LoginGates {
+    fn default() -> Self {
+        Self {
+            all: Gate::of_logins(),
+            users: Mutex::default(),
+            names: NameHasher::default(),
+        }
+    }
+}
+
+impl LoginGates {
+    /// Whether a login of a user (name and source) may pass all gates without waiting; it has then.
+    pub fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
+        let own = user.and_then(|user| self.gate_of(user).1);
+        own.is_none_or(|own| own.try_pass()) && self.all.try_pass()
+    }
+
+    /// Waits for a turn at each gate. Cancel safe: a login that is given up has no turn.
+    pub async fn pass(&self, user: Option<(&str, &str)>, ip: Option<IpAddr>) {
+        let (user, own) = match user.map(|user| self.gate_of(user)) {
+            Some((user, own)) => (Some(user), own),
+            None => (None, None),
+        };
+        let network = ip.map(network_of);
+        let from = Origin { network, user };
+        if let Some(own) = own {
+            own.pass(from).await;
+        }
+        self.all.pass(from).await;
+    }
+
+    /// Takes in how long operations wait for connections: the longest wait of all but those for their own user's
+    /// connections, and those by user. To be called each [`LOOK_EVERY`], `elapsed` after the last time.
+    pub fn look<'u>(
+        &self,
+        wait: Duration,
+        by_user: impl Iterator<Item = ((&'u str, &'u str), Duration)>,
+        elapsed: Duration,
+    ) {
+        self.all.look(wait, elapsed);
+        let mut users = self.users.lock();
+        let mut waits: HashMap<NameHash, Duration> = HashMap::new();
+        for (user, wait) in by_user {
+            let longest = waits.entry(self.names.hash(user)).or_default();
+            *longest = wait.max(*longest);
+        }
+        for user in waits.keys() {
+            users
+                .entry(*user)
+                .or_insert_with(|| Arc::new(Gate::of_logins()));
+        }
+        users.retain(|user, gate| {
+            let wait = waits.get(user).copied();
+            gate.look(wait.unwrap_or_default(), elapsed);
+            wait.is_some() || !gate.is_idle()
+        });
+    }
+
+    fn gate_of(&self, user: (&str, &str)) -> (NameHash, Option<Arc<Gate>>) {
+        let user = self.names.hash(user);
+        (user, self.users.lock().get(&user).cloned())
     }
 }
 
@@ -201,7 +275,7 @@ mod tests {
         for number in 0..count {
             let (gate, order) = (Arc::clone(gate), Arc::clone(&order));
             tokio::spawn(async move {
-                gate.pass().await;
+                gate.pass(Origin::default()).await;
                 order.lock().push(number);
             });
             tokio::task::yield_now().await;
@@ -244,7 +318,7 @@ mod tests {
         while gate.try_pass() {}
         let mut gone = Vec::new();
         for _ in 0..1000 {
-            let waiting = Box::pin(gate.pass());
+            let waiting = Box::pin(gate.pass(Origin::default()));
             gone.push(tokio::time::timeout(Duration::ZERO, waiting).await.is_err());
         }
         assert!(gone.iter().all(|gone| *gone));
@@ -271,6 +345,51 @@ mod tests {
         // From there to no limit at all in under a second.
         look(&gate, Duration::ZERO, 45);
         assert!((0..10_000).all(|_| gate.try_pass()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_for_a_users_own_connections_hold_up_its_own_logins_only() {
+        let gates = LoginGates::default();
+        let (busy, other) = (("busy", "admin"), ("other", "admin"));
+        for _ in 0..10 {
+            gates.look(Duration::ZERO, [(busy, BUSY)].into_iter(), LOOK_EVERY);
+        }
+        while gates.try_pass(Some(busy)) {}
+        assert!((0..1_000).all(|_| gates.try_pass(Some(other)) && gates.try_pass(None)));
+        // Once they do not wait any more, the gate opens, and goes.
+        for _ in 0..60 {
+            gates.look(Duration::ZERO, std::iter::empty(), LOOK_EVERY);
+        }
+        assert!((0..1_000).all(|_| gates.try_pass(Some(busy))));
+        assert!(gates.users.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_of_one_address_does_not_keep_another_from_its_turn() {
+        let gates = Arc::new(LoginGates::default());
+        let look = |times| {
+            for _ in 0..times {
+                gates.look(BUSY, std::iter::empty(), LOOK_EVERY);
+            }
+        };
+        look(20);
+        while gates.try_pass(None) {}
+        let passed = Arc::new(Mutex::new(Vec::new()));
+        for (address, count) in [(1, 200), (2, 1), (1, 200)] {
+            for _ in 0..count {
+                let (gates, passed) = (Arc::clone(&gates), Arc::clone(&passed));
+                tokio::spawn(async move {
+                    let ip = Some(IpAddr::from([192, 0, 2, address]));
+                    gates.pass(Some(("app", "admin")), ip).await;
+                    passed.lock().push(address);
+                });
+                tokio::task::yield_now().await;
+            }
+        }
+        // At the least rate, one at each look.
+        look(3);
+        settle().await;
+        assert!(passed.lock().contains(&2), "{:?}", passed.lock());
     }
 
     /// What may happen at a gate.
@@ -312,7 +431,7 @@ mod tests {
                     Event::Arrives if gate.try_pass() => (arrived, passed) = (arrived + 1, passed + 1),
                     Event::Arrives => {
                         let (turn, receiver) = oneshot::channel();
-                        gate.state.lock().waiting.push_back(turn);
+                        gate.state.lock().waiting.push(Origin::default(), turn);
                         waiting.push(receiver);
                         arrived += 1;
                     }

@@ -4,10 +4,17 @@
 
 mod tls;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    os::unix::fs::FileTypeExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream, UnixListener, lookup_host},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
     sync::watch,
     time::{Instant, sleep, timeout},
 };
@@ -15,8 +22,8 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    client::{Peer, Shared, serve, serve_relayed},
-    limits::{ClientPermit, HandshakePermit},
+    client::{Newcomer, Peer, Shared, serve, serve_relayed},
+    limits::{ClientPermit, Eviction},
     wire::{Stream, keep_clients_alive, peer_has_left},
 };
 
@@ -117,15 +124,29 @@ impl Listener {
     }
 }
 
-/// A socket file that nobody listens on is left over from a process that died.
-async fn remove_stale_socket(path: &PathBuf) -> io::Result<()> {
-    if tokio::fs::try_exists(path).await? {
-        match tokio::net::UnixStream::connect(path).await {
-            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-            Err(_) => tokio::fs::remove_file(path).await?,
-        }
+/// Removes a socket that a process has left behind: one on which no process listens any more. Anything else at that
+/// path stays, and is an error.
+async fn remove_stale_socket(path: &Path) -> io::Result<()> {
+    // Not of what a symbolic link points to.
+    let file_type = match tokio::fs::symlink_metadata(path).await {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !file_type.is_socket() {
+        let message = format!("{} exists and is not a socket", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
     }
-    Ok(())
+    match UnixStream::connect(path).await {
+        Ok(_) => {
+            let message = format!("another process listens on {}", path.display());
+            Err(io::Error::new(io::ErrorKind::AddrInUse, message))
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tokio::fs::remove_file(path).await
+        }
+        Err(error) => Err(error),
+    }
 }
 
 enum Accepted {
@@ -209,7 +230,8 @@ fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
         observer.client_refused("max_client_connections");
         return;
     };
-    let Some(handshake) = limits.admit_handshake() else {
+    let eviction = Eviction::default();
+    let Some(handshake) = limits.admit_handshake(peer.ip, &eviction) else {
         observer.client_refused("unauthenticated_connections");
         return;
     };
@@ -220,11 +242,16 @@ fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
         stream,
         peer,
         client,
-        handshake,
+        Newcomer {
+            handshake,
+            eviction: eviction.clone(),
+        },
     ));
+    let observer = Arc::clone(observer);
     door.tracker.spawn(async move {
         tokio::select! {
             () = &mut served => {}
+            () = eviction.wait() => observer.client_refused("gave_way"),
             // Spread out: each has its place among a hundred.
             _ = closing.wait_for(|percent| *percent > number % 100) => {}
         }
@@ -236,7 +263,7 @@ async fn serve_accepted(
     stream: Accepted,
     peer: Peer,
     _client: ClientPermit,
-    handshake: HandshakePermit,
+    newcomer: Newcomer,
 ) {
     let asks = door.shared.settings.original_destination;
     let original = match &stream {
@@ -268,9 +295,76 @@ async fn serve_accepted(
     let Door { shared, .. } = door;
     if shared.settings.is_relay {
         // Whether it has to log in is between it and the server.
-        drop(handshake);
+        drop(newcomer);
         Box::pin(serve_relayed(shared, stream, peer, original)).await;
     } else {
-        serve(shared, stream, peer, handshake).await;
+        serve(shared, stream, peer, newcomer).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path of its own in the system's folder for such files; what is there is removed at the end.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let name = format!("seawall-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+
+        async fn bind(&self) -> io::Result<Vec<Listener>> {
+            Listener::bind(&Address::Unix(self.0.clone()), 16).await
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            drop(std::fs::remove_file(&self.0));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced() {
+        let place = Place::new("stale");
+        drop(std::os::unix::net::UnixListener::bind(&place.0).unwrap());
+        assert!(place.0.exists());
+        assert_eq!(place.bind().await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_no_socket_stays_and_the_error_names_it() {
+        let place = Place::new("file");
+        std::fs::write(&place.0, "precious").unwrap();
+        let error = place.bind().await.unwrap_err();
+        assert!(
+            error.to_string().contains(place.0.to_str().unwrap()),
+            "{error}"
+        );
+        assert_eq!(std::fs::read_to_string(&place.0).unwrap(), "precious");
+    }
+
+    #[tokio::test]
+    async fn a_symbolic_link_stays() {
+        let (place, target) = (Place::new("link"), Place::new("target"));
+        drop(std::os::unix::net::UnixListener::bind(&target.0).unwrap());
+        std::os::unix::fs::symlink(&target.0, &place.0).unwrap();
+        assert!(place.bind().await.is_err());
+        assert!(target.0.exists() && place.0.is_symlink());
+    }
+
+    #[tokio::test]
+    async fn a_socket_in_use_stays_and_the_error_names_it() {
+        let place = Place::new("used");
+        let _first = place.bind().await.unwrap();
+        let error = place.bind().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(
+            error.to_string().contains(place.0.to_str().unwrap()),
+            "{error}"
+        );
+        assert!(UnixStream::connect(&place.0).await.is_ok());
     }
 }

@@ -22,15 +22,46 @@ use crate::{
 /// Giving way costs a connect and a login at the server, so not for every operation.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
 
+/// Least time between two suspicions that pause the hand-out: a client that makes a server close its connections again
+/// and again must not keep everybody waiting.
+const LEAST_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+
 /// A waiter's number, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
+/// The states of the specification, and one more between ready and paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Paused,
     Ready,
+    /// A connection ended under an operation, and whether the server failed is not known yet: nothing is handed out and
+    /// nothing established, but nothing is closed either.
+    Suspect {
+        since: Instant,
+        user: IdentityId,
+    },
     Closed,
+}
+
+/// What the end of a connection says about its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspicion {
+    /// Nothing new: the pool has been cleared since, or is closed.
+    Outdated,
+    /// The server may have failed: a probe has to find out.
+    Probe,
+    /// The server has failed.
+    Failed,
+}
+
+/// How long the operations that have waited longest for a connection have been waiting.
+#[derive(Debug, Default)]
+pub struct Waits {
+    /// Of users who have as many connections as one user may have: they wait for themselves.
+    pub for_own: Vec<(Arc<Identity>, Duration)>,
+    /// Of all other users: they wait for the server, or for connections that others have.
+    pub for_others: Duration,
 }
 
 /// How a checkout begins.
@@ -65,6 +96,8 @@ pub(super) struct Inner {
     /// Connections in use, of all users.
     in_use: usize,
     next_ticket: u64,
+    /// When the last suspicion began.
+    last_suspected: Option<Instant>,
 }
 
 /// Where a waiter stands in the queue.
@@ -88,6 +121,7 @@ impl Inner {
             waiting: 0,
             in_use: 0,
             next_ticket: 0,
+            last_suspected: None,
         }
     }
 
@@ -105,13 +139,14 @@ impl Inner {
         match self.state {
             State::Paused => return (Start::Refused(CheckOutError::Paused), todo),
             State::Closed => return (Start::Refused(CheckOutError::Closed), todo),
-            State::Ready => {}
+            State::Ready | State::Suspect { .. } => {}
         }
+        let hands_out = self.state == State::Ready;
         let user = self
             .users
             .entry(identity.id())
             .or_insert_with(|| User::new(identity));
-        while let Some(connection) = user.available.pop() {
+        while let Some(connection) = user.available.pop_if(|_| hands_out) {
             match self.limits.perished(&connection, self.generation, now) {
                 Some(reason) => {
                     self.total -= 1;
@@ -183,17 +218,29 @@ impl Inner {
             return todo;
         }
         connection.last_used_at = now;
-        match user.waiters.pop_front() {
-            Some(waiter) => {
-                user.in_use += 1;
-                self.in_use += 1;
-                self.waiting -= 1;
-                todo.hand_over
-                    .push((Arc::clone(&user.identity), waiter.answer, connection));
-            }
-            None => user.available.push(connection),
+        user.available.push(connection);
+        if self.state == State::Ready {
+            self.hand_over(id, &mut todo);
         }
         todo
+    }
+
+    /// Hands a user's available connections to those of its operations that wait, in order of arrival.
+    fn hand_over(&mut self, id: IdentityId, todo: &mut Todo) {
+        let Some(user) = self.users.get_mut(&id) else {
+            return;
+        };
+        while let Some(waiter) = user.waiters.pop_front() {
+            let Some(connection) = user.available.pop() else {
+                user.waiters.push_front(waiter);
+                return;
+            };
+            user.in_use += 1;
+            self.in_use += 1;
+            self.waiting -= 1;
+            todo.hand_over
+                .push((Arc::clone(&user.identity), waiter.answer, connection));
+        }
     }
 
     /// Whether `id`'s connection makes room for the oldest waiter, of another user, that the server's bound
@@ -219,6 +266,27 @@ impl Inner {
             };
         }
         None
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// How long operations have been waiting.
+    pub(super) fn waits(&self, now: Instant) -> Waits {
+        let mut waits = Waits::default();
+        for user in self.users.values() {
+            let Some(first) = user.waiters.front() else {
+                continue;
+            };
+            let wait = now.saturating_duration_since(first.since);
+            if user.total() >= self.limits.max_pool_size {
+                waits.for_own.push((Arc::clone(&user.identity), wait));
+            } else {
+                waits.for_others = waits.for_others.max(wait);
+            }
+        }
+        waits
     }
 
     /// Room came free: the oldest waiter's user first, then `id`'s own.
@@ -292,7 +360,8 @@ impl Inner {
         if let Some(user) = self.users.get_mut(&identity.id()) {
             user.pending -= 1;
             let is_for_all = matches!(
-                error, CheckOutError::Establish { error, .. } if error.refuses_keys()
+                error, CheckOutError::Establish { error, .. }
+                    if error.refuses_keys() || error.requires_authentication()
             );
             let told = if is_for_all {
                 user.waiters.len()
@@ -324,7 +393,8 @@ impl Inner {
         let has_room = user.total() < self.limits.max_pool_size;
         let server_has_room = self.total < self.limits.max_server_connections
             || self.make_room(identity.id(), &mut todo);
-        if self.state != State::Ready || !has_room || !server_has_room {
+        let is_open = matches!(self.state, State::Ready | State::Suspect { .. });
+        if !is_open || !has_room || !server_has_room {
             todo.close.push((connection, CloseReason::GaveWay));
             return todo;
         }
@@ -352,7 +422,8 @@ impl Inner {
 
     /// `None` if `generation` is not the current one, or the pool is paused already: nothing new.
     pub(super) fn clear(&mut self, generation: Generation) -> Option<Todo> {
-        if generation != self.generation || self.state != State::Ready {
+        let is_open = matches!(self.state, State::Ready | State::Suspect { .. });
+        if generation != self.generation || !is_open {
             return None;
         }
         self.generation = generation.next();
@@ -363,6 +434,63 @@ impl Inner {
     pub(super) fn ready(&mut self) {
         if self.state == State::Paused {
             self.state = State::Ready;
+        }
+    }
+
+    /// A connection of `generation` ended under an operation of `user`. By itself that pauses the hand-out until a probe
+    /// has answered; with an unused connection that has ended too, or one of another user, the server has failed.
+    pub(super) fn suspect(
+        &mut self,
+        generation: Generation,
+        user: IdentityId,
+        now: Instant,
+        has_ended: impl Fn(&mut Connection) -> bool,
+    ) -> Suspicion {
+        if generation != self.generation {
+            return Suspicion::Outdated;
+        }
+        let mut available = self.users.values_mut().flat_map(|u| &mut u.available);
+        let another_ended = available.any(has_ended);
+        match self.state {
+            State::Paused | State::Closed => Suspicion::Outdated,
+            State::Suspect { user: other, .. } if other != user => Suspicion::Failed,
+            State::Ready | State::Suspect { .. } if another_ended => Suspicion::Failed,
+            State::Suspect { .. } => Suspicion::Probe,
+            State::Ready => {
+                let is_soon = self.last_suspected.is_some_and(|last| {
+                    now.saturating_duration_since(last) < LEAST_TIME_BETWEEN_PAUSES
+                });
+                if !is_soon {
+                    self.state = State::Suspect { since: now, user };
+                    self.last_suspected = Some(now);
+                }
+                Suspicion::Probe
+            }
+        }
+    }
+
+    /// The server answered a probe that was sent at `asked_at`. A suspicion that came later stays.
+    pub(super) fn recover(&mut self, asked_at: Instant) -> Todo {
+        let mut todo = Todo::default();
+        let was_suspect = match self.state {
+            State::Paused => false,
+            State::Suspect { since, .. } if since <= asked_at => true,
+            State::Suspect { .. } | State::Ready | State::Closed => return todo,
+        };
+        self.state = State::Ready;
+        let ids: Vec<_> = self.users.keys().copied().collect();
+        for id in ids.into_iter().filter(|_| was_suspect) {
+            self.hand_over(id, &mut todo);
+            self.use_room(id, &mut todo);
+        }
+        todo
+    }
+
+    /// How long the server has been suspected.
+    pub(super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
+        match self.state {
+            State::Suspect { since, .. } => Some(now.saturating_duration_since(since)),
+            State::Paused | State::Ready | State::Closed => None,
         }
     }
 
@@ -439,6 +567,7 @@ impl Inner {
             state: match self.state {
                 State::Paused => "paused",
                 State::Ready => "ready",
+                State::Suspect { .. } => "suspect",
                 State::Closed => "closed",
             },
             pending: users.iter().map(|u| u.pending).sum(),
@@ -474,9 +603,10 @@ impl Inner {
                 user.pending <= self.limits.max_connecting,
                 "max_connecting holds"
             );
+            let may_hold_back = self.state != State::Ready;
             assert!(
-                user.waiters.is_empty() || user.available.is_empty(),
-                "nobody waits in vain"
+                may_hold_back || user.waiters.is_empty() || user.available.is_empty(),
+                "no operation waits while its user has a connection available"
             );
         }
     }

@@ -41,6 +41,7 @@ use self::inner::{Inner, Start, Ticket, Todo, Turn};
 pub use self::{
     checkout::Checkout,
     ending::EndRequest,
+    inner::{Suspicion, Waits},
     lane::{Lane, LanePlace},
 };
 use self::{ending::Ending, latency::Latency, pace::Pace};
@@ -123,7 +124,7 @@ impl Cost {
 /// What a pool holds, for people.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// `paused`, `ready` or `closed`.
+    /// `paused`, `ready`, `suspect` or `closed`.
     pub state: &'static str,
     /// Being established.
     pub pending: usize,
@@ -358,9 +359,29 @@ impl ServerPool {
         is_cleared
     }
 
-    /// The server has been found well.
+    /// The server is known to be there: a pool that is paused begins to serve.
     pub fn ready(&self) {
         self.inner.lock().ready();
+    }
+
+    /// A connection made in `generation` ended under an operation of `identity`. Until a probe has found out whether the
+    /// server failed, nothing is handed out: [`ServerPool::recover`] or [`ServerPool::clear`] ends that.
+    pub fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
+        let has_ended = |connection: &mut Connection| connection.stream.has_ended();
+        let mut inner = self.inner.lock();
+        inner.suspect(generation, identity.id(), Instant::now(), has_ended)
+    }
+
+    /// The server answered a probe that was sent at `asked_at`: a paused pool begins to serve, and a suspicion that is
+    /// older than the probe ends.
+    pub fn recover(&self, asked_at: Instant) {
+        let todo = self.inner.lock().recover(asked_at);
+        self.perform(todo);
+    }
+
+    /// How long the server has been suspected, if it is.
+    pub fn suspected_for(&self, now: Instant) -> Option<Duration> {
+        self.inner.lock().suspected_for(now)
     }
 
     /// Ends the pool: what is available is closed, what is in use will be when it is given back.
@@ -384,12 +405,14 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// How long the operation has waited for a connection that has waited longest.
-    pub fn oldest_wait(&self, now: Instant) -> Duration {
-        let oldest = self.inner.lock().oldest_waiter();
-        oldest.map_or(Duration::ZERO, |(_, since)| {
-            now.saturating_duration_since(since)
-        })
+    /// Whether operations wait for a connection.
+    pub fn has_waiting(&self) -> bool {
+        self.inner.lock().has_waiting()
+    }
+
+    /// How long operations have been waiting for a connection.
+    pub fn waits(&self, now: Instant) -> Waits {
+        self.inner.lock().waits(now)
     }
 
     /// An operation took so long here, a connection's wait left out.

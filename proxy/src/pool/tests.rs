@@ -7,7 +7,7 @@ use tokio::{net::UnixStream, sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits,
-    inner::{Inner, Start, Ticket, Todo, Turn},
+    inner::{Inner, Start, Suspicion, Ticket, Todo, Turn},
 };
 use crate::{
     auth::Identity,
@@ -185,6 +185,77 @@ async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
     inner.check_invariants();
 }
 
+fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Suspicion {
+    inner.suspect(inner.generation(), user.id(), now, |_| false)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_ended_connection_pauses_the_hand_out_until_a_probe_has_answered() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
+    let mut held = held.into_iter();
+    assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
+    let (Start::Wait(_, mut first), todo) = inner.check_out(&user, Turn::Last, now) else {
+        panic!("has to wait")
+    };
+    assert!(todo.establish.is_empty());
+    let todo = inner.check_in(user.id(), held.next().unwrap(), None, now);
+    assert!(todo.hand_over.is_empty() && todo.close.is_empty());
+    inner.check_invariants();
+    // A probe that was sent before says nothing.
+    let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap());
+    assert!(todo.hand_over.is_empty());
+    let todo = inner.recover(now);
+    for (_, answer, connection) in todo.hand_over {
+        answer.send(Ok(connection)).unwrap();
+    }
+    assert!(first.try_recv().is_ok());
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_ended_connections_are_a_failed_server() {
+    let (one, other, now) = (identity("one"), identity("other"), Instant::now());
+    let mut inner = inner(limits());
+    assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
+    // Those of the same user may all have the same cause: what it asks for.
+    assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
+    assert_eq!(suspect(&mut inner, &other, now), Suspicion::Failed);
+    let c = obtain_after_recovery(&mut inner, &one, now);
+    inner.check_in(one.id(), c, None, now);
+    let suspicion = inner.suspect(inner.generation(), one.id(), now, |_| true);
+    assert_eq!(suspicion, Suspicion::Failed, "an unused one ended too");
+}
+
+fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
+    inner.recover(now);
+    obtain(inner, user, now)
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_connections_pause_the_hand_out_rarely() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let mut pauses = 0;
+    for ms in 0..1000 {
+        let now = now + Duration::from_millis(ms);
+        assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
+        pauses += u32::from(inner.suspected_for(now).is_some());
+        inner.recover(now);
+    }
+    assert_eq!(pauses, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ended_connection_of_an_earlier_generation_says_nothing() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let before = inner.generation();
+    assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
+    assert!(inner.clear(before).is_some(), "the probe failed");
+    let suspicion = inner.suspect(before, user.id(), now, |_| true);
+    assert_eq!(suspicion, Suspicion::Outdated);
+    assert_eq!(suspect(&mut inner, &user, now), Suspicion::Outdated);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
     let now = Instant::now();
@@ -250,6 +321,26 @@ async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn waits_for_a_users_own_connections_are_told_apart_from_others() {
+    let now = Instant::now();
+    let (busy, other) = (identity("busy"), identity("other"));
+    let mut inner = inner(limits());
+    let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &busy, now)).collect();
+    let _own = inner.check_out(&busy, Turn::Last, now);
+    let _others = [0, 1].map(|_| inner.check_out(&other, Turn::Last, now).0);
+    let later = now + Duration::from_secs(1);
+    let _late = inner.check_out(&other, Turn::Last, later);
+    let waits = inner.waits(later);
+    assert_eq!(waits.for_others, Duration::from_secs(1));
+    let own: Vec<_> = waits
+        .for_own
+        .iter()
+        .map(|(user, wait)| (user.name(), *wait))
+        .collect();
+    assert_eq!(own, [("busy", Duration::from_secs(1))]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_queue_refuses() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..8)
@@ -281,6 +372,8 @@ enum Step {
     Establish(bool),
     Leave(usize),
     Clear,
+    Suspect(usize),
+    Recover,
     Maintain,
     Wait(u64),
 }
@@ -292,6 +385,8 @@ fn step() -> impl Strategy<Value = Step> {
         5 => any::<bool>().prop_map(Step::Establish),
         2 => any::<usize>().prop_map(Step::Leave),
         1 => Just(Step::Clear),
+        2 => (0usize..3).prop_map(Step::Suspect),
+        2 => Just(Step::Recover),
         1 => Just(Step::Maintain),
         1 => (0u64..90).prop_map(Step::Wait),
     ]
@@ -366,6 +461,12 @@ impl Walk {
                 self.inner.leave(user.id(), ticket);
                 Todo::default()
             }
+            Step::Suspect(user) => {
+                let user = Arc::clone(&self.users[user]);
+                suspect(&mut self.inner, &user, now);
+                Todo::default()
+            }
+            Step::Recover => self.inner.recover(now),
             Step::Clear => {
                 let todo = self.inner.clear(self.inner.generation()).unwrap();
                 self.inner.ready();
@@ -394,7 +495,9 @@ proptest! {
             held: vec![], pending: vec![], waits: vec![],
         };
         steps.into_iter().for_each(|step| walk.take(step));
-        // When everybody gives back and nobody waits any more, nothing is left over.
+        // When all connections are given back and no operation waits, no connection is in use.
+        let todo = walk.inner.recover(walk.now);
+        walk.perform(todo);
         while let Some((user, connection)) = walk.held.pop() {
             let todo = walk.inner.check_in(user.id(), connection, None, walk.now);
             walk.perform(todo);

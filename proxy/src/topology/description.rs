@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bson::RawDocumentBuf;
 
+use super::ClusterTime;
 use crate::connection::ServerAddress;
 
 /// What kind of deployment it is (server discovery and monitoring specification).
@@ -89,6 +90,8 @@ pub struct Probe {
     pub last_update_ms: i64,
     /// The highest wire version it speaks.
     pub max_wire_version: i32,
+    /// Whether it does not know `hello` by that name.
+    pub lacks_hello: bool,
     /// Minutes that a session lives unused.
     pub session_timeout_minutes: Option<i32>,
     /// Its answer to `buildInfo`.
@@ -132,6 +135,10 @@ pub struct Description {
     pub heartbeat_frequency: Duration,
     /// Whether any server was ever seen.
     pub was_seen: bool,
+    /// Whether a server does not know `hello` by that name: those before 4.4.2 know `isMaster` only.
+    pub lacks_hello: bool,
+    /// The latest cluster time that a server sent; none in front of a standalone.
+    pub cluster_time: Option<ClusterTime>,
     /// Whether it is one mongod without a replica set, when last seen: it refuses `txnNumber`, so clients must know.
     pub is_standalone: bool,
     /// The highest wire version that all servers spoke when last seen. While none is up clients are told what they

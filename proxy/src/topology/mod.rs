@@ -8,6 +8,7 @@
 //! Knowledge goes down (a failed server's pool is cleared here), facts come back as values: the pool never
 //! knows this module.
 
+mod cluster_time;
 mod description;
 mod monitor;
 mod probe;
@@ -36,10 +37,11 @@ use crate::{
     command::ReadPreference,
     connection::{Connector, Generation, ServerAddress},
     observe::Observer,
-    pool::{Limits, ServerPool},
+    pool::{Checkout, Limits, ServerPool, Suspicion},
 };
 
 pub use self::{
+    cluster_time::ClusterTime,
     description::{Description, Kind, Probe, Server, ServerKind},
     monitor::{DeploymentError, DeploymentOptions},
 };
@@ -54,6 +56,9 @@ pub struct Settings {
     /// Limits of each server's pool.
     pub pool: Limits,
 }
+
+/// Longest time that a pool stays paused without an answer to its probe; then the server counts as failed.
+const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 
 /// No suitable server before the deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,7 +89,9 @@ struct State {
     members: HashMap<ServerAddress, Member>,
     was_seen: bool,
     is_standalone: bool,
+    lacks_hello: bool,
     max_wire_version: i32,
+    cluster_time: Option<ClusterTime>,
 }
 
 impl State {
@@ -96,6 +103,7 @@ impl State {
         let kinds = || servers().map(|server| server.kind);
         let is_seen = kinds().any(|kind| kind != ServerKind::Unknown);
         let is_standalone = kinds().any(|kind| kind == ServerKind::Standalone);
+        self.lacks_hello = servers().any(|server| server.probe.lacks_hello);
         self.max_wire_version = lowest.unwrap_or(self.max_wire_version);
         if is_seen {
             self.was_seen = true;
@@ -249,6 +257,21 @@ impl Topology {
         });
     }
 
+    /// A connection made in `generation` ended under an operation. One end may have many causes, the client's own
+    /// request among them: the pool pauses until a probe has answered, and is cleared only if the server failed.
+    pub fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
+        let pool = checkout.pool();
+        match pool.suspect(generation, checkout.identity()) {
+            Suspicion::Outdated => {}
+            Suspicion::Probe => {
+                if let Some(member) = self.state.lock().members.get(pool.address()) {
+                    member.look.notify_one();
+                }
+            }
+            Suspicion::Failed => self.report_failure(pool, generation),
+        }
+    }
+
     /// A server answered with a state-change code.
     pub fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
@@ -317,6 +340,8 @@ impl Topology {
             heartbeat_frequency: self.settings.heartbeat_frequency,
             was_seen: state.was_seen,
             is_standalone: state.is_standalone,
+            lacks_hello: state.lacks_hello,
+            cluster_time: state.cluster_time.clone(),
             max_wire_version: state.max_wire_version,
         };
         let pools = members
@@ -327,12 +352,17 @@ impl Topology {
             .send_replace(Arc::new(Snapshot { description, pools }));
     }
 
-    /// Once a second: pools close what is too old and fill up to their minimum.
+    /// Once a second: pools close what is too old and fill up to their minimum, and a server that was suspected for too
+    /// long counts as failed.
     pub fn maintain_pools(&self) {
-        self.snapshot()
-            .pools
-            .iter()
-            .for_each(|pool| pool.maintain());
+        let now = Instant::now();
+        for pool in &self.snapshot().pools {
+            let suspected_for = pool.suspected_for(now).unwrap_or_default();
+            if suspected_for >= SUSPICION_LIMIT {
+                self.report_failure(pool, pool.generation());
+            }
+            pool.maintain();
+        }
     }
 
     /// Ends all pools.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -16,6 +17,7 @@ use mongodb::{
     options::{ClientOptions, Compressor, Tls, TlsOptions},
 };
 use tokio::{sync::Notify, time::sleep};
+use zeroize::Zeroizing;
 
 use super::{
     Member, Topology,
@@ -38,15 +40,21 @@ pub enum DeploymentError {
     Unsupported(&'static str),
 }
 
-/// A parsed connection string.
-#[derive(Clone, Debug)]
+/// A parsed connection string. Hidden from `Debug`: it may hold the password of the service account.
+#[derive(Clone)]
 pub struct DeploymentOptions {
-    uri: String,
+    uri: Zeroizing<String>,
     heartbeat_frequency: Duration,
     /// `None` while a `mongodb+srv` string's name could not be looked up.
     options: Option<Box<ClientOptions>>,
     /// What the string itself says, whatever DNS may add.
     written: Box<ClientOptions>,
+}
+
+impl fmt::Debug for DeploymentOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeploymentOptions")
+    }
 }
 
 /// What a `mongodb+srv` string says besides its servers, with TLS as its default.
@@ -79,7 +87,7 @@ impl DeploymentOptions {
             return Err(DeploymentError::Unsupported("loadBalanced=true"));
         }
         Ok(Self {
-            uri: uri.to_owned(),
+            uri: Zeroizing::new(uri.to_owned()),
             heartbeat_frequency,
             options,
             written,
@@ -266,5 +274,21 @@ impl Member {
         } else if !self.server.is_suspect {
             self.pool.ready();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn debug_hides_the_connection_string() {
+        let uri = "mongodb://account:secret@h:1/";
+        let options = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
+        let text = format!("{:?}", options.unwrap());
+        assert!(
+            !text.contains("secret") && !text.contains("account"),
+            "{text}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at one server ourselves, over a connection of its own on which nobody authenticates.
+//! Probes of one server, over a connection of their own that is not authenticated.
 
 use std::{
     sync::{Arc, Weak},
@@ -8,25 +8,25 @@ use std::{
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
-use super::{Topology, description::Probe};
+use super::{ClusterTime, Topology, description::Probe};
 use crate::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
-/// Pause between looks at a server that is suspected.
+/// Time between probes of a server that has failed.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Least pause between two looks, however many failures are reported.
+/// Least time from one probe to the next, however many failures are reported.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
-/// New connections in a row on which a server has said nothing, before it counts as hung.
+/// New connections in a row on which a server sent no byte before it counts as hung.
 const SILENCES: u32 = 2;
 
 /// Weight of the newest round trip in the average (server selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Looks at a server once a heartbeat, at once when told to, and often while it is suspected.
+/// Probes a server at each heartbeat, at once when notified, and often while it has failed.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
     address: ServerAddress,
@@ -34,6 +34,7 @@ pub(super) async fn keep_probing(
 ) {
     let (mut connection, mut silences) = (None, 0);
     loop {
+        let began = Instant::now();
         let Some(strong) = topology.upgrade() else {
             return;
         };
@@ -44,22 +45,24 @@ pub(super) async fn keep_probing(
         };
         let pause = strong.take_probe(&address, seen, silences >= SILENCES);
         drop(strong);
-        // Told or not, the next look is the same; the time-out is the usual way out.
+        // Notified or not, the next probe is the same; the time-out is the usual way out.
         drop(timeout(pause, look.notified()).await);
-        tokio::time::sleep(LEAST_PAUSE).await;
+        sleep_until(began + LEAST_PAUSE).await;
     }
 }
 
-/// What came of looking at a server.
+/// The result of a probe.
 enum Look {
     Answered(Answer),
-    /// It could not be reached, or said that it is not well.
+    /// The server could not be reached, or replied with an error.
     Failed,
-    /// It said nothing in time: its machine is up, or was a moment ago.
+    /// No reply in time, although its machine is up, or was a moment ago.
     Silent,
 }
 
 struct Answer {
+    asked_at: Instant,
+    lacks_hello: bool,
     hello: RawDocumentBuf,
     round_trip: Duration,
     build_info: Option<RawDocumentBuf>,
@@ -87,17 +90,14 @@ async fn probe(
             }
         }
         Err(_) if is_new => Look::Silent,
-        // Perhaps only this connection is lost: the next look will tell, over a new one.
+        // Perhaps only this connection is lost: the next probe uses a new one.
         Ok(None) | Err(_) => Look::Failed,
     }
 }
 
 async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
     let began = Instant::now();
-    let hello = open
-        .run(&rawdoc! { "hello": 1, "$db": "admin" })
-        .await
-        .ok()?;
+    let hello = open.hello().await.ok()?;
     let round_trip = began.elapsed();
     let is_new = topology.snapshot().description.build_info().is_none();
     let build_info = if is_new {
@@ -108,6 +108,8 @@ async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
         None
     };
     Some(Answer {
+        asked_at: began,
+        lacks_hello: open.lacks_hello,
         hello,
         round_trip,
         build_info,
@@ -115,7 +117,7 @@ async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
 }
 
 impl Topology {
-    /// Takes in what a probe found; the pause until the next.
+    /// Applies the result of a probe; returns the pause until the next.
     fn take_probe(
         self: &Arc<Self>,
         address: &ServerAddress,
@@ -138,17 +140,20 @@ impl Topology {
             self.update(address, |member| member.server.is_suspect = true);
             return LOOK_AGAIN_AFTER;
         };
+        let seen = ClusterTime::of(&answer.hello);
+        ClusterTime::advance(&mut self.state.lock().cluster_time, seen);
         self.update(address, |member| {
             member.server.probe.take(&answer);
             if member.server.is_suspect {
                 member.server.is_suspect = false;
-                tracing::info!(server = %address, "server well again");
+                tracing::info!(server = %address, "server recovered");
             }
-            if answer.hello.get_bool("isWritablePrimary").unwrap_or(false) {
+            let is_writable = |name| answer.hello.get_bool(name).unwrap_or(false);
+            if is_writable("isWritablePrimary") || is_writable("ismaster") {
                 member.server.is_demoted = false;
             }
             if member.server.kind.holds_data() {
-                member.pool.ready();
+                member.pool.recover(answer.asked_at);
             }
         });
         self.settings.heartbeat_frequency
@@ -165,6 +170,7 @@ impl Probe {
         });
         self.last_update_ms = now_ms();
         self.last_write_ms = last_write(&answer.hello);
+        self.lacks_hello = answer.lacks_hello;
         self.max_wire_version = answer.hello.get_i32("maxWireVersion").unwrap_or(0);
         self.session_timeout_minutes = answer.hello.get_i32("logicalSessionTimeoutMinutes").ok();
         if answer.build_info.is_some() {

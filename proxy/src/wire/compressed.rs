@@ -194,7 +194,9 @@ pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
             encoder.finish()?;
         }
         Compressor::Zstd => {
-            zstd::stream::copy_encode(content, &mut compressed, ZSTD_LEVEL)?;
+            // In one piece: only then does the frame say its content size, which some clients need.
+            let content = zstd::bulk::compress(content, ZSTD_LEVEL)?;
+            compressed.extend_from_slice(&content);
         }
     }
     let outer = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| wrong_size())?;
@@ -239,6 +241,14 @@ mod tests {
             assert_eq!(head.inner.request_id, 77);
             assert_eq!(inflated(&compressed).unwrap(), message());
         }
+    }
+
+    #[test]
+    fn zstd_frames_carry_their_content_size() {
+        let compressed = deflate(&message(), Compressor::Zstd).unwrap();
+        let size = zstd::zstd_safe::get_frame_content_size(&compressed[COMPRESSED_HEAD_BYTES..]);
+        let expected = u64::try_from(message().len() - HEADER_BYTES).unwrap();
+        assert_eq!(size.unwrap(), Some(expected));
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! Source: <https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/>.
 
 mod bson;
+mod budget;
 mod build;
 mod compressed;
 mod header;
@@ -27,6 +28,7 @@ mod stream;
 
 pub use self::{
     bson::{BsonError, Element, ElementKind, Elements, document_at},
+    budget::{Evicted, MemoryBudget, MemoryShare},
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
@@ -37,8 +39,8 @@ pub use self::{
     },
     op_query::OpQuery,
     reader::{
-        LARGE_MESSAGE_BYTES, MemoryBudget, MemoryShare, Message, MessageReader, ReadError,
-        STREAMED_MESSAGE_BYTES, with_scratch,
+        FREE_BYTES, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, STREAMED_MESSAGE_BYTES,
+        with_scratch,
     },
     sections::{DocumentWalk, SectionWalk},
     stream::{Stream, peer_has_left},

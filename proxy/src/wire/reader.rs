@@ -1,17 +1,18 @@
 //! Whole messages from a stream, with no buffer held while nothing is under way.
 //!
 //! A read goes into a scratch buffer of the thread and what arrived is copied out in its exact size; nearly
-//! every request is one read and one small allocation. A message over [`LARGE_MESSAGE_BYTES`] is read straight
-//! into a buffer of its declared length, for which room in the budget of all connections is awaited first. Of one
-//! over [`STREAMED_MESSAGE_BYTES`] first only a head is given out: the rest can then be taken piece by piece, or
-//! the message be completed.
+//! every request is one read and one small allocation. A message that is not complete after its first read is charged
+//! to the budget of all connections for what has arrived of it, but for [`FREE_BYTES`]. One over
+//! [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length. Of one over
+//! [`STREAMED_MESSAGE_BYTES`] first only a head is given out: the rest can then be taken piece by piece, or the message
+//! be completed.
 
 use std::{
     cell::RefCell,
     future::poll_fn,
     io,
+    net::IpAddr,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -19,18 +20,19 @@ use std::{
 use bytes::BufMut;
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
     time::{Instant, timeout},
 };
 use tokio_util::io::poll_read_buf;
 
 use super::{
-    compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError},
+    budget::{Evicted, MemoryBudget, MemoryShare},
+    compressed::{CompressedHead, Compressor, InflateError},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
 };
 
-/// Messages over this size count against the memory budget and are read without the scratch buffer.
+/// Messages over this size are read without the scratch buffer, and count against the memory budget until they have been
+/// served.
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
@@ -50,8 +52,14 @@ const PIECE_LIMIT: Duration = Duration::from_secs(10);
 /// What a message takes that is streamed: its head, what is read ahead of its pieces, and one of them.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
+/// Bytes that each connection may hold beside the budget: nearly all requests fit, and 18,000 connections hold 70 MiB.
+pub const FREE_BYTES: usize = 4 * 1024;
+
+/// Bytes that are read into a large message at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+
 /// What a client may have sent ahead while its operation runs; beyond it we stop reading.
-const READ_AHEAD_BYTES: usize = SCRATCH_BYTES;
+const READ_AHEAD_BYTES: usize = FREE_BYTES;
 
 /// How long the rest of a begun message may bring no byte: a sender that is this slow is gone.
 const PARTIAL_MESSAGE_IDLE: Duration = Duration::from_secs(60);
@@ -63,56 +71,6 @@ thread_local! {
 /// Lends the thread's scratch buffer. Not to be nested: `use_it` must not lend it again.
 pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| use_it(scratch))
-}
-
-/// Memory for large messages of all connections together.
-#[derive(Clone, Debug)]
-pub struct MemoryBudget {
-    kibibytes: Arc<Semaphore>,
-    all: u32,
-}
-
-/// A share of a memory budget, given back when dropped.
-#[derive(Debug)]
-#[must_use]
-pub struct MemoryShare(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit);
-
-impl MemoryBudget {
-    /// A budget of so many bytes, rounded down to whole KiB.
-    pub fn of_bytes(bytes: usize) -> Self {
-        let all = u32::try_from((bytes / 1024).min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
-        Self {
-            kibibytes: Arc::new(Semaphore::new(usize::try_from(all).unwrap_or(usize::MAX))),
-            all,
-        }
-    }
-
-    /// A share, waited for in order of arrival. What is larger than the whole budget gets all of it.
-    pub async fn reserve(&self, bytes: usize) -> MemoryShare {
-        let kibibytes = self.kibibytes_of(bytes);
-        let permit = Arc::clone(&self.kibibytes)
-            .acquire_many_owned(kibibytes)
-            .await;
-        MemoryShare(permit.expect("the budget's semaphore is never closed"))
-    }
-
-    /// A share, if there is one now.
-    pub fn try_reserve(&self, bytes: usize) -> Option<MemoryShare> {
-        let kibibytes = self.kibibytes_of(bytes);
-        let permit = Arc::clone(&self.kibibytes).try_acquire_many_owned(kibibytes);
-        permit.ok().map(MemoryShare)
-    }
-
-    /// Bytes of it that are in use.
-    pub fn used_bytes(&self) -> usize {
-        let all = usize::try_from(self.all).unwrap_or(usize::MAX);
-        all.saturating_sub(self.kibibytes.available_permits()) * 1024
-    }
-
-    fn kibibytes_of(&self, bytes: usize) -> u32 {
-        let kibibytes = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        kibibytes.min(self.all)
-    }
 }
 
 /// One message as it came, header included.
@@ -148,10 +106,8 @@ impl Message {
         max_message_bytes: usize,
         budget: &MemoryBudget,
     ) -> Result<Self, InflateError> {
-        let mut inflated =
-            Self::inflated(self.bytes, self.share.is_some(), max_message_bytes, budget).await?;
-        inflated.share = inflated.share.or(self.share);
-        Ok(inflated)
+        let share = self.share.unwrap_or_else(|| budget.open(None));
+        Self::inflated(self.bytes, share, max_message_bytes).await
     }
 
     /// A look into a compressed message, which stays as it is.
@@ -163,29 +119,20 @@ impl Message {
         max_message_bytes: usize,
         budget: &MemoryBudget,
     ) -> Result<Self, InflateError> {
-        Self::inflated(
-            self.bytes.clone(),
-            self.share.is_some(),
-            max_message_bytes,
-            budget,
-        )
-        .await
+        Self::inflated(self.bytes.clone(), budget.open(None), max_message_bytes).await
     }
 
     async fn inflated(
         bytes: Vec<u8>,
-        has_share: bool,
+        mut share: MemoryShare,
         max_message_bytes: usize,
-        budget: &MemoryBudget,
     ) -> Result<Self, InflateError> {
         let head = CompressedHead::parse(&bytes, max_message_bytes)?;
         let length = head.inner.message_length;
-        // A large message's share was for both from the start: waiting for more while holding some could last
-        // for ever.
-        let share = match length > LARGE_MESSAGE_BYTES && !has_share {
-            true => Some(budget.reserve(length).await),
-            false => None,
-        };
+        if length > LARGE_MESSAGE_BYTES {
+            let grown = share.grow(share.bytes() + length, length).await;
+            grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        }
         let bytes = if length > INFLATE_ELSEWHERE_BYTES {
             let inflating = spawn_blocking(move || head.inflate(&bytes)).await;
             inflating.map_err(io::Error::other)??
@@ -197,7 +144,7 @@ impl Message {
             bytes,
             head_since: None,
             compressor: Some(head.compressor),
-            share,
+            share: Some(share),
         })
     }
 }
@@ -217,6 +164,23 @@ pub enum ReadError {
     /// The rest of a message did not come.
     #[error("no byte of a begun message for {} s", PARTIAL_MESSAGE_IDLE.as_secs())]
     Stalled,
+    /// The message was too slow while others waited for memory.
+    #[error("too slow while memory for messages was short")]
+    Evicted,
+}
+
+impl From<Evicted> for ReadError {
+    fn from(Evicted: Evicted) -> Self {
+        Self::Evicted
+    }
+}
+
+/// What an attempt to read came to.
+enum Filled {
+    /// So many bytes.
+    Read(usize),
+    /// None: there is no room in the budget.
+    WaitsForMemory,
 }
 
 /// Reads messages; keeps what came beyond the current one.
@@ -231,9 +195,21 @@ pub struct MessageReader {
     reads_whole: bool,
     /// When the head that is being read began to come.
     head_since: Option<Instant>,
+    /// Where the stream comes from, by which the budget is shared out.
+    network: Option<IpAddr>,
+    /// Whether there was no room in the budget when it last tried to read.
+    waits_for_memory: bool,
 }
 
 impl MessageReader {
+    /// For a stream from this address; `None` for a unix socket.
+    pub fn new(network: Option<IpAddr>) -> Self {
+        Self {
+            network,
+            ..Self::default()
+        }
+    }
+
     /// The next message, or the head of a large one, or `None` where the stream ended between messages. What was not
     /// taken of the message before is passed over.
     ///
@@ -251,36 +227,28 @@ impl MessageReader {
             Box::pin(self.pass_over(stream)).await?;
         }
         loop {
-            let (expected, share_bytes) = match self.buffer.first_chunk::<HEADER_BYTES>() {
-                None => (HEADER_BYTES, 0),
+            let expected = match self.buffer.first_chunk::<HEADER_BYTES>() {
+                None => HEADER_BYTES,
                 Some(head) => {
                     let header = Header::parse(head, max_message_bytes)?;
                     if self.buffer.len() >= header.message_length {
                         return Ok(Some(self.take(header)));
                     }
                     let is_headed = self.is_headed(header);
-                    let is_there = is_headed && self.buffer.len() >= HEAD_BYTES;
-                    if is_there && self.share.is_some() {
+                    if is_headed && self.buffer.len() >= HEAD_BYTES {
+                        // Its pieces need room too.
+                        let left = STREAM_SHARE_BYTES - HEAD_BYTES;
+                        let share = self.share(budget);
+                        share.grow(STREAM_SHARE_BYTES, left).await?;
                         return Ok(Some(self.take_head(header)));
                     }
                     match is_headed {
-                        true => (HEAD_BYTES, STREAM_SHARE_BYTES),
-                        false => self.expected(header, max_message_bytes),
+                        true => HEAD_BYTES,
+                        false => header.message_length,
                     }
                 }
             };
-            if share_bytes > 0 && self.share.is_none() {
-                self.share = Some(budget.reserve(share_bytes).await);
-                continue;
-            }
-            let read = if self.buffer.is_empty() {
-                poll_fn(|cx| self.poll_fill(cx, stream, expected)).await?
-            } else {
-                let rest = poll_fn(|cx| self.poll_fill(cx, stream, expected));
-                timeout(PARTIAL_MESSAGE_IDLE, rest)
-                    .await
-                    .map_err(|_| ReadError::Stalled)??
-            };
+            let read = self.fill_within(stream, expected, budget).await?;
             match (read, self.buffer.is_empty()) {
                 (0, true) => return Ok(None),
                 (0, false) => return Err(ReadError::Truncated),
@@ -289,19 +257,84 @@ impl MessageReader {
         }
     }
 
-    /// How far to read next, of a compressed message first what says how large it will become; and its part of
-    /// the budget, if it is large.
-    fn expected(&self, header: Header, max_message_bytes: usize) -> (usize, usize) {
-        let is_unknown = self.buffer.len() < COMPRESSED_HEAD_BYTES;
-        let length = header.message_length;
-        let expected = match header.op_code {
-            OpCode::Compressed if is_unknown => length.min(COMPRESSED_HEAD_BYTES),
-            _ => length,
-        };
-        if expected <= LARGE_MESSAGE_BYTES {
-            return (expected, 0);
+    fn share(&mut self, budget: &MemoryBudget) -> &mut MemoryShare {
+        let network = self.network;
+        self.share.get_or_insert_with(|| budget.open(network))
+    }
+
+    /// Reads once more, within the budget. Between messages that may take as long as it likes; the rest of a message has to
+    /// come, as long as there is room for it.
+    async fn fill_within<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        expected: usize,
+        budget: &MemoryBudget,
+    ) -> Result<usize, ReadError> {
+        loop {
+            let limit = match (self.buffer.is_empty(), self.waits_for_memory) {
+                (true, _) => None,
+                (false, true) => Some(MemoryShare::ASK_AGAIN_AFTER),
+                (false, false) => Some(PARTIAL_MESSAGE_IDLE),
+            };
+            let filling = poll_fn(|cx| self.poll_fill_within(cx, stream, expected, budget));
+            let filled = match limit {
+                None => filling.await?,
+                Some(limit) => match timeout(limit, filling).await {
+                    Ok(filled) => filled?,
+                    Err(_) if self.waits_for_memory => Filled::WaitsForMemory,
+                    Err(_) => return Err(ReadError::Stalled),
+                },
+            };
+            if let Filled::Read(bytes) = filled {
+                return Ok(bytes);
+            }
         }
-        (expected, expected + self.inflated_bytes(max_message_bytes))
+    }
+
+    fn poll_fill_within<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+        expected: usize,
+        budget: &MemoryBudget,
+    ) -> Poll<Result<Filled, ReadError>> {
+        let held = self.buffer.len();
+        if held == 0 && !budget.is_short() {
+            let read = ready!(self.poll_fill(cx, stream, expected, SCRATCH_BYTES))?;
+            return Poll::Ready(Ok(Filled::Read(read)));
+        }
+        let most = match expected > LARGE_MESSAGE_BYTES {
+            true => CHUNK_BYTES,
+            false => SCRATCH_BYTES,
+        };
+        let left = expected.saturating_sub(held);
+        let chunk = left.clamp(1, most);
+        let free = FREE_BYTES.saturating_sub(held);
+        let room = if chunk <= free {
+            free
+        } else {
+            match self.share(budget).poll_grow(cx, held + chunk, left) {
+                Poll::Ready(grown) => {
+                    grown?;
+                    chunk
+                }
+                Poll::Pending => free,
+            }
+        };
+        let waited = std::mem::replace(&mut self.waits_for_memory, room == 0);
+        if room == 0 {
+            return match waited {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(Filled::WaitsForMemory)),
+            };
+        }
+        let read = self.poll_fill(cx, stream, expected, room);
+        let now_held = self.buffer.len();
+        if let Some(share) = &mut self.share {
+            let waker = read.is_pending().then(|| cx.waker());
+            share.settle(now_held, now_held - held, waker);
+        }
+        Poll::Ready(Ok(Filled::Read(ready!(read)?)))
     }
 
     /// Whether a head of the message is given out first.
@@ -329,8 +362,11 @@ impl MessageReader {
         self.buffer.extend(ahead);
         self.rest_bytes = 0;
         self.reads_whole = true;
-        // Its head's share goes first: waiting for more while holding some could last for ever.
-        drop(head.share);
+        self.share = head.share;
+        let held = self.buffer.len();
+        if let Some(share) = &mut self.share {
+            share.settle(held, 0, None);
+        }
         let read = self.next(stream, head.header.message_length, budget).await;
         read?.ok_or(ReadError::Truncated)
     }
@@ -386,28 +422,13 @@ impl MessageReader {
                 continue;
             }
             self.buffer = Vec::new();
-            let more = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES));
+            let more = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, FREE_BYTES));
             let more = timeout(PARTIAL_MESSAGE_IDLE, more).await;
             if more.map_err(|_| ReadError::Stalled)?? == 0 {
                 return Err(ReadError::Truncated);
             }
         }
         Ok(())
-    }
-
-    /// What the message that is being read takes besides its own length.
-    fn inflated_bytes(&self, max_message_bytes: usize) -> usize {
-        let is_compressed = self
-            .buffer
-            .first_chunk::<HEADER_BYTES>()
-            .and_then(|head| Header::parse(head, max_message_bytes).ok())
-            .is_some_and(|header| header.op_code == OpCode::Compressed);
-        if !is_compressed {
-            return 0;
-        }
-        // One that is wrong is refused when it is complete.
-        CompressedHead::parse(&self.buffer, max_message_bytes)
-            .map_or(0, |head| head.inner.message_length)
     }
 
     /// The header of the next message, before anything is made of it.
@@ -422,7 +443,8 @@ impl MessageReader {
             if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
                 return Ok(*head);
             }
-            if poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES)).await? == 0 {
+            let read = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES));
+            if read.await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -441,7 +463,8 @@ impl MessageReader {
             None => return Err(io::ErrorKind::InvalidData.into()),
         };
         while self.buffer.len() < length {
-            if poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES)).await? == 0 {
+            let read = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES));
+            if read.await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
@@ -462,7 +485,8 @@ impl MessageReader {
         stream: &mut S,
     ) -> Poll<()> {
         while self.buffer.len() < READ_AHEAD_BYTES && !self.ended {
-            match ready!(self.poll_fill(cx, stream, HEADER_BYTES)) {
+            let room = READ_AHEAD_BYTES - self.buffer.len();
+            match ready!(self.poll_fill(cx, stream, HEADER_BYTES, room)) {
                 Ok(0) | Err(_) => self.ended = true,
                 Ok(_) => {}
             }
@@ -474,11 +498,13 @@ impl MessageReader {
         }
     }
 
+    /// Reads at most `room` bytes.
     fn poll_fill<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut S,
         expected: usize,
+        room: usize,
     ) -> Poll<io::Result<usize>> {
         if self.ended {
             return Poll::Ready(Ok(0));
@@ -487,11 +513,12 @@ impl MessageReader {
         if expected > LARGE_MESSAGE_BYTES {
             // Never beyond this message: one byte more would grow, and so copy, the whole buffer.
             self.buffer.reserve_exact(missing);
-            let mut rest = (&mut self.buffer).limit(missing);
+            let mut rest = (&mut self.buffer).limit(missing.min(room));
             return poll_read_buf(Pin::new(stream), cx, &mut rest);
         }
         with_scratch(|scratch| {
-            let mut room = ReadBuf::new(scratch);
+            let room = room.min(scratch.len());
+            let mut room = ReadBuf::new(scratch.get_mut(..room).unwrap_or_default());
             ready!(Pin::new(stream).poll_read(cx, &mut room))?;
             self.buffer.extend_from_slice(room.filled());
             Poll::Ready(Ok(room.filled().len()))
@@ -503,12 +530,14 @@ impl MessageReader {
         let ahead = self.buffer.split_off(header.message_length);
         let bytes = std::mem::replace(&mut self.buffer, ahead);
         self.reads_whole = false;
+        self.waits_for_memory = false;
+        let is_large = header.message_length > LARGE_MESSAGE_BYTES;
         Message {
             header,
             bytes,
             head_since: None,
             compressor: None,
-            share: self.share.take(),
+            share: self.share.take().filter(|_| is_large),
         }
     }
 
@@ -659,6 +688,40 @@ mod tests {
             .await
             .unwrap_err();
         assert!(matches!(error, ReadError::Truncated));
+    }
+
+    #[tokio::test]
+    async fn a_message_is_charged_for_what_has_arrived() {
+        let budget = budget();
+        let large = request(1, 3 << 20);
+        for sent in [16, 5_000, 20_000, 60_000] {
+            let (mut near, mut far) = tokio::io::duplex(1 << 20);
+            let mut reader = MessageReader::default();
+            // A header that announces megabytes costs as little as the bytes behind it.
+            for chunk in large[..sent].chunks(5_000) {
+                far.write_all(chunk).await.unwrap();
+                let mut next = Box::pin(reader.next(&mut near, MAX_MESSAGE_BYTES, &budget));
+                let polled = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+                assert!(polled.is_pending());
+            }
+            assert_eq!(budget.used_bytes(), sent, "{sent}");
+            assert_eq!(reader.buffer.len(), sent);
+        }
+        assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn small_messages_are_read_while_the_budget_is_exhausted() {
+        let budget = MemoryBudget::of_bytes(1 << 20);
+        let mut full = budget.open(None);
+        full.grow(1 << 20, 1).await.unwrap();
+        let (mut near, mut far) = tokio::io::duplex(1 << 20);
+        let mut reader = MessageReader::default();
+        for bytes in [100, 2_000, 3_000] {
+            far.write_all(&request(1, bytes)).await.unwrap();
+            let read = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget).await;
+            assert_eq!(read.unwrap().unwrap().bytes, request(1, bytes));
+        }
     }
 
     #[tokio::test]

@@ -72,6 +72,50 @@ async fn not_primary_is_repeated_where_safe_and_concealed_elsewhere() {
 }
 
 #[tokio::test]
+async fn errors_reach_clients_unchanged_where_repeating_is_off() {
+    let rig = Rig::start("deployment.repeat = false").await;
+    let mut direct = rig.direct().await;
+    let mut through = rig.through().await;
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    assert!(direct.command("test", insert(0)).await.unwrap().is_ok());
+    let comparable = |mut reply: RawReply| {
+        for field in ["$clusterTime", "operationTime", "opTime"] {
+            reply.body.remove(field);
+        }
+        reply.body
+    };
+    let failing = [
+        doc! {"errorCode": 10107, "errorLabels": ["SomeLabel"]},
+        doc! {"errorCode": 189},
+        doc! {"writeConcernError": {"code": 91, "errmsg": "going"}},
+    ];
+    for (id, failure) in (1..).zip(failing) {
+        let mut data = doc! {"failCommands": ["insert", "find"]};
+        data.extend(failure.clone());
+        for command in [
+            retryable(insert(id)),
+            doc! {"find": "c", "filter": {"_id": 0}},
+        ] {
+            rig.fail(2, data.clone()).await;
+            let expected = comparable(direct.command("test", command.clone()).await.unwrap());
+            let mut command = command;
+            if command.contains_key("txnNumber") {
+                command = retryable(insert(id + 100));
+            }
+            let seen = comparable(through.command("test", command).await.unwrap());
+            assert_eq!(seen, expected, "{failure}");
+            rig.fail(0, data.clone()).await;
+        }
+    }
+    let close = doc! {"failCommands": ["find"], "closeConnection": true};
+    rig.fail(1, close).await;
+    let reply = through.command("test", doc! {"find": "c"}).await.unwrap();
+    assert_eq!(reply.code(), Some(6), "{}", reply.body);
+    let reply = through.command("test", doc! {"find": "c"}).await.unwrap();
+    assert!(reply.is_ok(), "{}", reply.body);
+}
+
+#[tokio::test]
 async fn server_that_closes_under_an_operation_closes_no_client() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;

@@ -80,11 +80,56 @@ fn names(document: &Document) -> Vec<&str> {
     document.keys().map(String::as_str).collect()
 }
 
+/// The cluster time in Seawall's hello, which is there as soon as a probe has brought it.
+async fn cluster_time(seawall: &Seawall) -> Document {
+    let has_it = async || {
+        let hello = connect(seawall).await.hello(doc! {}).await.unwrap();
+        let time = hello.body.get_document("$clusterTime").cloned();
+        time.map_err(|error| error.to_string())
+    };
+    eventually(LIMIT, has_it).await.unwrap()
+}
+
+fn key_id(cluster_time: &Document) -> i64 {
+    let signature = cluster_time.get_document("signature").unwrap();
+    signature.get_i64("keyId").unwrap()
+}
+
+#[tokio::test]
+async fn hello_carries_the_cluster_time_that_servers_signed() {
+    let set = shared_replica_set().await.unwrap();
+    let seawall = Seawall::start(&set.uri()).await;
+    let cluster_time = cluster_time(&seawall).await;
+    assert_ne!(key_id(&cluster_time), 0);
+    // Servers take it back, which they do with their own only, from clients that have not logged in too.
+    let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
+    let fields = doc! {"$clusterTime": &cluster_time};
+    assert!(direct.hello(fields).await.unwrap().is_ok());
+    // One that a client made up goes nowhere.
+    let mut forged = cluster_time.clone();
+    let late = bson::Timestamp {
+        time: u32::MAX,
+        increment: 1,
+    };
+    forged.insert("clusterTime", late);
+    let mut client = connect(&seawall).await;
+    let fields = doc! {"$clusterTime": &forged};
+    let hello = client.hello(fields).await.unwrap();
+    assert_ne!(hello.body.get_document("$clusterTime").ok(), Some(&forged));
+}
+
+#[tokio::test]
+async fn without_access_control_hello_carries_the_servers_dummy_signature() {
+    let rig = Rig::shared().await;
+    assert_eq!(key_id(&cluster_time(&rig.seawall).await), 0);
+}
+
 #[tokio::test]
 async fn hello_presents_a_router_in_front_of_a_set() {
     let rig = Rig::shared().await;
     let mut through = rig.through().await;
     let server = rig.direct().await.hello(doc! {}).await.unwrap();
+    cluster_time(&rig.seawall).await;
     let hello = through.hello(doc! {"helloOk": true}).await.unwrap();
     let expected = [
         "isWritablePrimary",
@@ -99,6 +144,7 @@ async fn hello_presents_a_router_in_front_of_a_set() {
         "minWireVersion",
         "maxWireVersion",
         "ok",
+        "$clusterTime",
     ];
     assert_eq!(names(&hello.body), expected);
     assert_eq!(hello.body.get_str("msg").ok(), Some("isdbgrid"));

@@ -18,7 +18,10 @@ use std::time::Duration;
 use mongodb::bson::{Binary, Bson, Document, Uuid, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{FailTimes, Options, ReplicaSet, fail_command, shared_standalone, unique_name},
+    mongod::{
+        FailTimes, Options, ReplicaSet, fail_command, shared_replica_set, shared_standalone,
+        unique_name,
+    },
     raw::message::{EXHAUST_ALLOWED, MORE_TO_COME, OP_MSG, OP_REPLY},
     raw::{Header, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
     recorder::{Cut, Recorder},

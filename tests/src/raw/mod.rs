@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 
 use self::message::HEADER_BYTES;
 pub use self::message::{Header, OpMsg, OpQuery, RawReply, Section};
-pub use self::scram::{KeyCache, Login, Mechanism, Outcome, Start, Verdict};
+pub use self::scram::{Begun, KeyCache, Login, Mechanism, Outcome, Start, Verdict};
 
 /// One connection to a server or proxy.
 pub struct RawClient {
@@ -159,6 +159,16 @@ impl RawClient {
     /// Authenticates; a refusal is an [`Outcome`] like any other.
     pub async fn login(&mut self, login: &Login) -> Result<Outcome, RawError> {
         scram::run(self, login).await
+    }
+
+    /// Begins to authenticate, up to the server's challenge.
+    pub async fn begin_login(&mut self, login: &Login) -> Result<Begun, RawError> {
+        scram::begin_login(self, login).await
+    }
+
+    /// Sends the proof of a login that was begun.
+    pub async fn finish_login(&mut self, begun: &Begun) -> Result<Outcome, RawError> {
+        scram::finish_login(self, begun).await
     }
 
     /// Reads until the other side closes, and returns what came before. A reset is a close too.

@@ -234,9 +234,44 @@ async fn converse(
     login: &Login,
     replies: &mut Vec<RawReply>,
 ) -> Result<Verdict, RawError> {
+    match challenged(client, login, replies).await? {
+        Ok(begun) => prove(client, &begun, replies).await,
+        Err(verdict) => Ok(verdict),
+    }
+}
+
+/// A login whose proof is still to be sent.
+#[derive(Debug)]
+pub struct Begun {
+    login: Login,
+    id: Bson,
+    answer: Answer,
+}
+
+/// Begins a login, up to the server's challenge.
+pub(super) async fn begin_login(client: &mut RawClient, login: &Login) -> Result<Begun, RawError> {
+    let begun = challenged(client, login, &mut Vec::new()).await?;
+    begun.map_err(|_| RawError::Malformed)
+}
+
+/// Ends a login that was begun.
+pub(super) async fn finish_login(
+    client: &mut RawClient,
+    begun: &Begun,
+) -> Result<Outcome, RawError> {
+    let mut replies = Vec::new();
+    let verdict = prove(client, begun, &mut replies).await?;
+    Ok(Outcome { verdict, replies })
+}
+
+async fn challenged(
+    client: &mut RawClient,
+    login: &Login,
+    replies: &mut Vec<RawReply>,
+) -> Result<Result<Begun, Verdict>, RawError> {
     let first = ClientFirst::new(&login.user);
     let Some(challenge) = begin(client, login, &first, replies).await? else {
-        return Ok(Verdict::Refused);
+        return Ok(Err(Verdict::Refused));
     };
     let id = challenge
         .get("conversationId")
@@ -244,10 +279,20 @@ async fn converse(
         .unwrap_or(Bson::Null);
     let answer = match payload(&challenge).map(|payload| Answer::new(login, &first, &payload)) {
         Some(Ok(answer)) => answer,
-        Some(Err(reason)) => return Ok(Verdict::Implausible(reason)),
-        None => return Ok(Verdict::Implausible("no payload in the challenge")),
+        Some(Err(reason)) => return Ok(Err(Verdict::Implausible(reason))),
+        None => return Ok(Err(Verdict::Implausible("no payload in the challenge"))),
     };
-    let proven = go_on(client, login, &id, &answer.payload, replies).await?;
+    let login = login.clone();
+    Ok(Ok(Begun { login, id, answer }))
+}
+
+async fn prove(
+    client: &mut RawClient,
+    begun: &Begun,
+    replies: &mut Vec<RawReply>,
+) -> Result<Verdict, RawError> {
+    let Begun { login, id, answer } = begun;
+    let proven = go_on(client, login, id, &answer.payload, replies).await?;
     let Some(proven) = proven else {
         return Ok(Verdict::Refused);
     };
@@ -257,7 +302,7 @@ async fn converse(
     if proven.get_bool("done").unwrap_or_default() {
         return Ok(Verdict::Authenticated);
     }
-    match go_on(client, login, &id, "", replies).await? {
+    match go_on(client, login, id, "", replies).await? {
         None => Ok(Verdict::Refused),
         Some(end) if end.get_bool("done").unwrap_or_default() => Ok(Verdict::Authenticated),
         Some(_) => Ok(Verdict::Implausible("the conversation does not end")),

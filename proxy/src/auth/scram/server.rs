@@ -1,7 +1,7 @@
 //! Our side towards a client: the role that a server has.
 
 use super::payload::{ClientFinal, auth_message, encode, is_nonce};
-use super::{ClientFirst, ClientKey, ScramError, ScramKeys};
+use super::{ClientFirst, ClientKey, Mechanism, ScramError, ScramKeys};
 
 /// A conversation whose first two messages are exchanged: the client owes a proof.
 #[derive(Debug)]
@@ -41,6 +41,11 @@ impl ServerConversation {
             },
             payload,
         )
+    }
+
+    /// The mechanism of the conversation.
+    pub fn mechanism(&self) -> Mechanism {
+        self.keys.mechanism()
     }
 
     /// Checks the client's last message. The proof is good if the key in it hashes to the stored

@@ -11,29 +11,39 @@ use tokio::{
     sync::OwnedSemaphorePermit,
     time::{Instant, timeout_at},
 };
+use zeroize::Zeroizing;
 
 use super::{
-    CredentialError, Credentials, INTRODUCTION_LIMIT, Known, Obtained, QUESTION_LIMIT, UserName,
-    UserSecret, reading::ask_own_keys,
+    Asked, CredentialError, Credentials, INTRODUCTION_LIMIT, Known, Obtained, QUESTION_LIMIT,
+    UserName, UserSecret, conversations::Conversation, reading::ask_own_keys,
 };
 use crate::{
-    auth::{CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, Mechanism},
+    auth::{
+        CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, ClientKey,
+        Identity, Login, Mechanism, ScramKeys,
+    },
     command::ReadPreference,
     connection::{Connection, reply_is_ok},
     pool::ServerPool,
 };
 
+/// A payload of a login: zeroed when dropped.
+pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
+
 /// Unauthenticated connections kept for the next introduction or question.
 const MAX_SPARE: usize = 8;
 
-/// The right to introduce a user, with a place among the introductions; ended on drop.
+/// The right to introduce a user; ended on drop.
 #[must_use]
 pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
     user: UserName,
     number: u64,
     deadline: Instant,
-    _place: OwnedSemaphorePermit,
+    /// While it talks to a server.
+    exchange: Option<OwnedSemaphorePermit>,
+    /// Holds its server connection while its client is waited for.
+    conversation: Conversation<Connection>,
 }
 
 impl Drop for Introduction {
@@ -47,7 +57,6 @@ impl Drop for Introduction {
 pub(in crate::client) struct Carried {
     introduction: Introduction,
     pool: Arc<ServerPool>,
-    connection: Connection,
     challenge: CarriedChallenge,
     conversation_id: i32,
     mechanism: Mechanism,
@@ -56,13 +65,22 @@ pub(in crate::client) struct Carried {
 impl Credentials {
     pub(super) async fn introduce(
         self: &Arc<Self>,
-        user: &UserName,
-        mechanism: Mechanism,
+        asked: &Asked<'_>,
         number: u64,
         deadline: Instant,
     ) -> Result<Obtained, CredentialError> {
-        let place = timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await;
-        let Ok(Ok(place)) = place else {
+        let Asked {
+            user,
+            mechanism,
+            network,
+        } = *asked;
+        let begun = async {
+            let conversation = self.conversations.begin(network, deadline).await?;
+            let exchange = Arc::clone(&self.exchanges).acquire_owned();
+            let exchange = timeout_at(deadline, exchange).await;
+            Some((conversation, exchange.ok()?.ok()?))
+        };
+        let Some((conversation, exchange)) = begun.await else {
             self.end_introduction(user, number);
             return Err(CredentialError::Unavailable);
         };
@@ -72,9 +90,10 @@ impl Credentials {
             user: user.clone(),
             number,
             deadline: now + INTRODUCTION_LIMIT,
-            _place: place,
+            exchange: Some(exchange),
+            conversation,
         };
-        // In a storm the place comes late, and another login of this user may have been introduced meanwhile.
+        // In a storm the turn comes late, and another login of this user may have been introduced by then.
         let known = self.already(user, mechanism, now)?;
         Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
     }
@@ -124,14 +143,14 @@ impl Credentials {
         &self,
         user: &UserName,
     ) -> Result<Vec<String>, CredentialError> {
-        let _place = self
-            .places
+        let _question = self
+            .questions
             .acquire()
             .await
             .map_err(|_| CredentialError::Unavailable)?;
         let deadline = Instant::now() + QUESTION_LIMIT;
         let command = rawdoc! {
-            "hello": 1,
+            "isMaster": 1,
             "saslSupportedMechs": format!("{}.{}", user.source, user.name),
             "$db": "admin",
         };
@@ -151,21 +170,28 @@ impl Credentials {
         Err(CredentialError::Unavailable)
     }
 
-    /// Logs in a user with a configured password ourselves, and reads its keys as an introduction would.
-    pub(super) async fn log_in_configured(
+    /// Configured keys, or what a login of Seawall's own with the configured password brought.
+    pub(super) async fn obtain_configured(
         self: &Arc<Self>,
-        user: &UserName,
-        mechanism: Mechanism,
-    ) -> Result<Known, CredentialError> {
+        asked: &Asked<'_>,
+    ) -> Result<Obtained, CredentialError> {
+        let Asked {
+            user, mechanism, ..
+        } = *asked;
         let password = match self.configured(user).ok_or(CredentialError::Refused)? {
             UserSecret::Password(password) => password.clone(),
             UserSecret::Keys { sha1, sha256 } => {
-                return Ok(self.store_configured(user, sha1, sha256));
+                let keys = match mechanism {
+                    Mechanism::ScramSha1 => sha1,
+                    Mechanism::ScramSha256 => sha256,
+                };
+                let keys = keys.clone().ok_or(CredentialError::Refused)?;
+                return Ok(Obtained::Configured(keys));
             }
         };
-        let introduction = match self.introduction(user, mechanism).await? {
-            Obtained::Known(known) => return Ok(known),
+        let introduction = match self.introduction(asked).await? {
             Obtained::Introduce(introduction) => introduction,
+            known @ (Obtained::Known(_) | Obtained::Configured(_)) => return Ok(known),
         };
         let (conversation, payload) =
             ClientConversation::start(mechanism, &user.name, &self.nonces.nonce());
@@ -184,18 +210,79 @@ impl Credentials {
             .flatten()
             .ok_or(CredentialError::Refused)?;
         let (known, _) = carried.finish(&payload).await?;
-        Ok(known)
+        Ok(Obtained::Known(known))
+    }
+
+    /// Logs in at a server with configured keys, of which a client has proved to have the ClientKey, and reads the user's
+    /// own keys and restrictions: the configuration does not have the latter.
+    pub(in crate::client) async fn log_in_with_keys(
+        self: &Arc<Self>,
+        asked: &Asked<'_>,
+        client_key: ClientKey,
+        keys: ScramKeys,
+    ) -> Result<Known, CredentialError> {
+        let Asked {
+            user, mechanism, ..
+        } = *asked;
+        let introduction = match self.introduction(asked).await? {
+            Obtained::Introduce(introduction) => introduction,
+            // Another login of this user was faster: its reading counts.
+            Obtained::Known(known) if known.credentials.keys(mechanism) == Some(&keys) => {
+                return self.prove(user, &known, mechanism, client_key);
+            }
+            Obtained::Known(_) | Obtained::Configured(_) => return Err(CredentialError::Refused),
+        };
+        let limit = introduction.deadline;
+        let read = timeout_at(limit, introduction.read_with_keys(client_key, keys)).await;
+        read.unwrap_or(Err(CredentialError::Unavailable))
     }
 }
 
 impl Introduction {
+    async fn read_with_keys(
+        self,
+        client_key: ClientKey,
+        keys: ScramKeys,
+    ) -> Result<Known, CredentialError> {
+        let (credentials, user) = (&self.credentials, &self.user);
+        let topology = &credentials.topology;
+        let preference = ReadPreference::PRIMARY;
+        let pool = topology.select(&preference, self.deadline);
+        let pool = pool.await.map_err(|_| CredentialError::Unavailable)?;
+        let (name, source) = (&user.name, &user.source);
+        let login = Login::Keys {
+            client_key: client_key.clone(),
+            keys: keys.clone(),
+        };
+        // Only to log in; the user's own identity is made when its keys have been read.
+        let identity = Identity::new(name, source, None, login);
+        let connector = topology.connector();
+        let established = connector.establish(pool.address(), &identity, pool.metrics());
+        let mut connection = established.await.map_err(|error| match error {
+            error if error.refuses_keys() => CredentialError::Refused,
+            error => {
+                tracing::debug!(%error, "no connection with configured keys");
+                CredentialError::Unavailable
+            }
+        })?;
+        let asked_at = Instant::now();
+        let read = ask_own_keys(&mut connection, user).await;
+        let read = read.map_err(|error| {
+            tracing::warn!(user = %user.name, source = %user.source, ?error, "keys not read");
+            CredentialError::Unavailable
+        })?;
+        let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
+        pool.adopt(&known.identity, connection);
+        Ok(known)
+    }
+
     /// Opens the conversation at a server; its challenge is the client's to answer.
     pub(in crate::client) async fn start(
-        self,
+        mut self,
         mechanism: Mechanism,
         client_first: ClientFirst,
         payload: &[u8],
-    ) -> Result<(Carried, Vec<u8>), CredentialError> {
+    ) -> Result<(Carried, Secret), CredentialError> {
         let command = rawdoc! {
             "saslStart": 1,
             "mechanism": mechanism.name(),
@@ -221,11 +308,14 @@ impl Introduction {
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
             let conversation_id = reply.get_i32("conversationId").unwrap_or(1);
-            let introduction = self;
+            // The client may take its time; others need not wait for it.
+            self.exchange = None;
+            if !self.conversation.hold(connection) {
+                return Err(CredentialError::Unavailable);
+            }
             let carried = Carried {
-                introduction,
+                introduction: self,
                 pool,
-                connection,
                 challenge,
                 conversation_id,
                 mechanism,
@@ -247,35 +337,41 @@ impl Carried {
     pub(in crate::client) async fn finish(
         self,
         client_final: &[u8],
-    ) -> Result<(Known, Vec<u8>), CredentialError> {
+    ) -> Result<(Known, Secret), CredentialError> {
         let limit = self.introduction.deadline;
         let finished = timeout_at(limit, self.finish_in_time(client_final)).await;
         finished.unwrap_or(Err(CredentialError::Unavailable))
     }
 
-    async fn finish_in_time(
-        mut self,
-        client_final: &[u8],
-    ) -> Result<(Known, Vec<u8>), CredentialError> {
-        let proof = self
-            .challenge
+    async fn finish_in_time(self, client_final: &[u8]) -> Result<(Known, Secret), CredentialError> {
+        let Self {
+            introduction,
+            pool,
+            challenge,
+            conversation_id,
+            mechanism,
+        } = self;
+        let proof = challenge
             .client_final(client_final)
             .map_err(|_| CredentialError::Refused)?;
-        let user = &self.introduction.user;
+        let user = &introduction.user;
+        let credentials = Arc::clone(&introduction.credentials);
+        let unavailable = |_| CredentialError::Unavailable;
+        let _exchange = credentials.exchanges.acquire().await.map_err(unavailable)?;
+        // It may have given way to others.
+        let connection = introduction.conversation.take();
+        let mut connection = connection.ok_or(CredentialError::Unavailable)?;
         let command = rawdoc! {
             "saslContinue": 1,
-            "conversationId": self.conversation_id,
+            "conversationId": conversation_id,
             "payload": Binary { subtype: BinarySubtype::Generic, bytes: client_final.to_vec() },
             "$db": user.source.as_str(),
         };
-        let reply = ask(&mut self.connection, &command).await?;
+        let reply = ask(&mut connection, &command).await?;
         let is_ok = reply_is_ok(&reply).is_ok();
-        self.pool
-            .metrics()
-            .authenticated(self.mechanism.name(), is_ok);
-        let credentials = Arc::clone(&self.introduction.credentials);
+        pool.metrics().authenticated(mechanism.name(), is_ok);
         if !is_ok {
-            credentials.keep_spare(&self.pool, self.connection);
+            credentials.keep_spare(&pool, connection);
             return Err(CredentialError::Refused);
         }
         let server_final = payload_of(&reply);
@@ -286,28 +382,23 @@ impl Carried {
         let outcome = proof
             .server_final(&server_final)
             .map_err(|_| doubtful("server's last payload"))?;
-        if !is_exactly(&mut self.connection, user).await? {
+        if !is_exactly(&mut connection, user).await? {
             return Err(doubtful("connection is not exactly the user's"));
         }
-        let read = ask_own_keys(&mut self.connection, user)
-            .await
-            .map_err(|error| {
-                tracing::warn!(?error, "keys not read at an introduction");
-                doubtful("keys or restrictions unreadable")
-            })?;
+        let asked_at = Instant::now();
+        let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
+            tracing::warn!(?error, "keys not read at an introduction");
+            doubtful("keys or restrictions unreadable")
+        })?;
         let keys = read
-            .keys(self.mechanism)
+            .keys(mechanism)
             .cloned()
             .ok_or_else(|| doubtful("no such keys"))?;
         let client_key = outcome
             .prove(&keys)
             .map_err(|_| doubtful("keys do not fit the proof"))?;
-        let login = Some((client_key, keys));
-        let known = credentials
-            .store
-            .lock()
-            .learn(user.clone(), read, login, Instant::now());
-        self.pool.adopt(&known.identity, self.connection);
+        let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
+        pool.adopt(&known.identity, connection);
         Ok((known, server_final))
     }
 }
@@ -340,9 +431,7 @@ async fn is_exactly(connection: &mut Connection, user: &UserName) -> Result<bool
     })
 }
 
-fn payload_of(reply: &RawDocument) -> Vec<u8> {
-    reply
-        .get_binary("payload")
-        .map(|b| b.bytes.to_vec())
-        .unwrap_or_default()
+fn payload_of(reply: &RawDocument) -> Secret {
+    let payload = reply.get_binary("payload");
+    Secret::new(payload.map(|b| b.bytes.to_vec()).unwrap_or_default())
 }

@@ -3,14 +3,16 @@
 //! ```text
 //!  own      a user's first login is carried to a server (introduction); it reads its own keys
 //!  lookup   the service account reads any user's keys
-//!  users    configured passwords (read like `own`, by a login of ours) or configured keys
-//!  none     the deployment asks nobody
+//!  users    a configured password or configured keys; with them Seawall logs in, and the user reads its own keys
+//!  none     the deployment has no access control: clients need not log in, and one that does is served as in `own`
 //! ```
 //!
-//! Invariants: nobody is believed but by a proof against keys that a server or the configuration gave; what
-//! cannot be confirmed lapses; a user made again is another identity. Control traffic is single flight a user
-//! and bounded over all.
+//! Invariants: a login is accepted only by a proof against keys that a server or the configuration gave, and only if
+//! they are still the latest at its last step; the user's restrictions have been read by then, whatever the mode; keys
+//! that cannot be confirmed lapse; a user made again is another identity. Control traffic is single flight a user and
+//! bounded over all.
 
+mod conversations;
 mod introduction;
 mod mode;
 mod reading;
@@ -26,16 +28,16 @@ use tokio::{
 };
 
 use crate::{
-    auth::{Identity, Mechanism, NonceSource, Standing},
+    auth::{self, ClientKey, Identity, Mechanism, NonceSource, ScramKeys, Standing},
     connection::{Connection, ServerAddress},
     topology::Topology,
 };
 
 pub use self::mode::{CredentialMode, CredentialSettings, UserSecret};
-use self::store::Store;
+use self::{conversations::Conversations, store::Store};
 pub(super) use self::{
-    introduction::{Carried, Introduction},
-    store::{Known, Reading, UserName, login_of},
+    introduction::{Carried, Introduction, Secret},
+    store::{Known, Reading, UserName},
 };
 
 /// Time between two readings of a user's keys, so that many logins at once share them.
@@ -56,7 +58,7 @@ const STALLED_AFTER: Duration = Duration::from_millis(250);
 /// How long an introduction may take in all, once it has its place.
 const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a login waits for its place among the introductions. Long, since a delayed login harms no driver,
+/// How long a login waits for its turn among the introductions. Long, since a delayed login harms no driver,
 /// while a refused one clears its pool.
 const PLACE_LIMIT: Duration = Duration::from_secs(25);
 
@@ -74,10 +76,23 @@ pub(super) enum CredentialError {
     Unavailable,
 }
 
-/// What a login goes on with.
+/// What keys are wanted for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    /// The user that a client claims to be.
+    pub(super) user: &'a UserName,
+    /// By which mechanism.
+    pub(super) mechanism: Mechanism,
+    /// From which address.
+    pub(super) network: Option<IpAddr>,
+}
+
+/// What the proof of a login is checked with.
 pub(super) enum Obtained {
-    /// Keys to verify the proof against.
+    /// Keys that a server gave.
     Known(Known),
+    /// Keys from the configuration. The user's restrictions are not known yet.
+    Configured(ScramKeys),
     /// The proof has to be carried to a server.
     Introduce(Introduction),
 }
@@ -99,8 +114,12 @@ pub struct Credentials {
     store: Mutex<Store>,
     introductions: Mutex<HashMap<UserName, Flight>>,
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Introductions and questions at a time, over all users.
-    places: Arc<Semaphore>,
+    /// For exchanges of introductions and lookups with servers, over all users. Not held while a client is waited for.
+    exchanges: Arc<Semaphore>,
+    /// For questions about users.
+    questions: Semaphore,
+    /// Introductions that wait for their client.
+    conversations: Arc<Conversations<Connection>>,
     /// Unauthenticated connections to use again.
     spare: Mutex<Vec<(ServerAddress, Connection)>>,
     runtime: Handle,
@@ -130,7 +149,9 @@ impl Credentials {
             store: Mutex::new(Store::new(settings.max_users, settings.max_stale)),
             introductions: Mutex::default(),
             readings: Mutex::default(),
-            places: Arc::new(Semaphore::new(settings.introductions)),
+            exchanges: Arc::new(Semaphore::new(settings.introductions)),
+            questions: Semaphore::new(settings.introductions),
+            conversations: Conversations::new(settings.conversations),
             spare: Mutex::default(),
             runtime: runtime.clone(),
             settings,
@@ -168,8 +189,9 @@ impl Credentials {
         (self.mode() == CredentialMode::None).then(|| Arc::clone(&self.anonymous))
     }
 
-    /// A server answered 13 to an operation of nobody in particular: it does ask, after all.
+    /// A server wants clients to log in, after all. Clients that have not logged in lose their identity.
     pub(super) fn anonymous_refused(&self) {
+        self.anonymous.end(Standing::Gone);
         let changed = self.mode.send_if_modified(|mode| {
             let was_none = *mode == CredentialMode::None;
             if was_none {
@@ -185,9 +207,6 @@ impl Credentials {
     /// Fresh keys without waiting, for an answer that must not wait; starts a reading if they are not fresh.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         let known = self.store.lock().known(user, now)?;
-        if self.has_configured_keys(user) {
-            return Some(known);
-        }
         if known.is_fresh(now) {
             return self.store.lock().on_trust(user, now);
         }
@@ -198,20 +217,19 @@ impl Credentials {
     /// What a login of `user` goes on with.
     pub(super) async fn obtain(
         self: &Arc<Self>,
-        user: &UserName,
-        mechanism: Mechanism,
+        asked: &Asked<'_>,
     ) -> Result<Obtained, CredentialError> {
+        let Asked {
+            user, mechanism, ..
+        } = *asked;
         if let Some(known) = self.freshened(user).await {
             return Ok(Obtained::Known(known));
         }
         match self.decided_mode().await {
-            CredentialMode::Own => self.introduction(user, mechanism).await,
+            CredentialMode::Own => self.introduction(asked).await,
             CredentialMode::Lookup => self.look_up(user, mechanism).await.map(Obtained::Known),
-            CredentialMode::Users => self
-                .log_in_configured(user, mechanism)
-                .await
-                .map(Obtained::Known),
-            CredentialMode::None => Err(CredentialError::Refused),
+            CredentialMode::Users => self.obtain_configured(asked).await,
+            CredentialMode::None => self.introduction(asked).await,
             CredentialMode::Undecided => Err(CredentialError::Unavailable),
         }
     }
@@ -224,7 +242,7 @@ impl Credentials {
         loop {
             let now = Instant::now();
             let known = self.store.lock().known(user, now)?;
-            if known.confirmed_at >= began || self.has_configured_keys(user) {
+            if known.confirmed_at >= began {
                 return Some(known);
             }
             let is_fresh = known.is_fresh(now);
@@ -288,7 +306,8 @@ impl Credentials {
         reading: Reading,
         asked_at: Instant,
     ) {
-        self.store.lock().confirm(user, identity, reading, asked_at);
+        let evicted = self.store.lock().confirm(user, identity, reading, asked_at);
+        drop(evicted);
         if identity.standing() != Standing::Good {
             tracing::info!(user = %user.name, source = %user.source, "user's keys dropped");
             for pool in &self.topology.snapshot().pools {
@@ -298,17 +317,43 @@ impl Credentials {
     }
 
     /// A server said at `saslStart` that it does not know the user.
-    pub(super) fn remember_unknown(&self, user: UserName, mechanism: Mechanism) {
-        self.store
-            .lock()
-            .remember_unknown(user, mechanism, Instant::now());
+    pub(super) fn remember_unknown(&self, user: &UserName, mechanism: Mechanism) {
+        let now = Instant::now();
+        let evicted = self.store.lock().remember_unknown(user, mechanism, now);
+        drop(evicted);
+    }
+
+    /// Takes in a user whose keys were asked for at `asked_at` and fit a proof. Keys that are older than the known ones are
+    /// refused, and change nothing.
+    fn learn(
+        &self,
+        user: &UserName,
+        read: auth::Credentials,
+        login: (ClientKey, ScramKeys),
+        asked_at: Instant,
+    ) -> Result<Known, CredentialError> {
+        let learnt = self.store.lock().learn(user, read, Some(login), asked_at);
+        let (known, evicted) = learnt;
+        drop(evicted);
+        known.ok_or(CredentialError::Refused)
+    }
+
+    /// A client proved that it has the key that `checked` was about. Keys that were replaced while the client logged in
+    /// are refused, and change nothing.
+    pub(super) fn prove(
+        &self,
+        user: &UserName,
+        checked: &Known,
+        mechanism: Mechanism,
+        client_key: ClientKey,
+    ) -> Result<Known, CredentialError> {
+        let now = Instant::now();
+        let proven = (self.store.lock()).prove(user, checked, mechanism, client_key, now);
+        proven.ok_or(CredentialError::Refused)
     }
 
     /// A proof failed: perhaps the password was changed.
     pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
-        if self.has_configured_keys(user) {
-            return;
-        }
         self.store.lock().doubt(user, Instant::now());
         drop(self.read_again(user, identity));
     }
@@ -318,25 +363,15 @@ impl Credentials {
         if identity.is_anonymous() {
             return;
         }
-        let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
-        self.take_reading(
-            &UserName { name, source },
-            identity,
-            Reading::Refused,
-            Instant::now(),
-        );
+        let user = UserName::of(identity);
+        self.take_reading(&user, identity, Reading::Refused, Instant::now());
     }
 
     /// A server no longer knows the user of a connection: it was dropped, and nothing brings this user back. Said
     /// at once, since keys that are refused in the meantime would have its clients closed.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
-        let (name, source) = (identity.name().to_owned(), identity.source().to_owned());
-        self.take_reading(
-            &UserName { name, source },
-            identity,
-            Reading::Gone,
-            Instant::now(),
-        );
+        let user = UserName::of(identity);
+        self.take_reading(&user, identity, Reading::Gone, Instant::now());
     }
 
     /// The mechanisms of a user, asked of a server if nothing is known; empty if there is no such user.
@@ -345,23 +380,22 @@ impl Credentials {
         if let Some(mechanisms) = self.store.lock().mechanisms(user, now) {
             return Ok(mechanisms);
         }
-        if self.mode() == CredentialMode::None {
-            return Ok(Vec::new());
-        }
         let asked = timeout(QUESTION_LIMIT, self.ask_mechanisms(user)).await;
         let mechanisms = asked.map_err(|_| CredentialError::Unavailable)??;
-        self.store
-            .lock()
-            .remember_mechanisms(user.clone(), mechanisms.clone(), Instant::now());
+        let (known, now) = (mechanisms.clone(), Instant::now());
+        let evicted = self.store.lock().remember_mechanisms(user, known, now);
+        drop(evicted);
         Ok(mechanisms)
     }
 
     /// The right to introduce a user, or the keys that another's introduction brought meanwhile.
     async fn introduction(
         self: &Arc<Self>,
-        user: &UserName,
-        mechanism: Mechanism,
+        asked: &Asked<'_>,
     ) -> Result<Obtained, CredentialError> {
+        let Asked {
+            user, mechanism, ..
+        } = *asked;
         let deadline = Instant::now() + PLACE_LIMIT;
         loop {
             let now = Instant::now();
@@ -372,7 +406,7 @@ impl Credentials {
                 return Err(CredentialError::Unavailable);
             }
             let (ended, stalled_at) = match self.lead(user, now) {
-                Ok(number) => return self.introduce(user, mechanism, number, deadline).await,
+                Ok(number) => return self.introduce(asked, number, deadline).await,
                 Err(waits) => waits,
             };
             let ended = ended.notified();

@@ -6,15 +6,11 @@ use std::{
     time::Duration,
 };
 
-use bson::rawdoc;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use zeroize::Zeroizing;
 
-use super::{Credentials, Known, UserName};
-use crate::{
-    auth::{self, Restrictions, ScramKeys},
-    connection::reply_is_ok,
-};
+use super::{Credentials, UserName};
+use crate::{auth::ScramKeys, connection::requires_authentication};
 
 /// Pause before the deployment is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -78,8 +74,10 @@ pub struct CredentialSettings {
     pub max_stale: Duration,
     /// Users remembered.
     pub max_users: usize,
-    /// Introductions at a time.
+    /// Exchanges of introductions with servers at a time; of questions as many more.
     pub introductions: usize,
+    /// Introductions that wait for their client at a time.
+    pub conversations: usize,
 }
 
 impl Credentials {
@@ -89,49 +87,16 @@ impl Credentials {
             .find(|(n, s, _)| *n == user.name && *s == user.source)
             .map(|(_, _, secret)| secret)
     }
-
-    /// Whether a user's keys stand in the configuration: then no server is asked for them.
-    pub(super) fn has_configured_keys(&self, user: &UserName) -> bool {
-        matches!(self.configured(user), Some(UserSecret::Keys { .. }))
-    }
-
-    /// Makes configured keys known.
-    pub(super) fn store_configured(
-        &self,
-        user: &UserName,
-        sha1: &Option<ScramKeys>,
-        sha256: &Option<ScramKeys>,
-    ) -> Known {
-        let mechanisms = [sha1, sha256].into_iter().flatten();
-        let mechanisms = mechanisms
-            .map(|keys| keys.mechanism().name().to_owned())
-            .collect();
-        let credentials = auth::Credentials {
-            user_id: None,
-            source: user.source.clone(),
-            name: user.name.clone(),
-            sha1: sha1.clone(),
-            sha256: sha256.clone(),
-            restrictions: Restrictions::default(),
-            mechanisms,
-        };
-        self.store
-            .lock()
-            .learn(user.clone(), credentials, None, Instant::now())
-    }
 }
 
-/// `auto`, with nothing configured: `none` only if every server that holds data lets anybody read.
+/// `auto`, with nothing configured: `none` only if no server that holds data requires authentication.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     loop {
         let Some(strong) = credentials.upgrade() else {
             return;
         };
         if let Some(mode) = ask_deployment(&strong).await {
-            tracing::info!(
-                credentials = mode.as_str(),
-                "found where credentials come from"
-            );
+            tracing::info!(credentials = mode.as_str(), "credential source determined");
             strong.mode.send_replace(mode);
             return;
         }
@@ -154,15 +119,8 @@ async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode
     }
     for server in servers {
         let mut connection = topology.connector().connect(&server.address).await.ok()?;
-        let find = rawdoc! {
-            "find": "system.version", "limit": 1, "singleBatch": true, "$db": "admin",
-            "$readPreference": { "mode": "primaryPreferred" },
-        };
-        let reply = connection.run(&find).await.ok()?;
-        match reply_is_ok(&reply) {
-            Ok(()) => {}
-            Err((13, _)) => return Some(CredentialMode::Own),
-            Err(_) => return None,
+        if requires_authentication(&mut connection).await.ok()? {
+            return Some(CredentialMode::Own);
         }
     }
     Some(CredentialMode::None)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{RawDocumentBuf, cstr};
 use tokio::time::{Instant, timeout};
+use zeroize::Zeroize as _;
 
 use super::{
     CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
@@ -25,8 +26,8 @@ impl Credentials {
                 Err(CredentialError::Refused) => Reading::Gone,
                 Err(CredentialError::Unavailable) => Reading::Unavailable,
             },
-            CredentialMode::None | CredentialMode::Undecided => Reading::Unavailable,
-            CredentialMode::Own | CredentialMode::Users => {
+            CredentialMode::Undecided => Reading::Unavailable,
+            CredentialMode::Own | CredentialMode::Users | CredentialMode::None => {
                 self.read_as_itself(user, identity).await
             }
         }
@@ -90,8 +91,8 @@ impl Credentials {
             return Err(CredentialError::Refused);
         }
         let read = async {
-            let _place = self
-                .places
+            let _exchange = self
+                .exchanges
                 .acquire()
                 .await
                 .map_err(|_| CredentialError::Unavailable)?;
@@ -99,11 +100,17 @@ impl Credentials {
             if let Some(known) = self.store.lock().known(user, Instant::now()) {
                 return Ok(known);
             }
+            let asked_at = Instant::now();
             let credentials = self.read_as_service(user).await?;
-            Ok(self
-                .store
-                .lock()
-                .learn(user.clone(), credentials, None, Instant::now()))
+            let learnt = self.store.lock().learn(user, credentials, None, asked_at);
+            let (known, evicted) = learnt;
+            drop(evicted);
+            match known {
+                Some(known) => Ok(known),
+                // Another login has read newer ones meanwhile.
+                None => (self.store.lock().known(user, Instant::now()))
+                    .ok_or(CredentialError::Unavailable),
+            }
         };
         let result = timeout(QUESTION_LIMIT, read)
             .await
@@ -112,9 +119,7 @@ impl Credentials {
             .as_ref()
             .is_err_and(|error| *error == CredentialError::Refused)
         {
-            self.store
-                .lock()
-                .remember_unknown(user.clone(), mechanism, Instant::now());
+            self.remember_unknown(user, mechanism);
         }
         result
     }
@@ -151,5 +156,8 @@ pub(super) async fn ask_own_keys(
     let mut command = users_info_command(&user.name, &user.source);
     command.append(cstr!("$db"), "admin");
     let reply = connection.run(&command).await.map_err(|_| None)?;
-    parse_users_info(&reply, &user.name, &user.source).map_err(Some)
+    let parsed = parse_users_info(&reply, &user.name, &user.source).map_err(Some);
+    // It holds the user's keys.
+    reply.into_bytes().zeroize();
+    parsed
 }

@@ -1,15 +1,19 @@
 //! What is known of users: plain data, bounded. No I/O, no clock.
+//!
+//! The age of a reading is when it was asked for: of two, the one that was asked for later is newer, whichever came first.
+//! An older one never replaces a newer one.
 
 use std::{
-    collections::HashMap,
-    hash::Hash,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use crate::auth::{self, ClientKey, Identity, Login, Mechanism, ScramKeys, Standing};
+use crate::{
+    auth::{self, ClientKey, Identity, Login, Mechanism, ScramKeys, Standing},
+    limits::{NameHash, NameHasher, RecentMap, Retired},
+};
 
 /// Keys older than this are read again before they are used.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -20,11 +24,37 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long the mechanisms of a user that never logged in are believed.
 const MECHANISMS_FOR: Duration = Duration::from_secs(5);
 
-/// A user's name and the database it is defined in.
+/// Longest name of a user that is looked up, in bytes. A longer one is treated like an unknown user: names of strangers
+/// must not fill memory.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// Longest name of a database, in bytes; as on servers.
+const MAX_SOURCE_BYTES: usize = 63;
+
+/// A user's name and the database it is defined in, both bounded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::client) struct UserName {
     pub(in crate::client) name: String,
     pub(in crate::client) source: String,
+}
+
+impl UserName {
+    /// `None` if a name is so long that no user can have it.
+    pub(in crate::client) fn new(name: &str, source: &str) -> Option<Self> {
+        let is_bounded = name.len() <= MAX_NAME_BYTES && source.len() <= MAX_SOURCE_BYTES;
+        is_bounded.then(|| Self {
+            name: name.to_owned(),
+            source: source.to_owned(),
+        })
+    }
+
+    /// The name of a user that is known.
+    pub(super) fn of(identity: &Identity) -> Self {
+        Self {
+            name: identity.name().to_owned(),
+            source: identity.source().to_owned(),
+        }
+    }
 }
 
 /// A user whose keys are known.
@@ -49,6 +79,18 @@ impl Known {
         self.doubted_at.is_some()
     }
 
+    /// A reading that was asked for before these keys were: its login counts only if the keys are the same.
+    fn prove_lagging(&self, credentials: &auth::Credentials, login: Option<Login>) -> Option<Self> {
+        let mechanism = login.as_ref().and_then(Login::mechanism)?;
+        let is_same = self.credentials.user_id == credentials.user_id
+            && self.credentials.keys(mechanism) == credentials.keys(mechanism);
+        if !is_same {
+            return None;
+        }
+        self.identity.learn(login?);
+        Some(self.clone())
+    }
+
     /// Whether they were confirmed so lately that one login may go on with them on trust.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.confirmed_at);
@@ -69,48 +111,61 @@ pub(in crate::client) enum Reading {
     Unavailable,
 }
 
-/// Bounded tables of users, by name.
+/// What had to make room in one of the tables.
+pub(super) type Evicted<V> = Retired<NameHash, V>;
+
+/// Bounded tables of users, by hashes of their names.
 #[derive(Debug)]
 pub(super) struct Store {
-    max_users: usize,
     max_stale: Duration,
-    known: HashMap<UserName, Known>,
+    names: NameHasher,
+    known: RecentMap<NameHash, Known>,
     /// By mechanism too: a user may have only the other one.
-    unknown: HashMap<(UserName, &'static str), Instant>,
-    mechanisms: HashMap<UserName, (Vec<String>, Instant)>,
+    unknown: RecentMap<NameHash, Instant>,
+    mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
 }
 
 impl Store {
     pub(super) fn new(max_users: usize, max_stale: Duration) -> Self {
         Self {
-            max_users,
             max_stale,
-            known: HashMap::new(),
-            unknown: HashMap::new(),
-            mechanisms: HashMap::new(),
+            names: NameHasher::default(),
+            known: RecentMap::new(max_users),
+            unknown: RecentMap::new(max_users),
+            mechanisms: RecentMap::new(max_users),
         }
+    }
+
+    fn hash(&self, user: &UserName) -> NameHash {
+        self.names.hash(user)
+    }
+
+    fn hash_with(&self, user: &UserName, mechanism: Mechanism) -> NameHash {
+        self.names.hash((user, mechanism))
     }
 
     /// What is known of a user, unless it has gone unconfirmed for too long.
     pub(super) fn known(&mut self, user: &UserName, now: Instant) -> Option<Known> {
-        let known = self.known.get(user)?;
+        let hash = self.hash(user);
+        let known = self.known.get(&hash)?;
         let is_stale = now.saturating_duration_since(known.confirmed_at) >= self.max_stale;
         if is_stale || known.identity.standing() != Standing::Good {
-            self.known.remove(user);
+            self.known.remove(&hash);
             return None;
         }
-        self.known.get(user).cloned()
+        Some(known.clone())
     }
 
-    /// Known keys for a login that goes on without asking whether they changed meanwhile. One login of a user at
-    /// a time, until it is dropped: if they did change, its failure is the one that the others learn from.
+    /// Known keys for a login that is served without asking whether they changed. One login of a user at a time, until it
+    /// is dropped: if the keys did change, its failure is the one that the others learn from.
     pub(super) fn on_trust(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
         if lent.on_trust.strong_count() > 0 {
             return None;
         }
         let trust = Arc::new(());
-        let known = self.known.get_mut(user)?;
+        let hash = self.hash(user);
+        let known = self.known.get_mut(&hash)?;
         known.on_trust = Arc::downgrade(&trust);
         known.trusted_at = Some(now);
         lent.trust = Some(trust);
@@ -118,97 +173,123 @@ impl Store {
     }
 
     pub(super) fn is_unknown(&self, user: &UserName, mechanism: Mechanism, now: Instant) -> bool {
-        let until = self.unknown.get(&(user.clone(), mechanism.name()));
+        let until = self.unknown.get(&self.hash_with(user, mechanism));
         until.is_some_and(|until| now < *until)
     }
 
-    pub(super) fn remember_unknown(&mut self, user: UserName, mechanism: Mechanism, now: Instant) {
-        bounded(&mut self.unknown, self.max_users, |until| now < *until);
-        self.unknown
-            .insert((user, mechanism.name()), now + UNKNOWN_FOR);
+    pub(super) fn remember_unknown(
+        &mut self,
+        user: &UserName,
+        mechanism: Mechanism,
+        now: Instant,
+    ) -> Evicted<Instant> {
+        let hash = self.hash_with(user, mechanism);
+        self.unknown.insert(hash, now + UNKNOWN_FOR)
     }
 
     pub(super) fn mechanisms(&mut self, user: &UserName, now: Instant) -> Option<Vec<String>> {
         if let Some(known) = self.known(user, now) {
             return Some(known.credentials.mechanisms.clone());
         }
-        let (mechanisms, until) = self.mechanisms.get(user)?;
+        let (mechanisms, until) = self.mechanisms.get(&self.hash(user))?;
         (now < *until).then(|| mechanisms.clone())
     }
 
     pub(super) fn remember_mechanisms(
         &mut self,
-        user: UserName,
+        user: &UserName,
         mechanisms: Vec<String>,
         now: Instant,
-    ) {
-        bounded(&mut self.mechanisms, self.max_users, |(_, until)| {
-            now < *until
-        });
+    ) -> Evicted<(Vec<String>, Instant)> {
+        let hash = self.hash(user);
         self.mechanisms
-            .insert(user, (mechanisms, now + MECHANISMS_FOR));
+            .insert(hash, (mechanisms, now + MECHANISMS_FOR))
     }
 
-    /// Takes in a user that was read for the first time, or anew; the identity stays if the user is the same.
-    /// `now` is when the server was asked: what was doubted after that, it did not answer.
+    /// Takes in a user whose keys were asked for at `asked_at`, with the login that they were proven by, if they were. The
+    /// identity stays if the user is the same. `None` if newer keys are known and these are others: nothing changes then.
     pub(super) fn learn(
         &mut self,
-        user: UserName,
+        user: &UserName,
         credentials: auth::Credentials,
         login: Option<(ClientKey, ScramKeys)>,
-        now: Instant,
-    ) -> Known {
-        self.unknown
-            .retain(|(unknown, _), until| *unknown != user && now < *until);
+        asked_at: Instant,
+    ) -> (Option<Known>, Option<Evicted<Known>>) {
+        for mechanism in Mechanism::ALL {
+            let hash = self.hash_with(user, mechanism);
+            self.unknown.remove(&hash);
+        }
         let login = login.map(|(client_key, keys)| Login::Keys { client_key, keys });
-        let same = self
-            .known(&user, now)
-            .filter(|k| k.credentials.user_id == credentials.user_id);
-        let doubted_at = same
-            .as_ref()
-            .and_then(|known| known.doubted_at)
-            .filter(|doubted_at| *doubted_at > now);
+        let before = self.known(user, asked_at);
+        if let Some(newer) = before.as_ref().filter(|b| b.confirmed_at > asked_at) {
+            return (newer.prove_lagging(&credentials, login), None);
+        }
+        let same = before.filter(|known| known.credentials.user_id == credentials.user_id);
+        let doubted_at = same.as_ref().and_then(|known| known.doubted_at);
         // A reading that was asked for before says nothing to a login on trust that came after.
         let on_trust = same
             .as_ref()
-            .filter(|known| known.trusted_at.is_some_and(|at| at > now))
+            .filter(|known| known.trusted_at.is_some_and(|at| at > asked_at))
             .map(|known| (known.on_trust.clone(), known.trusted_at));
         let (on_trust, trusted_at) = on_trust.unwrap_or_default();
-        let identity = match same {
-            Some(known) => {
-                keep_fitting_login(&known.identity, &credentials);
-                known.identity
-            }
-            None => {
-                if let Some(earlier) = self.known.get(&user) {
-                    earlier.identity.end(Standing::Gone);
-                }
-                let (name, source) = (&user.name, &user.source);
-                Arc::new(Identity::new(
-                    name,
-                    source,
-                    credentials.user_id,
-                    Login::Unknown,
-                ))
-            }
-        };
+        let identity = self.identity_of(user, same, &credentials);
         if let Some(login) = login {
             identity.learn(login);
         }
         let known = Known {
             identity,
             credentials: Arc::new(credentials),
-            confirmed_at: now,
-            doubted_at,
+            confirmed_at: asked_at,
+            doubted_at: doubted_at.filter(|doubted_at| *doubted_at > asked_at),
             trust: None,
             on_trust,
             trusted_at,
         };
-        bounded(&mut self.known, self.max_users, |known| {
-            now.saturating_duration_since(known.confirmed_at) < self.max_stale
+        let hash = self.hash(user);
+        let evicted = self.known.insert(hash, known.clone());
+        (Some(known), Some(evicted))
+    }
+
+    fn identity_of(
+        &self,
+        user: &UserName,
+        same: Option<Known>,
+        credentials: &auth::Credentials,
+    ) -> Arc<Identity> {
+        if let Some(known) = same {
+            keep_fitting_login(&known.identity, credentials);
+            return known.identity;
+        }
+        if let Some(earlier) = self.known.get(&self.hash(user)) {
+            earlier.identity.end(Standing::Gone);
+        }
+        let (name, source) = (&user.name, &user.source);
+        let user_id = credentials.user_id;
+        Arc::new(Identity::new(name, source, user_id, Login::Unknown))
+    }
+
+    /// A client proved that it has the key that `checked` was about. Gives what is known of the user now, or `None` if that
+    /// was replaced while the client logged in: then nothing changes.
+    pub(super) fn prove(
+        &mut self,
+        user: &UserName,
+        checked: &Known,
+        mechanism: Mechanism,
+        client_key: ClientKey,
+        now: Instant,
+    ) -> Option<Known> {
+        let current = self.known(user, now)?;
+        let keys = current.credentials.keys(mechanism)?;
+        let is_same = current.identity.id() == checked.identity.id()
+            && checked.credentials.keys(mechanism) == Some(keys);
+        if !is_same {
+            return None;
+        }
+        current.identity.learn(Login::Keys {
+            client_key,
+            keys: keys.clone(),
         });
-        self.known.insert(user, known.clone());
-        known
+        Some(current)
     }
 
     /// Takes in what a re-reading said of `identity`; what is said of an earlier identity changes nothing.
@@ -217,46 +298,39 @@ impl Store {
         user: &UserName,
         identity: &Arc<Identity>,
         reading: Reading,
-        now: Instant,
-    ) {
-        let is_current = self
-            .known
-            .get(user)
-            .is_some_and(|known| known.identity.id() == identity.id());
-        match reading {
-            Reading::Unavailable => {}
+        asked_at: Instant,
+    ) -> Option<Evicted<Known>> {
+        let hash = self.hash(user);
+        let is_current =
+            (self.known.get(&hash)).is_some_and(|known| known.identity.id() == identity.id());
+        let standing = match reading {
+            Reading::Unavailable => return None,
             Reading::Keys(credentials) if is_current => {
-                self.learn(user.clone(), *credentials, None, now);
+                return self.learn(user, *credentials, None, asked_at).1;
             }
-            Reading::Keys(_) => {}
-            Reading::Gone => self.end(user, identity, Standing::Gone, is_current),
-            Reading::Refused => self.end(user, identity, Standing::Refused, is_current),
-        }
-    }
-
-    fn end(
-        &mut self,
-        user: &UserName,
-        identity: &Arc<Identity>,
-        standing: Standing,
-        is_current: bool,
-    ) {
+            Reading::Keys(_) => return None,
+            Reading::Gone => Standing::Gone,
+            Reading::Refused => Standing::Refused,
+        };
         identity.end(standing);
         if is_current {
-            self.known.remove(user);
+            self.known.remove(&hash);
         }
+        None
     }
 
     /// A proof failed against what is known.
     pub(super) fn doubt(&mut self, user: &UserName, now: Instant) {
-        if let Some(known) = self.known.get_mut(user) {
+        let hash = self.hash(user);
+        if let Some(known) = self.known.get_mut(&hash) {
             known.doubted_at = Some(now);
         }
     }
 
     /// Whether a proof failed since the servers were last asked.
     pub(super) fn is_doubted(&self, user: &UserName) -> bool {
-        self.known.get(user).is_some_and(Known::is_doubted)
+        let known = self.known.get(&self.hash(user));
+        known.is_some_and(Known::is_doubted)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -273,34 +347,6 @@ fn keep_fitting_login(identity: &Identity, credentials: &auth::Credentials) {
     if now.is_none_or(|now| *now != keys) {
         identity.learn(Login::Unknown);
     }
-}
-
-/// Makes room in a full table: what has lapsed first, else any one entry.
-fn bounded<K: Clone + Eq + Hash, V>(
-    table: &mut HashMap<K, V>,
-    max: usize,
-    is_live: impl Fn(&V) -> bool,
-) {
-    if table.len() < max {
-        return;
-    }
-    table.retain(|_, value| is_live(value));
-    while table.len() >= max {
-        let Some(any) = table.keys().next().cloned() else {
-            return;
-        };
-        table.remove(&any);
-    }
-}
-
-/// The keys for a mechanism, with the ClientKey that a proof gave up.
-pub(in crate::client) fn login_of(
-    credentials: &auth::Credentials,
-    mechanism: Mechanism,
-    client_key: ClientKey,
-) -> Option<Login> {
-    let keys = credentials.keys(mechanism)?.clone();
-    Some(Login::Keys { client_key, keys })
 }
 
 #[cfg(test)]
@@ -333,13 +379,14 @@ mod tests {
     }
 
     fn store() -> Store {
-        Store::new(3, Duration::from_secs(300))
+        Store::new(4, Duration::from_secs(300))
     }
 
     fn learn(store: &mut Store, name: &str, password: &str, user_id: u8, now: Instant) -> Known {
         let (credentials, client_key) = credentials(name, password, user_id);
         let keys = credentials.sha256.clone().unwrap();
-        store.learn(user(name), credentials, Some((client_key, keys)), now)
+        let (known, _) = store.learn(&user(name), credentials, Some((client_key, keys)), now);
+        known.unwrap()
     }
 
     #[tokio::test(start_paused = true)]
@@ -392,6 +439,63 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_reading_that_was_asked_for_earlier_never_replaces_a_newer_one() {
+        let (mut store, now) = (store(), Instant::now());
+        let newer = learn(&mut store, "u", "two", 1, now);
+        let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
+        let (old, old_key) = credentials("u", "one", 1);
+        let keys = old.sha256.clone().unwrap();
+        let reading = Reading::Keys(Box::new(old.clone()));
+        store.confirm(&user("u"), &newer.identity, reading, earlier);
+        let login = Some((old_key, keys));
+        let (known, _) = store.learn(&user("u"), old, login, earlier);
+        assert!(known.is_none(), "an introduction with outdated keys fails");
+        let known = store.known(&user("u"), now).unwrap();
+        assert_eq!(known.credentials, newer.credentials);
+        let Login::Keys { keys, .. } = known.identity.login() else {
+            panic!("the newer login is kept")
+        };
+        assert_eq!(Some(&keys), newer.credentials.keys(Mechanism::ScramSha256));
+        // The same keys, read earlier: a login with them is as good.
+        let (same, client_key) = credentials("u", "two", 1);
+        let login = same.sha256.clone().map(|keys| (client_key, keys));
+        let (known, _) = store.learn(&user("u"), same, login, earlier);
+        assert_eq!(known.unwrap().confirmed_at, now);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_with_keys_that_were_replaced_meanwhile_fails_and_changes_nothing() {
+        let (mut store, now) = (store(), Instant::now());
+        let (mechanism, old) = (Mechanism::ScramSha256, credentials("u", "one", 1));
+        let checked = learn(&mut store, "u", "one", 1, now);
+        let newer = learn(&mut store, "u", "two", 1, now);
+        let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
+        assert!(proven.is_none());
+        let Login::Keys { keys, .. } = newer.identity.login() else {
+            panic!("the newer login is kept")
+        };
+        assert_eq!(Some(&keys), newer.credentials.keys(mechanism));
+        let again = learn(&mut store, "u", "one", 2, now);
+        let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
+        assert!(
+            proven.is_none(),
+            "another user of the same name and password"
+        );
+        assert!(
+            store
+                .prove(&user("u"), &again, mechanism, old.1, now)
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        assert!(UserName::new(&"n".repeat(1024), &"s".repeat(63)).is_some());
+        assert!(UserName::new(&"n".repeat(1025), "admin").is_none());
+        assert!(UserName::new("n", &"s".repeat(64)).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_user_made_again_is_another_identity_and_the_old_one_is_gone() {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
@@ -435,12 +539,13 @@ mod tests {
         let (mut store, now) = (store(), Instant::now());
         for n in 0..10 {
             learn(&mut store, &format!("u{n}"), "p", n, now);
-            store.remember_unknown(user(&format!("x{n}")), Mechanism::ScramSha1, now);
-            store.remember_mechanisms(user(&format!("m{n}")), vec![], now);
+            drop(store.remember_unknown(&user(&format!("x{n}")), Mechanism::ScramSha1, now));
+            drop(store.remember_mechanisms(&user(&format!("m{n}")), vec![], now));
         }
-        assert_eq!(
-            (store.count(), store.unknown.len(), store.mechanisms.len()),
-            (3, 3, 3)
+        let counts = [store.count(), store.unknown.len(), store.mechanisms.len()];
+        assert!(
+            counts.iter().all(|count| (1..=4).contains(count)),
+            "{counts:?}"
         );
         let is_unknown = |mechanism, now| store.is_unknown(&user("x9"), mechanism, now);
         assert!(is_unknown(Mechanism::ScramSha1, now));

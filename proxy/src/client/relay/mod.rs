@@ -8,10 +8,13 @@
 //! client ◄── replies: forwarded as they come, watched as they pass ◄─────── server
 //! ```
 //!
-//! Two things never pass, since the server behind sees Seawall in the client's place: before a login, `createUser` and what
-//! else a server without users grants to loopback; and MONGODB-X509, for the certificate that the server sees is
-//! Seawall's.
+//! The server sees Seawall in the client's place, so that some commands must not pass. Where the server wants clients to
+//! log in, which is asked on the same connection, only the commands of [`guard`]'s list pass before a login: a server
+//! without users would let a client from its own host make one. MONGODB-X509 never passes, since the certificate that the
+//! server sees is Seawall's; nor does a legacy query whose first name begins with `$`, which a server reads otherwise
+//! than it looks. What a client encrypts itself cannot be guarded, and does not pass to a server on the same host.
 
+mod guard;
 mod replies;
 mod session;
 mod target;
@@ -24,9 +27,9 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Peer, Shared};
+use super::{LoginDue, Peer, Shared};
 use crate::{
-    limits::HandshakePermit,
+    limits::network_of,
     observe::ConnectedClient,
     wire::{HEADER_BYTES, Message, MessageReader, OpCode, Stream},
 };
@@ -34,7 +37,7 @@ use crate::{
 pub(super) use self::target::{Target, greeted};
 use self::{
     session::Session,
-    target::{destination, leaving},
+    target::{destination, is_on_this_host, leaving},
 };
 
 /// Types of TLS records that a server answers a handshake with.
@@ -52,7 +55,7 @@ pub(super) struct Relayed {
     /// What it said last, and was not answered.
     pub(super) first: Option<Message>,
     /// Until when it has to have logged in, if it has to.
-    pub(super) handshake: Option<(HandshakePermit, Instant)>,
+    pub(super) handshake: Option<LoginDue>,
 }
 
 /// Serves a client by a relay from its first byte on. `original` is where it connected to, if that was not here.
@@ -63,7 +66,7 @@ pub async fn serve_relayed(
     original: Option<SocketAddr>,
 ) {
     let connected = shared.observer.client_connected(&peer.text, peer.ip);
-    let mut reader = MessageReader::default();
+    let mut reader = MessageReader::new(peer.ip.map(network_of));
     // One that says nothing costs no server connection.
     let limit = shared.settings.authentication_timeout;
     let head = match timeout(limit, reader.peek_header(&mut stream)).await {
@@ -93,6 +96,9 @@ pub async fn serve_relayed(
             return;
         }
     };
+    if is_encrypted && is_on_this_host(&target.server) {
+        return shared.observer.unobserved("relay_encrypted_same_host");
+    }
     if is_encrypted {
         return pass_unseen(&shared, stream, reader, target).await;
     }
@@ -132,6 +138,7 @@ async fn pass_unseen(
         mut server,
         address,
         counted: _counted,
+        ..
     } = target;
     let limit = shared.settings.authentication_timeout;
     let passed = async {
@@ -160,6 +167,7 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         server,
         address,
         counted,
+        requires_authentication,
     } = target;
     let Relayed {
         stream,
@@ -168,11 +176,11 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         first,
         handshake,
     } = relayed;
-    let session = Session::new(shared, &connected, counted.index(), handshake.is_some());
+    let session = Session::new(shared, &connected, counted.index(), requires_authentication);
     let outstays = async {
-        if let Some((permit, deadline)) = handshake {
-            sleep_until(deadline).await;
-            drop(permit);
+        if let Some(due) = handshake {
+            sleep_until(due.deadline).await;
+            drop(due.permit);
             if !session.is_authenticated() {
                 return;
             }

@@ -37,7 +37,6 @@ pub(super) struct Session<'a> {
     watch: Mutex<Watch<'a>>,
     /// A reply has come, so that another request may be sent.
     has_room: Notify,
-    needs_login: bool,
 }
 
 /// Why a direction ended.
@@ -53,17 +52,16 @@ enum Ended {
 type ClientWriter = Turn<WriteHalf<Stream>>;
 
 impl<'a> Session<'a> {
-    /// `needs_login` where the client is known to have to.
+    /// `requires_login`: whether the server wants clients to log in.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connected: &'a ConnectedClient,
         server: ServerIndex,
-        needs_login: bool,
+        requires_login: bool,
     ) -> Self {
         Self {
-            needs_login,
             shared,
-            watch: Mutex::new(Watch::new(shared, connected, server)),
+            watch: Mutex::new(Watch::new(shared, connected, server, requires_login)),
             has_room: Notify::new(),
         }
     }
@@ -172,9 +170,9 @@ impl<'a> Session<'a> {
             .map_err(|error| tracing::debug!(%error, "relayed client"))
     }
 
-    /// Strangers must not hold memory, where it is known that a client has to log in.
+    /// A client that still has to log in must not take memory.
     fn max_message_bytes(&self) -> usize {
-        match self.needs_login && !self.is_authenticated() {
+        match self.watch.lock().has_to_log_in() {
             true => self.shared.settings.pre_auth_message_bytes,
             false => MAX_MESSAGE_BYTES,
         }
@@ -184,6 +182,9 @@ impl<'a> Session<'a> {
         let now = message.head_since.unwrap_or_else(Instant::now);
         if message.header.op_code != OpCode::Compressed {
             return self.watch.lock().request(message, now);
+        }
+        if self.watch.lock().has_to_log_in() {
+            return Verdict::Close("compressed_refused");
         }
         let inflated = message
             .look_inside(MAX_MESSAGE_BYTES, &self.shared.budget)

@@ -22,6 +22,8 @@ pub(in crate::client) struct Target {
     pub(super) counted: Relayed,
     /// Which of the deployment's servers it is; `None` for where the client wanted to go, which is where it stays.
     pub(super) address: Option<ServerAddress>,
+    /// Whether the server wants clients to log in, asked on this very connection.
+    pub(super) requires_authentication: bool,
 }
 
 /// Why a client could not be relayed.
@@ -55,13 +57,19 @@ pub(super) async fn destination(
 ) -> Result<Target, TargetError> {
     let connector = shared.topology.connector();
     let dial = async |address: &ServerAddress| match is_bare {
-        true => connector.dial_bare(address).await,
-        false => connector.dial(address).await,
+        // What the client encrypts cannot be guarded in any case.
+        true => connector
+            .dial_bare(address)
+            .await
+            .map(|server| (server, true)),
+        false => connector.dial_and_ask(address).await,
     };
     let Some(original) = original else {
         let pool = shared.topology.select_for_relay(deadline).await?;
+        let (server, requires_authentication) = dial(pool.address()).await?;
         return Ok(Target {
-            server: dial(pool.address()).await?,
+            server,
+            requires_authentication,
             counted: shared
                 .observer
                 .server(&pool.address().to_string())
@@ -73,7 +81,7 @@ pub(super) async fn destination(
         host: original.ip().to_canonical().to_string(),
         port: original.port(),
     };
-    let server = dial(&address).await?;
+    let (server, requires_authentication) = dial(&address).await?;
     if leads_here(&server) {
         return Err(TargetError::Loop);
     }
@@ -90,9 +98,27 @@ pub(super) async fn destination(
     };
     Ok(Target {
         server,
+        requires_authentication,
         counted: shared.observer.server(&label).relayed(),
         address: None,
     })
+}
+
+/// Whether a server runs on the same host: then it takes Seawall for a local client, and may grant it what only local
+/// clients may do.
+pub(super) fn is_on_this_host(server: &Stream) -> bool {
+    match server {
+        Stream::Unix(_) => true,
+        Stream::Tls(_) => false,
+        Stream::Tcp(stream) => match stream.peer_addr() {
+            // Only an address of this host can be bound.
+            Ok(peer) => {
+                peer.ip().to_canonical().is_loopback()
+                    || std::net::UdpSocket::bind((peer.ip(), 0)).is_ok()
+            }
+            Err(_) => true,
+        },
+    }
 }
 
 /// A connection to oneself has the same address at both ends.
@@ -136,7 +162,7 @@ pub(in crate::client) async fn greeted(
     let pool = shared.topology.select_for_relay(deadline).await?;
     let offered: Vec<_> = compressors.iter().collect();
     let connector = shared.topology.connector();
-    let (connection, greeting) = connector
+    let (mut connection, greeting) = connector
         .connect_as(
             pool.address(),
             metadata.map(RawDocument::to_owned),
@@ -150,7 +176,11 @@ pub(in crate::client) async fn greeted(
     {
         return Err(FallbackError::Compression);
     }
+    let requires_authentication = connector
+        .ask_for_authentication(pool.address(), &mut connection)
+        .await?;
     Ok(Target {
+        requires_authentication,
         server: connection.stream,
         counted: shared
             .observer

@@ -5,34 +5,24 @@ use std::collections::VecDeque;
 use bson::{RawDocument, RawDocumentBuf};
 use tokio::time::Instant;
 
-use super::replies::{Expected, Passed};
+use super::{
+    guard,
+    replies::{Expected, Passed},
+};
 use crate::{
     auth::{ClientFirst, Mechanism},
     client::{
         Shared,
-        answer::{Form, ReplyTo, requires_authentication},
+        answer::{Form, ReplyTo},
         notes::note_retry,
         operation::sequences,
     },
-    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, ReplyForm},
+    command::{Class, Command, ErrorReply, Handshake, ReplyForm},
     observe::{ConnectedClient, Observation, Outcome, Phase, ServerIndex},
     pins::CursorPin,
     shape::Input,
-    wire::{Element, Elements, Header, Message, OpCode, OpMsg, OpQuery},
+    wire::{Elements, Header, Message, OpCode, OpMsg, OpQuery},
 };
-
-/// The mechanism whose proof is the certificate of the connection: a server would see Seawall's.
-const X509: &str = "MONGODB-X509";
-
-/// What a server that has no users yet grants to whoever comes from its own host.
-const GRANTED_TO_LOOPBACK: [&[u8]; 6] = [
-    b"createUser",
-    b"createRole",
-    b"addShard",
-    b"replSetInitiate",
-    b"replSetReconfig",
-    b"shutdown",
-];
 
 /// Mechanisms as metrics name them; others are `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
@@ -90,6 +80,7 @@ pub(super) struct Watch<'a> {
     /// Those whose replies are complete, and about to be sent on.
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
+    requires_login: bool,
     is_authenticated: bool,
 }
 
@@ -98,6 +89,7 @@ impl<'a> Watch<'a> {
         shared: &'a Shared,
         connected: &'a ConnectedClient,
         server: ServerIndex,
+        requires_login: bool,
     ) -> Self {
         Self {
             shared,
@@ -106,8 +98,14 @@ impl<'a> Watch<'a> {
             pending: VecDeque::new(),
             sending: Vec::new(),
             login: None,
+            requires_login,
             is_authenticated: false,
         }
+    }
+
+    /// Whether the server wants the client to log in, and it has not.
+    pub(super) fn has_to_log_in(&self) -> bool {
+        self.requires_login && !self.is_authenticated
     }
 
     pub(super) fn is_authenticated(&self) -> bool {
@@ -153,12 +151,12 @@ impl<'a> Watch<'a> {
 
     /// A legacy opcode that carries no command passes, but not before a login.
     fn legacy(&self) -> Verdict {
-        match self.is_authenticated {
-            true => {
+        match self.has_to_log_in() {
+            true => self.not_followed("relay_opcode"),
+            false => {
                 self.shared.observer.unobserved("relay_opcode");
                 Verdict::Pass
             }
-            false => self.not_followed("relay_opcode"),
         }
     }
 
@@ -194,12 +192,7 @@ impl<'a> Watch<'a> {
         let (Some(query), Some(db)) = (&query, db) else {
             return self.legacy();
         };
-        // A server may unwrap what is not of the type that it should be of.
-        let first = Elements::of(query.query).next().and_then(Result::ok);
-        let is_odd = |first: &Element<'_>| {
-            matches!(first.name, b"$query" | b"query") && first.value.as_document().is_none()
-        };
-        if first.as_ref().is_some_and(is_odd) {
+        if guard::is_read_otherwise(query.query) {
             return self.not_followed("relay_malformed");
         }
         let Ok(command) = Command::inspect_legacy(query.query, db) else {
@@ -218,19 +211,7 @@ impl<'a> Watch<'a> {
 
     /// Why a request must not reach the server, if it must not.
     fn refusal(&self, command: &Command<'_>) -> Option<ErrorReply> {
-        if GRANTED_TO_LOOPBACK.contains(&command.name) && !self.is_authenticated {
-            return Some(requires_authentication(command.name_str()));
-        }
-        let is_x509 = match command.class {
-            Class::Handshake(Handshake::Authenticate) => true,
-            Class::Handshake(Handshake::SaslStart) => may_be_x509(command.body),
-            Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
-                speculates_x509(command.body)
-            }
-            _ => false,
-        };
-        let message = "MONGODB-X509 is not available through a relay";
-        is_x509.then(|| ErrorReply::new(MECHANISM_UNAVAILABLE, message))
+        guard::refusal(command, self.has_to_log_in())
     }
 
     fn refuse(
@@ -507,24 +488,6 @@ impl Login {
             since,
         }
     }
-}
-
-/// Whether a `saslStart` names this mechanism; looked for as loosely as a server might.
-fn may_be_x509(start: &[u8]) -> bool {
-    let elements = Elements::of(start).map_while(Result::ok);
-    let mut named = elements.filter(|element| element.name == b"mechanism");
-    named.any(|element| element.value.as_str().is_none_or(|name| name == X509))
-}
-
-fn speculates_x509(hello: &[u8]) -> bool {
-    let elements = Elements::of(hello).map_while(Result::ok);
-    let mut starts = elements.filter(|element| element.name == b"speculativeAuthenticate");
-    starts.any(|start| {
-        let Some(start) = start.value.as_document() else {
-            return true;
-        };
-        may_be_x509(start) || Elements::find(start, "authenticate").is_some()
-    })
 }
 
 fn step(command: &Command<'_>) -> Step {

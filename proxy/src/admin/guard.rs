@@ -1,0 +1,215 @@
+//! Who may use the metrics and the API: callers with the token, and without a token only callers on this host.
+//!
+//! Without a token the admin address is a loopback address, and a browser on this host can reach it on behalf of any web
+//! page: by a request across origins, or by a host name that the page's owner points at 127.0.0.1 (DNS rebinding). So
+//! such a request is refused if it names a host that is not known, or comes from another origin. Health checks are not
+//! guarded: they tell nothing, and orchestrators send them by pod IP or service name.
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use subtle::ConstantTimeEq as _;
+
+use super::Window;
+
+/// What a request must bring.
+#[derive(Debug)]
+pub struct Guard {
+    /// The token, where one is configured.
+    pub token: Option<String>,
+    /// Host names, in lower case, that requests without a token may name beside IP addresses and `localhost`.
+    pub allowed_hosts: Vec<String>,
+}
+
+/// Fetch metadata (W3C): where a browser's request comes from, compared with where it goes to.
+const SEC_FETCH_SITE: &str = "sec-fetch-site";
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Token,
+    Host,
+    Origin,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let refusal = match self {
+            Self::Token => (StatusCode::UNAUTHORIZED, "a bearer token is needed\n"),
+            Self::Host => (
+                StatusCode::FORBIDDEN,
+                "host not allowed: use an IP address or localhost, set admin.allowed_hosts, or use a token\n",
+            ),
+            Self::Origin => (
+                StatusCode::FORBIDDEN,
+                "requests from other origins are not allowed without a token\n",
+            ),
+        };
+        refusal.into_response()
+    }
+}
+
+/// Refuses what the guard does not admit.
+pub(super) async fn check(
+    State(window): State<Arc<Window>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match window.guard.admit(request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+impl Guard {
+    fn admit(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+        if let Some(token) = &self.token {
+            return match is_token(token, headers) {
+                true => Ok(()),
+                false => Err(Refusal::Token),
+            };
+        }
+        let hosts = headers.get_all(header::HOST).iter().map(authority);
+        let hosts = hosts.chain(uri.authority().cloned().map(Some));
+        let hosts: Vec<_> = hosts.collect();
+        let is_allowed =
+            |host: &Option<Authority>| host.as_ref().is_some_and(|host| self.allows(host.host()));
+        if !hosts.iter().all(is_allowed) {
+            return Err(Refusal::Host);
+        }
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let is_own = |origin: &HeaderValue| {
+            let origin = origin_authority(origin);
+            origin.is_some() && hosts.contains(&origin)
+        };
+        let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
+        if !origins.all(is_own) || sites.any(|site| site == "cross-site") {
+            return Err(Refusal::Origin);
+        }
+        Ok(())
+    }
+
+    fn allows(&self, host: &str) -> bool {
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = host.to_ascii_lowercase();
+        host == "localhost" || host.parse::<IpAddr>().is_ok() || self.allowed_hosts.contains(&host)
+    }
+}
+
+fn is_token(token: &str, headers: &HeaderMap) -> bool {
+    let sent = headers.get(header::AUTHORIZATION);
+    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    sent.is_some_and(|sent| bool::from(sent.as_bytes().ct_eq(token.as_bytes())))
+}
+
+fn authority(value: &HeaderValue) -> Option<Authority> {
+    value.to_str().ok()?.to_ascii_lowercase().parse().ok()
+}
+
+/// Host and port of an origin; `None` for `null` and whatever else is no origin.
+fn origin_authority(origin: &HeaderValue) -> Option<Authority> {
+    let origin = origin.to_str().ok()?.to_ascii_lowercase();
+    let (_, authority) = origin.split_once("://")?;
+    authority.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admit(guard: &Guard, request: &[(&str, &str)]) -> Result<(), Refusal> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in request {
+            let name: header::HeaderName = name.parse().unwrap();
+            headers.append(name, value.parse().unwrap());
+        }
+        guard.admit(&"/api/v1/status".parse().unwrap(), &headers)
+    }
+
+    fn without_token() -> Guard {
+        Guard {
+            token: None,
+            allowed_hosts: vec!["seawall.internal".to_owned()],
+        }
+    }
+
+    #[test]
+    fn without_a_token_only_known_hosts_are_served() {
+        let guard = without_token();
+        assert_eq!(admit(&guard, &[]), Ok(()));
+        for host in [
+            "127.0.0.1:9909",
+            "127.0.0.1",
+            "10.1.2.3:9909",
+            "[::1]:9909",
+            "localhost:1234",
+            "LocalHost",
+            "seawall.internal:9909",
+            "Seawall.Internal",
+        ] {
+            assert_eq!(admit(&guard, &[("host", host)]), Ok(()), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9909",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "not.seawall.internal",
+            "",
+            "a b",
+        ] {
+            let refused = admit(&guard, &[("host", host)]);
+            assert_eq!(refused, Err(Refusal::Host), "{host}");
+        }
+        let both = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(admit(&guard, &both), Err(Refusal::Host));
+    }
+
+    #[test]
+    fn without_a_token_other_origins_are_refused() {
+        let guard = without_token();
+        let host = ("host", "localhost:9909");
+        for header in [
+            ("origin", "http://localhost:9909"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-site", "none"),
+        ] {
+            assert_eq!(admit(&guard, &[host, header]), Ok(()), "{header:?}");
+        }
+        for header in [
+            ("origin", "https://evil.example"),
+            ("origin", "http://localhost:3000"),
+            ("origin", "http://127.0.0.1:9909"),
+            ("origin", "null"),
+            ("origin", ""),
+            ("sec-fetch-site", "cross-site"),
+        ] {
+            let refused = admit(&guard, &[host, header]);
+            assert_eq!(refused, Err(Refusal::Origin), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn a_valid_token_is_enough_and_an_invalid_one_is_not() {
+        let guard = Guard {
+            token: Some("secret".to_owned()),
+            ..without_token()
+        };
+        let foreign = [
+            ("host", "seawall.default.svc:9909"),
+            ("origin", "https://grafana.example"),
+            ("authorization", "Bearer secret"),
+        ];
+        assert_eq!(admit(&guard, &foreign), Ok(()));
+        for authorization in ["Bearer secre", "Bearer ", "secret", "Basic secret"] {
+            let request = [("host", "localhost"), ("authorization", authorization)];
+            assert_eq!(admit(&guard, &request), Err(Refusal::Token));
+        }
+        assert_eq!(admit(&guard, &[("host", "localhost")]), Err(Refusal::Token));
+    }
+}

@@ -1,0 +1,358 @@
+//! Large replies, forwarded as they arrive.
+//!
+//! A client that reads as fast as its server sends costs one piece of memory. For a slower client, the server waits while no
+//! other operation wants the server connection. If one does, Seawall reads the rest into the memory budget and returns the
+//! connection to its pool. When others need that memory, a client that reads nothing is closed. Without room in the
+//! budget, a client is closed if it reads nothing while other operations wait for the connection.
+
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io, mem,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncWrite as _,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::forward::{
+    Awaited, ClientEnd, REPLY_HEAD_BYTES, RelayError, Reply, Unread, check_flags, poll_read_into,
+};
+use crate::{
+    command::{ReplyFacts, ReplyScanner},
+    wire::{Evicted, MemoryShare, Stream},
+};
+
+/// Memory taken at a time for a client that is behind.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Memory that a client that is behind may take while no other operation waits for its server connection.
+const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
+
+/// After this time without a byte read, a client is closed if other operations wait for its connection.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// What a request for one more piece of memory led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Given,
+    /// The budget has no room now.
+    Refused,
+    /// The backlog is as large as it may be while no other operation waits.
+    NotAsked,
+}
+
+/// The part of a reply that its client has not read yet.
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    pieces: VecDeque<Vec<u8>>,
+    /// Bytes of the first piece that are written.
+    written: usize,
+    /// Bytes of all pieces, also of what is written of the first: that memory is in use too.
+    bytes: usize,
+    /// The buffer of a piece that is written, for the next one.
+    spare: Vec<u8>,
+    share: Option<MemoryShare>,
+}
+
+impl Backlog {
+    /// A whole reply, with its share of the budget.
+    pub(super) fn of(bytes: Vec<u8>, share: Option<MemoryShare>) -> Self {
+        let mut backlog = Self {
+            share,
+            ..Self::default()
+        };
+        backlog.push(bytes);
+        backlog
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn push(&mut self, piece: Vec<u8>) {
+        if piece.is_empty() {
+            return;
+        }
+        self.bytes += piece.len();
+        self.pieces.push_back(piece);
+    }
+
+    fn advance(&mut self, taken: usize) {
+        self.written += taken;
+        if self
+            .pieces
+            .front()
+            .is_some_and(|first| self.written >= first.len())
+        {
+            self.written = 0;
+            if let Some(mut written) = self.pieces.pop_front() {
+                self.bytes -= written.len();
+                written.clear();
+                self.spare = written;
+            }
+        }
+    }
+
+    /// Writes as much as the client's socket accepts.
+    fn poll_write(&mut self, cx: &mut Context<'_>, client: &mut Stream) -> Poll<io::Result<usize>> {
+        let Some(first) = self.pieces.front() else {
+            return Poll::Ready(Ok(0));
+        };
+        if self.share.as_ref().is_some_and(MemoryShare::is_evicted) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let rest = first.get(self.written..).unwrap_or_default();
+        let written = match Pin::new(client).poll_write(cx, rest) {
+            Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Poll::Ready(Ok(written)) => written,
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => {
+                if let Some(share) = &mut self.share {
+                    share.settle(self.bytes, 0, Some(cx.waker()));
+                }
+                return Poll::Pending;
+            }
+        };
+        self.advance(written);
+        if let Some(share) = &mut self.share {
+            share.settle(self.bytes, written, None);
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    /// Whether there is room for one more piece.
+    fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
+        if self.is_empty() {
+            return Room::Given;
+        }
+        if self.bytes >= SMALL_BACKLOG_BYTES && !(awaited.is_wanted)() {
+            return Room::NotAsked;
+        }
+        let share = self
+            .share
+            .get_or_insert_with(|| awaited.budget.open(awaited.network));
+        let wanted = self.bytes + PIECE_BYTES.min(left);
+        match share.poll_grow(cx, wanted, left) {
+            Poll::Ready(Ok(())) => Room::Given,
+            Poll::Ready(Err(Evicted)) | Poll::Pending => Room::Refused,
+        }
+    }
+
+    /// Sends everything. The client may be slow, but has to read a byte within its limit.
+    pub(super) async fn send(mut self, client: &mut ClientEnd<'_>) -> io::Result<()> {
+        if !client.is_awaiting {
+            return Ok(());
+        }
+        while !self.is_empty() {
+            let until = Instant::now() + client.write_idle;
+            let written = poll_fn(|cx| self.poll_write(cx, client.stream));
+            match timeout_at(until, written).await {
+                Ok(written) => drop(written?),
+                Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+        if client.stream.is_encrypted() {
+            poll_fn(|cx| Pin::new(&mut *client.stream).poll_flush(cx)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A reply that its server has sent and whose backlog is still to be sent to the client.
+#[derive(Debug)]
+pub(super) struct Forwarded {
+    pub(super) facts: ReplyFacts,
+    /// Bytes of the whole reply.
+    pub(super) bytes: usize,
+    pub(super) backlog: Backlog,
+}
+
+/// Waits for room for a reply that has to be held whole. `None` if the client has left, or if other operations wait for
+/// its server connection and there was no room in time.
+pub(super) async fn room_for_reply(
+    client: &mut ClientEnd<'_>,
+    awaited: &Awaited<'_>,
+    bytes: usize,
+) -> Option<MemoryShare> {
+    let mut reserved = pin!(awaited.budget.reserve(awaited.network, bytes));
+    loop {
+        let given = poll_fn(|cx| match reserved.as_mut().poll(cx) {
+            Poll::Ready(share) => Poll::Ready(Some(share)),
+            Poll::Pending => client.poll_gone(cx).map(|()| None),
+        });
+        match timeout(SILENT_AFTER, given).await {
+            Ok(given) => return given,
+            Err(_) if (awaited.is_wanted)() => return None,
+            Err(_) => {}
+        }
+    }
+}
+
+/// A reply on its way from a server to a client.
+struct Transfer<'a> {
+    awaited: Awaited<'a>,
+    length: usize,
+    /// Bytes that have been read.
+    seen: usize,
+    scanner: ReplyScanner,
+    backlog: Backlog,
+    /// When the client last read a byte or had nothing to read.
+    taken_at: Instant,
+    /// What the last request for room led to.
+    room: Room,
+}
+
+/// Forwards a reply whose first bytes, its head included, are `first`. Returns when the server has sent everything; the
+/// backlog has what the client has not read yet.
+pub(super) async fn forward_large(
+    client: &mut ClientEnd<'_>,
+    server: &mut Stream,
+    first: Vec<u8>,
+    length: usize,
+    awaited: Awaited<'_>,
+) -> Result<Reply, RelayError> {
+    let mut transfer = Transfer {
+        awaited,
+        length,
+        seen: 0,
+        scanner: ReplyScanner::new(awaited.form),
+        backlog: Backlog::default(),
+        taken_at: Instant::now(),
+        room: Room::Given,
+    };
+    transfer.take_in(client, first)?;
+    while transfer.seen < length {
+        let look_again_at = transfer.look_again_at();
+        let moved = poll_fn(|cx| transfer.poll_move(cx, client, server));
+        match look_again_at {
+            None => moved.await?,
+            Some(until) => match timeout_at(until, moved).await {
+                Ok(moved) => moved?,
+                Err(_) => transfer.check_silence(client)?,
+            },
+        }
+    }
+    Ok(Reply::Forwarded(Forwarded {
+        facts: *transfer.scanner.facts(),
+        bytes: length,
+        backlog: transfer.backlog,
+    }))
+}
+
+impl Transfer<'_> {
+    /// When to check a client that is behind.
+    fn look_again_at(&self) -> Option<Instant> {
+        let is_behind = !self.backlog.is_empty();
+        is_behind.then(|| Instant::now() + SILENT_AFTER)
+    }
+
+    fn gone(&self) -> RelayError {
+        RelayError::ClientGone {
+            unread: Unread::Rest(self.length - self.seen),
+        }
+    }
+
+    fn take_in(&mut self, client: &ClientEnd<'_>, piece: Vec<u8>) -> Result<(), RelayError> {
+        if self.seen + piece.len() > self.length {
+            return Err(RelayError::Foreign("bytes after the reply"));
+        }
+        if self.seen == 0 {
+            check_flags(&piece)?;
+        }
+        let before = REPLY_HEAD_BYTES.saturating_sub(self.seen);
+        self.scanner.feed(piece.get(before..).unwrap_or_default());
+        self.seen += piece.len();
+        // A client that expects no reply gets none.
+        if client.is_awaiting {
+            self.backlog.push(piece);
+        }
+        Ok(())
+    }
+
+    /// Writes what the client accepts and reads what there is room for. Ready when either made progress.
+    fn poll_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut ClientEnd<'_>,
+        server: &mut Stream,
+    ) -> Poll<Result<(), RelayError>> {
+        let mut has_moved = false;
+        while !self.backlog.is_empty() {
+            match self.backlog.poll_write(cx, client.stream) {
+                Poll::Ready(Ok(_)) => {
+                    has_moved = true;
+                    self.taken_at = Instant::now();
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(self.gone())),
+                Poll::Pending => break,
+            }
+        }
+        if self.backlog.is_empty() {
+            self.taken_at = Instant::now();
+            if has_moved && client.stream.is_encrypted() {
+                // What does not fit is sent with the next piece, or at the end.
+                let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
+                if matches!(flushed, Poll::Ready(Err(_))) {
+                    return Poll::Ready(Err(self.gone()));
+                }
+            }
+        }
+        let left = self.length - self.seen;
+        self.room = self.backlog.poll_room(cx, &self.awaited, left);
+        if self.room == Room::Given {
+            let mut piece = mem::take(&mut self.backlog.spare);
+            match poll_read_into(cx, server, &mut piece) {
+                Poll::Ready(Ok(0)) => {
+                    let ended = io::ErrorKind::UnexpectedEof.into();
+                    return Poll::Ready(Err(RelayError::MidReply(ended)));
+                }
+                Poll::Ready(Ok(_)) => return Poll::Ready(self.take_in(client, piece)),
+                Poll::Ready(Err(error)) => {
+                    return Poll::Ready(Err(RelayError::MidReply(error)));
+                }
+                Poll::Pending => self.backlog.spare = piece,
+            }
+        }
+        if has_moved {
+            return Poll::Ready(Ok(()));
+        }
+        client.poll_gone(cx).map(|()| Err(self.gone()))
+    }
+
+    /// Fails for a client that has read nothing for its limit, or for less while others wait for its server connection.
+    fn check_silence(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
+        let silent = self.taken_at.elapsed();
+        let is_over = silent >= client.write_idle;
+        let is_in_the_way =
+            self.room == Room::Refused && silent >= SILENT_AFTER && (self.awaited.is_wanted)();
+        match is_over || is_in_the_way {
+            true => Err(self.gone()),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_counts_until_all_of_it_is_written() {
+        let mut backlog = Backlog::of(vec![1; 100], None);
+        backlog.push(vec![2; 50]);
+        backlog.push(Vec::new());
+        backlog.advance(99);
+        assert_eq!((backlog.bytes, backlog.pieces.len()), (150, 2));
+        backlog.advance(1);
+        assert_eq!((backlog.bytes, backlog.pieces.len()), (50, 1));
+        assert!(backlog.spare.is_empty() && backlog.spare.capacity() >= 100);
+        backlog.advance(50);
+        assert!(backlog.is_empty());
+        assert_eq!(backlog.bytes, 0);
+    }
+}

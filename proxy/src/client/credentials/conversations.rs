@@ -1,0 +1,230 @@
+//! First logins that wait for their client: bounded, and shared by address.
+//!
+//! Each holds a server connection until its client sends the proof, which a hostile client never does. So there are only so
+//! many. One address may have all of them. If another address wants one, the oldest of the address that has most gives way,
+//! unless it has just begun; its client may begin again.
+
+use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout_at},
+};
+
+/// How long a conversation is left alone, whoever waits.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Conversations, each of which holds a `T` that ends with it.
+pub(super) struct Conversations<T> {
+    max: usize,
+    open: Mutex<Open<T>>,
+    has_room: Notify,
+}
+
+impl<T> fmt::Debug for Conversations<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conversations")
+            .field("max", &self.max)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Open<T> {
+    slots: HashMap<u64, Slot<T>>,
+    next: u64,
+}
+
+struct Slot<T> {
+    network: Option<IpAddr>,
+    since: Instant,
+    held: Option<T>,
+}
+
+/// One conversation; it ends when dropped.
+#[must_use]
+pub(super) struct Conversation<T> {
+    all: Arc<Conversations<T>>,
+    number: u64,
+}
+
+impl<T> Conversations<T> {
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            open: Mutex::new(Open {
+                slots: HashMap::new(),
+                next: 0,
+            }),
+            has_room: Notify::new(),
+        })
+    }
+
+    /// Begins one as soon as there is room; `None` if there is none by `deadline`. Cancel safe.
+    pub(super) async fn begin(
+        self: &Arc<Self>,
+        network: Option<IpAddr>,
+        deadline: Instant,
+    ) -> Option<Conversation<T>> {
+        loop {
+            let has_room = self.has_room.notified();
+            let again_at = match self.try_begin(network, Instant::now()) {
+                Ok(conversation) => return Some(conversation),
+                Err(again_at) => again_at,
+            };
+            let again = async {
+                match again_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let waited = async {
+                tokio::select! {
+                    () = has_room => {}
+                    () = again => {}
+                }
+            };
+            timeout_at(deadline, waited).await.ok()?;
+        }
+    }
+
+    /// Begins one, or says when to try again if none ends before.
+    fn try_begin(
+        self: &Arc<Self>,
+        network: Option<IpAddr>,
+        now: Instant,
+    ) -> Result<Conversation<T>, Option<Instant>> {
+        let mut open = self.open.lock();
+        let mut ended = None;
+        if open.slots.len() >= self.max {
+            let (number, left_alone_until) = open.gives_way_to(network).ok_or(None)?;
+            if now < left_alone_until {
+                return Err(Some(left_alone_until));
+            }
+            ended = open.slots.remove(&number);
+        }
+        let number = open.next;
+        open.next += 1;
+        let slot = Slot {
+            network,
+            since: now,
+            held: None,
+        };
+        open.slots.insert(number, slot);
+        drop(open);
+        drop(ended);
+        let all = Arc::clone(self);
+        Ok(Conversation { all, number })
+    }
+}
+
+impl<T> Open<T> {
+    /// The oldest of the address that has most, if that is another, and until when it is left alone.
+    fn gives_way_to(&self, next: Option<IpAddr>) -> Option<(u64, Instant)> {
+        let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        for slot in self.slots.values() {
+            *counts.entry(slot.network).or_default() += 1;
+        }
+        let own = counts.get(&next).copied().unwrap_or_default();
+        let ranked = self.slots.iter().filter_map(|(number, slot)| {
+            let count = counts.get(&slot.network).copied()?;
+            let is_greedier = slot.network != next && count > own + 1;
+            is_greedier.then_some((count, u64::MAX - number, *number, slot.since))
+        });
+        let (_, _, number, since) = ranked.max()?;
+        Some((number, since + GRACE))
+    }
+}
+
+impl<T> Conversation<T> {
+    /// Gives it something to hold. False if it has given way to another: then that has ended.
+    pub(super) fn hold(&self, held: T) -> bool {
+        let mut open = self.all.open.lock();
+        match open.slots.get_mut(&self.number) {
+            Some(slot) => {
+                slot.held = Some(held);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Ends it and gives what it held, unless it gave way to another.
+    pub(super) fn take(&self) -> Option<T> {
+        let slot = self.all.open.lock().slots.remove(&self.number);
+        slot.and_then(|slot| slot.held)
+    }
+}
+
+impl<T> Drop for Conversation<T> {
+    fn drop(&mut self) {
+        let ended = self.all.open.lock().slots.remove(&self.number);
+        // Outside the lock.
+        drop(ended);
+        self.all.has_room.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn deadline() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    async fn begun(
+        conversations: &Arc<Conversations<&'static str>>,
+        last: u8,
+        held: &'static str,
+    ) -> Conversation<&'static str> {
+        let conversation = conversations.begin(network(last), deadline()).await;
+        let conversation = conversation.expect("there is room in time");
+        assert!(conversation.hold(held));
+        conversation
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_of_the_greediest_address_gives_way_to_another_address() {
+        let conversations = Conversations::new(4);
+        let mut held = Vec::new();
+        for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
+            held.push(begun(&conversations, last, name).await);
+        }
+        let began = Instant::now();
+        let newest = begun(&conversations, 4, "e").await;
+        assert_eq!(began.elapsed(), GRACE, "what has just begun is left alone");
+        let kept: Vec<_> = held.iter().map(Conversation::take).collect();
+        assert_eq!(kept, [Some("a"), None, Some("c"), Some("d")]);
+        assert_eq!(newest.take(), Some("e"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_address_alone_may_have_all_and_waits_for_itself() {
+        let conversations = Conversations::new(2);
+        let first = begun(&conversations, 1, "a").await;
+        let second = begun(&conversations, 1, "b").await;
+        let began = Instant::now();
+        assert!(conversations.begin(network(1), deadline()).await.is_none());
+        assert_eq!(began.elapsed(), Duration::from_secs(5));
+        let waiting = conversations.begin(network(1), deadline());
+        let (third, first) = tokio::join!(waiting, async move { first.take() });
+        assert_eq!((third.is_some(), first), (true, Some("a")));
+        assert_eq!(second.take(), Some("b"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_ends_with_its_conversation() {
+        let conversations = Conversations::new(1);
+        let held = Arc::new(());
+        let conversation = conversations.begin(None, deadline()).await.unwrap();
+        assert!(conversation.hold(Arc::clone(&held)));
+        drop(conversation);
+        assert_eq!(Arc::strong_count(&held), 1);
+        assert_eq!(conversations.open.lock().slots.len(), 0);
+    }
+}

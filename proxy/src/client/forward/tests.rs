@@ -1,0 +1,102 @@
+use std::future::pending;
+
+use bson::rawdoc;
+use tokio::net::UnixStream;
+
+use super::*;
+use crate::{
+    observe::{Observer, Settings},
+    shape::Input,
+    wire::encode_op_msg_like,
+};
+
+const REQUEST_ID: i32 = 7;
+
+/// Two ends of a stream.
+fn pair() -> (Stream, UnixStream) {
+    let (near, far) = UnixStream::pair().unwrap();
+    (Stream::Unix(near), far)
+}
+
+fn observer() -> Observer {
+    let settings = Settings {
+        counts_shapes: false,
+        max_shapes: 1,
+        name_key: None,
+        max_namespaces: 1,
+        keeps_seconds: false,
+    };
+    Observer::new(settings, None).unwrap()
+}
+
+fn reply(request_id: i32) -> Vec<u8> {
+    encode_op_msg_like(0, 1, request_id, rawdoc! { "ok": 1 }.as_bytes())
+}
+
+/// Relays a reply of which only `sent` bytes come before the client leaves.
+async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8]) -> RelayError {
+    let (mut client, leaver) = pair();
+    let body = rawdoc! { "find": "c", "$db": "d" };
+    let input = Input {
+        body: body.as_bytes(),
+        sequences: &[],
+    };
+    let observer = observer();
+    let mut observation = observer.begin(&input, 1, Instant::now());
+    let mut reader = MessageReader::default();
+    let mut end = ClientEnd {
+        stream: &mut client,
+        reader: &mut reader,
+        write_idle: Duration::from_secs(1),
+        is_awaiting: true,
+    };
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let awaited = Awaited {
+        request_id: REQUEST_ID,
+        form: ReplyForm::Plain,
+        is_packed: false,
+        budget: &budget,
+        network: None,
+        is_wanted: &|| false,
+    };
+    let mut given_up = std::pin::pin!(pending::<()>());
+    let mut relayed = std::pin::pin!(relay_reply(
+        &mut end,
+        server,
+        awaited,
+        given_up.as_mut(),
+        &mut observation
+    ));
+    far.write_all(sent).await.unwrap();
+    // Takes in what was sent, before the client leaves.
+    for _ in 0..10 {
+        assert!(poll_once(relayed.as_mut()).await.is_err());
+        tokio::task::yield_now().await;
+    }
+    drop(leaver);
+    relayed.await.err().expect("the client has left")
+}
+
+#[tokio::test]
+async fn a_reply_is_drained_unless_a_part_of_its_header_was_read() {
+    let (first, second) = (reply(REQUEST_ID), reply(REQUEST_ID + 1));
+    for split in 0..first.len() {
+        let (mut server, mut far) = pair();
+        let (sent, rest) = first.split_at(split);
+        let error = relay_to_leaver(&mut server, &mut far, sent).await;
+        let RelayError::ClientGone { unread } = error else {
+            panic!("{split}: {error}");
+        };
+        far.write_all(rest).await.unwrap();
+        let drained = drain_reply(&mut server, REQUEST_ID, unread, 1 << 20).await;
+        let is_in_header = (1..HEADER_BYTES).contains(&split);
+        assert_eq!(unread == Unread::InHeader, is_in_header, "{split}");
+        assert_eq!(drained.is_err(), is_in_header, "{split}");
+        if drained.is_ok() {
+            // The next reply begins where this one ended.
+            far.write_all(&second).await.unwrap();
+            let next = drain_reply(&mut server, REQUEST_ID + 1, Unread::Whole, 1 << 20).await;
+            assert!(next.is_ok(), "{split}");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Commands of the handshake and the login, which Seawall answers itself.
+
+use std::sync::Arc;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use tokio::time::Instant;
+
+use super::{
+    Client, CredentialMode, End, LoginDue,
+    answer::{ReplyTo, requires_authentication},
+    credentials::UserName,
+    forward::ClientEnd,
+    hello::{Greeting, Hello, client_element, quiesce},
+    login::{Login, Surroundings, claimed_user},
+};
+use crate::{
+    command::{
+        COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
+        NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
+    },
+    observe::Stage,
+};
+
+impl Client {
+    /// Commands of the handshake and the login.
+    pub(super) async fn serve_handshake(
+        &mut self,
+        handshake: Handshake,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let Ok(body) = RawDocument::from_bytes(command.body) else {
+            return self
+                .refuse(reply_to, &ErrorReply::new(22, "invalid BSON"))
+                .await;
+        };
+        let reply = match handshake {
+            Handshake::Hello | Handshake::LegacyHello if is_exhaust_misused(body, reply_to) => {
+                let message = "A hello with exhaustAllowed must include 'maxAwaitTimeMS'";
+                Err(ErrorReply::new(51756, message))
+            }
+            Handshake::Hello => self.hello(body, false).await,
+            Handshake::LegacyHello => self.hello(body, true).await,
+            Handshake::SaslStart => {
+                self.connected.reached(Stage::LoggingIn);
+                self.sasl_start(body, command.db).await
+            }
+            Handshake::SaslContinue => self.sasl_continue(body, command.db).await,
+            Handshake::Authenticate => {
+                let name = body.get_str("mechanism").unwrap_or("MONGODB-X509");
+                let message =
+                    format!("Received authentication for mechanism {name} which is not enabled");
+                Err(ErrorReply::new(MECHANISM_UNAVAILABLE, message))
+            }
+            Handshake::Logout if self.identity.is_none() => {
+                Err(requires_authentication(command.name_str()))
+            }
+            Handshake::Logout => Ok(self.logout(command.db)),
+            Handshake::Getnonce => Ok(self.getnonce()),
+            Handshake::WhatsMyUri => Ok(rawdoc! { "you": self.peer.text.as_str(), "ok": 1.0 }),
+        };
+        let reply = reply.unwrap_or_else(|error| error.to_document());
+        self.answer_locally(command, reply_to, &reply, now).await
+    }
+
+    /// Commands that a server runs for anybody: answered here or refused, and never sent on.
+    pub(super) async fn serve_unauthenticated(
+        &mut self,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let reply = match command.name {
+            b"ping" => rawdoc! { "ok": 1.0 },
+            b"buildInfo" | b"buildinfo" => self.build_info(),
+            b"connectionStatus" => rawdoc! {
+                "authInfo": { "authenticatedUsers": [], "authenticatedUserRoles": [] }, "ok": 1.0,
+            },
+            b"getLastError" | b"getlasterror" => {
+                ErrorReply::new(5_739_000, "getLastError command is not supported").to_document()
+            }
+            _ => requires_authentication(command.name_str()).to_document(),
+        };
+        self.answer_locally(command, reply_to, &reply, now).await
+    }
+
+    fn build_info(&self) -> RawDocumentBuf {
+        let snapshot = self.shared.topology.snapshot();
+        let known = snapshot.description.build_info().cloned();
+        known.unwrap_or_else(|| quiesce(None))
+    }
+
+    /// Takes in what a client says of itself.
+    fn note_greeting(&mut self, hello: &Hello) {
+        self.has_greeted = true;
+        self.announces_backpressure |= hello.announces_backpressure;
+        if let Some(metadata) = &hello.metadata {
+            let name = metadata
+                .get_document("application")
+                .and_then(|a| a.get_str("name"));
+            self.connected.is_application(name.ok());
+            if let Ok(driver) = metadata.get_document("driver") {
+                let part = |field| driver.get_str(field).unwrap_or_default();
+                self.connected.is_driver(part("name"), part("version"));
+            }
+        }
+        if let Some(metadata) = hello
+            .metadata
+            .as_ref()
+            .filter(|_| self.shared.settings.name_applications)
+        {
+            let host = &self.shared.settings.host;
+            self.client_element = client_element(metadata, host, &self.peer.text);
+        }
+        if let Some(offered) = hello.compressors {
+            self.compressors = offered.among(&self.shared.settings.compressors);
+        }
+    }
+
+    /// A client that is seen to be a driver's monitor need not log in: closing it would make the driver give up the server
+    /// and all its connections. Where others have to, there are places for so many monitors.
+    fn note_monitor(&mut self) -> Result<(), ErrorReply> {
+        if self.identity.is_some() {
+            return Ok(());
+        }
+        if let Some(monitor) = &mut self.monitor {
+            monitor.heard();
+            return Ok(());
+        }
+        let limits = &self.shared.limits;
+        self.monitor = limits.admit_monitor(self.peer.ip, &self.eviction, Instant::now());
+        if self.monitor.is_none() {
+            self.shared.observer.client_refused("monitor_connections");
+            let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
+            return Err(ErrorReply::new(code, "monitor connection limit reached"));
+        }
+        self.handshake = None;
+        Ok(())
+    }
+
+    async fn hello(
+        &mut self,
+        body: &RawDocument,
+        is_legacy: bool,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        let hello = Hello::parse(body, is_legacy, !self.has_greeted)?;
+        self.note_greeting(&hello);
+        if hello.is_monitors() || self.monitor.is_some() {
+            self.note_monitor()?;
+        }
+        let draining = *self.shared.draining.borrow();
+        if let Some(until) = draining {
+            return Ok(quiesce(Some(
+                until.saturating_duration_since(Instant::now()),
+            )));
+        }
+        let shared = Arc::clone(&self.shared);
+        let snapshot = shared.topology.snapshot();
+        // Whether clients have to log in is known a moment after the first server.
+        let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
+        if !snapshot.description.was_seen || is_undecided {
+            return Ok(quiesce(None));
+        }
+        if !is_legacy && snapshot.description.lacks_hello {
+            return Err(ErrorReply::new(
+                COMMAND_NOT_FOUND,
+                "no such command: 'hello'",
+            ));
+        }
+        let mechanisms = match &hello.sasl_supported_mechs {
+            Some(user) => Some(self.mechanisms(user).await?),
+            None => None,
+        };
+        // Where logins have to wait, one inside a hello, which never does, is left to come by itself.
+        let speculative = hello
+            .speculative
+            .as_ref()
+            .filter(|start| {
+                let source = start.get_str("db").unwrap_or_default();
+                let user = claimed_user(start, source);
+                let user = user.as_ref().map(|user| (&*user.name, &*user.source));
+                self.shared.gates.try_pass(user)
+            })
+            .and_then(|c| self.speculate(c));
+        self.connected.greeted(hello.is_monitors());
+        let greeting = Greeting {
+            description: &snapshot.description,
+            connection_id: self.connected.id(),
+            compressors: self.compressors,
+            service_id: shared.service_id,
+            mechanisms,
+            speculative,
+            is_open: shared.credentials.mode() == CredentialMode::None,
+        };
+        Ok(greeting.reply(&hello))
+    }
+
+    /// The one thing in a hello that may have to be asked of a server, once a user.
+    async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
+        let Some((source, name)) = user.split_once('.') else {
+            return Ok(Vec::new());
+        };
+        let Some(user) = UserName::new(name, source) else {
+            return Ok(Vec::new());
+        };
+        self.shared
+            .credentials
+            .mechanisms(&user)
+            .await
+            .map_err(|_| {
+                // Without the field a driver would take SCRAM-SHA-1 for granted and fail for good.
+                ErrorReply::new(
+                    crate::command::SHUTDOWN_IN_PROGRESS,
+                    "no server could be asked",
+                )
+            })
+    }
+
+    fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings {
+            credentials: &self.shared.credentials,
+            observer: &self.shared.observer,
+            nonces: &self.shared.nonces,
+            limits: &self.shared.limits,
+            peer: self.peer.ip,
+        }
+    }
+
+    fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
+        let (login, reply) = Login::speculate(&self.surroundings(), command)?;
+        self.login = Some(Box::new(login));
+        Some(Login::speculative_reply(&reply))
+    }
+
+    /// A login that has to wait is delayed, never refused; the client may leave meanwhile.
+    pub(super) async fn await_turn(&mut self, start: &Command<'_>) -> Result<(), End> {
+        let shared = Arc::clone(&self.shared);
+        let body = RawDocument::from_bytes(start.body).ok();
+        let user = body.and_then(|body| claimed_user(body, start.db));
+        let user = user.as_ref().map(|user| (&*user.name, &*user.source));
+        if shared.gates.try_pass(user) {
+            return Ok(());
+        }
+        shared.observer.login_delayed();
+        self.connected.reached(Stage::LoggingIn);
+        let mut end = ClientEnd {
+            stream: &mut self.stream,
+            reader: &mut self.reader,
+            write_idle: shared.settings.client_write_idle_timeout,
+            is_awaiting: true,
+        };
+        match end.unless_gone(shared.gates.pass(user, self.peer.ip)).await {
+            Some(()) => Ok(()),
+            None => {
+                self.connected.is_not_served();
+                Err(End::Gone)
+            }
+        }
+    }
+
+    async fn sasl_start(
+        &mut self,
+        body: &RawDocument,
+        source: &str,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        self.login = None;
+        if self.handshake.is_none() && self.identity.is_none() {
+            self.require_login();
+        }
+        let (login, reply) = Login::start(&self.surroundings(), body, source).await?;
+        self.login = Some(Box::new(login));
+        Ok(reply)
+    }
+
+    async fn sasl_continue(
+        &mut self,
+        body: &RawDocument,
+        source: &str,
+    ) -> Result<RawDocumentBuf, ErrorReply> {
+        let Some(login) = self.login.take() else {
+            return Err(ErrorReply::new(
+                PROTOCOL_ERROR,
+                "No SASL session state found",
+            ));
+        };
+        let around = self.surroundings();
+        // Nobody in particular may become somebody.
+        let current = self.identity.as_ref().filter(|i| !i.is_anonymous());
+        let (login, stepped) = login.proceed(&around, body, source, current).await?;
+        self.login = login.map(Box::new);
+        if let Some(identity) = stepped.identity {
+            self.connected
+                .is_user(Some(format!("{}.{}", identity.source(), identity.name())));
+            self.identity = Some(identity);
+            self.handshake = None;
+            self.connected.reached(Stage::Ready);
+        }
+        Ok(stepped.reply)
+    }
+
+    fn logout(&mut self, db: &str) -> RawDocumentBuf {
+        let is_own = self
+            .identity
+            .as_ref()
+            .is_some_and(|i| !i.is_anonymous() && i.source() == db);
+        if is_own {
+            self.identity = None;
+            self.connected.is_user(None);
+            self.require_login();
+        }
+        rawdoc! { "ok": 1.0 }
+    }
+
+    /// From now on it has to log in in time: among those that have not, if there is a place, else without one.
+    pub(super) fn require_login(&mut self) {
+        let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+        let limits = &self.shared.limits;
+        let permit = limits.admit_handshake(self.peer.ip, &self.eviction);
+        self.handshake = Some(LoginDue { permit, deadline });
+        self.monitor = None;
+    }
+
+    fn getnonce(&self) -> RawDocumentBuf {
+        let mut bytes = [0; 8];
+        self.shared.nonces.fill(&mut bytes);
+        let nonce = format!("{:016x}", u64::from_le_bytes(bytes));
+        rawdoc! { "nonce": nonce, "ok": 1.0 }
+    }
+}
+
+/// A stream of hellos is asked for, but not how often.
+fn is_exhaust_misused(hello: &RawDocument, reply_to: ReplyTo) -> bool {
+    reply_to.allows_exhaust() && !matches!(hello.get("maxAwaitTimeMS"), Ok(Some(_)))
+}

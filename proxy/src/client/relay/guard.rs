@@ -1,0 +1,163 @@
+//! Requests that must not pass a relay, decided from their bytes alone.
+
+use crate::{
+    client::answer::requires_authentication,
+    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED},
+    wire::Elements,
+};
+
+/// The mechanism whose proof is the certificate of the connection: a server would see Seawall's.
+const X509: &str = "MONGODB-X509";
+
+/// Commands that pass before a login: the handshake, and those harmless ones that drivers send beside it. Servers run a
+/// few more for everyone, and for clients from their own host `createUser` and its like as long as there is no user.
+const PASS_BEFORE_LOGIN: [&[u8]; 12] = [
+    b"hello",
+    b"isMaster",
+    b"ismaster",
+    b"saslStart",
+    b"saslContinue",
+    b"ping",
+    b"buildInfo",
+    b"buildinfo",
+    b"connectionStatus",
+    b"whatsmyuri",
+    b"getnonce",
+    b"logout",
+];
+
+/// Whether a server might take a legacy query for another command than its first name says. It drops `$queryOptions`
+/// before it looks for the command's name, and unwraps `$query` and `query` whatever their type; other names that begin
+/// with `$` are not commands.
+pub(super) fn is_read_otherwise(query: &[u8]) -> bool {
+    let Some(Ok(first)) = Elements::of(query).next() else {
+        return true;
+    };
+    if !matches!(first.name, b"$query" | b"query") {
+        return first.name.starts_with(b"$");
+    }
+    let inner = first.value.as_document();
+    let inner = inner.and_then(|inner| Elements::of(inner).next()?.ok());
+    inner.is_none_or(|inner| inner.name.starts_with(b"$") || inner.name == b"query")
+}
+
+/// Why a command must not reach the server, if it must not.
+pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<ErrorReply> {
+    let is_x509 = match command.class {
+        Class::Handshake(Handshake::Authenticate) => true,
+        Class::Handshake(Handshake::SaslStart) => may_be_x509(command.body),
+        Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
+            speculates_x509(command.body)
+        }
+        _ => false,
+    };
+    if is_x509 {
+        let message = "MONGODB-X509 is not available through a relay";
+        return Some(ErrorReply::new(MECHANISM_UNAVAILABLE, message));
+    }
+    if has_to_log_in && !PASS_BEFORE_LOGIN.contains(&command.name) {
+        return Some(requires_authentication(command.name_str()));
+    }
+    if command.name.starts_with(b"$") {
+        let message = "commands that begin with $ do not pass a relay";
+        return Some(ErrorReply::new(UNAUTHORIZED, message));
+    }
+    None
+}
+
+/// Whether a `saslStart` names this mechanism; looked for as loosely as a server might.
+fn may_be_x509(start: &[u8]) -> bool {
+    let elements = Elements::of(start).map_while(Result::ok);
+    let mut named = elements.filter(|element| element.name == b"mechanism");
+    named.any(|element| element.value.as_str().is_none_or(|name| name == X509))
+}
+
+fn speculates_x509(hello: &[u8]) -> bool {
+    let elements = Elements::of(hello).map_while(Result::ok);
+    let mut starts = elements.filter(|element| element.name == b"speculativeAuthenticate");
+    starts.any(|start| {
+        let Some(start) = start.value.as_document() else {
+            return true;
+        };
+        may_be_x509(start) || Elements::find(start, "authenticate").is_some()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Document, doc};
+
+    use super::*;
+
+    fn refused(body: Document, has_to_log_in: bool) -> Option<i32> {
+        let bytes = body.to_vec().unwrap();
+        let command = Command::inspect_legacy(&bytes, "admin").unwrap();
+        refusal(&command, has_to_log_in).map(|error| error.code)
+    }
+
+    #[test]
+    fn before_a_login_only_listed_commands_pass() {
+        for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
+            assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
+        }
+        for name in [
+            "createUser",
+            "createRole",
+            "addShard",
+            "addshard",
+            "replSetInitiate",
+            "shutdown",
+            "find",
+            "_isSelf",
+            "Hello",
+            "nothing",
+        ] {
+            assert_eq!(refused(doc! {name: 1}, true), Some(UNAUTHORIZED), "{name}");
+            assert_eq!(refused(doc! {name: 1}, false), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn x509_never_passes() {
+        let start = doc! {"saslStart": 1, "mechanism": X509};
+        let logins = [
+            doc! {"authenticate": 1, "mechanism": X509},
+            start.clone(),
+            doc! {"hello": 1, "speculativeAuthenticate": start},
+            doc! {"isMaster": 1, "speculativeAuthenticate": {"authenticate": 1}},
+            doc! {"isMaster": 1, "speculativeAuthenticate": 1},
+            doc! {"$query": {"authenticate": 1, "mechanism": X509}},
+        ];
+        for login in logins {
+            let codes = [false, true].map(|has_to_log_in| refused(login.clone(), has_to_log_in));
+            assert_eq!(codes, [Some(MECHANISM_UNAVAILABLE); 2], "{login}");
+        }
+    }
+
+    #[test]
+    fn queries_that_a_server_reads_otherwise_are_known() {
+        let authenticate = doc! {"authenticate": 1, "mechanism": X509};
+        let mut with_options = doc! {"$queryOptions": {}};
+        with_options.extend(authenticate.clone());
+        let wrapped = |inner: Document| doc! {"$query": inner};
+        for query in [
+            with_options.clone(),
+            wrapped(with_options),
+            wrapped(wrapped(authenticate.clone())),
+            doc! {"$query": {"query": authenticate.clone()}},
+            doc! {"$query": [authenticate]},
+            doc! {"$query": {}},
+            doc! {"$readPreference": {}, "isMaster": 1},
+            doc! {},
+        ] {
+            assert!(is_read_otherwise(&query.to_vec().unwrap()), "{query}");
+        }
+        for query in [
+            doc! {"isMaster": 1, "$queryOptions": {}},
+            wrapped(doc! {"isMaster": 1}),
+            doc! {"query": {"isMaster": 1}},
+        ] {
+            assert!(!is_read_otherwise(&query.to_vec().unwrap()), "{query}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The latest cluster time that servers sent, for `hello` to pass on as a router does.
+//!
+//! Source: <https://github.com/mongodb/specifications/blob/master/source/sessions/driver-sessions.md> ("Gossipping the
+//! cluster time").
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+
+/// A `$clusterTime` as a server sent it. Never taken from a client: servers trust a signed one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterTime {
+    document: RawDocumentBuf,
+    /// Seconds and increment, to be compared.
+    at: (u32, u32),
+    key_id: i64,
+}
+
+impl ClusterTime {
+    /// The one in a server's reply, if there is one.
+    pub(super) fn of(reply: &RawDocument) -> Option<Self> {
+        let document = reply.get_document("$clusterTime").ok()?;
+        let at = document.get_timestamp("clusterTime").ok()?;
+        let signature = document.get_document("signature").ok()?;
+        let key_id = match signature.get("keyId").ok()?? {
+            RawBsonRef::Int64(id) => id,
+            RawBsonRef::Int32(id) => i64::from(id),
+            _ => return None,
+        };
+        Some(Self {
+            document: document.to_owned(),
+            at: (at.time, at.increment),
+            key_id,
+        })
+    }
+
+    /// Takes in what another server sent, if it is later.
+    pub(super) fn advance(latest: &mut Option<Self>, seen: Option<Self>) {
+        let is_later = |seen: &Self| latest.as_ref().is_none_or(|latest| latest.at < seen.at);
+        if let Some(seen) = seen.filter(is_later) {
+            *latest = Some(seen);
+        }
+    }
+
+    /// Whether a server signed it. Without access control servers send a dummy signature, which they accept in return;
+    /// with access control they would refuse a client that sent it.
+    pub fn is_signed(&self) -> bool {
+        self.key_id != 0
+    }
+
+    /// The document, as a server sent it.
+    pub fn document(&self) -> &RawDocument {
+        &self.document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Binary, Timestamp, rawdoc, spec::BinarySubtype};
+
+    use super::*;
+
+    fn reply(time: u32, increment: u32, key_id: i64) -> RawDocumentBuf {
+        let hash = Binary {
+            subtype: BinarySubtype::Generic,
+            bytes: vec![0; 20],
+        };
+        rawdoc! {
+            "ok": 1.0,
+            "$clusterTime": {
+                "clusterTime": Timestamp { time, increment },
+                "signature": { "hash": hash, "keyId": key_id },
+            },
+        }
+    }
+
+    #[test]
+    fn the_latest_counts_in_whatever_order_they_come() {
+        let mut latest = None;
+        for (time, increment) in [(5, 1), (4, 9), (5, 2), (5, 1)] {
+            ClusterTime::advance(&mut latest, ClusterTime::of(&reply(time, increment, 7)));
+        }
+        ClusterTime::advance(&mut latest, ClusterTime::of(&rawdoc! { "ok": 1.0 }));
+        let latest = latest.unwrap();
+        assert_eq!(latest.at, (5, 2));
+        let sent = reply(5, 2, 7);
+        assert_eq!(
+            latest.document(),
+            sent.get_document("$clusterTime").unwrap()
+        );
+    }
+
+    #[test]
+    fn a_dummy_signature_is_not_one() {
+        assert!(ClusterTime::of(&reply(1, 1, 7)).unwrap().is_signed());
+        assert!(!ClusterTime::of(&reply(1, 1, 0)).unwrap().is_signed());
+        let malformed = rawdoc! { "$clusterTime": { "clusterTime": 1 } };
+        assert_eq!(ClusterTime::of(&malformed), None);
+    }
+}

@@ -1,0 +1,680 @@
+//! Memory for messages of all connections together, charged as their bytes arrive.
+//!
+//! A message is charged for bytes that have arrived, never for bytes that its header announces, so that announcing costs
+//! nothing. When the budget is exhausted, its holders wait before they read more, and two rules keep it moving:
+//!
+//! - One message at a time may finish from a reserve beside the budget: of those that wait, one of the address that holds
+//!   least, and among these the one with the least left. It keeps its turn as long as it makes progress.
+//! - A holder that makes no progress is closed when a message waits whose address holds less, or, whoever waits, when it
+//!   has been slower than [`LEAST_BYTES_PER_SECOND`] for [`RATE_WINDOW`]. The slowest holder of the address that holds most
+//!   goes first. A holder that waits for the budget itself is never closed: then Seawall is not ready, and not the client.
+//!
+//! Invariant: what is charged is at most the budget and the reserve, or one message that is larger than both.
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    future::poll_fn,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+/// Bytes a second that a sender has to bring on average while a message of another waits for memory.
+const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
+
+/// What that average is taken over.
+const RATE_WINDOW: Duration = Duration::from_secs(30);
+
+/// Least time between two searches for holders that have to give way.
+const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A holder without a new byte for so long gives way to an address that holds less, and its turn at the reserve ends.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+
+/// A holder was closed, because it was slow and others needed its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted;
+
+/// Memory for messages of all connections together.
+#[derive(Clone, Debug)]
+pub struct MemoryBudget {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    inner: Mutex<Inner>,
+    /// Whether holders wait; read without the lock.
+    is_short: AtomicBool,
+}
+
+/// A holder's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct HolderId(u64);
+
+/// What a request for more memory comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grant {
+    Granted,
+    Wait,
+    Evicted,
+}
+
+#[derive(Debug)]
+struct Holder {
+    network: Option<IpAddr>,
+    bytes: usize,
+    /// When bytes came last.
+    progress_at: Instant,
+    /// The window that its rate is taken over: its beginning, and bytes that came since.
+    window: (Instant, usize),
+    /// While it waits for memory: since when, and the bytes until its message is complete.
+    waits: Option<(Instant, usize)>,
+    /// Whether it waits for its sender.
+    owes: bool,
+    is_evicted: bool,
+    waker: Option<Waker>,
+}
+
+impl Holder {
+    /// Whether it has to give way to a message that waits; `holds_more` if that is of an address that holds less.
+    fn gives_way(&self, holds_more: bool, now: Instant) -> bool {
+        if !self.owes || self.is_evicted {
+            return false;
+        }
+        let is_silent = now.saturating_duration_since(self.progress_at) >= SILENT_AFTER;
+        let (since, bytes) = self.window;
+        let elapsed = now.saturating_duration_since(since);
+        let owed = usize::try_from(elapsed.as_secs()).unwrap_or(usize::MAX);
+        let is_slow = elapsed >= RATE_WINDOW && bytes < owed.saturating_mul(LEAST_BYTES_PER_SECOND);
+        is_slow || is_silent && holds_more
+    }
+}
+
+/// Plain data: no I/O, no clock.
+#[derive(Debug)]
+struct Inner {
+    all: usize,
+    reserve: usize,
+    used: usize,
+    next_id: u64,
+    holders: HashMap<HolderId, Holder>,
+    by_network: HashMap<Option<IpAddr>, usize>,
+    waiting: usize,
+    /// Whose message finishes from the reserve.
+    finisher: Option<HolderId>,
+    /// When it was last searched for holders that have to give way.
+    evicted_at: Option<Instant>,
+}
+
+/// The order in which messages may finish from the reserve.
+type Rank = (usize, usize, HolderId);
+
+impl Inner {
+    fn new(all: usize, reserve: usize) -> Self {
+        Self {
+            all,
+            reserve,
+            used: 0,
+            next_id: 0,
+            holders: HashMap::new(),
+            by_network: HashMap::new(),
+            waiting: 0,
+            finisher: None,
+            evicted_at: None,
+        }
+    }
+
+    fn open(&mut self, network: Option<IpAddr>, now: Instant) -> HolderId {
+        let id = HolderId(self.next_id);
+        self.next_id += 1;
+        let holder = Holder {
+            network,
+            bytes: 0,
+            progress_at: now,
+            window: (now, 0),
+            waits: None,
+            owes: false,
+            is_evicted: false,
+            waker: None,
+        };
+        self.holders.insert(id, holder);
+        id
+    }
+
+    /// Wants `more` bytes for a message of which `left` are still to come, these included.
+    fn grow(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> Grant {
+        let Some(holder) = self.holders.get_mut(&id) else {
+            return Grant::Evicted;
+        };
+        if holder.is_evicted {
+            return Grant::Evicted;
+        }
+        holder.owes = false;
+        if let Some((since, _)) = holder.waits.take() {
+            // Time that it waits for memory is none that its sender takes.
+            let waited = now.saturating_duration_since(since);
+            holder.progress_at += waited;
+            holder.window.0 += waited;
+            self.waiting -= 1;
+        }
+        let is_alone = self.used == holder.bytes;
+        let fits = self.used.saturating_add(more) <= self.all;
+        if fits || is_alone || self.may_use_reserve(id, more, left, now) {
+            self.charge(id, more);
+            if fits {
+                self.wake_first();
+            }
+            return Grant::Granted;
+        }
+        if let Some(holder) = self.holders.get_mut(&id) {
+            holder.waits = Some((now, left));
+            self.waiting += 1;
+        }
+        self.evict_for(id, left, now);
+        Grant::Wait
+    }
+
+    /// Whether a message is the one that finishes from the reserve, and has room there.
+    fn may_use_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
+        let has_stalled = |h: &Holder| now.saturating_duration_since(h.progress_at) >= SILENT_AFTER;
+        let finisher = self
+            .finisher
+            .and_then(|finisher| self.holders.get(&finisher));
+        if self.finisher != Some(id) && finisher.is_none_or(has_stalled) {
+            let own = self.holders.get(&id).map(|h| self.rank(id, h, left));
+            self.finisher = own
+                .into_iter()
+                .chain(self.first_waiting())
+                .min()
+                .map(|r| r.2);
+            if self.finisher != Some(id) {
+                self.wake(self.finisher);
+            }
+        }
+        let room = self.all.saturating_add(self.reserve);
+        self.finisher == Some(id) && self.used.saturating_add(more) <= room
+    }
+
+    fn rank(&self, id: HolderId, holder: &Holder, left: usize) -> Rank {
+        (self.held_by(holder.network), left, id)
+    }
+
+    fn first_waiting(&self) -> Option<Rank> {
+        let waiting = self.holders.iter().filter_map(|(id, holder)| {
+            let (_, left) = holder.waits?;
+            Some(self.rank(*id, holder, left))
+        });
+        waiting.min()
+    }
+
+    fn held_by(&self, network: Option<IpAddr>) -> usize {
+        self.by_network.get(&network).copied().unwrap_or_default()
+    }
+
+    fn charge(&mut self, id: HolderId, bytes: usize) {
+        if let Some(holder) = self.holders.get_mut(&id) {
+            holder.bytes += bytes;
+            self.used += bytes;
+            *self.by_network.entry(holder.network).or_default() += bytes;
+        }
+    }
+
+    fn release(&mut self, id: HolderId, bytes: usize) {
+        let Some(holder) = self.holders.get_mut(&id) else {
+            return;
+        };
+        let bytes = bytes.min(holder.bytes);
+        holder.bytes -= bytes;
+        self.used -= bytes;
+        if let Some(held) = self.by_network.get_mut(&holder.network) {
+            *held -= bytes;
+            if *held == 0 {
+                self.by_network.remove(&holder.network);
+            }
+        }
+    }
+
+    /// Bytes came for a holder.
+    fn progress(&mut self, id: HolderId, bytes: usize, now: Instant) {
+        if let Some(holder) = self.holders.get_mut(&id) {
+            holder.progress_at = now;
+            let (since, so_far) = holder.window;
+            let is_over = now.saturating_duration_since(since) >= RATE_WINDOW;
+            holder.window = match is_over {
+                true => (now, bytes),
+                false => (since, so_far + bytes),
+            };
+        }
+    }
+
+    /// Closes holders that have to give way to one that waits for `wanted` bytes.
+    fn evict_for(&mut self, waiter: HolderId, wanted: usize, now: Instant) {
+        let is_soon = |at: Instant| now.saturating_duration_since(at) < EVICTION_INTERVAL;
+        if self.evicted_at.is_some_and(is_soon) {
+            return;
+        }
+        self.evicted_at = Some(now);
+        let mut victims = self.slow_holders(waiter, now);
+        if victims.is_empty() && self.finisher == Some(waiter) {
+            // All wait, and none can finish: the one with most left starts over.
+            victims.extend(self.last_waiting(waiter));
+        }
+        let mut freed = 0;
+        for id in victims {
+            if freed >= wanted {
+                return;
+            }
+            if let Some(holder) = self.holders.get_mut(&id) {
+                freed += holder.bytes;
+                holder.is_evicted = true;
+            }
+            self.wake(Some(id));
+        }
+    }
+
+    /// Holders that have to give way to one that waits: the greediest address's first, and of these the most silent.
+    fn slow_holders(&self, waiter: HolderId, now: Instant) -> Vec<HolderId> {
+        let network = self.holders.get(&waiter).and_then(|holder| holder.network);
+        let own = self.held_by(network);
+        let mut slow: Vec<_> = (self.holders.iter())
+            .filter(|(_, holder)| {
+                let held = self.held_by(holder.network);
+                let holds_more = holder.network != network && held > own;
+                holder.bytes > 0 && holder.gives_way(holds_more, now)
+            })
+            .map(|(id, holder)| {
+                (
+                    self.held_by(holder.network),
+                    Reverse(holder.progress_at),
+                    *id,
+                )
+            })
+            .collect();
+        slow.sort_unstable();
+        slow.into_iter().rev().map(|(_, _, id)| id).collect()
+    }
+
+    fn last_waiting(&self, except: HolderId) -> Option<HolderId> {
+        let waiting = self.holders.iter().filter_map(|(id, holder)| {
+            let (_, left) = holder
+                .waits
+                .filter(|_| *id != except && !holder.is_evicted)?;
+            Some(self.rank(*id, holder, left))
+        });
+        waiting.max().map(|(_, _, id)| id)
+    }
+
+    fn close(&mut self, id: HolderId) {
+        self.release(id, usize::MAX);
+        if self
+            .holders
+            .remove(&id)
+            .is_some_and(|holder| holder.waits.is_some())
+        {
+            self.waiting -= 1;
+        }
+        if self.finisher == Some(id) {
+            self.finisher = None;
+        }
+        self.wake_first();
+    }
+
+    fn wake(&mut self, id: Option<HolderId>) {
+        let holder = id.and_then(|id| self.holders.get_mut(&id));
+        let waker = holder.and_then(|holder| holder.waker.take());
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Room came free: wakes the first of those that wait, which wakes the next if there is room left.
+    fn wake_first(&mut self) {
+        if self.waiting > 0 {
+            let first = self.first_waiting().map(|(_, _, id)| id);
+            self.wake(first);
+        }
+    }
+}
+
+impl MemoryBudget {
+    /// A budget of so many bytes, of which as much is the reserve as the largest message takes, but half of it at most.
+    pub fn of_bytes(bytes: usize) -> Self {
+        let reserve = super::MAX_MESSAGE_BYTES.min(bytes / 2);
+        Self {
+            shared: Arc::new(Shared {
+                inner: Mutex::new(Inner::new(bytes - reserve, reserve)),
+                is_short: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// A share without a byte yet, of a connection from this address.
+    pub fn open(&self, network: Option<IpAddr>) -> MemoryShare {
+        let id = self.shared.inner.lock().open(network, Instant::now());
+        MemoryShare {
+            budget: self.clone(),
+            id,
+            bytes: 0,
+        }
+    }
+
+    /// A share of so many bytes that a server's message for this address takes, waited for.
+    pub async fn reserve(&self, network: Option<IpAddr>, bytes: usize) -> MemoryShare {
+        let mut share = self.open(network);
+        // One that had to start over waits again: the message has to be read in any case.
+        while share.grow(bytes, bytes).await.is_err() {
+            share = self.open(network);
+        }
+        share
+    }
+
+    /// The same, if there is room for it now.
+    pub fn try_reserve(&self, network: Option<IpAddr>, bytes: usize) -> Option<MemoryShare> {
+        let mut share = self.open(network);
+        let mut inner = self.shared.inner.lock();
+        let fits = inner.used.saturating_add(bytes) <= inner.all;
+        if fits {
+            inner.charge(share.id, bytes);
+            share.bytes = bytes;
+        }
+        drop(inner);
+        fits.then_some(share)
+    }
+
+    /// Bytes of it that are in use.
+    pub fn used_bytes(&self) -> usize {
+        self.shared.inner.lock().used
+    }
+
+    /// Whether messages wait for memory.
+    pub fn is_short(&self) -> bool {
+        self.shared.is_short.load(Ordering::Relaxed)
+    }
+
+    fn note_shortage(&self, inner: &Inner) {
+        let is_short = inner.waiting > 0;
+        self.shared.is_short.store(is_short, Ordering::Relaxed);
+    }
+}
+
+/// A share of a memory budget, given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct MemoryShare {
+    budget: MemoryBudget,
+    id: HolderId,
+    bytes: usize,
+}
+
+impl MemoryShare {
+    /// Grows to so many bytes in all, of a message of which `left` bytes are still to come. Ready when it has, or when the
+    /// share was closed; else the task is woken when it is worth asking again, and has to ask again after
+    /// [`MemoryShare::ASK_AGAIN_AFTER`] in any case.
+    pub fn poll_grow(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: usize,
+        left: usize,
+    ) -> Poll<Result<(), Evicted>> {
+        let more = bytes.saturating_sub(self.bytes);
+        let mut inner = self.budget.shared.inner.lock();
+        let grant = inner.grow(self.id, more, left, Instant::now());
+        if grant == Grant::Wait
+            && let Some(holder) = inner.holders.get_mut(&self.id)
+        {
+            holder.waker = Some(cx.waker().clone());
+        }
+        self.budget.note_shortage(&inner);
+        drop(inner);
+        match grant {
+            Grant::Granted => {
+                self.bytes += more;
+                Poll::Ready(Ok(()))
+            }
+            Grant::Evicted => Poll::Ready(Err(Evicted)),
+            Grant::Wait => Poll::Pending,
+        }
+    }
+
+    /// How long a share waits before it asks again by itself: others may have stalled meanwhile.
+    pub const ASK_AGAIN_AFTER: Duration = SILENT_AFTER;
+
+    /// Grows to so many bytes in all, waiting for room. Cancel safe.
+    ///
+    /// # Errors
+    /// [`Evicted`] if it was closed for the sake of others.
+    pub async fn grow(&mut self, bytes: usize, left: usize) -> Result<(), Evicted> {
+        loop {
+            let grown = poll_fn(|cx| self.poll_grow(cx, bytes, left));
+            if let Ok(grown) = timeout(Self::ASK_AGAIN_AFTER, grown).await {
+                return grown;
+            }
+        }
+    }
+
+    /// Gives back what is more than so many bytes; `arrived` came since it was asked last. Without any, the holder waits
+    /// for its sender: `waker` is woken if it is closed.
+    pub fn settle(&mut self, bytes: usize, arrived: usize, waker: Option<&Waker>) {
+        let mut inner = self.budget.shared.inner.lock();
+        inner.release(self.id, self.bytes.saturating_sub(bytes));
+        if arrived > 0 {
+            inner.progress(self.id, arrived, Instant::now());
+        }
+        if let (Some(waker), Some(holder)) = (waker, inner.holders.get_mut(&self.id)) {
+            holder.owes = true;
+            holder.waker = Some(waker.clone());
+        }
+        let has_given = self.bytes > bytes;
+        self.bytes = self.bytes.min(bytes);
+        if has_given && inner.used < inner.all {
+            inner.wake_first();
+        }
+    }
+
+    /// Whether it was closed for the sake of others.
+    pub fn is_evicted(&self) -> bool {
+        let inner = self.budget.shared.inner.lock();
+        inner
+            .holders
+            .get(&self.id)
+            .is_none_or(|holder| holder.is_evicted)
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for MemoryShare {
+    fn drop(&mut self) {
+        let mut inner = self.budget.shared.inner.lock();
+        inner.close(self.id);
+        self.budget.note_shortage(&inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    const ALL: usize = 1_000_000;
+    const RESERVE: usize = 500_000;
+    const CHUNK: usize = 64 * 1024;
+
+    fn inner() -> (Inner, Instant) {
+        (Inner::new(ALL, RESERVE), Instant::now())
+    }
+
+    fn network(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([192, 0, 2, last]))
+    }
+
+    /// A holder that has `bytes`, and waits for its sender.
+    fn holder(inner: &mut Inner, network: Option<IpAddr>, bytes: usize, now: Instant) -> HolderId {
+        let id = inner.open(network, now);
+        assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
+        inner.progress(id, bytes, now);
+        inner.holders.get_mut(&id).unwrap().owes = true;
+        id
+    }
+
+    fn is_evicted(inner: &Inner, id: HolderId) -> bool {
+        inner.holders[&id].is_evicted
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_message_at_a_time_finishes_from_the_reserve_the_one_with_least_left_first() {
+        let (mut inner, now) = inner();
+        let _full = holder(&mut inner, network(1), ALL, now);
+        let [a, b] = [2, 2].map(|last| inner.open(network(last), now));
+        assert_eq!(inner.grow(a, CHUNK, 300_000, now), Grant::Granted);
+        assert_eq!(
+            inner.grow(b, CHUNK, 200_000, now),
+            Grant::Wait,
+            "one at a time"
+        );
+        assert_eq!(inner.grow(a, CHUNK, 300_000 - CHUNK, now), Grant::Granted);
+        inner.close(a);
+        let c = inner.open(network(2), now);
+        assert_eq!(
+            inner.grow(c, CHUNK, 250_000, now),
+            Grant::Wait,
+            "b has less left"
+        );
+        assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Granted);
+        assert!(inner.used <= ALL + RESERVE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_holds_less_goes_first() {
+        let (mut inner, now) = inner();
+        let _greedy = holder(&mut inner, network(1), ALL, now);
+        let first = inner.open(network(3), now);
+        assert_eq!(inner.grow(first, CHUNK, 100_000, now), Grant::Granted);
+        let [mine, other] = [1, 2].map(|last| inner.open(network(last), now));
+        assert_eq!(inner.grow(mine, 10, 10, now), Grant::Wait);
+        assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Wait);
+        inner.close(first);
+        assert_eq!(
+            inner.grow(mine, 10, 10, now),
+            Grant::Wait,
+            "though it has least left"
+        );
+        assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Granted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
+        let (mut inner, now) = inner();
+        let _full = holder(&mut inner, network(1), ALL, now);
+        let [a, b] = [2, 3].map(|last| inner.open(network(last), now));
+        assert_eq!(inner.grow(a, CHUNK, 100_000, now), Grant::Granted);
+        assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Wait);
+        assert_eq!(
+            inner.grow(b, CHUNK, 200_000, now + SILENT_AFTER),
+            Grant::Granted
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
+        let (mut inner, now) = inner();
+        let greedy = [0, 1].map(|n| holder(&mut inner, network(1), 400_000 + n, now));
+        let small = holder(&mut inner, network(2), 150_000, now);
+        let waiting = inner.open(network(1), now);
+        assert_eq!(inner.grow(waiting, 500_000, 500_000, now), Grant::Granted);
+        let other = inner.open(network(3), now);
+        assert_eq!(inner.grow(other, 100, 100, now), Grant::Wait);
+        assert!(
+            !greedy.iter().any(|id| is_evicted(&inner, *id)),
+            "not silent yet"
+        );
+        let later = now + SILENT_AFTER;
+        inner.progress(greedy[1], 1, later);
+        inner.finisher = Some(greedy[1]);
+        assert_eq!(inner.grow(other, 100, 100, later), Grant::Wait);
+        let evicted = [greedy[0], greedy[1], small, waiting].map(|id| is_evicted(&inner, id));
+        assert_eq!(evicted, [true, false, false, false]);
+        assert_eq!(inner.grow(greedy[0], 1, 1, later), Grant::Evicted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_one_address_only_the_slow_are_closed() {
+        let (mut inner, now) = inner();
+        let [slow, fast] = [1, 1].map(|last| holder(&mut inner, network(last), 400_000, now));
+        for id in [slow, fast] {
+            // What came at once is no rate.
+            inner.holders.get_mut(&id).unwrap().window = (now, 0);
+        }
+        for second in 1..RATE_WINDOW.as_secs() {
+            let now = now + Duration::from_secs(second);
+            inner.progress(slow, 100, now);
+            inner.progress(fast, 2 * LEAST_BYTES_PER_SECOND, now);
+        }
+        let later = now + RATE_WINDOW;
+        let _rest = holder(&mut inner, network(1), 200_000, later);
+        let _finishing = {
+            let id = inner.open(network(1), later);
+            assert_eq!(inner.grow(id, 100, 100, later), Grant::Granted);
+            id
+        };
+        let waiting = inner.open(network(1), later);
+        assert_eq!(inner.grow(waiting, CHUNK, CHUNK, later), Grant::Wait);
+        assert_eq!([slow, fast].map(|id| is_evicted(&inner, id)), [true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_larger_than_all_passes_alone() {
+        let (mut inner, now) = inner();
+        let large = inner.open(network(1), now);
+        let bytes = 2 * (ALL + RESERVE);
+        assert_eq!(inner.grow(large, bytes, bytes, now), Grant::Granted);
+        inner.close(large);
+        assert_eq!((inner.used, inner.by_network.len()), (0, 0));
+    }
+
+    /// Senders that are all half done when the budget is exhausted, and would each be held up by the others.
+    #[tokio::test(start_paused = true)]
+    async fn a_thousand_half_done_messages_all_complete_within_the_bound() {
+        const SENDERS: usize = 1_000;
+        const MESSAGE: usize = 100_000;
+        let budget = MemoryBudget::of_bytes(20_000_000);
+        let most = Arc::new(AtomicUsize::new(0));
+        let mut sending = tokio::task::JoinSet::new();
+        for n in 0..SENDERS {
+            let (budget, most) = (budget.clone(), Arc::clone(&most));
+            sending.spawn(async move {
+                let network = network(u8::try_from(n % 7).unwrap());
+                let mut share = budget.open(network);
+                let mut have = 0;
+                while have < MESSAGE {
+                    let more = 10_000;
+                    share.grow(have + more, MESSAGE - have).await?;
+                    have += more;
+                    share.settle(have, more, None);
+                    most.fetch_max(budget.used_bytes(), Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+                Ok::<_, Evicted>(())
+            });
+        }
+        let mut completed = 0;
+        while let Some(sent) = sending.join_next().await {
+            completed += usize::from(sent.unwrap().is_ok());
+        }
+        assert_eq!(completed, SENDERS);
+        let most = most.load(Ordering::Relaxed);
+        assert!(most <= 20_000_000, "{most}");
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}

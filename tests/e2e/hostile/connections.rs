@@ -1,0 +1,97 @@
+//! Connections that only take places.
+
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use seawall_tests::{eventually::eventually, raw::RawClient, seawall::Seawall};
+
+use crate::scene::{connect, connect_from, find, logged_in, seawall, writer};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const HOSTILE: [u8; 4] = [127, 0, 0, 9];
+
+fn monitors_hello() -> Document {
+    doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}}
+}
+
+async fn refused(seawall: &Seawall, reason: &str) -> f64 {
+    let label = format!("reason={reason:?}");
+    let name = "seawall_client_connections_refused_total";
+    seawall.metric(name, &[&label]).await
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_keep_no_other_address_out() {
+    let seawall = seawall("limits.unauthenticated_connections = 40\n").await;
+    let user = writer().await;
+    let mut silent = Vec::new();
+    for _ in 0..60 {
+        silent.push(connect_from(&seawall, HOSTILE).await);
+    }
+    let too_many = async || refused(&seawall, "unauthenticated_connections").await == 20.0;
+    eventually(LIMIT, too_many).await.unwrap();
+    for _ in 0..5 {
+        let mut client = logged_in(&seawall, &user.login()).await;
+        assert!(find(&mut client, &user.name).await.is_ok());
+    }
+    // The oldest ones gave way.
+    assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
+    assert!(refused(&seawall, "gave_way").await >= 1.0);
+    // One address alone may have all of them.
+    drop(silent);
+    let mut client = connect_from(&seawall, HOSTILE).await;
+    assert!(
+        client
+            .login(&user.login())
+            .await
+            .unwrap()
+            .is_authenticated()
+    );
+}
+
+#[tokio::test]
+async fn monitors_have_a_bound_of_their_own_and_are_left_alone() {
+    let toml = "limits.monitor_connections = 10\nauth.authentication_timeout_ms = 1000\n";
+    let seawall = seawall(toml).await;
+    let user = writer().await;
+    let mut monitors: Vec<RawClient> = Vec::new();
+    for n in 0..15 {
+        let mut monitor = connect_from(&seawall, HOSTILE).await;
+        let hello = monitor.hello(monitors_hello()).await.unwrap();
+        assert_eq!(hello.is_ok(), n < 10, "{n}: {hello:?}");
+        monitors.push(monitor);
+    }
+    assert_eq!(refused(&seawall, "monitor_connections").await, 5.0);
+    let (served, refused) = monitors.split_at_mut(10);
+    for monitor in refused {
+        // Without a place it is a client that does not log in.
+        assert!(monitor.read_to_close().await.unwrap().is_empty());
+    }
+    for monitor in served {
+        assert!(monitor.hello(doc! {}).await.unwrap().is_ok());
+    }
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(find(&mut client, &user.name).await.is_ok());
+    // A client whose first hello looks like a monitor's, and that logs in, gives its place back.
+    monitors.truncate(9);
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let is_greeted = async || {
+            let mut client = connect(&seawall).await;
+            let hello = client.hello(monitors_hello()).await.unwrap();
+            match hello.is_ok() {
+                true => Ok(client),
+                false => Err(format!("{hello:?}")),
+            }
+        };
+        let mut client = eventually(LIMIT, is_greeted).await.unwrap();
+        assert!(
+            client
+                .login(&user.login())
+                .await
+                .unwrap()
+                .is_authenticated()
+        );
+        clients.push(client);
+    }
+}

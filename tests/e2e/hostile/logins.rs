@@ -1,0 +1,230 @@
+//! Logins that a client chooses so that it, or an old password, gets further than it should.
+
+use std::time::Duration;
+
+use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, Options, Standalone, create_user, unique_name},
+    raw::{Login, Mechanism, OpMsg, Start},
+};
+use tokio::time::timeout;
+
+use crate::{
+    credential_modes::{configured_keys, mode},
+    scene::{
+        connect, connect_from, find, insert, log_in, logged_in, root, seawall, seawall_at,
+        update_user, with_password, writer,
+    },
+};
+
+const AUTHENTICATION_FAILED: i32 = 18;
+const UNAUTHORIZED: i32 = 13;
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_login_with_keys_that_were_replaced_meanwhile_fails_and_closes_no_client() {
+    let seawall = seawall("").await;
+    for mechanism in Mechanism::ALL {
+        let user = writer().await;
+        let old = user.login().mechanism(mechanism);
+        logged_in(&seawall, &old).await;
+        let mut late = connect(&seawall).await;
+        let begun = late.begin_login(&old).await.unwrap();
+        update_user(&root().await, &user, doc! {"pwd": "new"}).await;
+        let new = with_password(&user, "new").mechanism(mechanism);
+        // The first login with the new password may be the one that makes Seawall read the keys again.
+        let is_in = || async { log_in(&seawall, &new).await.1.is_authenticated() };
+        eventually(LIMIT, is_in).await.unwrap();
+        let mut client = logged_in(&seawall, &new).await;
+        assert!(insert(&mut client, &user.name).await.is_ok());
+        let outcome = late.finish_login(&begun).await.unwrap();
+        assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{outcome:?}");
+        assert_eq!(find(&mut late, &user.name).await.code(), Some(UNAUTHORIZED));
+        for _ in 0..3 {
+            assert!(insert(&mut client, &user.name).await.is_ok());
+            let mut another = logged_in(&seawall, &new).await;
+            assert!(find(&mut another, &user.name).await.is_ok());
+        }
+    }
+}
+
+#[tokio::test]
+async fn restrictions_are_enforced_for_configured_keys_from_the_first_login_on() {
+    let elsewhere = doc! {"clientSource": ["192.0.2.0/24"]};
+    let here = doc! {"clientSource": ["127.0.0.1"]};
+    let users = [elsewhere, here].map(|restriction| {
+        NewUser::new("admin", &unique_name("user"), "secret").restriction(restriction)
+    });
+    let mut toml = String::new();
+    for user in &users {
+        create_user(&root().await, user).await.unwrap();
+        let keys = configured_keys(user).await;
+        let name = &user.name;
+        toml += &format!("[[auth.users]]\nname = {name:?}\nsource = \"admin\"\n{keys}");
+    }
+    let seawall = seawall(&toml).await;
+    assert_eq!(mode(&seawall).await, "users");
+    let [elsewhere, here] = &users;
+    for _ in 0..2 {
+        let (mut client, outcome) = log_in(&seawall, &elsewhere.login()).await;
+        assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{outcome:?}");
+        assert_eq!(find(&mut client, "test").await.code(), Some(UNAUTHORIZED));
+        logged_in(&seawall, &here.login()).await;
+        let mut outside = connect_from(&seawall, [127, 0, 0, 2]).await;
+        for start in [Start::Command, Start::SpeculativeHello] {
+            let outcome = outside.login(&here.login().start(start)).await.unwrap();
+            assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{outcome:?}");
+        }
+    }
+    // They are read again like keys.
+    let nowhere = doc! {"authenticationRestrictions": [{"clientSource": ["192.0.2.0/24"]}]};
+    update_user(&root().await, here, nowhere).await;
+    let is_refused =
+        || async { log_in(&seawall, &here.login()).await.1.code() == Some(AUTHENTICATION_FAILED) };
+    eventually(LIMIT, is_refused).await.unwrap();
+}
+
+fn first_user() -> Document {
+    doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"]}
+}
+
+#[tokio::test]
+async fn clients_that_did_not_log_in_lose_their_rights_when_access_control_is_switched_on() {
+    let mut server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    assert_eq!(mode(&seawall).await, "none");
+    let mut client = connect(&seawall).await;
+    assert!(insert(&mut client, "test").await.is_ok());
+    // No user has been made: the server would let a client from its own host make the first.
+    server.mongod().terminate().await.unwrap();
+    server.mongod_mut().restart_with("--auth").await.unwrap();
+    for _ in 0..3 {
+        let reply = client.command("admin", first_user()).await.unwrap();
+        assert_eq!(reply.code(), Some(UNAUTHORIZED), "{reply:?}");
+    }
+    assert_eq!(mode(&seawall).await, "self");
+    let mut direct = server.raw_client().await.unwrap();
+    let mut own = first_user();
+    own.insert("createUser", "first");
+    assert!(direct.command("admin", own).await.unwrap().is_ok());
+    let outcome = direct.login(&Login::new("admin", "first", "x")).await;
+    assert!(outcome.unwrap().is_authenticated());
+    let users = direct
+        .command("admin", doc! {"usersInfo": 1})
+        .await
+        .unwrap();
+    assert_eq!(users.body.get_array("users").unwrap().len(), 1, "{users:?}");
+    // The client may log in now.
+    let outcome = client.login(&Login::new("admin", "first", "x")).await;
+    assert!(outcome.unwrap().is_authenticated());
+    assert!(insert(&mut client, "test").await.is_ok());
+}
+
+#[tokio::test]
+async fn an_error_of_the_client_ends_no_other_clients_rights() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    let mut client = connect(&seawall).await;
+    for _ in 0..3 {
+        assert!(insert(&mut client, "test").await.is_ok());
+    }
+    let cursor = client
+        .command("test", doc! {"find": "c", "batchSize": 1})
+        .await
+        .unwrap();
+    let id = cursor.cursor_id().unwrap();
+    // A cursor of another collection: the server replies with 13.
+    let more = doc! {"getMore": id, "collection": "other"};
+    let reply = client.command("test", more).await.unwrap();
+    assert_eq!(reply.code(), Some(UNAUTHORIZED), "{reply:?}");
+    assert_eq!(mode(&seawall).await, "none");
+    assert!(find(&mut connect(&seawall).await, "test").await.is_ok());
+}
+
+#[tokio::test]
+async fn logins_are_verified_where_access_control_is_off() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let user = NewUser::new("admin", "app", "right").role("readWrite", "test");
+    create_user(&server.client().unwrap(), &user).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    assert_eq!(mode(&seawall).await, "none");
+    let mut anonymous = connect(&seawall).await;
+    for mechanism in Mechanism::ALL {
+        for start in [
+            Start::Command,
+            Start::SpeculativeHello,
+            Start::SpeculativeLegacyHello,
+        ] {
+            let right = user.login().mechanism(mechanism).start(start);
+            let mut wrong = right.clone();
+            wrong.password = "wrong".to_owned();
+            let nobody = Login::new("admin", "nobody", "right").start(start);
+            for refused in [wrong, nobody] {
+                let expected = server.raw_client().await.unwrap().login(&refused).await;
+                let (mut client, outcome) = log_in(&seawall, &refused).await;
+                assert_eq!(outcome.code(), expected.unwrap().code(), "{refused:?}");
+                assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{outcome:?}");
+                assert!(find(&mut client, "test").await.is_ok());
+            }
+            let mut client = logged_in(&seawall, &right).await;
+            let status = doc! {"connectionStatus": 1};
+            let status = client.command("admin", status).await.unwrap();
+            let users = status.body.get_document("authInfo").unwrap();
+            let users = users.get_array("authenticatedUsers").unwrap();
+            assert_eq!(users, &[doc! {"user": "app", "db": "admin"}.into()]);
+            assert!(insert(&mut client, "test").await.is_ok());
+        }
+        assert!(insert(&mut anonymous, "test").await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn long_names_fail_like_those_of_unknown_users() {
+    let seawall = seawall("").await;
+    let mut client = connect(&seawall).await;
+    for length in [1024, 1025, 10_000] {
+        let name = "n".repeat(length);
+        let asked = doc! {"saslSupportedMechs": format!("admin.{name}")};
+        let hello = client.hello(asked).await.unwrap();
+        assert!(hello.is_ok() && !hello.body.contains_key("saslSupportedMechs"));
+        let outcome = client
+            .login(&Login::new("admin", &name, "p"))
+            .await
+            .unwrap();
+        assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{length}");
+    }
+}
+
+/// As long as another user's first login may take under attack.
+const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn logins_that_are_never_continued_starve_no_first_login() {
+    let seawall = seawall("").await;
+    let mut stalled = Vec::new();
+    for _ in 0..25 {
+        let user = writer().await;
+        for _ in 0..4 {
+            let mut client = connect_from(&seawall, [127, 0, 0, 9]).await;
+            let payload = format!("n,,n={},r=0123456789abcdefghij", user.name);
+            let start = doc! {
+                "saslStart": 1, "mechanism": "SCRAM-SHA-256", "$db": "admin",
+                "payload": Binary { subtype: BinarySubtype::Generic, bytes: payload.into() },
+            };
+            client.send(&OpMsg::new(start)).await.unwrap();
+            stalled.push(client);
+        }
+    }
+    for _ in 0..3 {
+        let user = writer().await;
+        let mut client = connect(&seawall).await;
+        client.set_limit(FIRST_LOGIN_LIMIT);
+        let asked = doc! {"saslSupportedMechs": format!("admin.{}", user.name)};
+        assert!(client.hello(asked).await.unwrap().is_ok());
+        let login = user.login();
+        let outcome = timeout(FIRST_LOGIN_LIMIT, client.login(&login)).await;
+        let outcome = outcome.expect("a first login is not starved").unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Messages that a client chooses so that servers, pools or budgets suffer.
+
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{FailTimes, Options, Standalone, fail_command},
+    raw::{Header, OpMsg, RawClient, RawError, message::OP_MSG},
+};
+
+use crate::{
+    protocol::compression::{OP_COMPRESSED, SNAPPY, compressed},
+    scene::{connect, connect_from, logged_in, seawall, seawall_at, writer},
+};
+
+/// The largest message that servers take (`maxMessageSizeBytes`).
+const MAX_MESSAGE_BYTES: usize = 48_000_000;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn metadata() -> Document {
+    doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}}
+}
+
+/// An insert of exactly the largest size.
+fn largest_insert() -> OpMsg {
+    let insert = |pad: usize| {
+        let document = |id: i32, bytes: usize| doc! {"_id": id, "pad": "x".repeat(bytes)};
+        let documents = vec![
+            document(1, 15 << 20),
+            document(2, 15 << 20),
+            document(3, pad),
+        ];
+        OpMsg::new(doc! {"insert": "c", "$db": "test"}).sequence("documents", documents)
+    };
+    let without_pad = insert(0).to_bytes().len();
+    let message = insert(MAX_MESSAGE_BYTES - without_pad);
+    assert_eq!(message.to_bytes().len(), MAX_MESSAGE_BYTES);
+    message
+}
+
+async fn pools_cleared(seawall: &seawall_tests::seawall::Seawall) -> f64 {
+    let reason = [r#"reason="stale""#];
+    seawall
+        .metric("seawall_server_connections_closed_total", &reason)
+        .await
+}
+
+#[tokio::test]
+async fn the_largest_message_passes_with_client_metadata_too() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    let mut client = connect(&seawall).await;
+    client.set_limit(LIMIT);
+    assert!(client.hello(metadata()).await.unwrap().is_ok());
+    let reply = client.exchange(&largest_insert()).await.unwrap();
+    assert_eq!(reply.body.get_i32("n").ok(), Some(3), "{}", reply.body);
+    let omitted = [r#"reason="client_name_omitted""#];
+    assert_eq!(
+        seawall.metric("seawall_unobserved_total", &omitted).await,
+        1.0
+    );
+    assert_eq!(pools_cleared(&seawall).await, 0.0);
+}
+
+#[tokio::test]
+async fn the_end_of_one_connection_clears_no_pool() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    let mut other = connect(&seawall).await;
+    let mut client = connect(&seawall).await;
+    let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
+    // An unused connection that must not be lost.
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(200) || true"}, "$db": "test"};
+    assert!(other.command("test", insert(1)).await.unwrap().is_ok());
+    other.send(&OpMsg::new(slow)).await.unwrap();
+    assert!(client.command("test", insert(2)).await.unwrap().is_ok());
+    assert!(other.read_reply().await.unwrap().is_ok());
+    let close = doc! {"failCommands": ["insert"], "closeConnection": true};
+    let driver = server.client().unwrap();
+    fail_command(&driver, FailTimes::Count(1), close)
+        .await
+        .unwrap();
+    let lost = client.command("test", insert(3)).await.unwrap();
+    assert_eq!(lost.code(), Some(6), "{lost:?}");
+    for n in 0..10 {
+        for client in [&mut client, &mut other] {
+            let reply = client.command("test", doc! {"find": "c"}).await.unwrap();
+            assert!(reply.is_ok(), "{n}: {reply:?}");
+        }
+    }
+    assert_eq!(pools_cleared(&seawall).await, 0.0);
+    let pools = seawall.api("/api/v1/pools").await;
+    assert_eq!(pools["pools"][0]["state"], "ready", "{pools}");
+}
+
+#[tokio::test]
+async fn compressed_messages_are_refused_before_login_and_where_they_are_disabled() {
+    let ping = compressed(
+        &OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes(),
+        SNAPPY,
+    );
+    let refused = async |client: &mut RawClient| {
+        client.send_bytes(&ping).await.unwrap();
+        let ended = client.read_reply().await.unwrap_err();
+        assert!(matches!(ended, RawError::Closed), "{ended:?}");
+    };
+    let seawall = seawall("").await;
+    refused(&mut connect(&seawall).await).await;
+    let user = writer().await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    client.send_bytes(&ping).await.unwrap();
+    assert!(client.read_message().await.is_ok());
+    for disabled in ["disabled", "zlib"] {
+        let toml = format!("listen.compressors = {disabled:?}\n");
+        let seawall = crate::scene::seawall(&toml).await;
+        refused(&mut logged_in(&seawall, &user.login()).await).await;
+        let reason = [r#"reason="compressed_refused""#];
+        let is_counted = async || seawall.metric("seawall_unobserved_total", &reason).await == 1.0;
+        eventually(LIMIT, is_counted).await.unwrap();
+    }
+}
+
+/// Message lengths that are announced: the largest, and one that is read whole.
+const ANNOUNCED: [usize; 2] = [MAX_MESSAGE_BYTES, 1_000_000];
+
+/// The first bytes of a message that announces so many, in either opcode.
+fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
+    let header = Header {
+        message_length: i32::try_from(bytes).unwrap(),
+        request_id: 1,
+        response_to: 0,
+        op_code,
+    };
+    let mut message = header.to_bytes().to_vec();
+    // A compressed message says how long it will be, and by what it was compressed.
+    message.extend(2013_i32.to_le_bytes());
+    message.extend(i32::try_from(bytes - 100).unwrap().to_le_bytes());
+    message.push(SNAPPY);
+    message.resize(sent, 0);
+    message
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_senders_hold_up_nobody_elses_large_requests() {
+    const SENDERS: u8 = 60;
+    let server = Standalone::start(Options::default()).await.unwrap();
+    for (mode, op_code) in [
+        ("pooled", OP_COMPRESSED),
+        ("pooled", OP_MSG),
+        ("relay", OP_COMPRESSED),
+    ] {
+        let uri = format!("{}?directConnection=true", server.uri());
+        let toml = format!("deployment.mode = {mode:?}\nlimits.message_memory_bytes = 134217728\n");
+        let seawall = seawall_at(&uri, &toml).await;
+        let mut slow = Vec::new();
+        for announced in ANNOUNCED {
+            // With as much as fills the budget, were it charged for what is announced, and for what has come.
+            for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
+                let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
+                let message = announcing(announced, op_code, sent);
+                // Seawall may stop reading, or close it.
+                sender.set_limit(Duration::from_millis(20));
+                drop(sender.send_bytes(&message).await);
+                slow.push(sender);
+            }
+        }
+        let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
+        for bytes in [100_000, 2_000_000] {
+            let pad = "x".repeat(bytes);
+            let insert = doc! {"insert": "c", "documents": [{"pad": pad}]};
+            let reply = client.command("test", insert).await.unwrap();
+            assert!(reply.is_ok(), "{mode} {op_code}: {reply:?}");
+        }
+        drop(slow);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_hold_up_nobody_elses_replies() {
+    const READERS: usize = 10;
+    let server = Standalone::start(Options::default()).await.unwrap();
+    for compressors in ["", "&compressors=snappy"] {
+        let uri = format!("{}?directConnection=true{compressors}", server.uri());
+        let toml = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
+        let seawall = seawall_at(&uri, toml).await;
+        let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
+        for (id, bytes) in [(1, 15 << 20), (2, 100 << 10)] {
+            let document = doc! {"_id": id, "pad": "x".repeat(bytes)};
+            let update = doc! {"q": {"_id": id}, "u": document, "upsert": true};
+            let command = doc! {"update": "c", "updates": [update]};
+            let reply = client.command("test", command).await.unwrap();
+            assert!(reply.is_ok(), "{reply:?}");
+        }
+        let find = |id: i32| OpMsg::new(doc! {"find": "c", "filter": {"_id": id}, "$db": "test"});
+        let mut readers = Vec::new();
+        for _ in 0..READERS {
+            let mut reader = connect_from(&seawall, [127, 0, 0, 9]).await;
+            reader.send_bytes(&find(1).to_bytes()).await.unwrap();
+            readers.push(reader);
+        }
+        // Enough for the readers that fit into the budget to have their whole reply in it.
+        for _ in 0..READERS {
+            let reply = client.exchange(&find(2)).await.unwrap();
+            assert!(reply.is_ok(), "{compressors}: {reply:?}");
+        }
+        drop(readers);
+    }
+}
