@@ -222,13 +222,15 @@ impl Weather {
         u32::try_from(primary.as_raw_nonzero().get()).ok()
     }
 
-    /// A page of the admin address.
+    /// A page of the admin address; `None` if Seawall does not run.
     async fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).await.ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut page = String::new();
         stream.read_to_string(&mut page).await.ok()?;
+        assert!(!page.starts_with("HTTP/1.1 403 "), "{path}: {page}");
         Some(page)
     }
 

@@ -94,7 +94,8 @@ impl Seawall {
 
     async fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(self.admin).await.ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.ok()?;
         let mut page = String::new();
         stream.read_to_string(&mut page).await.ok()?;
