@@ -17,7 +17,8 @@ use seawall::{
     pool::{Limits, ServerPool},
     shape::{self, Input},
     wire::{
-        MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, SectionWalk, Stream, encode_request,
+        MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, SectionWalk, Sharer, Stream,
+        encode_request,
     },
 };
 use sha2::{Digest, Sha256};
@@ -251,7 +252,7 @@ fn pool(c: &mut Criterion) {
                 let deadline = Instant::now() + Duration::from_secs(3600);
                 let began = Instant::now();
                 for _ in 0..times {
-                    let taken = pool.check_out(&identity, deadline).await;
+                    let taken = pool.check_out(&identity, Sharer::Local, deadline).await;
                     let mut checkout = taken.expect("one of 32");
                     black_box(checkout.begin());
                     checkout.finish();

@@ -4,9 +4,12 @@
 //! has been told already is not told again: a connection string of the wrong type is not missing.
 
 use std::fs;
+use std::net::IpAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use crate::address::{AdminAddress, ListenAddress};
 use crate::check::{is_connection_string, shape_id};
@@ -23,7 +26,7 @@ use crate::{MAX_SECRET_BYTES, base64, defaults, file, read_bounded};
 pub(crate) fn settings(written: file::File, problems: &mut Problems) -> Option<Settings> {
     let listen = listen(written.listen, problems);
     let deployment = deployment(written.deployment, problems);
-    let limits = limits(&written.limits);
+    let limits = limits(&written.limits, problems);
     let auth = auth(written.auth, limits.max_users, problems);
     let pool = pool(&written.pool, problems);
     let admin = admin(written.admin, problems);
@@ -396,7 +399,7 @@ fn pool(written: &file::Pool, problems: &mut Problems) -> Pool {
     }
 }
 
-fn limits(written: &file::Limits) -> Limits {
+fn limits(written: &file::Limits, problems: &mut Problems) -> Limits {
     Limits {
         pre_auth_message_bytes: written
             .pre_auth_message_bytes
@@ -435,6 +438,10 @@ fn limits(written: &file::Limits) -> Limits {
             .connections_per_second_per_address
             .filter(|rate| *rate > 0),
         logins_per_second_per_user: written.logins_per_second_per_user.filter(|rate| *rate > 0),
+        shared_addresses: networks(
+            written.shared_addresses.as_deref().unwrap_or_default(),
+            problems,
+        ),
     }
 }
 
@@ -461,6 +468,23 @@ fn admin(written: file::Admin, problems: &mut Problems) -> Admin {
         allowed_hosts: host_names(allowed_hosts, problems),
         profile: written.profile.unwrap_or(defaults::ADMIN_PROFILE),
     }
+}
+
+fn networks(joined: &str, problems: &mut Problems) -> Vec<IpNet> {
+    let texts = joined.split(',').map(str::trim);
+    let mut networks = Vec::new();
+    for text in texts.filter(|text| !text.is_empty()) {
+        let address = text.parse::<IpAddr>().map(IpNet::from);
+        match text.parse::<IpNet>().ok().or(address.ok()) {
+            Some(network) => networks.push(network),
+            None => problems.add(Problem::new(
+                "limits.shared_addresses",
+                &shown_text(text),
+                "must be IP addresses or ranges such as 10.0.0.0/8, joined by commas",
+            )),
+        }
+    }
+    networks
 }
 
 fn host_names(joined: &str, problems: &mut Problems) -> Vec<String> {

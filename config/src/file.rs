@@ -136,6 +136,7 @@ pub(crate) struct Limits {
     pub(crate) max_in_flight_operations: Option<NonZeroUsize>,
     pub(crate) connections_per_second_per_address: Option<u32>,
     pub(crate) logins_per_second_per_user: Option<u32>,
+    pub(crate) shared_addresses: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -8,6 +8,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::address::{AdminAddress, ListenAddress};
@@ -274,6 +275,8 @@ pub struct Limits {
     pub connections_per_second_per_address: Option<u32>,
     /// How often one user may log in, a second.
     pub logins_per_second_per_user: Option<u32>,
+    /// Networks of load balancers: clients behind them share resources by user after login.
+    pub shared_addresses: Vec<IpNet>,
 }
 
 /// The table of shapes.

@@ -24,7 +24,8 @@ use crate::{
     admin::{self, Window},
     auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError},
     client::{
-        self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Shared, UserSecret,
+        self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Peer, Shared,
+        UserSecret,
     },
     connection::{Connector, TlsError, client_config},
     history::StoreError,
@@ -38,7 +39,7 @@ use crate::{
     pool,
     sight::Sight,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
-    wire::{Compressor, MemoryBudget},
+    wire::{Compressor, MemoryBudget, Stream},
 };
 
 /// How long the clients that are left at the end of a drain are closed over.
@@ -307,6 +308,20 @@ impl App {
     /// Where metrics and the API are, unless off.
     pub fn admin_address(&self) -> Option<&str> {
         self.admin_address.as_deref()
+    }
+
+    /// Serves a client over a stream of the caller's, without TLS, until it leaves. `None` if it is refused.
+    ///
+    /// The future may be dropped at any time, which closes the client.
+    pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
+        let newcomer = listener::newcomer(&self.shared, &peer)?;
+        let shared = Arc::clone(&self.shared);
+        Some(client::serve(shared, stream, peer, newcomer))
+    }
+
+    /// Operations in flight.
+    pub fn operations_in_flight(&self) -> usize {
+        self.shared.limits.operations().in_flight()
     }
 
     /// Where everything is counted.
@@ -660,6 +675,7 @@ fn client_settings(settings: &config::Settings) -> client::Settings {
         is_relay: settings.deployment.mode == config::Mode::Relay,
         original_destination: settings.deployment.original_destination,
         relays_encrypted: settings.deployment.relay_encrypted,
+        shared_addresses: settings.limits.shared_addresses.clone(),
         relays_other_mechanisms: settings.auth.other_mechanisms == config::OtherMechanisms::Relay,
         compressors: named(
             &settings

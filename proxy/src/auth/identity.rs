@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::RwLock;
@@ -75,6 +78,7 @@ pub struct Identity {
     user_id: Option<[u8; 16]>,
     is_anonymous: bool,
     standing: AtomicU8,
+    in_flight: Arc<AtomicUsize>,
     login: RwLock<Login>,
 }
 
@@ -95,6 +99,7 @@ impl Identity {
             user_id,
             is_anonymous: matches!(login, Login::Anonymous),
             standing: AtomicU8::new(0),
+            in_flight: Arc::default(),
             login: RwLock::new(login),
         }
     }
@@ -127,6 +132,11 @@ impl Identity {
     /// Whether it is that of clients that have not logged in.
     pub fn is_anonymous(&self) -> bool {
         self.is_anonymous
+    }
+
+    /// Counts the user's operations in flight.
+    pub fn in_flight(&self) -> &Arc<AtomicUsize> {
+        &self.in_flight
     }
 
     /// Whether it may still be used.

@@ -135,7 +135,7 @@ impl Backlog {
         }
         let share = self
             .share
-            .get_or_insert_with(|| awaited.budget.open(awaited.network));
+            .get_or_insert_with(|| awaited.budget.open(awaited.sharer));
         let wanted = self.bytes + PIECE_BYTES.min(left);
         match share.poll_grow(cx, wanted, left) {
             Poll::Ready(Ok(())) => Room::Given,
@@ -179,7 +179,7 @@ pub(super) async fn room_for_reply(
     awaited: &Awaited<'_>,
     bytes: usize,
 ) -> Option<MemoryShare> {
-    let mut reserved = pin!(awaited.budget.reserve(awaited.network, bytes));
+    let mut reserved = pin!(awaited.budget.reserve(awaited.sharer, bytes));
     loop {
         let given = poll_fn(|cx| match reserved.as_mut().poll(cx) {
             Poll::Ready(share) => Poll::Ready(Some(share)),

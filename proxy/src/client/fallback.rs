@@ -46,10 +46,10 @@ impl Client {
         if !has_place {
             return self.close("unauthenticated_connections");
         }
-        let Some(permit) = self.shared.limits.admit_relay() else {
+        let Some(permit) = self.shared.limits.admit_relay(self.sharer) else {
             self.shared.observer.shed("relayed_connections");
             let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
-            let error = ErrorReply::new(code, "as many clients are relayed as may be");
+            let error = ErrorReply::new(code, "relay limit reached");
             return self.refuse(reply_to, &error).await;
         };
         let metadata = self.client_element.as_deref();
@@ -73,6 +73,7 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
+        self.eviction.set_exempt(true);
         let relayed = Relayed {
             stream: self.stream,
             reader: self.reader,

@@ -7,7 +7,6 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice},
-    net::IpAddr,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -27,7 +26,7 @@ use crate::{
     wire::{
         COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header,
         InflateError, MAX_MESSAGE_BYTES, MORE_TO_COME, MemoryBudget, MemoryShare, Message,
-        MessageReader, OpCode, OpMsg, Stream, checksum, deflate, with_scratch,
+        MessageReader, OpCode, OpMsg, Sharer, Stream, checksum, deflate, with_scratch,
     },
 };
 
@@ -418,7 +417,7 @@ pub(super) struct Awaited<'a> {
     pub(super) is_packed: bool,
     pub(super) budget: &'a MemoryBudget,
     /// The client's address: the budget is shared by it.
-    pub(super) network: Option<IpAddr>,
+    pub(super) sharer: Sharer,
     /// Whether other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
 }
@@ -466,7 +465,7 @@ pub(super) async fn relay_reply(
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
         // For the reply and for what it is compressed into.
-        _ if awaited.is_packed => match awaited.budget.try_reserve(awaited.network, 2 * length) {
+        _ if awaited.is_packed => match awaited.budget.try_reserve(awaited.sharer, 2 * length) {
             Some(share) => Some(share),
             // It goes on plain, which is always allowed.
             None => return forward_from_head(client, server, held, length, awaited).await,

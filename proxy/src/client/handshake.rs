@@ -14,11 +14,13 @@ use super::{
     login::{Login, Surroundings, claimed_user},
 };
 use crate::{
+    auth::Identity,
     command::{
         COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
     },
     observe::Stage,
+    wire::Sharer,
 };
 
 impl Client {
@@ -129,12 +131,13 @@ impl Client {
             return Ok(());
         }
         let limits = &self.shared.limits;
-        self.monitor = limits.admit_monitor(self.peer.ip, &self.eviction, Instant::now());
+        self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
         if self.monitor.is_none() {
             self.shared.observer.client_refused("monitor_connections");
             let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
             return Err(ErrorReply::new(code, "monitor connection limit reached"));
         }
+        self.eviction.set_exempt(true);
         self.handshake = None;
         Ok(())
     }
@@ -250,7 +253,7 @@ impl Client {
             write_idle: shared.settings.client_write_idle_timeout,
             is_awaiting: true,
         };
-        match end.unless_gone(shared.gates.pass(user, self.peer.ip)).await {
+        match end.unless_gone(shared.gates.pass(user, self.sharer)).await {
             Some(()) => Ok(()),
             None => {
                 self.connected.is_not_served();
@@ -292,8 +295,11 @@ impl Client {
         if let Some(identity) = stepped.identity {
             self.connected
                 .is_user(Some(format!("{}.{}", identity.source(), identity.name())));
+            self.share_by_user(&identity);
             self.identity = Some(identity);
             self.handshake = None;
+            self.monitor = None;
+            self.eviction.set_exempt(false);
             self.connected.reached(Stage::Ready);
         }
         Ok(stepped.reply)
@@ -315,10 +321,31 @@ impl Client {
     /// From now on it has to log in in time: among those that have not, if there is a place, else without one.
     pub(super) fn require_login(&mut self) {
         let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+        self.share_as(Sharer::at(self.peer.ip));
         let limits = &self.shared.limits;
-        let permit = limits.admit_handshake(self.peer.ip, &self.eviction);
+        let permit = limits.admit_handshake(self.sharer, &self.eviction);
         self.handshake = Some(LoginDue { permit, deadline });
         self.monitor = None;
+        self.eviction.set_exempt(false);
+    }
+
+    /// After a login: a client behind an address that many clients share counts for its user.
+    fn share_by_user(&mut self, identity: &Identity) {
+        let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
+            return;
+        };
+        let shared = &self.shared.settings.shared_addresses;
+        if shared.iter().any(|network| network.contains(&ip)) {
+            self.share_as(Sharer::User(identity.id().as_u64()));
+        }
+    }
+
+    fn share_as(&mut self, sharer: Sharer) {
+        if sharer != self.sharer {
+            self.sharer = sharer;
+            self.place.move_to(sharer);
+            self.reader.set_sharer(sharer);
+        }
     }
 
     fn getnonce(&self) -> RawDocumentBuf {

@@ -61,7 +61,8 @@ impl Operation<'_> {
         let deadline = Instant::now() + self.shared.settings.server_selection_timeout;
         for (pool, cursors) in parts {
             observation.enter(Phase::Checkout, Instant::now());
-            let checkout = end.unless_gone(pool.check_out(self.identity, deadline));
+            let checkout = pool.check_out(self.identity, self.sharer, deadline);
+            let checkout = end.unless_gone(checkout);
             let reply = match checkout.await {
                 None => return Ended::Gone,
                 Some(Err(_)) => None,

@@ -11,8 +11,9 @@ use super::credentials::{
 use crate::{
     auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation},
     command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
-    limits::{Limits, network_of},
+    limits::Limits,
     observe::Observer,
+    wire::Sharer,
 };
 
 /// A conversation in progress.
@@ -112,7 +113,9 @@ impl Login {
         let start = SaslStart::parse(command, source)?;
         let mechanism = start.mechanism;
         let UserName { name, source: db } = &start.user;
-        let turn = around.limits.login_turn(around.peer, (name, db), began);
+        let turn = around
+            .limits
+            .login_turn(Sharer::at(around.peer), (name, db), began);
         if let Some(turn) = turn {
             around.observer.login_delayed();
             sleep_until(turn).await;
@@ -172,7 +175,9 @@ impl Login {
         let start = SaslStart::parse(command, source).ok()?;
         let known = around.credentials.fresh(&start.user, began)?;
         let UserName { name, source: db } = &start.user;
-        let may_begin = around.limits.admits_login(around.peer, (name, db), began);
+        let may_begin = around
+            .limits
+            .admits_login(Sharer::at(around.peer), (name, db), began);
         if !may_begin {
             return None;
         }
@@ -333,7 +338,7 @@ impl Surroundings<'_> {
         Asked {
             user,
             mechanism,
-            network: self.peer.map(network_of),
+            sharer: Sharer::at(self.peer),
         }
     }
 

@@ -32,6 +32,7 @@ mod streaming;
 use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use bson::{RawDocument, oid::ObjectId, rawdoc};
+use ipnet::IpNet;
 use tokio::{
     sync::watch,
     time::{Instant, timeout, timeout_at},
@@ -42,8 +43,8 @@ use crate::{
     auth::{Identity, NonceSource, Standing},
     command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
     limits::{
-        Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit, Origin,
-        RelayPermit, network_of,
+        ClientPermit, Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit,
+        Origin, RelayPermit,
     },
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
@@ -52,7 +53,7 @@ use crate::{
     topology::Topology,
     wire::{
         CompressedHead, Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
-        OpCode, OpMsg, OpQuery, ReadError, Stream,
+        OpCode, OpMsg, OpQuery, ReadError, Sharer, Stream,
     },
 };
 
@@ -93,6 +94,8 @@ pub struct Settings {
     pub original_destination: bool,
     /// Whether relays pass what is encrypted.
     pub relays_encrypted: bool,
+    /// Addresses that many clients share: after login, those clients share resources by user.
+    pub shared_addresses: Vec<IpNet>,
     /// Whether clients whose mechanism cannot be terminated are relayed.
     pub relays_other_mechanisms: bool,
     /// Seawall's own name, as servers see it in `$client`.
@@ -149,9 +152,11 @@ pub struct Peer {
 /// A client that has just connected.
 #[derive(Debug)]
 pub struct Newcomer {
+    /// Its place among all clients.
+    pub client: ClientPermit,
     /// Its place among those that have not logged in.
     pub handshake: HandshakePermit,
-    /// By which it is told that it has to give way to others.
+    /// Ends the connection so that another client gets its place.
     pub eviction: Eviction,
 }
 
@@ -192,6 +197,10 @@ struct Client {
     /// As long as it is a driver's monitor.
     monitor: Option<MonitorPermit>,
     eviction: Eviction,
+    /// The address or user for which it shares resources.
+    sharer: Sharer,
+    /// Its place among all clients.
+    place: ClientPermit,
     /// What it said that has to be relayed, and to where.
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
@@ -202,14 +211,18 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Ne
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
     let Newcomer {
+        client: place,
         handshake,
         eviction,
     } = newcomer;
+    let sharer = Sharer::at(peer.ip);
     let permit = Some(handshake);
     let handshake = identity.is_none().then_some(LoginDue { permit, deadline });
     let mut client = Client {
         stream,
-        reader: MessageReader::new(peer.ip.map(network_of)),
+        reader: MessageReader::new(sharer),
+        sharer,
+        place,
         peer,
         connected,
         next_reply_id: 1,
@@ -253,7 +266,7 @@ impl Client {
         }
         self.shared.observer.arrival_delayed();
         let from = Origin {
-            network: self.peer.ip.map(network_of),
+            sharer: self.sharer,
             user: None,
         };
         let mut turn = Box::pin(arrivals.pass(from));
@@ -268,9 +281,16 @@ impl Client {
     }
 
     async fn serve_next(&mut self) -> Result<(), End> {
-        let Some(mut message) = self.read().await? else {
+        let Some(message) = self.read().await? else {
             return Err(End::Gone);
         };
+        self.eviction.mark_activity();
+        self.serve_message(message).await?;
+        self.eviction.mark_activity();
+        Ok(())
+    }
+
+    async fn serve_message(&mut self, mut message: Message) -> Result<(), End> {
         // A storm leaves more behind it than it waits for: what it left is not worth a handshake.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.is_not_served();

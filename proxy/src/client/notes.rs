@@ -66,7 +66,8 @@ impl Operation<'_> {
                     is_awaiting: self.command.opens_awaiting(),
                     is_resumable: self.command.opens_change_stream(),
                 };
-                if !self.shared.pins.pin_cursor(id, pin, Instant::now()) {
+                let user = self.identity.id().as_u64();
+                if !self.shared.pins.pin_cursor(id, user, pin, Instant::now()) {
                     self.shared.observer.unobserved("cursor_pins_full");
                 }
             }

@@ -1,6 +1,6 @@
 //! One operation, from its message to its answer: the one place that owns this order.
 
-use std::{io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -24,13 +24,13 @@ use crate::{
         TRANSIENT_TRANSACTION_ERROR, Target, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
     connection::Generation,
-    limits::network_of,
+    limits::{OperationPlace, Operator},
     observe::{Observation, Outcome, Phase},
     pins::SessionKey,
     pool::{CheckOutError, Checkout, ServerPool},
     shape::{Input, Sequence},
     topology::Kind,
-    wire::{Elements, Message, OpMsg, ReadError, encode_op_msg_like},
+    wire::{Elements, Message, OpMsg, ReadError, Sharer, encode_op_msg_like},
 };
 
 /// Waiting shorter than this is not taken off `maxTimeMS`.
@@ -51,8 +51,8 @@ pub(super) struct Operation<'a> {
     pub(super) command: &'a Command<'a>,
     client_element: Option<&'a [u8]>,
     announces_backpressure: bool,
-    /// The client's address, by which the memory budget is shared.
-    network: Option<IpAddr>,
+    /// The address or user for which the client shares resources.
+    pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,
 }
 
@@ -109,7 +109,7 @@ impl Client {
             command,
             client_element: self.client_element.as_deref(),
             announces_backpressure: self.announces_backpressure,
-            network: self.peer.ip.map(network_of),
+            sharer: self.sharer,
             reply_to,
         };
         let mut end = ClientEnd {
@@ -160,12 +160,8 @@ impl Operation<'_> {
         if let Some(ended) = self.injected(end).await {
             return ended;
         }
-        let _permit = match self.shared.limits.try_admit() {
-            Some(permit) => permit,
-            None => match end.unless_gone(self.shared.limits.admit()).await {
-                Some(permit) => permit,
-                None => return Ended::Gone,
-            },
+        let Some(_place) = self.admit(end).await else {
+            return Ended::Gone;
         };
         if let Some(parts) = self.parts(observation.began()) {
             return self.kill_in_parts(parts, end, observation).await;
@@ -182,6 +178,20 @@ impl Operation<'_> {
                     repeats_left -= 1;
                 }
             }
+        }
+    }
+
+    /// A place among the operations in flight; `None` if the client has left.
+    async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPlace> {
+        let places = self.shared.limits.operations();
+        let operator = Operator {
+            user: self.identity.id().as_u64(),
+            sharer: self.sharer,
+            in_flight: self.identity.in_flight(),
+        };
+        match places.try_admit(operator) {
+            Some(place) => Some(place),
+            None => end.unless_gone(places.admit(operator)).await,
         }
     }
 
@@ -307,7 +317,7 @@ impl Operation<'_> {
             let pool = self.server(observation, deadline).await?;
             let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
             let turn_by = self.deadline(observation, wait_queue_timeout);
-            match pool.check_out(self.identity, turn_by).await {
+            match pool.check_out(self.identity, self.sharer, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
                     // The snapshot is about to say so; and where it must be this server, it may be long.
@@ -584,7 +594,7 @@ impl Operation<'_> {
             form: ReplyForm::of(self.command.name),
             is_packed: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
-            network: self.network,
+            sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
         };
         // One that is for nobody is awaited all the same, so that the client's next operation comes after it.

@@ -1,22 +1,22 @@
-//! Who is next of those that wait: in turn by address, then by user, and the newest first of each.
+//! Queues that serve addresses in turn.
 //!
-//! An address with a thousand waiters has as many turns as one with a single waiter, and so has a user among those of its
-//! address. Of the same user the newest goes first, since clients with little patience are the ones that come again, and
-//! one in four is the oldest, so that patience is rewarded.
+//! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`] of logins also serves the users
+//! of an address in turn, and of each user the newest first: impatient clients come again. One in four is the oldest, so
+//! that patience is rewarded. [`TurnQueue`] keeps the order of arrival within each key.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     hash::Hash,
-    net::IpAddr,
 };
 
 use super::recent::NameHash;
+use crate::wire::Sharer;
 
 /// Where a waiter comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Its address, as [`super::network_of`] has it; `None` over a unix socket.
-    pub network: Option<IpAddr>,
+    /// Its address, or the user behind a shared one.
+    pub sharer: Sharer,
     /// The user that it claims to be, if it claims one.
     pub user: Option<NameHash>,
 }
@@ -37,6 +37,37 @@ trait Queue: Default {
     fn retain(&mut self, keep: &impl Fn(&Self::Waiter) -> bool);
 
     fn len(&self) -> usize;
+}
+
+/// Waiters in order of arrival.
+#[derive(Debug)]
+struct Oldest<T>(VecDeque<T>);
+
+impl<T> Default for Oldest<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> Queue for Oldest<T> {
+    type Key = ();
+    type Waiter = T;
+
+    fn push(&mut self, (): (), waiter: T) {
+        self.0.push_back(waiter);
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        self.0.pop_front()
+    }
+
+    fn retain(&mut self, keep: &impl Fn(&T) -> bool) {
+        self.0.retain(keep);
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// The waiters of one user.
@@ -143,7 +174,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> Queue for InTurn<K, Q> {
 
 /// All that wait.
 #[derive(Debug)]
-pub(super) struct Waiters<T>(InTurn<Option<IpAddr>, InTurn<Option<NameHash>, Newest<T>>>);
+pub(super) struct Waiters<T>(InTurn<Sharer, InTurn<Option<NameHash>, Newest<T>>>);
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
@@ -153,7 +184,7 @@ impl<T> Default for Waiters<T> {
 
 impl<T> Waiters<T> {
     pub(super) fn push(&mut self, from: Origin, waiter: T) {
-        self.0.push((from.network, (from.user, ())), waiter);
+        self.0.push((from.sharer, (from.user, ())), waiter);
     }
 
     /// The next one.
@@ -175,6 +206,86 @@ impl<T> Waiters<T> {
     }
 }
 
+/// Waiters in turn by key, such as an address, and in order of arrival within a key.
+#[derive(Debug)]
+pub struct TurnQueue<K, T>(InTurn<K, Oldest<T>>);
+
+impl<K, T> Default for TurnQueue<K, T> {
+    fn default() -> Self {
+        Self(InTurn::default())
+    }
+}
+
+impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
+    /// Adds a waiter.
+    pub fn push(&mut self, from: K, waiter: T) {
+        self.0.push((from, ()), waiter);
+    }
+
+    /// The next one.
+    pub fn pop(&mut self) -> Option<T> {
+        self.0.pop()
+    }
+
+    /// The oldest one of each key.
+    pub fn oldest(&self) -> impl Iterator<Item = &T> {
+        let queues = self.0.queues.values();
+        queues.filter_map(|queue| queue.0.front())
+    }
+
+    /// The waiter that [`Self::pop`] would return.
+    pub fn peek(&self) -> Option<&T> {
+        let next = self.0.turns.front()?;
+        self.0.queues.get(next)?.0.front()
+    }
+
+    /// Removes the newest waiter of the key with most waiters, if that key still has as many as `from` with one more.
+    pub fn make_room(&mut self, from: K) -> Option<T> {
+        let own = self.0.queues.get(&from).map_or(0, Queue::len);
+        let most = self.0.queues.values().map(Queue::len).max()?;
+        if most > own + 1 { self.shed() } else { None }
+    }
+
+    /// The next one that satisfies the condition, of the oldest one of each of the first `max_keys` keys.
+    pub fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
+        for _ in 0..max_keys.min(self.0.turns.len()) {
+            match self.peek().is_some_and(&is_ready) {
+                true => return self.pop(),
+                false => self.0.turns.rotate_left(1),
+            }
+        }
+        None
+    }
+
+    /// Removes the newest waiter of the key with most waiters.
+    pub fn shed(&mut self) -> Option<T> {
+        let queues = self.0.queues.iter_mut();
+        let (&from, greediest) = queues.max_by_key(|(_, queue)| queue.len())?;
+        let newest = greediest.0.pop_back();
+        if greediest.0.is_empty() {
+            self.0.queues.remove(&from);
+            self.0.turns.retain(|other| *other != from);
+        }
+        self.0.len -= usize::from(newest.is_some());
+        newest
+    }
+
+    /// Removes those that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.0.retain(&keep);
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::recent::NameHasher, *};
@@ -192,10 +303,51 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_served_in_turn_and_the_oldest_of_each_first() {
+        let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
+        let mut queue = TurnQueue::default();
+        (0..4).for_each(|n| queue.push(from(1), n));
+        (4..6).for_each(|n| queue.push(from(2), n));
+        queue.push(Sharer::Local, 6);
+        let mut oldest: Vec<_> = queue.oldest().copied().collect();
+        oldest.sort_unstable();
+        assert_eq!(oldest, [0, 4, 6]);
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, [0, 4, 6, 1, 5, 2, 3]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn keys_that_are_not_ready_are_passed_over() {
+        let mut queue = TurnQueue::default();
+        (0..6).for_each(|n| queue.push(n % 3, n));
+        assert_eq!(queue.pop_if(2, |n| *n == 2), None);
+        assert_eq!(queue.pop_if(3, |n| *n == 1), Some(1));
+        assert_eq!(queue.pop_if(3, |n| *n > 2), Some(4));
+        assert_eq!(queue.len(), 4);
+    }
+
+    #[test]
+    fn the_newest_of_the_greediest_address_makes_room_for_another_address() {
+        let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
+        let mut queue = TurnQueue::default();
+        (0..4).for_each(|n| queue.push(from(1), n));
+        assert_eq!(queue.make_room(from(1)), None, "it would gain nothing");
+        for expected in [Some(3), Some(2), None] {
+            assert_eq!(queue.make_room(from(2)), expected);
+            queue.push(from(2), 9);
+        }
+        assert_eq!(queue.len(), 5);
+        let left: Vec<_> = std::iter::from_fn(|| queue.shed()).collect();
+        assert_eq!(left.len(), 5);
+        assert!(queue.is_empty() && queue.pop().is_none());
+    }
+
+    #[test]
     fn addresses_and_then_users_are_served_in_turn() {
         let names = NameHasher::default();
         let from = |address: u8, user: &str| Origin {
-            network: Some(IpAddr::from([192, 0, 2, address])),
+            sharer: Sharer::at(Some([192, 0, 2, address].into())),
             user: Some(names.hash(user)),
         };
         let mut waiters = Waiters::default();

@@ -15,16 +15,16 @@
 //! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V. Jacobson, "Controlling Queue
 //! Delay", ACM Queue 10(5), 2012; newest first under overload is adaptive LIFO.
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::{
     fair::{Origin, Waiters},
-    network_of,
     recent::{NameHash, NameHasher},
 };
+use crate::wire::Sharer;
 
 /// How long operations may wait for a connection before logins are held back.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
@@ -207,13 +207,12 @@ impl LoginGates {
     }
 
     /// Waits for a turn at each gate. Cancel safe: a login that is given up has no turn.
-    pub async fn pass(&self, user: Option<(&str, &str)>, ip: Option<IpAddr>) {
+    pub async fn pass(&self, user: Option<(&str, &str)>, sharer: Sharer) {
         let (user, own) = match user.map(|user| self.gate_of(user)) {
             Some((user, own)) => (Some(user), own),
             None => (None, None),
         };
-        let network = ip.map(network_of);
-        let from = Origin { network, user };
+        let from = Origin { sharer, user };
         if let Some(own) = own {
             own.pass(from).await;
         }
@@ -379,8 +378,8 @@ mod tests {
             for _ in 0..count {
                 let (gates, passed) = (Arc::clone(&gates), Arc::clone(&passed));
                 tokio::spawn(async move {
-                    let ip = Some(IpAddr::from([192, 0, 2, address]));
-                    gates.pass(Some(("app", "admin")), ip).await;
+                    let sharer = Sharer::at(Some([192, 0, 2, address].into()));
+                    gates.pass(Some(("app", "admin")), sharer).await;
                     passed.lock().push(address);
                 });
                 tokio::task::yield_now().await;

@@ -1,31 +1,75 @@
 //! Places for connections, shared by address.
 //!
-//! One address may have all places. If none is left and another address wants one, the oldest connection of the address that
-//! has most is closed, as long as that address has no fewer than the other then. So a crowd of one address never keeps
-//! another out, and an address that is alone loses nothing.
+//! One address may have all places. If none is free and another address wants one, a connection of the address with most
+//! places is closed, as long as that address still has at least as many as the other. So the clients of one address never
+//! keep another address out, and an address that is alone loses nothing. The oldest connection gives way, or, among
+//! clients that have logged in, one that has been silent.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::IpAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-/// Tells a connection's task to end, for the sake of others.
+use crate::wire::Sharer;
+
+/// Tells a connection's task to end, so that another connection gets its place.
 #[derive(Clone, Debug, Default)]
-pub struct Eviction(Arc<Notify>);
+pub struct Eviction(Arc<EvictionState>);
+
+#[derive(Debug, Default)]
+struct EvictionState {
+    notify: Notify,
+    /// Odd while a message is being served; it grows with each.
+    activity: AtomicU64,
+    is_exempt: AtomicBool,
+}
 
 impl Eviction {
     /// Ready when the connection has to be closed. Cancel safe.
     pub async fn wait(&self) {
-        self.0.notified().await;
+        self.0.notify.notified().await;
+    }
+
+    /// A message begins to be served, or has been served.
+    pub fn mark_activity(&self) {
+        self.0.activity.fetch_add(1, Relaxed);
+    }
+
+    /// While exempt, the connection never gives way for being silent.
+    pub fn set_exempt(&self, is_exempt: bool) {
+        self.0.is_exempt.store(is_exempt, Relaxed);
+    }
+
+    fn activity(&self) -> u64 {
+        self.0.activity.load(Relaxed)
+    }
+
+    fn is_silent_since(&self, activity: u64) -> bool {
+        let now = self.activity();
+        now == activity && now.is_multiple_of(2) && !self.0.is_exempt.load(Relaxed)
     }
 
     fn evict(&self) {
-        self.0.notify_one();
+        self.0.notify.notify_one();
     }
+}
+
+/// Connections that are looked at for a silent one.
+const MAX_LOOKED_AT: usize = 16;
+
+/// The connection that has a place.
+#[derive(Debug)]
+struct Connected {
+    eviction: Eviction,
+    heard_at: Instant,
+    /// What [`Eviction::activity`] was when the place was taken or last looked at.
+    activity: u64,
 }
 
 /// A bounded number of places.
@@ -35,16 +79,16 @@ pub(super) struct Places {
     taken: Mutex<Taken>,
 }
 
-type Network = Option<IpAddr>;
-
 #[derive(Debug, Default)]
 struct Taken {
     len: usize,
     next: u64,
     /// By address, and by age or by when they were heard last.
-    by_network: HashMap<Network, BTreeMap<u64, (Eviction, Instant)>>,
-    /// How many places each address has.
-    counts: BTreeSet<(usize, Network)>,
+    by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
+    /// How many places each sharer has.
+    counts: BTreeSet<(usize, Sharer)>,
+    /// Where the next look for a silent connection begins.
+    hand: (Sharer, u64),
 }
 
 /// One taken place.
@@ -52,7 +96,7 @@ struct Taken {
 #[must_use]
 pub(super) struct Place {
     places: Arc<Places>,
-    network: Network,
+    sharer: Sharer,
     number: u64,
 }
 
@@ -65,54 +109,104 @@ impl Places {
     }
 
     /// A place, if need be that of another address.
-    pub(super) fn take(self: &Arc<Self>, network: Network, eviction: &Eviction) -> Option<Place> {
-        self.take_if(network, eviction, |_| true)
+    pub(super) fn take(self: &Arc<Self>, sharer: Sharer, eviction: &Eviction) -> Option<Place> {
+        self.take_if(sharer, eviction, |_| true)
     }
 
     /// The same; another one's place is only taken if `may_go` says so of when it was heard last.
     pub(super) fn take_if(
         self: &Arc<Self>,
-        network: Network,
+        sharer: Sharer,
         eviction: &Eviction,
         may_go: impl Fn(Instant) -> bool,
     ) -> Option<Place> {
         let mut taken = self.taken.lock();
         if taken.len >= self.max {
-            let (greediest, number, evicted) = taken.gives_way_to(network, may_go)?;
+            let (greediest, number, evicted) = taken.gives_way_to(sharer, may_go)?;
             taken.remove(greediest, number);
             evicted.evict();
         }
-        let number = taken.insert(network, eviction.clone());
+        let number = taken.insert(sharer, eviction.clone());
         drop(taken);
         let places = Arc::clone(self);
         Some(Place {
             places,
-            network,
+            sharer,
+            number,
+        })
+    }
+}
+
+impl Places {
+    /// A place, if need be that of a connection of the greediest sharer that has been silent since it was last looked at.
+    pub(super) fn take_from_silent(
+        self: &Arc<Self>,
+        sharer: Sharer,
+        eviction: &Eviction,
+    ) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        if taken.len >= self.max {
+            let greediest = taken.greedier_than(sharer)?;
+            taken.remove_silent(greediest)?.evict();
+        }
+        let number = taken.insert(sharer, eviction.clone());
+        drop(taken);
+        let places = Arc::clone(self);
+        Some(Place {
+            places,
+            sharer,
             number,
         })
     }
 }
 
 impl Taken {
-    fn insert(&mut self, network: Network, eviction: Eviction) -> u64 {
+    /// Removes the place of a silent connection. The others get a second chance: they are looked at again after all others
+    /// of that sharer.
+    fn remove_silent(&mut self, sharer: Sharer) -> Option<Eviction> {
+        for _ in 0..MAX_LOOKED_AT {
+            let own = self.by_sharer.get_mut(&sharer)?;
+            let next = match self.hand {
+                (looked_at, number) if looked_at == sharer => own.range_mut(number..).next(),
+                _ => None,
+            };
+            let (&number, connected) = match next {
+                Some(next) => next,
+                None => own.iter_mut().next()?,
+            };
+            self.hand = (sharer, number + 1);
+            if connected.eviction.is_silent_since(connected.activity) {
+                return self.remove(sharer, number);
+            }
+            connected.activity = connected.eviction.activity();
+        }
+        None
+    }
+
+    fn insert(&mut self, sharer: Sharer, eviction: Eviction) -> u64 {
         let number = self.next;
         self.next += 1;
-        let own = self.by_network.entry(network).or_default();
-        self.counts.remove(&(own.len(), network));
-        own.insert(number, (eviction, Instant::now()));
-        self.counts.insert((own.len(), network));
+        let own = self.by_sharer.entry(sharer).or_default();
+        self.counts.remove(&(own.len(), sharer));
+        let connected = Connected {
+            activity: eviction.activity(),
+            heard_at: Instant::now(),
+            eviction,
+        };
+        own.insert(number, connected);
+        self.counts.insert((own.len(), sharer));
         self.len += 1;
         number
     }
 
-    fn remove(&mut self, network: Network, number: u64) -> Option<Eviction> {
-        let own = self.by_network.get_mut(&network)?;
-        let (eviction, _) = own.remove(&number)?;
+    fn remove(&mut self, sharer: Sharer, number: u64) -> Option<Eviction> {
+        let own = self.by_sharer.get_mut(&sharer)?;
+        let Connected { eviction, .. } = own.remove(&number)?;
         let left = own.len();
-        self.counts.remove(&(left + 1, network));
+        self.counts.remove(&(left + 1, sharer));
         match left {
-            0 => drop(self.by_network.remove(&network)),
-            _ => drop(self.counts.insert((left, network))),
+            0 => drop(self.by_sharer.remove(&sharer)),
+            _ => drop(self.counts.insert((left, sharer))),
         }
         self.len -= 1;
         Some(eviction)
@@ -120,33 +214,41 @@ impl Taken {
 
     fn gives_way_to(
         &self,
-        network: Network,
+        sharer: Sharer,
         may_go: impl Fn(Instant) -> bool,
-    ) -> Option<(Network, u64, Eviction)> {
+    ) -> Option<(Sharer, u64, Eviction)> {
+        let greediest = self.greedier_than(sharer)?;
+        let (number, oldest) = self.by_sharer.get(&greediest)?.first_key_value()?;
+        may_go(oldest.heard_at).then(|| (greediest, *number, oldest.eviction.clone()))
+    }
+
+    /// The sharer with most places, if it still has as many as `sharer` after it has given one to it.
+    fn greedier_than(&self, sharer: Sharer) -> Option<Sharer> {
         let (most, greediest) = *self.counts.last()?;
-        let own = self.by_network.get(&network).map_or(0, BTreeMap::len);
-        // Otherwise the newcomer would have more than is left to the other.
-        if greediest == network || most <= own + 1 {
-            return None;
-        }
-        let (number, (eviction, heard_at)) = self.by_network.get(&greediest)?.first_key_value()?;
-        may_go(*heard_at).then(|| (greediest, *number, eviction.clone()))
+        let own = self.by_sharer.get(&sharer).map_or(0, BTreeMap::len);
+        (greediest != sharer && most > own + 1).then_some(greediest)
     }
 }
 
 impl Place {
-    /// Its connection was heard: of its address it is the last now that gives way.
+    /// Its connection was heard: of its sharer's it is the last now that gives way.
     pub(super) fn heard(&mut self) {
+        self.move_to(self.sharer);
+    }
+
+    /// From now on the place counts for this sharer.
+    pub(super) fn move_to(&mut self, sharer: Sharer) {
         let mut taken = self.places.taken.lock();
-        if let Some(eviction) = taken.remove(self.network, self.number) {
-            self.number = taken.insert(self.network, eviction);
+        if let Some(eviction) = taken.remove(self.sharer, self.number) {
+            self.number = taken.insert(sharer, eviction);
+            self.sharer = sharer;
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.places.taken.lock().remove(self.network, self.number);
+        self.places.taken.lock().remove(self.sharer, self.number);
     }
 }
 
@@ -158,8 +260,8 @@ mod tests {
 
     use super::*;
 
-    fn network(last: u8) -> Network {
-        Some(IpAddr::from([192, 0, 2, last]))
+    fn sharer(last: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, last].into()))
     }
 
     struct Client {
@@ -175,15 +277,15 @@ mod tests {
 
     fn client(places: &Arc<Places>, last: u8) -> Client {
         let eviction = Eviction::default();
-        let place = places.take(network(last), &eviction);
+        let place = places.take(sharer(last), &eviction);
         Client { eviction, place }
     }
 
     fn check(places: &Places) {
         let taken = places.taken.lock();
-        let counts = taken.by_network.iter().map(|(n, own)| (own.len(), *n));
+        let counts = taken.by_sharer.iter().map(|(n, own)| (own.len(), *n));
         assert_eq!(counts.collect::<BTreeSet<_>>(), taken.counts);
-        let len: usize = taken.by_network.values().map(BTreeMap::len).sum();
+        let len: usize = taken.by_sharer.values().map(BTreeMap::len).sum();
         assert_eq!(len, taken.len);
         assert!(len <= places.max);
     }
@@ -234,22 +336,56 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_gives_way_and_an_active_one_does_not() {
+        let places = Places::new(3);
+        let crowd: Vec<_> = (0..3).map(|_| client(&places, 1)).collect();
+        let [active, silent, busy] = &crowd[..] else {
+            panic!("three clients")
+        };
+        active.eviction.mark_activity();
+        active.eviction.mark_activity();
+        busy.eviction.mark_activity();
+        let newcomer = Eviction::default();
+        let _place = places.take_from_silent(sharer(2), &newcomer).unwrap();
+        assert!(silent.is_evicted() && !active.is_evicted() && !busy.is_evicted());
+        check(&places);
+        // The one that was active before has been silent since; the other one still waits for its reply.
+        active.eviction.set_exempt(true);
+        assert!(places.take_from_silent(sharer(3), &newcomer).is_none());
+        active.eviction.set_exempt(false);
+        let _place = places.take_from_silent(sharer(3), &newcomer).unwrap();
+        assert!(active.is_evicted() && !busy.is_evicted());
+        assert!(places.take_from_silent(sharer(4), &newcomer).is_none());
+        check(&places);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_counts_for_the_sharer_that_it_was_moved_to() {
+        let places = Places::new(2);
+        let mut first = client(&places, 1);
+        let _second = client(&places, 1);
+        first.place.as_mut().unwrap().move_to(Sharer::User(7));
+        check(&places);
+        assert!(client(&places, 2).place.is_none(), "each has one");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_place_is_left_alone_as_long_as_it_has_to_be() {
         let places = Places::new(1);
         let first = client(&places, 1);
         let lately = Instant::now();
         let may_go = |heard_at: Instant| heard_at < lately;
         let eviction = Eviction::default();
-        assert!(places.take_if(network(2), &eviction, may_go).is_none());
+        assert!(places.take_if(sharer(2), &eviction, may_go).is_none());
         let later = lately + Duration::from_secs(1);
         let may_go = |heard_at: Instant| heard_at < later;
         assert!(
-            places.take_if(network(2), &eviction, may_go).is_none(),
+            places.take_if(sharer(2), &eviction, may_go).is_none(),
             "it has but one"
         );
         let places = Places::new(2);
         let _crowd = [client(&places, 1), client(&places, 1)];
-        assert!(places.take_if(network(2), &eviction, may_go).is_some());
+        assert!(places.take_if(sharer(2), &eviction, may_go).is_some());
         drop(first);
     }
 }

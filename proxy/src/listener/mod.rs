@@ -23,8 +23,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve, serve_relayed},
-    limits::{ClientPermit, Eviction},
-    wire::{Stream, keep_clients_alive, peer_has_left},
+    limits::Eviction,
+    wire::{Sharer, Stream, keep_clients_alive, peer_has_left},
 };
 
 pub use self::tls::{ServerTlsError, server_config};
@@ -215,39 +215,43 @@ pub async fn accept(listener: Listener, door: Door) {
     }
 }
 
-/// Turns a client away before its first byte, which is how a server says that it is full, or begins to serve it.
-fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
+/// The places of a client that has just connected; `None` if it is refused.
+pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     let Shared {
         limits, observer, ..
-    } = &*door.shared;
+    } = shared;
     if let Some(ip) = peer.ip
         && !limits.admits_arrival(ip, Instant::now())
     {
         observer.client_refused("address_rate");
-        return;
+        return None;
     }
-    let Some(client) = limits.admit_client() else {
+    let (sharer, eviction) = (Sharer::at(peer.ip), Eviction::default());
+    let Some(client) = limits.admit_client(sharer, &eviction) else {
         observer.client_refused("max_client_connections");
-        return;
+        return None;
     };
-    let eviction = Eviction::default();
-    let Some(handshake) = limits.admit_handshake(peer.ip, &eviction) else {
+    let Some(handshake) = limits.admit_handshake(sharer, &eviction) else {
         observer.client_refused("unauthenticated_connections");
+        return None;
+    };
+    Some(Newcomer {
+        client,
+        handshake,
+        eviction,
+    })
+}
+
+/// Begins to serve a client, or closes its connection before its first byte, as a server without free places does.
+fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
+    let Some(newcomer) = newcomer(&door.shared, &peer) else {
         return;
     };
+    let eviction = newcomer.eviction.clone();
     let mut closing = door.closing.clone();
     // Pinned outside the task: moved into it, it would take its place twice for the connection's whole life.
-    let mut served = Box::pin(serve_accepted(
-        door.clone(),
-        stream,
-        peer,
-        client,
-        Newcomer {
-            handshake,
-            eviction: eviction.clone(),
-        },
-    ));
-    let observer = Arc::clone(observer);
+    let mut served = Box::pin(serve_accepted(door.clone(), stream, peer, newcomer));
+    let observer = Arc::clone(&door.shared.observer);
     door.tracker.spawn(async move {
         tokio::select! {
             () = &mut served => {}
@@ -258,13 +262,7 @@ fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
     });
 }
 
-async fn serve_accepted(
-    door: Door,
-    stream: Accepted,
-    peer: Peer,
-    _client: ClientPermit,
-    newcomer: Newcomer,
-) {
+async fn serve_accepted(door: Door, stream: Accepted, peer: Peer, newcomer: Newcomer) {
     let asks = door.shared.settings.original_destination;
     let original = match &stream {
         Accepted::Tcp(stream) if asks => original_destination(stream),
@@ -294,8 +292,14 @@ async fn serve_accepted(
     };
     let Door { shared, .. } = door;
     if shared.settings.is_relay {
-        // Whether it has to log in is between it and the server.
-        drop(newcomer);
+        // The server decides whether the client has to log in. A relayed client may be silent for long.
+        let Newcomer {
+            client: _client,
+            handshake,
+            eviction,
+        } = newcomer;
+        drop(handshake);
+        eviction.set_exempt(true);
         Box::pin(serve_relayed(shared, stream, peer, original)).await;
     } else {
         serve(shared, stream, peer, newcomer).await;

@@ -1,14 +1,22 @@
 //! What must stay put: which server holds a cursor, and which a transaction.
 //!
 //! A pin names a server, not a connection, and the tables are shared by all clients: drivers send a `getMore`
-//! on whatever connection is free. Bounded, and expiring as the servers' own time-outs do.
+//! on whatever connection is free. Bounded and shared by user, and expiring as the servers' own time-outs do.
 
-use std::{collections::HashMap, hash::Hash, time::Duration};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::Hash,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::observe::Origin;
+use crate::{
+    limits::{Share, Shares},
+    observe::Origin,
+};
 
 /// Parts of a table, so that threads rarely meet.
 const SHARDS: usize = 16;
@@ -72,9 +80,9 @@ impl<S: Clone> Pins<S> {
         }
     }
 
-    /// Remembers where a cursor is; false if the table is full.
-    pub fn pin_cursor(&self, id: i64, pin: CursorPin<S>, now: Instant) -> bool {
-        self.cursors.insert(id, pin, now)
+    /// Remembers where a user's cursor is; false if the table, or the user's share of it, is full.
+    pub fn pin_cursor(&self, id: i64, user: u64, pin: CursorPin<S>, now: Instant) -> bool {
+        self.cursors.insert(id, user, pin, now)
     }
 
     /// Where a cursor is; seeing it used keeps the pin alive.
@@ -87,9 +95,11 @@ impl<S: Clone> Pins<S> {
         self.cursors.remove(&id);
     }
 
-    /// Remembers where a session's transaction runs; a session has one at a time. False if the table is full.
+    /// Remembers where a session's transaction runs; a session has one at a time. False if the table,
+    /// or the user's share of it, is full.
     pub fn pin_transaction(&self, key: SessionKey, number: i64, server: S, now: Instant) -> bool {
-        self.transactions.insert(key, (number, server), now)
+        self.transactions
+            .insert(key, key.user, (number, server), now)
     }
 
     /// Where a transaction runs.
@@ -98,11 +108,11 @@ impl<S: Clone> Pins<S> {
         (pinned == number).then_some(server)
     }
 
-    /// Whether the write, or the end of the transaction, was seen before: a session numbers them. `None` if the table is
-    /// full.
+    /// Whether the write, or the end of the transaction, was seen before: a session numbers them. `None` if the
+    /// table, or the user's share of it, is full.
     pub fn is_retry(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
-        (seen || self.writes.insert(key, number, now)).then_some(seen)
+        (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
     }
 
     /// Forgets what has expired. Called once a second.
@@ -120,9 +130,16 @@ impl<S: Clone> Pins<S> {
 
 #[derive(Debug)]
 struct Table<K, V> {
-    shards: Vec<Mutex<HashMap<K, (V, Instant)>>>,
-    max_per_shard: usize,
+    shards: Vec<Mutex<HashMap<K, Pinned<V>>>>,
+    shares: Arc<Shares<u64>>,
     idle: Duration,
+}
+
+#[derive(Debug)]
+struct Pinned<V> {
+    value: V,
+    used_at: Instant,
+    _share: Share<u64>,
 }
 
 impl<K: Hash + Eq, V: Clone> Table<K, V> {
@@ -130,12 +147,12 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self {
             shards,
-            max_per_shard: max.div_ceil(SHARDS),
+            shares: Shares::new(max),
             idle,
         }
     }
 
-    fn shard(&self, key: &K) -> &Mutex<HashMap<K, (V, Instant)>> {
+    fn shard(&self, key: &K) -> &Mutex<HashMap<K, Pinned<V>>> {
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
         let index = usize::try_from(hash % 16).unwrap_or(0);
@@ -144,23 +161,34 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
             .expect("16 shards, and a remainder under 16")
     }
 
-    fn insert(&self, key: K, value: V, now: Instant) -> bool {
-        let mut shard = self.shard(&key).lock();
-        let has_room = shard.len() < self.max_per_shard || shard.contains_key(&key);
-        if has_room {
-            shard.insert(key, (value, now));
+    fn insert(&self, key: K, user: u64, value: V, now: Instant) -> bool {
+        match self.shard(&key).lock().entry(key) {
+            Entry::Occupied(mut pinned) => {
+                let pinned = pinned.get_mut();
+                (pinned.value, pinned.used_at) = (value, now);
+            }
+            Entry::Vacant(vacant) => {
+                let Some(share) = self.shares.take(user) else {
+                    return false;
+                };
+                vacant.insert(Pinned {
+                    value,
+                    used_at: now,
+                    _share: share,
+                });
+            }
         }
-        has_room
+        true
     }
 
     fn find(&self, key: &K, now: Instant) -> Option<V> {
         let mut shard = self.shard(key).lock();
-        let (value, used) = shard.get_mut(key)?;
-        if now.saturating_duration_since(*used) >= self.idle {
+        let pinned = shard.get_mut(key)?;
+        if now.saturating_duration_since(pinned.used_at) >= self.idle {
             return None;
         }
-        *used = now;
-        Some(value.clone())
+        pinned.used_at = now;
+        Some(pinned.value.clone())
     }
 
     fn remove(&self, key: &K) {
@@ -171,7 +199,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         for shard in &self.shards {
             shard
                 .lock()
-                .retain(|_, (_, used)| now.saturating_duration_since(*used) < self.idle);
+                .retain(|_, pinned| now.saturating_duration_since(pinned.used_at) < self.idle);
         }
     }
 
@@ -210,7 +238,7 @@ mod tests {
     async fn a_pin_lives_while_it_is_used_and_expires_with_the_servers_time_out() {
         let pins = pins(100, 100);
         let now = Instant::now();
-        assert!(pins.pin_cursor(7, pin(1), now));
+        assert!(pins.pin_cursor(7, 1, pin(1), now));
         let later = now + CURSOR_IDLE - Duration::from_secs(1);
         assert_eq!(pins.cursor(7, later).unwrap().server, 1);
         let later = later + CURSOR_IDLE - Duration::from_secs(1);
@@ -221,18 +249,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_table_takes_no_more() {
-        let pins = pins(SHARDS, 1);
+    async fn a_full_table_takes_no_more_and_one_user_never_fills_it() {
+        let pins = pins(90, 1);
         let now = Instant::now();
         let taken = (0..1000)
-            .filter(|id| pins.pin_cursor(*id, pin(0), now))
+            .filter(|id| pins.pin_cursor(*id, 1, pin(0), now))
             .count();
-        assert_eq!(taken, SHARDS);
+        assert_eq!(taken, 80);
+        assert!(pins.pin_cursor(1000, 2, pin(0), now));
+        assert!(pins.pin_cursor(0, 1, pin(0), now), "pinned already");
+        pins.unpin_cursor(0);
+        pins.maintain(now + CURSOR_IDLE);
+        assert!((0..80).all(|id| pins.pin_cursor(id, 1, pin(0), now)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_write_with_the_number_of_the_last_one_is_a_retry() {
-        let pins = pins(1, 1);
+        let pins = pins(9, 9);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };
         let seen = [(1, 4), (1, 4), (1, 5), (2, 5), (1, 5)]

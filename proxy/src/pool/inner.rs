@@ -10,12 +10,14 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits, Snapshot, UserSnapshot,
-    user::{User, Waiter},
+    queue::{Asker, Waiter},
+    user::User,
 };
 use crate::{
     auth::{Identity, IdentityId, Standing},
     connection::{Connection, Generation},
     observe::CloseReason,
+    wire::Sharer,
 };
 
 /// How long another user's waiter lets a busy user keep its connections when the server's bound is reached.
@@ -25,6 +27,9 @@ const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
 /// Least time between two suspicions that pause the hand-out: a client that makes a server close its connections again
 /// and again must not keep everybody waiting.
 const LEAST_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+
+/// Users that are asked at most, in their turn, whether they want the room that came free.
+const MAX_TURNS_TRIED: usize = 8;
 
 /// A waiter's number, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,11 +72,13 @@ pub struct Waits {
 /// How a checkout begins.
 pub(super) enum Start {
     Ready(Connection),
-    Wait(Ticket, oneshot::Receiver<Result<Connection, CheckOutError>>),
+    Wait(Ticket, Receiver),
     Refused(CheckOutError),
 }
 
 type Answer = oneshot::Sender<Result<Connection, CheckOutError>>;
+
+type Receiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
 
 /// What is to be done outside the lock.
 #[derive(Default)]
@@ -90,23 +97,14 @@ pub(super) struct Inner {
     users: HashMap<IdentityId, User>,
     /// Connections of all users, in whatever state.
     total: usize,
-    /// Waiters of all users in order of arrival; those that left are skipped when they come to the front.
-    arrivals: VecDeque<(IdentityId, Ticket)>,
+    /// Users with waiters in the order in which they get room; those without waiters are skipped.
+    turns: VecDeque<IdentityId>,
     waiting: usize,
     /// Connections in use, of all users.
     in_use: usize,
     next_ticket: u64,
     /// When the last suspicion began.
     last_suspected: Option<Instant>,
-}
-
-/// Where a waiter stands in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// In order of arrival.
-    Last,
-    /// Before all others: a question of our own, of which there is one a user at a time.
-    First,
 }
 
 impl Inner {
@@ -117,7 +115,7 @@ impl Inner {
             generation: Generation::default(),
             users: HashMap::new(),
             total: 0,
-            arrivals: VecDeque::new(),
+            turns: VecDeque::new(),
             waiting: 0,
             in_use: 0,
             next_ticket: 0,
@@ -132,7 +130,7 @@ impl Inner {
     pub(super) fn check_out(
         &mut self,
         identity: &Arc<Identity>,
-        turn: Turn,
+        asker: Asker,
         now: Instant,
     ) -> (Start, Todo) {
         let mut todo = Todo::default();
@@ -159,31 +157,61 @@ impl Inner {
                 }
             }
         }
-        if self.waiting >= self.limits.wait_queue_size {
-            return (Start::Refused(CheckOutError::QueueFull), todo);
+        if let Asker::Client(from) = asker
+            && self.waiting >= self.limits.wait_queue_size
+        {
+            let Some(waiter) = self.make_room_in_queue(identity.id(), from) else {
+                return (Start::Refused(CheckOutError::QueueFull), todo);
+            };
+            self.waiting -= 1;
+            todo.fail.push((waiter.answer, CheckOutError::QueueFull));
         }
+        let (ticket, receiver) = self.enqueue(identity, asker, now);
+        self.grow(identity.id(), &mut todo);
+        (Start::Wait(ticket, receiver), todo)
+    }
+
+    fn enqueue(
+        &mut self,
+        identity: &Arc<Identity>,
+        asker: Asker,
+        now: Instant,
+    ) -> (Ticket, Receiver) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let (answer, receiver) = oneshot::channel();
+        let users = self.users.entry(identity.id());
+        let user = users.or_insert_with(|| User::new(identity));
         let waiter = Waiter {
             ticket,
             since: now,
             answer,
         };
-        let arrival = (identity.id(), ticket);
-        match turn {
-            Turn::Last => {
-                user.waiters.push_back(waiter);
-                self.arrivals.push_back(arrival);
-            }
-            Turn::First => {
-                user.waiters.push_front(waiter);
-                self.arrivals.push_front(arrival);
+        user.waiters.push(asker, waiter);
+        self.waiting += 1;
+        if !user.has_turn {
+            user.has_turn = true;
+            match asker {
+                Asker::Client(_) => self.turns.push_back(identity.id()),
+                Asker::Seawall => self.turns.push_front(identity.id()),
             }
         }
-        self.waiting += 1;
-        self.grow(identity.id(), &mut todo);
-        (Start::Wait(ticket, receiver), todo)
+        (ticket, receiver)
+    }
+
+    /// Removes a waiter from the full wait queue to make room for one of user `id`: one of the user with most waiters, or
+    /// of another address of the same user. `None` if `id`, or its address, has as many as any other.
+    fn make_room_in_queue(&mut self, id: IdentityId, from: Sharer) -> Option<Waiter> {
+        let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
+        // Above its share it has no claim, and the others need not be looked at.
+        if own.saturating_mul(self.turns.len()) < self.limits.wait_queue_size {
+            let users = self.users.values_mut();
+            let greediest = users.max_by_key(|user| user.waiters.len())?;
+            if greediest.waiters.len() > own + 1 {
+                return greediest.waiters.shed();
+            }
+        }
+        self.users.get_mut(&id)?.waiters.make_room(from)
     }
 
     pub(super) fn check_in(
@@ -194,8 +222,7 @@ impl Inner {
         now: Instant,
     ) -> Todo {
         let mut todo = Todo::default();
-        let oldest = self.oldest_waiter();
-        let gives_way = oldest.is_some_and(|(other, since)| self.gives_way(id, other, since, now));
+        let gives_way = self.gives_way(id, now);
         let Some(user) = self.users.get_mut(&id) else {
             // Only a connection that was counted can be checked in, and its user stays while it is in use.
             debug_assert!(false, "checked in to an unknown user");
@@ -225,16 +252,15 @@ impl Inner {
         todo
     }
 
-    /// Hands a user's available connections to those of its operations that wait, in order of arrival.
+    /// Hands a user's available connections to those of its operations that wait.
     fn hand_over(&mut self, id: IdentityId, todo: &mut Todo) {
         let Some(user) = self.users.get_mut(&id) else {
             return;
         };
-        while let Some(waiter) = user.waiters.pop_front() {
-            let Some(connection) = user.available.pop() else {
-                user.waiters.push_front(waiter);
-                return;
-            };
+        while !user.available.is_empty()
+            && let Some(waiter) = user.waiters.pop()
+            && let Some(connection) = user.available.pop()
+        {
             user.in_use += 1;
             self.in_use += 1;
             self.waiting -= 1;
@@ -243,27 +269,34 @@ impl Inner {
         }
     }
 
-    /// Whether `id`'s connection makes room for the oldest waiter, of another user, that the server's bound
-    /// alone holds up.
-    fn gives_way(&self, id: IdentityId, other: IdentityId, since: Instant, now: Instant) -> bool {
-        if other == id || self.total < self.limits.max_server_connections {
+    /// True if `id`'s connection makes room for another user, which only the server's bound holds up.
+    fn gives_way(&mut self, id: IdentityId, now: Instant) -> bool {
+        if self.total < self.limits.max_server_connections {
             return false;
         }
-        let is_held_up = self
-            .users
-            .get(&other)
-            .is_some_and(|u| u.wants_more(&self.limits));
+        let Some((_, since)) = self.next_held_up(Some(id)) else {
+            return false;
+        };
         let is_needed_here = self.users.get(&id).is_some_and(|u| !u.waiters.is_empty());
-        is_held_up && (!is_needed_here || now.saturating_duration_since(since) >= GIVE_WAY_AFTER)
+        !is_needed_here || now.saturating_duration_since(since) >= GIVE_WAY_AFTER
     }
 
-    pub(super) fn oldest_waiter(&mut self) -> Option<(IdentityId, Instant)> {
-        while let Some((id, ticket)) = self.arrivals.front() {
-            let first = self.users.get(id).and_then(|user| user.waiters.front());
-            match first {
-                Some(waiter) if waiter.ticket == *ticket => return Some((*id, waiter.since)),
-                _ => self.arrivals.pop_front(),
+    /// The next user, in turn, that only the server's bound holds up, and when its next waiter arrived.
+    fn next_held_up(&mut self, besides: Option<IdentityId>) -> Option<(IdentityId, Instant)> {
+        for _ in 0..self.turns.len().min(MAX_TURNS_TRIED) {
+            let id = self.turns.pop_front()?;
+            let Some(user) = self.users.get_mut(&id) else {
+                continue;
             };
+            let Some(since) = user.waiters.next_since() else {
+                user.has_turn = false;
+                continue;
+            };
+            if Some(id) != besides && user.wants_more(&self.limits) {
+                self.turns.push_front(id);
+                return Some((id, since));
+            }
+            self.turns.push_back(id);
         }
         None
     }
@@ -276,10 +309,10 @@ impl Inner {
     pub(super) fn waits(&self, now: Instant) -> Waits {
         let mut waits = Waits::default();
         for user in self.users.values() {
-            let Some(first) = user.waiters.front() else {
+            let Some(oldest) = user.waiters.oldest() else {
                 continue;
             };
-            let wait = now.saturating_duration_since(first.since);
+            let wait = now.saturating_duration_since(oldest);
             if user.total() >= self.limits.max_pool_size {
                 waits.for_own.push((Arc::clone(&user.identity), wait));
             } else {
@@ -289,10 +322,11 @@ impl Inner {
         waits
     }
 
-    /// Room came free: the oldest waiter's user first, then `id`'s own.
+    /// Room came free: first for the user whose turn it is, then for `id`.
     fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
-        if let Some((oldest, _)) = self.oldest_waiter() {
-            self.grow(oldest, todo);
+        if let Some((next, _)) = self.next_held_up(None) {
+            self.grow(next, todo);
+            self.turns.rotate_left(1);
         }
         self.grow(id, todo);
     }
@@ -363,17 +397,13 @@ impl Inner {
                 error, CheckOutError::Establish { error, .. }
                     if error.refuses_keys() || error.requires_authentication()
             );
-            let told = if is_for_all {
-                user.waiters.len()
-            } else {
-                user.waiters.len().min(1)
+            let failing = match is_for_all {
+                true => user.waiters.len(),
+                false => user.waiters.len().min(1),
             };
-            self.waiting -= told;
-            todo.fail.extend(
-                user.waiters
-                    .drain(..told)
-                    .map(|w| (w.answer, error.clone())),
-            );
+            self.waiting -= failing;
+            let waiters = (0..failing).filter_map(|_| user.waiters.pop());
+            todo.fail.extend(waiters.map(|w| (w.answer, error.clone())));
         }
         self.use_room(identity.id(), &mut todo);
         todo
@@ -412,11 +442,8 @@ impl Inner {
     pub(super) fn leave(&mut self, id: IdentityId, ticket: Ticket) {
         if let Some(user) = self.users.get_mut(&id) {
             let before = user.waiters.len();
-            user.waiters.retain(|waiter| waiter.ticket != ticket);
+            user.waiters.remove(ticket);
             self.waiting -= before - user.waiters.len();
-        }
-        if self.waiting == 0 {
-            self.arrivals.clear();
         }
     }
 
@@ -505,11 +532,12 @@ impl Inner {
             self.total -= user.available.len();
             todo.close
                 .extend(user.available.drain(..).map(|c| (c, reason)));
-            todo.fail
-                .extend(user.waiters.drain(..).map(|w| (w.answer, error.clone())));
+            user.has_turn = false;
+            let waiters = std::iter::from_fn(|| user.waiters.pop());
+            todo.fail.extend(waiters.map(|w| (w.answer, error.clone())));
         }
         self.waiting = 0;
-        self.arrivals.clear();
+        self.turns.clear();
         todo
     }
 
@@ -551,6 +579,13 @@ impl Inner {
             );
             self.total -= before - user.available.len();
         }
+        self.turns.retain(|id| {
+            let user = self.users.get_mut(id);
+            user.is_some_and(|user| {
+                user.has_turn = !user.waiters.is_empty();
+                user.has_turn
+            })
+        });
         self.users.retain(|_, user| !user.is_unused());
         let ids: Vec<_> = self.users.keys().copied().collect();
         ids.into_iter().for_each(|id| self.use_room(id, &mut todo));
@@ -594,7 +629,16 @@ impl Inner {
             waiting, self.waiting,
             "the queue's length is the sum over users"
         );
-        for user in self.users.values() {
+        let mut turns: Vec<_> = self.turns.iter().collect();
+        turns.sort_unstable();
+        turns.dedup();
+        assert_eq!(turns.len(), self.turns.len(), "no user has two turns");
+        for (id, user) in &self.users {
+            assert_eq!(user.has_turn, turns.binary_search(&id).is_ok());
+            assert!(
+                user.has_turn || user.waiters.is_empty(),
+                "every user with waiters has a turn"
+            );
             assert!(
                 user.total() <= self.limits.max_pool_size,
                 "a user's bound holds"

@@ -12,6 +12,7 @@ mod inner;
 mod lane;
 mod latency;
 mod pace;
+mod queue;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -35,16 +36,22 @@ use crate::{
     auth::{Identity, IdentityId},
     connection::{Connection, Connector, EstablishError, Generation, ServerAddress},
     observe::{CloseReason, ServerMetrics},
+    wire::Sharer,
 };
 
-use self::inner::{Inner, Start, Ticket, Todo, Turn};
 pub use self::{
     checkout::Checkout,
     ending::EndRequest,
     inner::{Suspicion, Waits},
     lane::{Lane, LanePlace},
 };
-use self::{ending::Ending, latency::Latency, pace::Pace};
+use self::{
+    ending::Ending,
+    inner::{Inner, Start, Ticket, Todo},
+    latency::Latency,
+    pace::Pace,
+    queue::Asker,
+};
 
 /// A pool's limits; the same for every server.
 #[derive(Clone, Debug)]
@@ -261,8 +268,9 @@ impl ServerPool {
         &self.metrics
     }
 
-    /// Checks out a connection authenticated as `identity`, by `deadline` or the pool's own limit, whichever
-    /// comes first. Waiters are served in order of arrival.
+    /// Checks out a connection authenticated as `identity` for a client of `from`, by `deadline` or the pool's own
+    /// limit, whichever comes first. Of one user's waiters, addresses are served in turn, and those of one address in
+    /// order of arrival. When the wait queue is full, the user or address with most waiters gives way.
     ///
     /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
     ///
@@ -271,12 +279,14 @@ impl ServerPool {
     pub async fn check_out(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
+        from: Sharer,
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
-        self.check_out_in(Turn::Last, identity, deadline).await
+        let asker = Asker::Client(from);
+        self.check_out_for(asker, identity, deadline).await
     }
 
-    /// The same before all that wait, for a question of our own.
+    /// The same for a question of Seawall's own, before all clients of that user.
     ///
     /// # Errors
     /// See [`CheckOutError`].
@@ -285,17 +295,18 @@ impl ServerPool {
         identity: &Arc<Identity>,
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
-        self.check_out_in(Turn::First, identity, deadline).await
+        let asker = Asker::Seawall;
+        self.check_out_for(asker, identity, deadline).await
     }
 
-    async fn check_out_in(
+    async fn check_out_for(
         self: &Arc<Self>,
-        turn: Turn,
+        asker: Asker,
         identity: &Arc<Identity>,
         deadline: Instant,
     ) -> Result<Checkout, CheckOutError> {
         let now = Instant::now();
-        let connection = match self.begin_check_out(identity, turn, now) {
+        let connection = match self.begin_check_out(identity, asker, now) {
             Start::Ready(connection) => connection,
             Start::Refused(error) => return Err(error),
             Start::Wait(ticket, answer) => {
@@ -319,10 +330,10 @@ impl ServerPool {
         ))
     }
 
-    /// Whatever ended while nobody used it is passed over.
-    fn begin_check_out(&self, identity: &Arc<Identity>, turn: Turn, now: Instant) -> Start {
+    /// Connections that ended while they were unused are skipped.
+    fn begin_check_out(&self, identity: &Arc<Identity>, asker: Asker, now: Instant) -> Start {
         loop {
-            let (start, todo) = self.inner.lock().check_out(identity, turn, now);
+            let (start, todo) = self.inner.lock().check_out(identity, asker, now);
             self.perform(todo);
             let Start::Ready(mut connection) = start else {
                 return start;

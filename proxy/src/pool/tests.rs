@@ -7,14 +7,17 @@ use tokio::{net::UnixStream, sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits,
-    inner::{Inner, Start, Suspicion, Ticket, Todo, Turn},
+    inner::{Inner, Start, Suspicion, Ticket, Todo},
+    queue::Asker,
 };
 use crate::{
     auth::Identity,
     connection::{Connection, Generation},
     observe::CloseReason,
-    wire::Stream,
+    wire::{Sharer, Stream},
 };
+
+const CLIENT: Asker = Asker::Client(Sharer::Local);
 
 fn limits() -> Limits {
     Limits {
@@ -58,7 +61,7 @@ fn reasons(todo: &Todo) -> Vec<CloseReason> {
 
 /// Checks out until a connection is had, establishing as told.
 fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
-    let (start, todo) = inner.check_out(user, Turn::Last, now);
+    let (start, todo) = inner.check_out(user, CLIENT, now);
     match start {
         Start::Ready(connection) => connection,
         Start::Refused(error) => panic!("refused: {error}"),
@@ -95,7 +98,7 @@ async fn waiters_are_served_in_order_of_arrival() {
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut queue = Vec::new();
     for _ in 0..3 {
-        let (start, todo) = inner.check_out(&user, Turn::Last, now);
+        let (start, todo) = inner.check_out(&user, CLIENT, now);
         assert!(todo.establish.is_empty(), "the user's bound is reached");
         let Start::Wait(ticket, receiver) = start else {
             panic!("has to wait")
@@ -119,7 +122,7 @@ async fn waiters_are_served_in_order_of_arrival() {
 async fn no_more_than_max_connecting_are_established_at_a_time() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let established: usize = (0..3)
-        .map(|_| inner.check_out(&user, Turn::Last, now).1.establish.len())
+        .map(|_| inner.check_out(&user, CLIENT, now).1.establish.len())
         .sum();
     assert_eq!(established, 2);
     let generation = inner.generation();
@@ -159,7 +162,7 @@ async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
 async fn a_dirty_connection_is_closed_and_its_room_used() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, Turn::Last, now) else {
+    let (Start::Wait(_, _receiver), _) = inner.check_out(&user, CLIENT, now) else {
         panic!("waits")
     };
     let first = held.into_iter().next().unwrap();
@@ -172,12 +175,12 @@ async fn a_dirty_connection_is_closed_and_its_room_used() {
 #[tokio::test(start_paused = true)]
 async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
-    let (_start, _) = inner.check_out(&user, Turn::Last, now);
+    let (_start, _) = inner.check_out(&user, CLIENT, now);
     let first = inner.generation();
     let todo = inner.clear(first).unwrap();
     assert!(matches!(todo.fail[..], [(_, CheckOutError::Paused)]));
     assert!(inner.clear(first).is_none());
-    let (start, _) = inner.check_out(&user, Turn::Last, now);
+    let (start, _) = inner.check_out(&user, CLIENT, now);
     assert!(matches!(start, Start::Refused(CheckOutError::Paused)));
     // What was pending when the pool was cleared is stale when it comes.
     let todo = inner.established(&user, connection(now, first), now);
@@ -195,7 +198,7 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_has_answered() {
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
-    let (Start::Wait(_, mut first), todo) = inner.check_out(&user, Turn::Last, now) else {
+    let (Start::Wait(_, mut first), todo) = inner.check_out(&user, CLIENT, now) else {
         panic!("has to wait")
     };
     assert!(todo.establish.is_empty());
@@ -265,7 +268,7 @@ async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
         let c = obtain(&mut inner, user, now);
         inner.check_in(user.id(), c, None, now);
     }
-    let (_start, todo) = inner.check_out(&users[4], Turn::Last, now);
+    let (_start, todo) = inner.check_out(&users[4], CLIENT, now);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
     assert_eq!(todo.establish.len(), 1);
     inner.check_invariants();
@@ -280,10 +283,10 @@ async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
     });
     let (busy, other) = (identity("busy"), identity("other"));
     let mut held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
-    let (_other_waits, todo) = inner.check_out(&other, Turn::Last, now);
+    let (_other_waits, todo) = inner.check_out(&other, CLIENT, now);
     assert!(todo.establish.is_empty());
     let waits: Vec<_> = (0..3)
-        .map(|_| inner.check_out(&busy, Turn::Last, now).0)
+        .map(|_| inner.check_out(&busy, CLIENT, now).0)
         .collect();
     let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, now);
     assert_eq!(todo.hand_over.len(), 1, "its own waiter comes first");
@@ -296,11 +299,11 @@ async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() {
+async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
     use crate::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..3)
-        .map(|_| inner.check_out(&user, Turn::Last, now).0)
+        .map(|_| inner.check_out(&user, CLIENT, now).0)
         .collect();
     let generation = inner.generation();
     let address = "h:1".parse().unwrap();
@@ -321,15 +324,15 @@ async fn a_failure_to_establish_is_told_to_one_waiter_and_refused_keys_to_all() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_a_users_own_connections_are_told_apart_from_others() {
+async fn waits_for_a_users_own_connections_are_separate_from_others() {
     let now = Instant::now();
     let (busy, other) = (identity("busy"), identity("other"));
     let mut inner = inner(limits());
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &busy, now)).collect();
-    let _own = inner.check_out(&busy, Turn::Last, now);
-    let _others = [0, 1].map(|_| inner.check_out(&other, Turn::Last, now).0);
+    let _own = inner.check_out(&busy, CLIENT, now);
+    let _others = [0, 1].map(|_| inner.check_out(&other, CLIENT, now).0);
     let later = now + Duration::from_secs(1);
-    let _late = inner.check_out(&other, Turn::Last, later);
+    let _late = inner.check_out(&other, CLIENT, later);
     let waits = inner.waits(later);
     assert_eq!(waits.for_others, Duration::from_secs(1));
     let own: Vec<_> = waits
@@ -344,11 +347,82 @@ async fn waits_for_a_users_own_connections_are_told_apart_from_others() {
 async fn a_full_queue_refuses() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..8)
-        .map(|_| inner.check_out(&user, Turn::Last, now).0)
+        .map(|_| inner.check_out(&user, CLIENT, now).0)
         .collect();
-    let (start, _) = inner.check_out(&user, Turn::Last, now);
+    let (start, _) = inner.check_out(&user, CLIENT, now);
     assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
     drop(waits);
+}
+
+fn from(address: u8) -> Asker {
+    Asker::Client(Sharer::at(Some([192, 0, 2, address].into())))
+}
+
+/// Waits of a user whose bound is reached.
+fn wait(inner: &mut Inner, user: &Arc<Identity>, asker: Asker, now: Instant) -> (Answer, Todo) {
+    let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now) else {
+        panic!("has to wait")
+    };
+    (answer, todo)
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_of_one_user_are_served_in_turn() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let mut waits: Vec<_> = [1, 1, 1, 2]
+        .map(|address| wait(&mut inner, &user, from(address), now).0)
+        .into();
+    for connection in held.into_iter().take(2) {
+        let todo = inner.check_in(user.id(), connection, None, now);
+        for (_, answer, connection) in todo.hand_over {
+            answer.send(Ok(connection)).unwrap();
+        }
+    }
+    let served: Vec<_> = waits.iter_mut().map(|w| w.try_recv().is_ok()).collect();
+    assert_eq!(served, [true, false, false, true]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_makes_room_for_another_address_and_another_user() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let _waits: Vec<_> = (0..8)
+        .map(|_| wait(&mut inner, &user, from(1), now).0)
+        .collect();
+    let (start, _) = inner.check_out(&user, from(1), now);
+    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    let (_other_address, todo) = wait(&mut inner, &user, from(2), now);
+    assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
+    let (_other_user, todo) = wait(&mut inner, &identity("other"), from(1), now);
+    assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
+    assert_eq!(inner.snapshot().wait_queue, 8);
+    let (_own, todo) = wait(&mut inner, &user, Asker::Seawall, now);
+    assert!(todo.fail.is_empty(), "Seawall's question needs no room");
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn users_get_the_room_of_a_full_server_in_turn() {
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        ..limits()
+    });
+    let [busy, greedy, other] = ["busy", "greedy", "other"].map(identity);
+    let held: Vec<_> = (0..4).map(|_| obtain(&mut inner, &busy, now)).collect();
+    let mut waits: Vec<_> = (0..4)
+        .map(|_| wait(&mut inner, &greedy, from(1), now).0)
+        .collect();
+    waits.push(wait(&mut inner, &other, from(2), now).0);
+    let mut users = Vec::new();
+    for connection in held.into_iter().take(2) {
+        let todo = inner.check_in(busy.id(), connection, None, now);
+        users.extend(todo.establish.iter().map(|(user, _)| user.id()));
+    }
+    assert_eq!(users, [greedy.id(), other.id()]);
+    inner.check_invariants();
 }
 
 #[tokio::test(start_paused = true)]
@@ -367,7 +441,7 @@ async fn the_minimum_is_kept_filled() {
 /// One step of the random walk below.
 #[derive(Clone, Debug)]
 enum Step {
-    CheckOut(usize),
+    CheckOut(usize, u8),
     CheckIn(usize, bool),
     Establish(bool),
     Leave(usize),
@@ -380,7 +454,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0usize..3).prop_map(Step::CheckOut),
+        6 => (0usize..3, 0u8..3).prop_map(|(user, address)| Step::CheckOut(user, address)),
         5 => (any::<usize>(), any::<bool>()).prop_map(|(n, clean)| Step::CheckIn(n, clean)),
         5 => any::<bool>().prop_map(Step::Establish),
         2 => any::<usize>().prop_map(Step::Leave),
@@ -431,9 +505,9 @@ impl Walk {
     fn take(&mut self, step: Step) {
         let now = self.now;
         let todo = match step {
-            Step::CheckOut(user) => {
+            Step::CheckOut(user, address) => {
                 let user = Arc::clone(&self.users[user]);
-                let (start, todo) = self.inner.check_out(&user, Turn::Last, now);
+                let (start, todo) = self.inner.check_out(&user, from(address), now);
                 match start {
                     Start::Ready(connection) => self.held.push((user, connection)),
                     Start::Wait(ticket, receiver) => self.waits.push((user, ticket, receiver)),
@@ -511,10 +585,10 @@ async fn a_question_of_our_own_goes_before_those_that_wait() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let (Start::Wait(_, mut waits), _) = inner.check_out(&user, Turn::Last, now) else {
+    let (Start::Wait(_, mut waits), _) = inner.check_out(&user, CLIENT, now) else {
         panic!("the pool is full");
     };
-    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Turn::First, now) else {
+    let (Start::Wait(_, mut first), _) = inner.check_out(&user, Asker::Seawall, now) else {
         panic!("the pool is full");
     };
     for (connection, is_first) in connections.into_iter().zip([true, false]) {

@@ -1,27 +1,20 @@
 //! One user's part of a server's connections.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
-use tokio::{sync::oneshot, time::Instant};
-
-use super::{CheckOutError, Limits, inner::Ticket};
+use super::{Limits, queue::WaitQueue};
 use crate::{auth::Identity, connection::Connection};
 
-/// An operation that waits for a connection.
-pub(super) struct Waiter {
-    pub(super) ticket: Ticket,
-    pub(super) since: Instant,
-    pub(super) answer: oneshot::Sender<Result<Connection, CheckOutError>>,
-}
-
-/// Connections and waiters of one user. While there are waiters, nothing is available.
+/// Connections and waiters of one user. While operations wait, no connection is available.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// Last in, first out: those at the bottom grow idle.
     pub(super) available: Vec<Connection>,
     pub(super) in_use: usize,
     pub(super) pending: usize,
-    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) waiters: WaitQueue,
+    /// True if the user is in the order in which waiting users are served.
+    pub(super) has_turn: bool,
 }
 
 impl User {
@@ -31,7 +24,8 @@ impl User {
             available: Vec::new(),
             in_use: 0,
             pending: 0,
-            waiters: VecDeque::new(),
+            waiters: WaitQueue::default(),
+            has_turn: false,
         }
     }
 
@@ -39,7 +33,7 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
-    /// Whether one more connection should be established, if the server's bound lets it.
+    /// True if one more connection should be established, as far as the server's bound allows.
     pub(super) fn wants_more(&self, limits: &Limits) -> bool {
         let wanted = self
             .waiters
@@ -51,6 +45,6 @@ impl User {
     }
 
     pub(super) fn is_unused(&self) -> bool {
-        self.total() == 0 && self.waiters.is_empty()
+        self.total() == 0 && self.waiters.is_empty() && !self.has_turn
     }
 }

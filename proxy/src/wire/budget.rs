@@ -15,7 +15,6 @@ use std::{
     cmp::Reverse,
     collections::HashMap,
     future::poll_fn,
-    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -26,6 +25,8 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
+
+use super::Sharer;
 
 /// Bytes a second that a sender has to bring on average while a message of another waits for memory.
 const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
@@ -70,7 +71,7 @@ enum Grant {
 
 #[derive(Debug)]
 struct Holder {
-    network: Option<IpAddr>,
+    sharer: Sharer,
     bytes: usize,
     /// When bytes came last.
     progress_at: Instant,
@@ -107,7 +108,7 @@ struct Inner {
     used: usize,
     next_id: u64,
     holders: HashMap<HolderId, Holder>,
-    by_network: HashMap<Option<IpAddr>, usize>,
+    by_sharer: HashMap<Sharer, usize>,
     waiting: usize,
     /// Whose message finishes from the reserve.
     finisher: Option<HolderId>,
@@ -126,18 +127,18 @@ impl Inner {
             used: 0,
             next_id: 0,
             holders: HashMap::new(),
-            by_network: HashMap::new(),
+            by_sharer: HashMap::new(),
             waiting: 0,
             finisher: None,
             evicted_at: None,
         }
     }
 
-    fn open(&mut self, network: Option<IpAddr>, now: Instant) -> HolderId {
+    fn open(&mut self, sharer: Sharer, now: Instant) -> HolderId {
         let id = HolderId(self.next_id);
         self.next_id += 1;
         let holder = Holder {
-            network,
+            sharer,
             bytes: 0,
             progress_at: now,
             window: (now, 0),
@@ -205,7 +206,7 @@ impl Inner {
     }
 
     fn rank(&self, id: HolderId, holder: &Holder, left: usize) -> Rank {
-        (self.held_by(holder.network), left, id)
+        (self.held_by(holder.sharer), left, id)
     }
 
     fn first_waiting(&self) -> Option<Rank> {
@@ -216,15 +217,15 @@ impl Inner {
         waiting.min()
     }
 
-    fn held_by(&self, network: Option<IpAddr>) -> usize {
-        self.by_network.get(&network).copied().unwrap_or_default()
+    fn held_by(&self, sharer: Sharer) -> usize {
+        self.by_sharer.get(&sharer).copied().unwrap_or_default()
     }
 
     fn charge(&mut self, id: HolderId, bytes: usize) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.bytes += bytes;
             self.used += bytes;
-            *self.by_network.entry(holder.network).or_default() += bytes;
+            *self.by_sharer.entry(holder.sharer).or_default() += bytes;
         }
     }
 
@@ -235,10 +236,10 @@ impl Inner {
         let bytes = bytes.min(holder.bytes);
         holder.bytes -= bytes;
         self.used -= bytes;
-        if let Some(held) = self.by_network.get_mut(&holder.network) {
+        if let Some(held) = self.by_sharer.get_mut(&holder.sharer) {
             *held -= bytes;
             if *held == 0 {
-                self.by_network.remove(&holder.network);
+                self.by_sharer.remove(&holder.sharer);
             }
         }
     }
@@ -283,17 +284,18 @@ impl Inner {
 
     /// Holders that have to give way to one that waits: the greediest address's first, and of these the most silent.
     fn slow_holders(&self, waiter: HolderId, now: Instant) -> Vec<HolderId> {
-        let network = self.holders.get(&waiter).and_then(|holder| holder.network);
-        let own = self.held_by(network);
+        let waiter = self.holders.get(&waiter);
+        let sharer = waiter.map(|holder| holder.sharer).unwrap_or_default();
+        let own = self.held_by(sharer);
         let mut slow: Vec<_> = (self.holders.iter())
             .filter(|(_, holder)| {
-                let held = self.held_by(holder.network);
-                let holds_more = holder.network != network && held > own;
+                let held = self.held_by(holder.sharer);
+                let holds_more = holder.sharer != sharer && held > own;
                 holder.bytes > 0 && holder.gives_way(holds_more, now)
             })
             .map(|(id, holder)| {
                 (
-                    self.held_by(holder.network),
+                    self.held_by(holder.sharer),
                     Reverse(holder.progress_at),
                     *id,
                 )
@@ -356,8 +358,8 @@ impl MemoryBudget {
     }
 
     /// A share without a byte yet, of a connection from this address.
-    pub fn open(&self, network: Option<IpAddr>) -> MemoryShare {
-        let id = self.shared.inner.lock().open(network, Instant::now());
+    pub fn open(&self, sharer: Sharer) -> MemoryShare {
+        let id = self.shared.inner.lock().open(sharer, Instant::now());
         MemoryShare {
             budget: self.clone(),
             id,
@@ -366,18 +368,18 @@ impl MemoryBudget {
     }
 
     /// A share of so many bytes that a server's message for this address takes, waited for.
-    pub async fn reserve(&self, network: Option<IpAddr>, bytes: usize) -> MemoryShare {
-        let mut share = self.open(network);
+    pub async fn reserve(&self, sharer: Sharer, bytes: usize) -> MemoryShare {
+        let mut share = self.open(sharer);
         // One that had to start over waits again: the message has to be read in any case.
         while share.grow(bytes, bytes).await.is_err() {
-            share = self.open(network);
+            share = self.open(sharer);
         }
         share
     }
 
     /// The same, if there is room for it now.
-    pub fn try_reserve(&self, network: Option<IpAddr>, bytes: usize) -> Option<MemoryShare> {
-        let mut share = self.open(network);
+    pub fn try_reserve(&self, sharer: Sharer, bytes: usize) -> Option<MemoryShare> {
+        let mut share = self.open(sharer);
         let mut inner = self.shared.inner.lock();
         let fits = inner.used.saturating_add(bytes) <= inner.all;
         if fits {
@@ -515,13 +517,13 @@ mod tests {
         (Inner::new(ALL, RESERVE), Instant::now())
     }
 
-    fn network(last: u8) -> Option<IpAddr> {
-        Some(IpAddr::from([192, 0, 2, last]))
+    fn sharer(last: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, last].into()))
     }
 
     /// A holder that has `bytes`, and waits for its sender.
-    fn holder(inner: &mut Inner, network: Option<IpAddr>, bytes: usize, now: Instant) -> HolderId {
-        let id = inner.open(network, now);
+    fn holder(inner: &mut Inner, sharer: Sharer, bytes: usize, now: Instant) -> HolderId {
+        let id = inner.open(sharer, now);
         assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
         inner.progress(id, bytes, now);
         inner.holders.get_mut(&id).unwrap().owes = true;
@@ -535,8 +537,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_message_at_a_time_finishes_from_the_reserve_the_one_with_least_left_first() {
         let (mut inner, now) = inner();
-        let _full = holder(&mut inner, network(1), ALL, now);
-        let [a, b] = [2, 2].map(|last| inner.open(network(last), now));
+        let _full = holder(&mut inner, sharer(1), ALL, now);
+        let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
         assert_eq!(inner.grow(a, CHUNK, 300_000, now), Grant::Granted);
         assert_eq!(
             inner.grow(b, CHUNK, 200_000, now),
@@ -545,7 +547,7 @@ mod tests {
         );
         assert_eq!(inner.grow(a, CHUNK, 300_000 - CHUNK, now), Grant::Granted);
         inner.close(a);
-        let c = inner.open(network(2), now);
+        let c = inner.open(sharer(2), now);
         assert_eq!(
             inner.grow(c, CHUNK, 250_000, now),
             Grant::Wait,
@@ -558,10 +560,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_address_that_holds_less_goes_first() {
         let (mut inner, now) = inner();
-        let _greedy = holder(&mut inner, network(1), ALL, now);
-        let first = inner.open(network(3), now);
+        let _greedy = holder(&mut inner, sharer(1), ALL, now);
+        let first = inner.open(sharer(3), now);
         assert_eq!(inner.grow(first, CHUNK, 100_000, now), Grant::Granted);
-        let [mine, other] = [1, 2].map(|last| inner.open(network(last), now));
+        let [mine, other] = [1, 2].map(|last| inner.open(sharer(last), now));
         assert_eq!(inner.grow(mine, 10, 10, now), Grant::Wait);
         assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Wait);
         inner.close(first);
@@ -576,8 +578,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
         let (mut inner, now) = inner();
-        let _full = holder(&mut inner, network(1), ALL, now);
-        let [a, b] = [2, 3].map(|last| inner.open(network(last), now));
+        let _full = holder(&mut inner, sharer(1), ALL, now);
+        let [a, b] = [2, 3].map(|last| inner.open(sharer(last), now));
         assert_eq!(inner.grow(a, CHUNK, 100_000, now), Grant::Granted);
         assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Wait);
         assert_eq!(
@@ -589,11 +591,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
         let (mut inner, now) = inner();
-        let greedy = [0, 1].map(|n| holder(&mut inner, network(1), 400_000 + n, now));
-        let small = holder(&mut inner, network(2), 150_000, now);
-        let waiting = inner.open(network(1), now);
+        let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
+        let small = holder(&mut inner, sharer(2), 150_000, now);
+        let waiting = inner.open(sharer(1), now);
         assert_eq!(inner.grow(waiting, 500_000, 500_000, now), Grant::Granted);
-        let other = inner.open(network(3), now);
+        let other = inner.open(sharer(3), now);
         assert_eq!(inner.grow(other, 100, 100, now), Grant::Wait);
         assert!(
             !greedy.iter().any(|id| is_evicted(&inner, *id)),
@@ -611,7 +613,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_one_address_only_the_slow_are_closed() {
         let (mut inner, now) = inner();
-        let [slow, fast] = [1, 1].map(|last| holder(&mut inner, network(last), 400_000, now));
+        let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
         for id in [slow, fast] {
             // What came at once is no rate.
             inner.holders.get_mut(&id).unwrap().window = (now, 0);
@@ -622,13 +624,13 @@ mod tests {
             inner.progress(fast, 2 * LEAST_BYTES_PER_SECOND, now);
         }
         let later = now + RATE_WINDOW;
-        let _rest = holder(&mut inner, network(1), 200_000, later);
+        let _rest = holder(&mut inner, sharer(1), 200_000, later);
         let _finishing = {
-            let id = inner.open(network(1), later);
+            let id = inner.open(sharer(1), later);
             assert_eq!(inner.grow(id, 100, 100, later), Grant::Granted);
             id
         };
-        let waiting = inner.open(network(1), later);
+        let waiting = inner.open(sharer(1), later);
         assert_eq!(inner.grow(waiting, CHUNK, CHUNK, later), Grant::Wait);
         assert_eq!([slow, fast].map(|id| is_evicted(&inner, id)), [true, false]);
     }
@@ -636,11 +638,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_larger_than_all_passes_alone() {
         let (mut inner, now) = inner();
-        let large = inner.open(network(1), now);
+        let large = inner.open(sharer(1), now);
         let bytes = 2 * (ALL + RESERVE);
         assert_eq!(inner.grow(large, bytes, bytes, now), Grant::Granted);
         inner.close(large);
-        assert_eq!((inner.used, inner.by_network.len()), (0, 0));
+        assert_eq!((inner.used, inner.by_sharer.len()), (0, 0));
     }
 
     /// Senders that are all half done when the budget is exhausted, and would each be held up by the others.
@@ -654,8 +656,8 @@ mod tests {
         for n in 0..SENDERS {
             let (budget, most) = (budget.clone(), Arc::clone(&most));
             sending.spawn(async move {
-                let network = network(u8::try_from(n % 7).unwrap());
-                let mut share = budget.open(network);
+                let sharer = sharer(u8::try_from(n % 7).unwrap());
+                let mut share = budget.open(sharer);
                 let mut have = 0;
                 while have < MESSAGE {
                     let more = 10_000;

@@ -24,6 +24,7 @@ mod op_msg;
 mod op_query;
 mod reader;
 mod sections;
+mod sharer;
 mod stream;
 
 pub use self::{
@@ -43,6 +44,7 @@ pub use self::{
         with_scratch,
     },
     sections::{DocumentWalk, SectionWalk},
+    sharer::Sharer,
     stream::{Stream, peer_has_left},
 };
 

@@ -11,7 +11,6 @@ use std::{
     cell::RefCell,
     future::poll_fn,
     io,
-    net::IpAddr,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -29,6 +28,7 @@ use super::{
     budget::{Evicted, MemoryBudget, MemoryShare},
     compressed::{CompressedHead, Compressor, InflateError},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
+    sharer::Sharer,
 };
 
 /// Messages over this size are read without the scratch buffer, and count against the memory budget until they have been
@@ -106,7 +106,7 @@ impl Message {
         max_message_bytes: usize,
         budget: &MemoryBudget,
     ) -> Result<Self, InflateError> {
-        let share = self.share.unwrap_or_else(|| budget.open(None));
+        let share = self.share.unwrap_or_else(|| budget.open(Sharer::Local));
         Self::inflated(self.bytes, share, max_message_bytes).await
     }
 
@@ -119,7 +119,12 @@ impl Message {
         max_message_bytes: usize,
         budget: &MemoryBudget,
     ) -> Result<Self, InflateError> {
-        Self::inflated(self.bytes.clone(), budget.open(None), max_message_bytes).await
+        Self::inflated(
+            self.bytes.clone(),
+            budget.open(Sharer::Local),
+            max_message_bytes,
+        )
+        .await
     }
 
     async fn inflated(
@@ -195,19 +200,24 @@ pub struct MessageReader {
     reads_whole: bool,
     /// When the head that is being read began to come.
     head_since: Option<Instant>,
-    /// Where the stream comes from, by which the budget is shared out.
-    network: Option<IpAddr>,
+    /// To whom memory is charged.
+    sharer: Sharer,
     /// Whether there was no room in the budget when it last tried to read.
     waits_for_memory: bool,
 }
 
 impl MessageReader {
-    /// For a stream from this address; `None` for a unix socket.
-    pub fn new(network: Option<IpAddr>) -> Self {
+    /// For a stream of this sharer of the budget.
+    pub fn new(sharer: Sharer) -> Self {
         Self {
-            network,
+            sharer,
             ..Self::default()
         }
+    }
+
+    /// From now on, memory is charged to another sharer.
+    pub fn set_sharer(&mut self, sharer: Sharer) {
+        self.sharer = sharer;
     }
 
     /// The next message, or the head of a large one, or `None` where the stream ended between messages. What was not
@@ -258,8 +268,8 @@ impl MessageReader {
     }
 
     fn share(&mut self, budget: &MemoryBudget) -> &mut MemoryShare {
-        let network = self.network;
-        self.share.get_or_insert_with(|| budget.open(network))
+        let sharer = self.sharer;
+        self.share.get_or_insert_with(|| budget.open(sharer))
     }
 
     /// Reads once more, within the budget. Between messages that may take as long as it likes; the rest of a message has to
@@ -713,7 +723,7 @@ mod tests {
     #[tokio::test]
     async fn small_messages_are_read_while_the_budget_is_exhausted() {
         let budget = MemoryBudget::of_bytes(1 << 20);
-        let mut full = budget.open(None);
+        let mut full = budget.open(Sharer::Local);
         full.grow(1 << 20, 1).await.unwrap();
         let (mut near, mut far) = tokio::io::duplex(1 << 20);
         let mut reader = MessageReader::default();

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
-use seawall_tests::{eventually::eventually, raw::RawClient, seawall::Seawall};
+use seawall_tests::{
+    eventually::eventually,
+    raw::{Login, RawClient},
+    seawall::Seawall,
+};
 
 use crate::scene::{connect, connect_from, find, logged_in, seawall, writer};
 
@@ -94,4 +98,49 @@ async fn monitors_have_a_bound_of_their_own_and_are_left_alone() {
         );
         clients.push(client);
     }
+}
+
+async fn crowd(seawall: &Seawall, login: &Login, size: usize) -> Vec<RawClient> {
+    let mut clients = Vec::new();
+    for _ in 0..size {
+        let mut client = connect_from(seawall, HOSTILE).await;
+        assert!(client.login(login).await.unwrap().is_authenticated());
+        clients.push(client);
+    }
+    clients
+}
+
+#[tokio::test]
+async fn idle_clients_of_one_address_keep_no_other_address_out() {
+    let seawall = seawall("listen.max_client_connections = 10\n").await;
+    let [user, other] = [writer().await, writer().await];
+    let mut idle = crowd(&seawall, &user.login(), 10).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = logged_in(&seawall, &other.login()).await;
+        assert!(find(&mut client, &other.name).await.is_ok());
+        clients.push(client);
+        // This one is active, so the next ones give way.
+        assert!(find(&mut idle[1], &user.name).await.is_ok());
+    }
+    assert_eq!(refused(&seawall, "gave_way").await, 3.0);
+    for closed in [0, 2, 3] {
+        assert!(idle[closed].read_to_close().await.unwrap().is_empty());
+    }
+    // An address that has most places is refused more.
+    let mut more = connect_from(&seawall, HOSTILE).await;
+    assert!(more.read_to_close().await.unwrap().is_empty());
+    assert_eq!(refused(&seawall, "max_client_connections").await, 1.0);
+}
+
+#[tokio::test]
+async fn users_behind_a_shared_address_keep_no_other_user_out() {
+    let toml = "listen.max_client_connections = 10\nlimits.shared_addresses = \"127.0.0.9\"\n";
+    let seawall = seawall(toml).await;
+    let [user, other] = [writer().await, writer().await];
+    let _idle = crowd(&seawall, &user.login(), 10).await;
+    for client in &mut crowd(&seawall, &other.login(), 3).await {
+        assert!(find(client, &other.name).await.is_ok());
+    }
+    assert_eq!(refused(&seawall, "gave_way").await, 3.0);
 }

@@ -4,13 +4,15 @@
 //! many. One address may have all of them. If another address wants one, the oldest of the address that has most gives way,
 //! unless it has just begun; its client may begin again.
 
-use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout_at},
 };
+
+use crate::wire::Sharer;
 
 /// How long a conversation is left alone, whoever waits.
 const GRACE: Duration = Duration::from_millis(500);
@@ -36,7 +38,7 @@ struct Open<T> {
 }
 
 struct Slot<T> {
-    network: Option<IpAddr>,
+    sharer: Sharer,
     since: Instant,
     held: Option<T>,
 }
@@ -63,12 +65,12 @@ impl<T> Conversations<T> {
     /// Begins one as soon as there is room; `None` if there is none by `deadline`. Cancel safe.
     pub(super) async fn begin(
         self: &Arc<Self>,
-        network: Option<IpAddr>,
+        sharer: Sharer,
         deadline: Instant,
     ) -> Option<Conversation<T>> {
         loop {
             let has_room = self.has_room.notified();
-            let again_at = match self.try_begin(network, Instant::now()) {
+            let again_at = match self.try_begin(sharer, Instant::now()) {
                 Ok(conversation) => return Some(conversation),
                 Err(again_at) => again_at,
             };
@@ -91,13 +93,13 @@ impl<T> Conversations<T> {
     /// Begins one, or says when to try again if none ends before.
     fn try_begin(
         self: &Arc<Self>,
-        network: Option<IpAddr>,
+        sharer: Sharer,
         now: Instant,
     ) -> Result<Conversation<T>, Option<Instant>> {
         let mut open = self.open.lock();
         let mut ended = None;
         if open.slots.len() >= self.max {
-            let (number, left_alone_until) = open.gives_way_to(network).ok_or(None)?;
+            let (number, left_alone_until) = open.gives_way_to(sharer).ok_or(None)?;
             if now < left_alone_until {
                 return Err(Some(left_alone_until));
             }
@@ -106,7 +108,7 @@ impl<T> Conversations<T> {
         let number = open.next;
         open.next += 1;
         let slot = Slot {
-            network,
+            sharer,
             since: now,
             held: None,
         };
@@ -120,15 +122,15 @@ impl<T> Conversations<T> {
 
 impl<T> Open<T> {
     /// The oldest of the address that has most, if that is another, and until when it is left alone.
-    fn gives_way_to(&self, next: Option<IpAddr>) -> Option<(u64, Instant)> {
-        let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
+    fn gives_way_to(&self, next: Sharer) -> Option<(u64, Instant)> {
+        let mut counts: HashMap<Sharer, usize> = HashMap::new();
         for slot in self.slots.values() {
-            *counts.entry(slot.network).or_default() += 1;
+            *counts.entry(slot.sharer).or_default() += 1;
         }
         let own = counts.get(&next).copied().unwrap_or_default();
         let ranked = self.slots.iter().filter_map(|(number, slot)| {
-            let count = counts.get(&slot.network).copied()?;
-            let is_greedier = slot.network != next && count > own + 1;
+            let count = counts.get(&slot.sharer).copied()?;
+            let is_greedier = slot.sharer != next && count > own + 1;
             is_greedier.then_some((count, u64::MAX - number, *number, slot.since))
         });
         let (_, _, number, since) = ranked.max()?;
@@ -169,8 +171,8 @@ impl<T> Drop for Conversation<T> {
 mod tests {
     use super::*;
 
-    fn network(last: u8) -> Option<IpAddr> {
-        Some(IpAddr::from([192, 0, 2, last]))
+    fn sharer(last: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, last].into()))
     }
 
     fn deadline() -> Instant {
@@ -182,7 +184,7 @@ mod tests {
         last: u8,
         held: &'static str,
     ) -> Conversation<&'static str> {
-        let conversation = conversations.begin(network(last), deadline()).await;
+        let conversation = conversations.begin(sharer(last), deadline()).await;
         let conversation = conversation.expect("there is room in time");
         assert!(conversation.hold(held));
         conversation
@@ -209,9 +211,9 @@ mod tests {
         let first = begun(&conversations, 1, "a").await;
         let second = begun(&conversations, 1, "b").await;
         let began = Instant::now();
-        assert!(conversations.begin(network(1), deadline()).await.is_none());
+        assert!(conversations.begin(sharer(1), deadline()).await.is_none());
         assert_eq!(began.elapsed(), Duration::from_secs(5));
-        let waiting = conversations.begin(network(1), deadline());
+        let waiting = conversations.begin(sharer(1), deadline());
         let (third, first) = tokio::join!(waiting, async move { first.take() });
         assert_eq!((third.is_some(), first), (true, Some("a")));
         assert_eq!(second.take(), Some("b"));
@@ -221,7 +223,10 @@ mod tests {
     async fn what_is_held_ends_with_its_conversation() {
         let conversations = Conversations::new(1);
         let held = Arc::new(());
-        let conversation = conversations.begin(None, deadline()).await.unwrap();
+        let conversation = conversations
+            .begin(Sharer::Local, deadline())
+            .await
+            .unwrap();
         assert!(conversation.hold(Arc::clone(&held)));
         drop(conversation);
         assert_eq!(Arc::strong_count(&held), 1);

@@ -72,10 +72,10 @@ impl Credentials {
         let Asked {
             user,
             mechanism,
-            network,
+            sharer,
         } = *asked;
         let begun = async {
-            let conversation = self.conversations.begin(network, deadline).await?;
+            let conversation = self.conversations.begin(sharer, deadline).await?;
             let exchange = Arc::clone(&self.exchanges).acquire_owned();
             let exchange = timeout_at(deadline, exchange).await;
             Some((conversation, exchange.ok()?.ok()?))

@@ -31,6 +31,7 @@ use crate::{
     auth::{self, ClientKey, Identity, Mechanism, NonceSource, ScramKeys, Standing},
     connection::{Connection, ServerAddress},
     topology::Topology,
+    wire::Sharer,
 };
 
 pub use self::mode::{CredentialMode, CredentialSettings, UserSecret};
@@ -84,7 +85,7 @@ pub(super) struct Asked<'a> {
     /// By which mechanism.
     pub(super) mechanism: Mechanism,
     /// From which address.
-    pub(super) network: Option<IpAddr>,
+    pub(super) sharer: Sharer,
 }
 
 /// What the proof of a login is checked with.

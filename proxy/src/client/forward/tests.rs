@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     observe::{Observer, Settings},
     shape::Input,
-    wire::encode_op_msg_like,
+    wire::{Sharer, encode_op_msg_like},
 };
 
 const REQUEST_ID: i32 = 7;
@@ -56,7 +56,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         form: ReplyForm::Plain,
         is_packed: false,
         budget: &budget,
-        network: None,
+        sharer: Sharer::Local,
         is_wanted: &|| false,
     };
     let mut given_up = std::pin::pin!(pending::<()>());

@@ -29,9 +29,8 @@ use tokio::{
 
 use super::{LoginDue, Peer, Shared};
 use crate::{
-    limits::network_of,
     observe::ConnectedClient,
-    wire::{HEADER_BYTES, Message, MessageReader, OpCode, Stream},
+    wire::{HEADER_BYTES, Message, MessageReader, OpCode, Sharer, Stream},
 };
 
 pub(super) use self::target::{Target, greeted};
@@ -66,7 +65,7 @@ pub async fn serve_relayed(
     original: Option<SocketAddr>,
 ) {
     let connected = shared.observer.client_connected(&peer.text, peer.ip);
-    let mut reader = MessageReader::new(peer.ip.map(network_of));
+    let mut reader = MessageReader::new(Sharer::at(peer.ip));
     // One that says nothing costs no server connection.
     let limit = shared.settings.authentication_timeout;
     let head = match timeout(limit, reader.peek_header(&mut stream)).await {

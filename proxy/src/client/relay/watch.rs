@@ -423,7 +423,7 @@ impl<'a> Watch<'a> {
                             is_awaiting: pending.opens_awaiting,
                             is_resumable: false,
                         };
-                        if !pins.pin_cursor(id, pin, now) {
+                        if !pins.pin_cursor(id, ANY_USER, pin, now) {
                             self.shared.observer.unobserved("cursor_pins_full");
                         }
                     }

@@ -1,0 +1,108 @@
+//! Bounded resources that no holder can take whole.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::Hash,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+/// A holder may take more while it has fewer than this many times what is free. So one holder gets at most eight ninths of
+/// the resource, and a part of it stays free for holders with few.
+///
+/// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
+pub(super) const SHARE_FACTOR: usize = 8;
+
+/// True if a holder of `held` may take one more while `free` are free.
+pub(super) fn is_within_share(held: usize, free: usize) -> bool {
+    held < free.saturating_mul(SHARE_FACTOR)
+}
+
+/// A bounded resource, shared by holders.
+#[derive(Debug)]
+pub struct Shares<K> {
+    max: usize,
+    taken: Mutex<Taken<K>>,
+}
+
+#[derive(Debug)]
+struct Taken<K> {
+    total: usize,
+    by_holder: HashMap<K, usize>,
+}
+
+/// One unit of a resource, free again on drop.
+#[derive(Debug)]
+#[must_use]
+pub struct Share<K: Copy + Eq + Hash> {
+    shares: Arc<Shares<K>>,
+    holder: K,
+}
+
+impl<K: Copy + Eq + Hash> Shares<K> {
+    /// With so many units.
+    pub fn new(max: usize) -> Arc<Self> {
+        let taken = Mutex::new(Taken {
+            total: 0,
+            by_holder: HashMap::new(),
+        });
+        Arc::new(Self { max, taken })
+    }
+
+    /// One unit, if the holder's share allows it.
+    pub fn take(self: &Arc<Self>, holder: K) -> Option<Share<K>> {
+        let mut taken = self.taken.lock();
+        let held = taken.by_holder.get(&holder).copied().unwrap_or_default();
+        if !is_within_share(held, self.max.saturating_sub(taken.total)) {
+            return None;
+        }
+        taken.by_holder.insert(holder, held + 1);
+        taken.total += 1;
+        drop(taken);
+        let shares = Arc::clone(self);
+        Some(Share { shares, holder })
+    }
+}
+
+impl<K: Copy + Eq + Hash> Drop for Share<K> {
+    fn drop(&mut self) {
+        let mut taken = self.shares.taken.lock();
+        taken.total -= 1;
+        if let Entry::Occupied(mut held) = taken.by_holder.entry(self.holder) {
+            *held.get_mut() -= 1;
+            if *held.get() == 0 {
+                held.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take_all(shares: &Arc<Shares<u8>>, holder: u8) -> Vec<Share<u8>> {
+        std::iter::from_fn(|| shares.take(holder)).collect()
+    }
+
+    #[test]
+    fn one_holder_leaves_a_ninth_to_others() {
+        let shares = Shares::new(900);
+        let first = take_all(&shares, 1);
+        assert_eq!(first.len(), 800);
+        let second = take_all(&shares, 2);
+        assert!((80..100).contains(&second.len()), "{}", second.len());
+        assert!(shares.take(3).is_some());
+        drop((first, second));
+        assert!(shares.taken.lock().by_holder.is_empty());
+        assert_eq!(take_all(&shares, 2).len(), 800);
+    }
+
+    #[test]
+    fn a_small_resource_is_used_whole() {
+        for max in 0..9 {
+            assert_eq!(take_all(&Shares::new(max), 1).len(), max);
+        }
+    }
+}

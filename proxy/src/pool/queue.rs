@@ -1,0 +1,79 @@
+//! Operations of one user that wait for a connection.
+
+use std::collections::VecDeque;
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{CheckOutError, inner::Ticket};
+use crate::{connection::Connection, limits::TurnQueue, wire::Sharer};
+
+/// An operation that waits for a connection.
+pub(super) struct Waiter {
+    pub(super) ticket: Ticket,
+    pub(super) since: Instant,
+    pub(super) answer: oneshot::Sender<Result<Connection, CheckOutError>>,
+}
+
+/// Who asks for a connection, which decides when it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// A client: addresses are served in turn.
+    Client(Sharer),
+    /// Seawall itself, which has at most one question a user at a time: before all clients.
+    Seawall,
+}
+
+/// The wait queue of one user.
+#[derive(Default)]
+pub(super) struct WaitQueue {
+    first: VecDeque<Waiter>,
+    clients: TurnQueue<Sharer, Waiter>,
+}
+
+impl WaitQueue {
+    pub(super) fn push(&mut self, asker: Asker, waiter: Waiter) {
+        match asker {
+            Asker::Client(from) => self.clients.push(from, waiter),
+            Asker::Seawall => self.first.push_back(waiter),
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Waiter> {
+        self.first.pop_front().or_else(|| self.clients.pop())
+    }
+
+    /// Removes a client's waiter to make room for one from this address, if another address has more.
+    pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
+        self.clients.make_room(from)
+    }
+
+    /// Removes the newest waiter of the address with most waiters.
+    pub(super) fn shed(&mut self) -> Option<Waiter> {
+        self.clients.shed()
+    }
+
+    /// When the waiter that is next arrived.
+    pub(super) fn next_since(&self) -> Option<Instant> {
+        let next = self.first.front().or_else(|| self.clients.peek());
+        next.map(|waiter| waiter.since)
+    }
+
+    /// When the oldest waiter arrived.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        let all = self.first.front().into_iter().chain(self.clients.oldest());
+        all.map(|waiter| waiter.since).min()
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) {
+        self.first.retain(|waiter| waiter.ticket != ticket);
+        self.clients.retain(|waiter| waiter.ticket != ticket);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.first.len() + self.clients.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

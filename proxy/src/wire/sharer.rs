@@ -1,0 +1,43 @@
+//! Who shares a bounded resource with others.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// The clients that have one share of a bounded resource together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sharer {
+    /// Clients of the same host over a unix socket.
+    #[default]
+    Local,
+    /// Clients of one address, or of one /64 of IPv6, which one host may have for itself.
+    Address(IpAddr),
+    /// A user behind an address that many clients share, by the number of its identity.
+    User(u64),
+}
+
+impl Sharer {
+    /// The clients of this address; `None` over a unix socket.
+    pub fn at(ip: Option<IpAddr>) -> Self {
+        match ip.map(|ip| ip.to_canonical()) {
+            None => Self::Local,
+            Some(IpAddr::V4(ip)) => Self::Address(ip.into()),
+            Some(IpAddr::V6(ip)) => {
+                let [a, b, c, d, ..] = ip.segments();
+                Self::Address(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_host_has_one_share_and_mapped_addresses_are_ipv4() {
+        let sharer = |ip: &str| Sharer::at(ip.parse().ok());
+        let address = |ip: &str| Sharer::Address(ip.parse().unwrap());
+        assert_eq!(sharer("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));
+        assert_eq!(sharer("::ffff:192.0.2.1"), address("192.0.2.1"));
+        assert_eq!(Sharer::at(None), Sharer::Local);
+    }
+}
