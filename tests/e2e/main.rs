@@ -8,6 +8,7 @@
 
 mod awaiting;
 mod basics;
+mod cancelled;
 mod changes;
 mod counted;
 mod credential_modes;

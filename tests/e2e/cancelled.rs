@@ -1,0 +1,191 @@
+//! Cancellation: the future that serves a client is dropped after its first poll, its second, and so on. Every time, all
+//! that it held is free again, and no other client sees any of its replies.
+
+use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
+
+use bson::{Document, doc};
+use seawall::{client::Peer, wire::Stream};
+use seawall_tests::{
+    eventually::eventually,
+    mongod::{NewUser, shared_replica_set},
+    raw::{RawClient, RawError},
+    seawall::Seawall,
+};
+use tokio::net::UnixStream;
+
+use crate::scene::{logged_in, seawall, seawall_at, writer};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// After so many polls every script has ended.
+const MAX_POLLS: usize = 400;
+
+/// Places of every kind: fewer than the clients of a test, so that a place that is not given back is noticed.
+const FEW_PLACES: &str = "listen.max_client_connections = 8
+limits.unauthenticated_connections = 8
+limits.max_in_flight_operations = 8
+";
+
+/// Polls a future at most so many times. True if it ended.
+async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize) -> bool {
+    let mut left = times;
+    poll_fn(|cx| {
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending if left == 0 => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Serves a client that runs a script, and drops the serving future after one poll, two polls and so on, until the script
+/// ends by itself. `check` is run after each. Returns how often the future was dropped.
+async fn cancel_everywhere(
+    seawall: &Seawall,
+    script: impl AsyncFn(RawClient) -> Result<(), RawError>,
+    check: impl AsyncFn(usize),
+) -> usize {
+    for polls in 1..MAX_POLLS {
+        let (near, far) = UnixStream::pair().unwrap();
+        let peer = Peer {
+            ip: None,
+            text: "cancelled".to_owned(),
+        };
+        let served = seawall.app.serve(Stream::Unix(near), peer);
+        let mut served = Box::pin(served.expect("places are free again"));
+        let serving = async {
+            poll_times(served.as_mut(), polls).await;
+            drop(served);
+        };
+        let (ran, ()) = tokio::join!(script(RawClient::new(far)), serving);
+        check(polls).await;
+        if ran.is_ok() {
+            return polls - 1;
+        }
+    }
+    panic!("the script did not end in {MAX_POLLS} polls");
+}
+
+/// Waits until no place, connection or queue entry is held.
+async fn nothing_is_held(seawall: &Seawall) {
+    let is_free = async || {
+        let snapshot = seawall.app.topology().snapshot();
+        let is_idle = snapshot.pools.iter().all(|pool| {
+            let pool = pool.snapshot();
+            pool.in_use == 0 && pool.wait_queue == 0
+        });
+        is_idle && seawall.app.operations_in_flight() == 0
+    };
+    eventually(LIMIT, is_free).await.expect("all is free again");
+}
+
+/// Another client of the same user still gets its own replies.
+async fn sees_its_own(witness: &mut RawClient, user: &NewUser, n: usize) {
+    let id = i64::try_from(n).unwrap();
+    let insert = doc! { "insert": "witness", "documents": [{ "_id": id }] };
+    let reply = witness.command(&user.name, insert).await.unwrap();
+    assert!(reply.is_ok(), "{reply:?}");
+    let find = doc! { "find": "witness", "filter": { "_id": id } };
+    let reply = witness.command(&user.name, find).await.unwrap();
+    let cursor = reply.body.get_document("cursor").unwrap();
+    let batch = cursor.get_array("firstBatch").unwrap();
+    assert_eq!(batch, &[doc! { "_id": id }.into()]);
+}
+
+async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<(), RawError> {
+    for command in commands {
+        client.command(db, command.clone()).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cancelled_login_or_operation_holds_nothing() {
+    let seawall = seawall(FEW_PLACES).await;
+    let user = writer().await;
+    let mut witness = logged_in(&seawall, &user.login()).await;
+    let script = async |mut client: RawClient| {
+        client.hello(doc! {}).await?;
+        let outcome = client.login(&user.login()).await?;
+        assert!(outcome.is_authenticated());
+        let commands = [
+            doc! { "insert": "c", "documents": [{ "a": 1 }] },
+            doc! { "find": "c", "filter": { "a": 1 }, "batchSize": 1 },
+            doc! { "update": "c", "updates": [{ "q": {}, "u": { "$inc": { "b": 1 } } }] },
+        ];
+        run(&mut client, &user.name, &commands).await
+    };
+    let witness = tokio::sync::Mutex::new(&mut witness);
+    let check = async |n| {
+        sees_its_own(*witness.lock().await, &user, n).await;
+        nothing_is_held(&seawall).await;
+    };
+    let cancelled = cancel_everywhere(&seawall, script, check).await;
+    assert!(cancelled > 8, "more than there are places: {cancelled}");
+}
+
+#[tokio::test]
+async fn cancelled_large_messages_hold_nothing() {
+    let seawall = seawall(FEW_PLACES).await;
+    let user = writer().await;
+    let mut witness = logged_in(&seawall, &user.login()).await;
+    let text = "x".repeat(1_500_000);
+    let script = async |mut client: RawClient| {
+        client.login(&user.login()).await?;
+        let commands = [
+            doc! { "insert": "large", "documents": [{ "text": &text }] },
+            doc! { "find": "large", "batchSize": 1 },
+        ];
+        run(&mut client, &user.name, &commands).await
+    };
+    let witness = tokio::sync::Mutex::new(&mut witness);
+    let check = async |n| {
+        sees_its_own(*witness.lock().await, &user, n).await;
+        nothing_is_held(&seawall).await;
+    };
+    let cancelled = cancel_everywhere(&seawall, script, check).await;
+    assert!(cancelled > 8, "{cancelled}");
+}
+
+#[tokio::test]
+async fn cancelled_waits_for_a_connection_hold_nothing() {
+    let toml = format!("{FEW_PLACES}pool.max_pool_size = 1\n");
+    let seawall = seawall(&toml).await;
+    let user = writer().await;
+    let mut holder = logged_in(&seawall, &user.login()).await;
+    let insert = doc! { "insert": "c", "documents": [{ "a": 1 }] };
+    run(&mut holder, &user.name, &[insert]).await.unwrap();
+    let slow = doc! { "find": "c", "filter": { "$where": "sleep(50) || true" }, "limit": 1 };
+    let holder = tokio::sync::Mutex::new(&mut holder);
+    let script = async |mut client: RawClient| {
+        client.login(&user.login()).await?;
+        let mut holder = holder.lock().await;
+        let held = holder.command(&user.name, slow.clone());
+        let waits = client.command(&user.name, doc! { "find": "c" });
+        let (held, waited) = tokio::join!(held, waits);
+        assert!(held.unwrap().is_ok());
+        waited.map(drop)
+    };
+    let cancelled = cancel_everywhere(&seawall, script, async |_| nothing_is_held(&seawall).await);
+    assert!(cancelled.await > 2);
+}
+
+#[tokio::test]
+async fn cancelled_server_selections_hold_nothing() {
+    let set = shared_replica_set().await.unwrap();
+    let toml = format!("{FEW_PLACES}deployment.server_selection_timeout_ms = 200\n");
+    let seawall = seawall_at(&set.uri(), &toml).await;
+    let script = async |mut client: RawClient| {
+        let preference = doc! { "mode": "secondary", "tags": [{ "rack": "none" }] };
+        let find = doc! { "find": "c", "$readPreference": preference };
+        for _ in 0..9 {
+            let reply = client.command("db", find.clone()).await?;
+            assert!(!reply.is_ok(), "no server is suitable: {reply:?}");
+        }
+        Ok(())
+    };
+    let cancelled = cancel_everywhere(&seawall, script, async |_| nothing_is_held(&seawall).await);
+    assert!(cancelled.await > 8);
+}
