@@ -20,8 +20,8 @@ use crate::{
     wire::Sharer,
 };
 
-/// How long another user's waiter lets a busy user keep its connections when the server's bound is reached.
-/// Giving way costs a connect and a login at the server, so not for every operation.
+/// When the server's bound is reached, a busy user keeps each connection for this long, and another user's operation has to
+/// wait for this long before a connection gives way to it. Giving way costs a connect and a login at the server.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
 
 /// Least time between two suspicions that pause the hand-out: a client that makes a server close its connections again
@@ -222,7 +222,7 @@ impl Inner {
         now: Instant,
     ) -> Todo {
         let mut todo = Todo::default();
-        let gives_way = self.gives_way(id, now);
+        let gives_way = self.gives_way(id, &connection, now);
         let Some(user) = self.users.get_mut(&id) else {
             // Only a connection that was counted can be checked in, and its user stays while it is in use.
             debug_assert!(false, "checked in to an unknown user");
@@ -270,19 +270,30 @@ impl Inner {
     }
 
     /// True if `id`'s connection makes room for another user, which only the server's bound holds up.
-    fn gives_way(&mut self, id: IdentityId, now: Instant) -> bool {
+    fn gives_way(&mut self, id: IdentityId, connection: &Connection, now: Instant) -> bool {
         if self.total < self.limits.max_server_connections {
             return false;
         }
-        let Some((_, since)) = self.next_held_up(Some(id)) else {
+        let Some(user) = self.users.get(&id) else {
             return false;
         };
-        let is_needed_here = self.users.get(&id).is_some_and(|u| !u.waiters.is_empty());
-        !is_needed_here || now.saturating_duration_since(since) >= GIVE_WAY_AFTER
+        let (own, is_needed_here) = (user.total(), !user.waiters.is_empty());
+        let has_less = |total: usize| total == 0 || total + 1 < own;
+        let Some((_, since)) =
+            self.next_held_up(|other, total| other != id && (!is_needed_here || has_less(total)))
+        else {
+            return false;
+        };
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= GIVE_WAY_AFTER;
+        !is_needed_here || (is_over(since) && is_over(connection.created_at))
     }
 
-    /// The next user, in turn, that only the server's bound holds up, and when its next waiter arrived.
-    fn next_held_up(&mut self, besides: Option<IdentityId>) -> Option<(IdentityId, Instant)> {
+    /// The next user, in turn, that only the server's bound holds up and that is eligible by its number of connections, and
+    /// when its next waiter arrived.
+    fn next_held_up(
+        &mut self,
+        is_eligible: impl Fn(IdentityId, usize) -> bool,
+    ) -> Option<(IdentityId, Instant)> {
         for _ in 0..self.turns.len().min(MAX_TURNS_TRIED) {
             let id = self.turns.pop_front()?;
             let Some(user) = self.users.get_mut(&id) else {
@@ -292,7 +303,7 @@ impl Inner {
                 user.has_turn = false;
                 continue;
             };
-            if Some(id) != besides && user.wants_more(&self.limits) {
+            if user.wants_more(&self.limits) && is_eligible(id, user.total()) {
                 self.turns.push_front(id);
                 return Some((id, since));
             }
@@ -324,7 +335,7 @@ impl Inner {
 
     /// Room came free: first for the user whose turn it is, then for `id`.
     fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
-        if let Some((next, _)) = self.next_held_up(None) {
+        if let Some((next, _)) = self.next_held_up(|_, _| true) {
             self.grow(next, todo);
             self.turns.rotate_left(1);
         }

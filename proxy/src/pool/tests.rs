@@ -426,6 +426,53 @@ async fn users_get_the_room_of_a_full_server_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn users_with_equal_shares_of_a_full_server_keep_them() {
+    let (mut inner, now) = (inner(limits()), Instant::now());
+    let users = ["one", "other"].map(identity);
+    let held: Vec<_> = [0, 0, 1, 1]
+        .map(|n| (Arc::clone(&users[n]), obtain(&mut inner, &users[n], now)))
+        .into();
+    let waits: Vec<_> = [0, 1, 0, 1]
+        .map(|n| wait(&mut inner, &users[n], CLIENT, now).0)
+        .into();
+    let later = now + Duration::from_secs(1);
+    for (user, connection) in held {
+        let todo = inner.check_in(user.id(), connection, None, later);
+        assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
+    }
+    inner.check_invariants();
+    drop(waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_serves_its_user_for_a_while_before_it_gives_way() {
+    let now = Instant::now();
+    let mut inner = inner(Limits {
+        max_server_connections: 1,
+        ..limits()
+    });
+    let [first, second] = ["first", "second"].map(identity);
+    let held = obtain(&mut inner, &first, now);
+    let _waits = [0, 1, 2].map(|_| wait(&mut inner, &second, CLIENT, now).0);
+    let _first_waits = wait(&mut inner, &first, CLIENT, now).0;
+    let later = now + Duration::from_millis(100);
+    let todo = inner.check_in(first.id(), held, None, later);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    let generation = inner.generation();
+    let todo = inner.established(&second, connection(later, generation), later);
+    let mut handed = todo.hand_over.into_iter();
+    let (_, _, connection) = handed.next().unwrap();
+    // The first user has waited for longer, but this connection has just been made.
+    let todo = inner.check_in(second.id(), connection, None, later);
+    assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
+    let (_, _, connection) = todo.hand_over.into_iter().next().unwrap();
+    let last = later + Duration::from_millis(100);
+    let todo = inner.check_in(second.id(), connection, None, last);
+    assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_minimum_is_kept_filled() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
