@@ -80,6 +80,7 @@ pub struct Identity {
     standing: AtomicU8,
     in_flight: Arc<AtomicUsize>,
     login: RwLock<Login>,
+    login_version: AtomicU64,
 }
 
 impl fmt::Debug for Identity {
@@ -101,6 +102,7 @@ impl Identity {
             standing: AtomicU8::new(0),
             in_flight: Arc::default(),
             login: RwLock::new(login),
+            login_version: AtomicU64::new(0),
         }
     }
 
@@ -167,10 +169,17 @@ impl Identity {
         self.login.read().clone()
     }
 
+    /// Grows with each way to log in that is learned. Read it before [`Identity::login`]: a server's refusal says nothing of
+    /// a later version.
+    pub fn login_version(&self) -> u64 {
+        self.login_version.load(Ordering::Acquire)
+    }
+
     /// Learns a way to log in.
     pub fn learn(&self, login: Login) {
         if self.standing() == Standing::Good {
             *self.login.write() = login;
+            self.login_version.fetch_add(1, Ordering::AcqRel);
         }
     }
 }

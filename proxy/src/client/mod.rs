@@ -16,6 +16,7 @@ mod abandoned;
 mod answer;
 mod awaiting;
 mod backlog;
+mod checkout;
 mod credentials;
 mod fallback;
 mod fault;

@@ -98,6 +98,8 @@ pub enum CheckOutError {
         error: Arc<EstablishError>,
         /// The generation in which it did.
         generation: Generation,
+        /// The [`Identity::login_version`] of the keys.
+        login_version: u64,
     },
 }
 
@@ -495,6 +497,7 @@ impl ServerPool {
             let Some(pool) = me.upgrade() else { return };
             let turn = pool.pace.lock().turn(Instant::now());
             sleep_until(turn).await;
+            let login_version = identity.login_version();
             let result = connector
                 .establish(&address, &identity, &pool.metrics)
                 .await;
@@ -511,6 +514,7 @@ impl ServerPool {
                     let error = CheckOutError::Establish {
                         error: Arc::new(error),
                         generation,
+                        login_version,
                     };
                     pool.inner
                         .lock()

@@ -314,6 +314,7 @@ async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
     let error = |error| CheckOutError::Establish {
         error: Arc::new(error),
         generation,
+        login_version: 0,
     };
     let todo = inner.not_established(&user, &error(timed_out), now);
     assert_eq!((todo.fail.len(), todo.establish.len()), (1, 1));

@@ -359,13 +359,15 @@ impl Credentials {
         drop(self.read_again(user, identity));
     }
 
-    /// A server refused the keys of an identity when a connection was to be established.
-    pub(super) fn keys_refused(&self, identity: &Arc<Identity>) {
+    /// A server refused an identity's keys of this [`Identity::login_version`] when a connection was being established. Keys
+    /// that were replaced since are not affected.
+    pub(super) fn keys_refused(&self, identity: &Arc<Identity>, login_version: u64) {
         if identity.is_anonymous() {
             return;
         }
         let user = UserName::of(identity);
-        self.take_reading(&user, identity, Reading::Refused, Instant::now());
+        let reading = Reading::Refused(login_version);
+        self.take_reading(&user, identity, reading, Instant::now());
     }
 
     /// A server no longer knows the user of a connection: it was dropped, and nothing brings this user back. Said

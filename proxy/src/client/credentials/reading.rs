@@ -34,6 +34,7 @@ impl Credentials {
     }
 
     async fn read_as_itself(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
+        let login_version = identity.login_version();
         let deadline = Instant::now() + QUESTION_LIMIT;
         let Ok(pool) = self
             .topology
@@ -45,9 +46,11 @@ impl Credentials {
         // Before the operations that wait: logins wait for it, and it is one at a time.
         let mut checkout = match pool.check_out_first(identity, deadline).await {
             Ok(checkout) => checkout,
-            Err(CheckOutError::Establish { error, .. }) if error.refuses_keys() => {
-                return Reading::Refused;
-            }
+            Err(CheckOutError::Establish {
+                error,
+                login_version,
+                ..
+            }) if error.refuses_keys() => return Reading::Refused(login_version),
             Err(_) => return Reading::Unavailable,
         };
         match ask_own_keys(checkout.begin(), user).await {
@@ -71,7 +74,7 @@ impl Credentials {
             }
             Err(Some(error)) => {
                 tracing::warn!(user = %user.name, source = %user.source, %error, "keys not read");
-                Reading::Refused
+                Reading::Refused(login_version)
             }
             Err(None) => Reading::Unavailable,
         }

@@ -105,8 +105,8 @@ pub(in crate::client) enum Reading {
     Keys(Box<auth::Credentials>),
     /// The user is no more.
     Gone,
-    /// A server refused the keys.
-    Refused,
+    /// A server refused the keys of this [`Identity::login_version`].
+    Refused(u64),
     /// Nothing could be learned.
     Unavailable,
 }
@@ -310,7 +310,9 @@ impl Store {
             }
             Reading::Keys(_) => return None,
             Reading::Gone => Standing::Gone,
-            Reading::Refused => Standing::Refused,
+            // They have been replaced since.
+            Reading::Refused(version) if version != identity.login_version() => return None,
+            Reading::Refused(_) => Standing::Refused,
         };
         identity.end(standing);
         if is_current {
@@ -503,7 +505,8 @@ mod tests {
         assert_ne!(after.identity.id(), before.identity.id());
         assert_eq!(before.identity.standing(), Standing::Gone);
         // What is now learned of the old one does not touch the new one.
-        store.confirm(&user("u"), &before.identity, Reading::Refused, now);
+        let version = before.identity.login_version();
+        store.confirm(&user("u"), &before.identity, Reading::Refused(version), now);
         assert!(store.known(&user("u"), now).is_some());
     }
 
@@ -513,9 +516,21 @@ mod tests {
         let known = learn(&mut store, "u", "one", 1, now);
         store.confirm(&user("u"), &known.identity, Reading::Unavailable, now);
         assert!(store.known(&user("u"), now).is_some());
-        store.confirm(&user("u"), &known.identity, Reading::Refused, now);
+        let version = known.identity.login_version();
+        store.confirm(&user("u"), &known.identity, Reading::Refused(version), now);
         assert!(store.known(&user("u"), now).is_none());
         assert_eq!(known.identity.standing(), Standing::Refused);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_of_keys_that_were_replaced_ends_nothing() {
+        let (mut store, now) = (store(), Instant::now());
+        let known = learn(&mut store, "u", "one", 1, now);
+        let before = known.identity.login_version();
+        let known = learn(&mut store, "u", "two", 1, now);
+        store.confirm(&user("u"), &known.identity, Reading::Refused(before), now);
+        assert!(store.known(&user("u"), now).is_some());
+        assert_eq!(known.identity.standing(), Standing::Good);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,205 @@
+//! Where an operation runs, and until when it may wait for that: its server, and a connection to it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use super::operation::Operation;
+use crate::{
+    auth::Standing,
+    command::{Class, ReadPreference, Target},
+    observe::Observation,
+    pins::SessionKey,
+    pool::{CheckOutError, Checkout, ServerPool},
+    topology::Kind,
+    wire::Elements,
+};
+
+/// Between two looks at a pool that hands out nothing for the time being.
+const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
+
+/// How long a change stream waits for its server: its driver opens it again elsewhere, and loses nothing.
+const RESUMABLE_HOLD: Duration = Duration::from_secs(1);
+
+/// Why an operation got no connection.
+pub(super) enum CheckOutFailure {
+    NoServer,
+    Overload(&'static str),
+    KeysRefused,
+    /// Of a client that has not logged in, and has to.
+    Unauthenticated,
+}
+
+impl Operation<'_> {
+    /// The time until which something is waited for, beginning now: each thing that is waited for has a limit of its
+    /// own, and an operation that is repeated waits anew. All of it ends with what the client gives the operation.
+    pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
+        self.within_time_limit(observation, Instant::now() + limit)
+    }
+
+    pub(super) fn within_time_limit(
+        &self,
+        observation: &Observation<'_>,
+        until: Instant,
+    ) -> Instant {
+        match self.time_limit() {
+            Some(limit) => until.min(observation.began() + limit),
+            None => until,
+        }
+    }
+
+    /// What the client gives the operation in all. In a `getMore` its `maxTimeMS` is something else: how long
+    /// the server shall wait for data.
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        let is_limit = self.command.class != Class::GetMore;
+        self.max_time().filter(|_| is_limit)
+    }
+
+    pub(super) fn max_time(&self) -> Option<Duration> {
+        let milliseconds = self.command.max_time?.milliseconds;
+        u64::try_from(milliseconds)
+            .ok()
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis)
+    }
+
+    pub(super) async fn check_out(
+        &self,
+        observation: &Observation<'_>,
+    ) -> Result<Checkout, CheckOutFailure> {
+        let mut limit = self.shared.settings.server_selection_timeout;
+        if self.is_resumable() {
+            limit = limit.min(RESUMABLE_HOLD);
+        }
+        let deadline = self.deadline(observation, limit);
+        loop {
+            let pool = self.server(observation, deadline).await?;
+            let wait_queue_timeout = self.shared.settings.wait_queue_timeout;
+            let turn_by = self.deadline(observation, wait_queue_timeout);
+            match pool.check_out(self.identity, self.sharer, turn_by).await {
+                Ok(checkout) => return Ok(checkout),
+                Err(CheckOutError::Paused) if Instant::now() < deadline => {
+                    // The snapshot is about to say so; and where it must be this server, it may be long.
+                    sleep(PAUSE_WHILE_PAUSED).await;
+                }
+                Err(CheckOutError::Paused | CheckOutError::Closed) => {
+                    return Err(CheckOutFailure::NoServer);
+                }
+                Err(CheckOutError::QueueFull) => {
+                    return Err(CheckOutFailure::Overload("queue_full"));
+                }
+                Err(CheckOutError::TimedOut) => {
+                    return Err(CheckOutFailure::Overload("wait_queue_timeout"));
+                }
+                Err(CheckOutError::Establish {
+                    error,
+                    login_version,
+                    ..
+                }) if error.refuses_keys() => {
+                    let credentials = &self.shared.credentials;
+                    credentials.keys_refused(self.identity, login_version);
+                    if self.identity.standing() != Standing::Good || Instant::now() >= deadline {
+                        return Err(CheckOutFailure::KeysRefused);
+                    }
+                }
+                Err(CheckOutError::Establish { error, .. }) if error.requires_authentication() => {
+                    self.shared.credentials.anonymous_refused();
+                    return Err(CheckOutFailure::Unauthenticated);
+                }
+                Err(CheckOutError::Establish {
+                    error, generation, ..
+                }) => {
+                    if error.blames_server() {
+                        self.shared.topology.report_failure(&pool, generation);
+                    } else {
+                        tracing::debug!(%error, "connection not established");
+                    }
+                    if Instant::now() >= deadline {
+                        return Err(CheckOutFailure::NoServer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server that this operation has to go to, or may.
+    pub(super) async fn server(
+        &self,
+        observation: &Observation<'_>,
+        deadline: Instant,
+    ) -> Result<Arc<ServerPool>, CheckOutFailure> {
+        let now = observation.began();
+        let pins = &self.shared.pins;
+        let pin = match self.command.class {
+            Class::KillCursors => self.cursor_ids().find_map(|id| pins.cursor(id, now)),
+            _ => self.cursor_id().and_then(|id| pins.cursor(id, now)),
+        };
+        if let Some(pin) = pin {
+            return Ok(pin.server);
+        }
+        let is_sharded = || self.shared.topology.snapshot().description.kind == Kind::Sharded;
+        let transaction = self.transaction();
+        if let Some((key, number)) = transaction.filter(|_| is_sharded()) {
+            if let Some(server) = pins.transaction(key, number, now) {
+                return Ok(server);
+            }
+            let pool = self.select(&ReadPreference::PRIMARY, deadline).await?;
+            if !pins.pin_transaction(key, number, Arc::clone(&pool), now) {
+                self.shared.observer.unobserved("transaction_pins_full");
+            }
+            return Ok(pool);
+        }
+        self.select(&self.read_preference(), deadline).await
+    }
+
+    pub(super) fn read_preference(&self) -> ReadPreference {
+        match self.command.read_preference {
+            Some(document) if self.transaction().is_none() && !self.command.writes() => {
+                // One that cannot be understood goes to the primary, which says what is wrong with it.
+                ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
+            }
+            _ => ReadPreference::PRIMARY,
+        }
+    }
+
+    pub(super) async fn select(
+        &self,
+        preference: &ReadPreference,
+        deadline: Instant,
+    ) -> Result<Arc<ServerPool>, CheckOutFailure> {
+        let selected = self.shared.topology.select(preference, deadline).await;
+        selected.map_err(|_| CheckOutFailure::NoServer)
+    }
+
+    pub(super) fn transaction(&self) -> Option<(SessionKey, i64)> {
+        let is_part = self.command.in_transaction || self.command.class == Class::EndTransaction;
+        let (lsid, number) = self
+            .command
+            .lsid
+            .zip(self.command.txn_number)
+            .filter(|_| is_part)?;
+        Some((
+            SessionKey {
+                user: self.identity.id().as_u64(),
+                lsid,
+            },
+            number,
+        ))
+    }
+
+    /// The cursor that the command is about.
+    pub(super) fn cursor_id(&self) -> Option<i64> {
+        match (self.command.class, self.command.target) {
+            (Class::GetMore, Target::Number(id)) => Some(id),
+            (Class::KillCursors, _) => self.cursor_ids().next(),
+            _ => None,
+        }
+    }
+
+    /// The cursors that a `killCursors` is about.
+    pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
+        let cursors = self.command.cursors.unwrap_or_default();
+        let ids = Elements::of(cursors).map_while(Result::ok);
+        ids.filter_map(|id| id.value.as_i64())
+    }
+}
