@@ -48,8 +48,8 @@ impl Class {
         use Handshake as H;
         match name {
             b"find" | b"count" | b"distinct" | b"listCollections" | b"listIndexes"
-            | b"listDatabases" | b"dbStats" | b"collStats" | b"ping" | b"buildInfo"
-            | b"connectionStatus" => Self::Read,
+            | b"listDatabases" | b"dbStats" | b"dbstats" | b"collStats" | b"collstats"
+            | b"ping" | b"buildInfo" | b"buildinfo" | b"connectionStatus" => Self::Read,
             b"aggregate" => Self::Aggregate,
             b"insert"
             | b"update"
