@@ -491,6 +491,34 @@ async fn legacy_queries_that_a_server_reads_otherwise_do_not_pass() {
 }
 
 #[tokio::test]
+async fn a_legacy_command_to_a_database_that_cannot_be_read_does_not_pass() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = relaying(&uri, "").await;
+    let x509 = doc! {"authenticate": 1, "mechanism": "MONGODB-X509", "db": "$external"};
+    let query = OpQuery {
+        collection: "?.$cmd".to_owned(),
+        ..OpQuery::new(doc! {"isMaster": 1, "speculativeAuthenticate": x509})
+    };
+    // The database is named by a byte that is not UTF-8, which a server does not mind.
+    let mut message = query.to_bytes();
+    let at = message.iter().position(|byte| *byte == b'?').unwrap();
+    message[at] = 0xff;
+    let mut direct = server.raw_client().await.unwrap();
+    direct.send_bytes(&message).await.unwrap();
+    assert!(direct.read_reply().await.unwrap().is_ok());
+    let mut client = connect(&seawall).await;
+    client.send_bytes(&message).await.unwrap();
+    let ended = client.read_reply().await;
+    assert!(matches!(ended, Err(RawError::Closed)), "{ended:?}");
+    for recording in recorder.connections() {
+        let sent = String::from_utf8_lossy(&recording.from_client);
+        assert!(!sent.contains("MONGODB-X509"), "{sent}");
+    }
+}
+
+#[tokio::test]
 async fn before_a_login_only_commands_of_the_handshake_pass_a_relay() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();

@@ -12,7 +12,8 @@
 //! log in, which is asked on the same connection, only the commands of [`guard`]'s list pass before a login: a server
 //! without users would let a client from its own host make one. MONGODB-X509 never passes, since the certificate that the
 //! server sees is Seawall's; nor does a legacy query whose first name begins with `$`, which a server reads otherwise
-//! than it looks. What a client encrypts itself cannot be guarded, and does not pass to a server on the same host.
+//! than it looks, or one to a database whose name is not UTF-8. What a client encrypts itself cannot be guarded, and
+//! does not pass to a server on the same host.
 
 mod guard;
 mod replies;

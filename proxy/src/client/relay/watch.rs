@@ -186,11 +186,15 @@ impl<'a> Watch<'a> {
     }
 
     fn query(&mut self, message: &Message, now: Instant) -> Verdict {
-        let query = OpQuery::parse(&message.bytes);
-        let db = query.as_ref().and_then(OpQuery::command_database);
-        let db = db.and_then(|db| std::str::from_utf8(db).ok());
-        let (Some(query), Some(db)) = (&query, db) else {
+        let Some(query) = OpQuery::parse(&message.bytes) else {
+            return self.not_followed("relay_malformed");
+        };
+        let Some(db) = query.command_database() else {
             return self.legacy();
+        };
+        // A server takes a database's name for bytes, and runs the command.
+        let Ok(db) = std::str::from_utf8(db) else {
+            return self.not_followed("relay_malformed");
         };
         if guard::is_read_otherwise(query.query) {
             return self.not_followed("relay_malformed");
