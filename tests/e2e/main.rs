@@ -24,6 +24,7 @@ mod gone;
 mod hostile;
 mod introductions;
 mod large;
+mod parsers;
 mod past;
 mod profile;
 mod protocol;

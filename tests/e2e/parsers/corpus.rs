@@ -1,0 +1,139 @@
+//! The messages that are sent, the same in each run.
+
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use seawall_tests::raw::message::HEADER_BYTES;
+
+use super::{
+    draft::Draft,
+    twists::{self, Twist},
+};
+
+/// The first message's number; Seawall's own requests never come so far.
+pub(super) const FIRST_ID: i32 = 0x4000_0000;
+
+/// Commands that come by OP_MSG, with their aliases; none of them changes more than a collection for this.
+const BY_MSG: &[&str] = &[
+    "_isSelf",
+    "aggregate",
+    "authenticate",
+    "buildInfo",
+    "buildinfo",
+    "connectionStatus",
+    "count",
+    "dbStats",
+    "deleteIndexes",
+    "find",
+    "findandmodify",
+    "getLastError",
+    "getParameter",
+    "getnonce",
+    "hello",
+    "insert",
+    "isMaster",
+    "ismaster",
+    "listCommands",
+    "listDatabases",
+    "logout",
+    "nosuch",
+    "ping",
+    "saslContinue",
+    "saslStart",
+    "whatsmyuri",
+];
+
+/// Commands that come by OP_QUERY: all that a server takes so, and some that it does not.
+const BY_QUERY: &[&str] = &[
+    "_isSelf",
+    "authenticate",
+    "buildInfo",
+    "buildinfo",
+    "find",
+    "hello",
+    "isMaster",
+    "ismaster",
+    "listDatabases",
+    "nosuch",
+    "ping",
+    "saslContinue",
+    "saslStart",
+];
+
+/// Messages with several twists at once.
+const MIXED: u32 = 2000;
+
+/// Messages of which single bytes are changed.
+const MUTATED: u32 = 2000;
+
+/// All messages, each with its place as its number.
+pub(super) fn messages() -> Vec<Vec<u8>> {
+    let documents = twists::of_documents();
+    let (msgs, queries) = (twists::of_msgs(), twists::of_queries());
+    let mut drafts = Vec::new();
+    for name in BY_MSG {
+        drafts.push(Draft::msg(name));
+        drafts.extend(twisted(&Draft::msg(name), &documents));
+        drafts.extend(twisted(&Draft::msg(name), &msgs));
+    }
+    for name in BY_QUERY {
+        drafts.push(Draft::query(name));
+        drafts.extend(twisted(&Draft::query(name), &documents));
+        drafts.extend(twisted(&Draft::query(name), &queries));
+    }
+    let mut rng = StdRng::seed_from_u64(0);
+    for _ in 0..MIXED {
+        let is_msg = rng.random();
+        let mut draft = plain(&mut rng, is_msg);
+        let carriers = if is_msg { &msgs } else { &queries };
+        for _ in 0..rng.random_range(2..=3) {
+            let twists = if rng.random() { &documents } else { carriers };
+            pick(&mut rng, twists)(&mut draft);
+        }
+        drafts.push(draft);
+    }
+    let ids = FIRST_ID..;
+    let mut messages: Vec<_> = ids
+        .zip(&drafts)
+        .map(|(id, draft)| draft.to_bytes(id))
+        .collect();
+    for _ in 0..MUTATED {
+        let id = FIRST_ID + i32::try_from(messages.len()).unwrap();
+        let is_msg = rng.random();
+        let mut message = plain(&mut rng, is_msg).to_bytes(id);
+        mutate(&mut message, &mut rng);
+        messages.push(message);
+    }
+    messages
+}
+
+fn twisted<'a>(draft: &'a Draft, twists: &'a [Twist]) -> impl Iterator<Item = Draft> + 'a {
+    twists.iter().map(|twist| {
+        let mut draft = draft.clone();
+        twist(&mut draft);
+        draft
+    })
+}
+
+fn plain(rng: &mut StdRng, is_msg: bool) -> Draft {
+    match is_msg {
+        true => Draft::msg(pick::<&str>(rng, BY_MSG)),
+        false => Draft::query(pick::<&str>(rng, BY_QUERY)),
+    }
+}
+
+fn pick<'a, T>(rng: &mut StdRng, among: &'a [T]) -> &'a T {
+    &among[rng.random_range(0..among.len())]
+}
+
+/// Changes a few bytes behind the header; its length stays right, so that the next message is found.
+fn mutate(message: &mut [u8], rng: &mut StdRng) {
+    for _ in 0..rng.random_range(1..=3) {
+        let byte = &mut message[HEADER_BYTES + 4..];
+        let place = rng.random_range(0..byte.len());
+        byte[place] = match rng.random_range(0..4) {
+            0 => rng.random(),
+            1 => byte[place] ^ 1 << rng.random_range(0..8),
+            2 => [0, 1, 2, 3, 4, 0x7f, 0x80, 0xff][rng.random_range(0..8)],
+            _ => byte[place].wrapping_add(1),
+        };
+    }
+}

@@ -1,0 +1,171 @@
+//! Sending a message as it stands, and finding out what a server did with it.
+
+use std::net::SocketAddr;
+
+use bson::doc;
+use seawall::wire::{Elements, OpMsg};
+use seawall_tests::raw::{Login, RawClient, RawError, message};
+
+/// What follows each message, so that its end is seen however it is answered; strangers may send it too.
+const FENCE: &str = "connectionStatus";
+
+/// The number of the fence, which no other message has.
+pub(super) const FENCE_ID: i32 = i32::MAX;
+
+/// What became of a message.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reaction {
+    /// The document of the reply, if there was one.
+    pub(super) reply: Option<Vec<u8>>,
+    /// Whether the connection was closed.
+    pub(super) is_closed: bool,
+}
+
+impl Reaction {
+    /// The error's number, if the reply has one.
+    pub(super) fn code(&self) -> Option<i64> {
+        Elements::find(self.reply.as_ref()?, "code")?.value.as_i64()
+    }
+
+    /// The database of the namespace that a cursor of the reply reads.
+    pub(super) fn database(&self) -> Option<&str> {
+        let cursor = Elements::find(self.reply.as_ref()?, "cursor")?;
+        let namespace = Elements::find(cursor.value.as_document()?, "ns")?;
+        let (database, _) = namespace.value.as_str()?.split_once('.')?;
+        Some(database)
+    }
+}
+
+/// Sends messages one after another, and connects again where it was closed.
+pub(super) struct Sender {
+    address: SocketAddr,
+    client: Option<RawClient>,
+}
+
+impl Sender {
+    pub(super) fn to(address: SocketAddr) -> Self {
+        Self {
+            address,
+            client: None,
+        }
+    }
+
+    pub(super) async fn send(&mut self, message: &[u8]) -> Reaction {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => RawClient::connect(self.address).await.unwrap(),
+        };
+        let reaction = exchange(&mut client, message).await;
+        self.client = (!reaction.is_closed).then_some(client);
+        reaction
+    }
+}
+
+async fn exchange(client: &mut RawClient, message: &[u8]) -> Reaction {
+    let fence = message::OpMsg {
+        request_id: FENCE_ID,
+        ..message::OpMsg::new(doc! { FENCE: 1, "$db": "admin" })
+    };
+    let mut reaction = Reaction::default();
+    // It may be closed before all is written; the replies until then can still be read.
+    drop(
+        client
+            .send_bytes(&[message, &fence.to_bytes()].concat())
+            .await,
+    );
+    loop {
+        let reply = match client.read_message().await {
+            Ok(reply) => reply,
+            Err(RawError::Closed | RawError::Truncated) => {
+                reaction.is_closed = true;
+                return reaction;
+            }
+            Err(error) => panic!("{error:?} after {}", message.escape_ascii()),
+        };
+        let header = message::Header::parse(&reply).unwrap();
+        if header.response_to == FENCE_ID {
+            return reaction;
+        }
+        reaction.reply = Some(match header.op_code {
+            message::OP_REPLY => reply[message::HEADER_BYTES + 20..].to_vec(),
+            _ => OpMsg::parse(&reply).unwrap().body.to_vec(),
+        });
+    }
+}
+
+/// A server's counters of commands: how often each was run, and how often it failed.
+pub(super) struct Counters {
+    client: RawClient,
+    /// A `serverStatus` that leaves out all that need not be in it.
+    request: message::OpMsg,
+    names: Vec<String>,
+    counts: Vec<i64>,
+}
+
+impl Counters {
+    /// Those of the server at `address`, read by the user who logs in if there is one.
+    pub(super) async fn of(address: SocketAddr, login: Option<&Login>) -> Self {
+        let mut client = RawClient::connect(address).await.unwrap();
+        if let Some(login) = login {
+            assert!(client.login(login).await.unwrap().is_authenticated());
+        }
+        let mut request = doc! { "serverStatus": 1 };
+        let whole = client.command("admin", request.clone()).await.unwrap();
+        let sections = whole
+            .body
+            .keys()
+            .filter(|key| !["metrics", "ok"].contains(&key.as_str()));
+        request.extend(sections.map(|key| (key.clone(), 0.into())));
+        request.insert("$db", "admin");
+        let mut counters = Self {
+            client,
+            request: message::OpMsg::new(request),
+            names: Vec::new(),
+            counts: Vec::new(),
+        };
+        counters.read().await;
+        counters
+    }
+
+    /// The commands whose counters have changed since the last reading, but for what the reading and the fence
+    /// changed.
+    pub(super) async fn changed(&mut self, reaction: &Reaction) -> Vec<String> {
+        let before = std::mem::take(&mut self.counts);
+        self.read().await;
+        let changes = self.counts.iter().zip(before);
+        let names = self.names.iter().zip(changes);
+        let names = names.filter(|(name, (now, before))| {
+            let expected = match name.as_str() {
+                "serverStatus" => 1,
+                FENCE if !reaction.is_closed => 1,
+                _ => 0,
+            };
+            *now - before != expected
+        });
+        names.map(|(name, _)| name.clone()).collect()
+    }
+
+    async fn read(&mut self) {
+        self.client.send(&self.request).await.unwrap();
+        let reply = self.client.read_message().await.unwrap();
+        let reply = OpMsg::parse(&reply).unwrap();
+        let metrics = Elements::find(reply.body, "metrics").unwrap().value;
+        let commands = Elements::find(metrics.as_document().unwrap(), "commands").unwrap();
+        let commands: Vec<_> = Elements::of(commands.value.as_document().unwrap())
+            .map(Result::unwrap)
+            .collect();
+        if self.names.len() != commands.len() {
+            let names = commands.iter().map(|command| command.name.to_vec());
+            self.names = names.map(|name| String::from_utf8(name).unwrap()).collect();
+        }
+        let counts = commands.iter().map(|command| {
+            let Some(counts) = command.value.as_document() else {
+                return command.value.as_i64().unwrap();
+            };
+            let fields = Elements::of(counts).map(Result::unwrap);
+            let counts = fields.filter(|field| matches!(field.name, b"total" | b"failed"));
+            counts.map(|count| count.value.as_i64().unwrap()).sum()
+        });
+        self.counts = counts.collect();
+    }
+}

@@ -1,0 +1,220 @@
+//! Parser differential: a server runs no other command than the one that Seawall takes a message for.
+//!
+//! Seawall decides by a command's name what it answers itself, what a client may do before it has logged in and how an
+//! operation is served. A message that a server reads otherwise would be a way round all of it. So thousands of messages
+//! that no driver sends are sent to a real server, whose counters (`serverStatus().metrics.commands`) show what it ran.
+//!
+//! Messages are made by changing one part of a command, or several parts, or single bytes (`corpus.rs`, `twists.rs`).
+
+mod corpus;
+mod draft;
+mod exchange;
+mod message;
+mod strangers;
+mod twists;
+mod view;
+
+use std::collections::BTreeSet;
+
+use bson::doc;
+use seawall::command::Class;
+use seawall_tests::mongod::{Options, Standalone};
+use tokio::sync::OnceCell;
+
+use self::{
+    corpus::FIRST_ID,
+    exchange::{Counters, Sender},
+    strangers::request_id,
+    twists::{SPECULATIVE, X509},
+    view::{ALIASES, UNKNOWN, View, Vocabulary},
+};
+
+/// Why Seawall refuses messages that a server serves.
+const STRICTER: &[(&str, &str)] = &[
+    (
+        "database_not_utf8",
+        "an OP_QUERY to a database that no driver can name",
+    ),
+    (
+        "dollar_name",
+        "an OP_QUERY that begins with `$queryOptions`, which a server drops, or a `$query` that is an array",
+    ),
+    (
+        "invalid_database",
+        "names with `$` or not in UTF-8: MongoDB does not allow them, and a server does not look",
+    ),
+    (
+        "query_of_other_type",
+        "an OP_QUERY with a `query` that is an array",
+    ),
+];
+
+/// A message, and what a server did with it.
+struct Case {
+    message: Vec<u8>,
+    /// The commands that the server counted.
+    ran: Vec<String>,
+    /// The database that the command read, if its reply says so.
+    database: Option<String>,
+}
+
+/// A server on which only these tests run, so that nothing else is counted.
+async fn start_server(auth: bool) -> Standalone {
+    let refresh = ("disableLogicalSessionCacheRefresh", "true");
+    let options = Options {
+        auth,
+        parameters: vec![(refresh.0.to_owned(), refresh.1.to_owned())],
+        ..Options::default()
+    };
+    Standalone::start(options).await.unwrap()
+}
+
+async fn vocabulary(server: &Standalone) -> Vocabulary {
+    let admin = server.client().unwrap().database("admin");
+    let listed = admin.run_command(doc! { "listCommands": 1 }).await.unwrap();
+    let commands = listed.get_document("commands").unwrap();
+    Vocabulary::new(commands.keys().cloned())
+}
+
+/// All messages, as a server without users took them.
+async fn cases() -> &'static (Vocabulary, Vec<Case>) {
+    static CASES: OnceCell<(Vocabulary, Vec<Case>)> = OnceCell::const_new();
+    let run = || async {
+        let server = start_server(false).await;
+        let mut counters = Counters::of(server.address(), None).await;
+        let mut sender = Sender::to(server.address());
+        let mut cases = Vec::new();
+        for message in corpus::messages() {
+            let reaction = sender.send(&message).await;
+            cases.push(Case {
+                ran: counters.changed(&reaction).await,
+                database: reaction.database().map(str::to_owned),
+                message,
+            });
+        }
+        (vocabulary(&server).await, cases)
+    };
+    CASES.get_or_init(run).await
+}
+
+#[tokio::test]
+async fn a_server_runs_no_other_command_than_seawall_takes_a_message_for() {
+    let (vocabulary, cases) = cases().await;
+    let mut differences = Vec::new();
+    let mut refused = BTreeSet::new();
+    let mut agreed = 0;
+    for case in cases.iter().filter(|case| !case.ran.is_empty()) {
+        match View::of(&case.message) {
+            // A server that does not know the command runs nothing either.
+            View::Refused(_) if case.ran == [UNKNOWN] => {}
+            View::Refused(reason) => {
+                refused.insert(reason);
+            }
+            View::Command { name, database } => {
+                let is_same = case.ran == [vocabulary.counted_as(&name)];
+                let ran_in = case.database.as_ref();
+                if is_same && ran_in.is_none_or(|ran_in| *ran_in == database) {
+                    agreed += 1;
+                } else {
+                    let name = name.escape_ascii();
+                    let message = case.message.escape_ascii();
+                    differences.push(format!(
+                        "ran {:?} in {ran_in:?}, seen as {name} in {database}: {message}",
+                        case.ran
+                    ));
+                }
+            }
+        }
+    }
+    let count = cases.len();
+    assert!(
+        differences.is_empty(),
+        "of {count}:\n{}",
+        differences.join("\n")
+    );
+    let explained: BTreeSet<_> = STRICTER.iter().map(|(reason, _)| *reason).collect();
+    assert_eq!(refused, explained);
+    assert!(agreed > 3000, "{agreed} of {count}");
+}
+
+/// Commands that Seawall itself sends while clients do, or that are counted for other reasons.
+const COUNTED_OTHERWISE: &[&str] = &[
+    "buildInfo",
+    "connectionStatus",
+    "getParameter",
+    "hello",
+    "isMaster",
+    "ping",
+    "serverStatus",
+];
+
+#[tokio::test]
+async fn what_a_pool_sends_on_is_run_as_the_same_command() {
+    let (_, cases) = cases().await;
+    let server = start_server(false).await;
+    let (seawall, recorder) = strangers::recorded(&server, "pooled").await;
+    let mut counters = Counters::of(server.address(), None).await;
+    let mut sender = Sender::to(seawall.address().parse().unwrap());
+    for case in cases {
+        let reaction = sender.send(&case.message).await;
+        let mut ran = counters.changed(&reaction).await;
+        let mut expected = case.ran.clone();
+        for names in [&mut ran, &mut expected] {
+            names.retain(|name| !COUNTED_OTHERWISE.contains(&name.as_str()));
+        }
+        let message = case.message.escape_ascii();
+        assert!(
+            ran.is_empty() || ran == expected,
+            "{ran:?}, not {expected:?}: {message}"
+        );
+    }
+    let count = strangers::forwarded(&recorder).len();
+    assert!(count > 2000, "{count} of {}", cases.len());
+}
+
+#[tokio::test]
+async fn what_a_relay_sends_on_is_run_as_seawall_sees_it() {
+    let (vocabulary, cases) = cases().await;
+    let server = start_server(false).await;
+    let (seawall, recorder) = strangers::recorded(&server, "relay").await;
+    let mut sender = Sender::to(seawall.address().parse().unwrap());
+    for case in cases {
+        sender.send(&case.message).await;
+    }
+    let forwarded = strangers::forwarded(&recorder);
+    let run = cases.iter().filter(|case| !case.ran.is_empty());
+    let mut count = 0;
+    for case in run.filter(|case| forwarded.contains(&request_id(&case.message))) {
+        let message = case.message.escape_ascii();
+        let View::Command { name, .. } = View::of(&case.message) else {
+            panic!("{:?}, though it cannot be read: {message}", case.ran);
+        };
+        assert_eq!(case.ran, [vocabulary.counted_as(&name)], "{message}");
+        assert!(!is_x509_login(case), "{message}");
+        count += 1;
+    }
+    assert!(count > 3000, "{count} of {}", cases.len());
+}
+
+/// Whether it was a login by the certificate of the connection, which is Seawall's.
+fn is_x509_login(case: &Case) -> bool {
+    let contains = |part| contains(&case.message, part);
+    match case.ran[0].as_str() {
+        "authenticate" => true,
+        "hello" | "isMaster" => contains(SPECULATIVE) && contains(X509),
+        _ => false,
+    }
+}
+
+fn contains(bytes: &[u8], part: &str) -> bool {
+    let mut windows = bytes.windows(part.len());
+    windows.any(|window| window == part.as_bytes())
+}
+
+#[test]
+fn an_alias_is_served_like_its_command() {
+    for (alias, command) in ALIASES {
+        let classes = [alias, command].map(|name| Class::of(name.as_bytes()));
+        assert_eq!(classes[0], classes[1], "{alias}");
+    }
+}

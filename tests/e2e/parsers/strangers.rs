@@ -1,0 +1,264 @@
+//! Before a login: which commands a server runs for everyone, and that nothing else passes Seawall.
+
+use std::collections::BTreeSet;
+
+use seawall_tests::{
+    mongod::{ROOT, ROOT_PASSWORD, Standalone},
+    raw::{Header, Login},
+    recorder::Recorder,
+    seawall::{self, Seawall},
+};
+
+use super::{
+    ALIASES, Counters, FIRST_ID, Sender, Vocabulary, cases,
+    draft::Draft,
+    exchange::{FENCE_ID, Reaction},
+    start_server,
+    view::UNKNOWN,
+    vocabulary,
+};
+
+/// Commands that a server runs before a login, by the names by which it counts them, and whether a relay passes them.
+const RUN_FOR_STRANGERS: &[(&str, Relay)] = &[
+    ("_isSelf", Relay::Refuses("members of a set ask each other")),
+    (
+        "authenticate",
+        Relay::Refuses("the certificate is Seawall's"),
+    ),
+    ("buildInfo", Relay::Passes),
+    ("configureFailPoint", Relay::Refuses(FOR_TESTS)),
+    ("connectionStatus", Relay::Passes),
+    ("echo", Relay::Refuses(FOR_TESTS)),
+    (
+        "getLastError",
+        Relay::Refuses("servers answer it with an error only"),
+    ),
+    ("getnonce", Relay::Passes),
+    ("hello", Relay::Passes),
+    ("isMaster", Relay::Passes),
+    ("listCommands", Relay::Refuses("no driver sends it")),
+    ("pinHistoryReplicated", Relay::Refuses(FOR_TESTS)),
+    ("ping", Relay::Passes),
+    ("refreshLogicalSessionCacheNow", Relay::Refuses(FOR_TESTS)),
+    ("saslContinue", Relay::Passes),
+    ("saslStart", Relay::Passes),
+    ("testDeprecation", Relay::Refuses(FOR_TESTS)),
+    ("waitForFailPoint", Relay::Refuses(FOR_TESTS)),
+    ("waitForOngoingChunkSplits", Relay::Refuses(FOR_TESTS)),
+    ("whatsmyuri", Relay::Passes),
+];
+
+/// Why some commands are not for strangers: a server in use does not have them.
+const FOR_TESTS: &str = "only servers under test have it";
+
+/// Commands that a relay passes before a login, as they are called on the wire.
+const PASS_A_RELAY: &[&str] = &[
+    "buildInfo",
+    "buildinfo",
+    "connectionStatus",
+    "getnonce",
+    "hello",
+    "isMaster",
+    "ismaster",
+    // Refused by this server, as it is by others before a login; older ones run it.
+    "logout",
+    "ping",
+    "saslContinue",
+    "saslStart",
+    "whatsmyuri",
+];
+
+/// What Seawall itself asks of a server in front of which nobody has logged in.
+const SEAWALLS_OWN: &[&str] = &[
+    "buildInfo",
+    "hello",
+    "ping",
+    "saslContinue",
+    "saslStart",
+    "serverStatus",
+];
+
+/// What a relay does with a command before a login.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relay {
+    Passes,
+    /// It does not need to pass, and why.
+    Refuses(&'static str),
+}
+
+/// Error numbers by which a server refuses a command that it has not begun.
+const REFUSALS: [i64; 3] = [
+    UNAUTHORIZED,
+    COMMAND_NOT_FOUND,
+    UNSUPPORTED_OP_QUERY_COMMAND,
+];
+const UNAUTHORIZED: i64 = 13;
+const COMMAND_NOT_FOUND: i64 = 59;
+const UNSUPPORTED_OP_QUERY_COMMAND: i64 = 352;
+
+/// Seawall in front of a server, which it sees through a recorder.
+pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recorder) {
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let toml = format!("deployment.mode = {mode:?}\nauth.authentication_timeout_ms = 600_000");
+    let options = seawall::Options {
+        toml,
+        ..seawall::Options::default()
+    };
+    (Seawall::start_with(&uri, options).await, recorder)
+}
+
+/// The numbers of those of the tests' messages that reached the server.
+pub(super) fn forwarded(recorder: &Recorder) -> BTreeSet<i32> {
+    let connections = recorder.connections();
+    assert!(
+        connections
+            .iter()
+            .all(|connection| !connection.is_truncated)
+    );
+    let messages = connections.iter().flat_map(|c| c.messages_from_client());
+    let ids = messages.map(request_id);
+    ids.filter(|id| (FIRST_ID..FENCE_ID).contains(id)).collect()
+}
+
+pub(super) fn request_id(message: &[u8]) -> i32 {
+    Header::parse(message).unwrap().request_id
+}
+
+fn root() -> Login {
+    Login::new("admin", ROOT, ROOT_PASSWORD)
+}
+
+/// The commands whose counters changed while Seawall was sent messages.
+async fn changed(counters: &mut Counters) -> BTreeSet<String> {
+    let without_fence = Reaction {
+        is_closed: true,
+        ..Reaction::default()
+    };
+    counters.changed(&without_fence).await.into_iter().collect()
+}
+
+/// Each command of a server by OP_MSG and by OP_QUERY, its name as it is and in other letters.
+fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
+    let mut names = BTreeSet::new();
+    for name in vocabulary
+        .names()
+        .chain(ALIASES.iter().map(|(alias, _)| *alias))
+    {
+        let (first, rest) = name.split_at(1);
+        names.extend([
+            name.to_owned(),
+            name.to_lowercase(),
+            name.to_uppercase(),
+            format!("{}{rest}", first.to_uppercase()),
+            format!("{name} "),
+        ]);
+    }
+    let mut commands = Vec::new();
+    for name in names {
+        for draft in [Draft::msg(&name), Draft::query(&name)] {
+            let id = FIRST_ID + i32::try_from(commands.len()).unwrap();
+            commands.push((name.clone(), draft.to_bytes(id)));
+        }
+    }
+    commands
+}
+
+#[tokio::test]
+async fn every_command_that_a_server_runs_for_strangers_is_known() {
+    let server = start_server(true).await;
+    let vocabulary = vocabulary(&server).await;
+    let mut counters = Counters::of(server.address(), Some(&root())).await;
+    let mut sender = Sender::to(server.address());
+    let mut run = BTreeSet::new();
+    for (name, message) in every_command(&vocabulary) {
+        let reaction = sender.send(&message).await;
+        let counted = counters.changed(&reaction).await;
+        let command = vocabulary.counted_as(name.as_bytes());
+        let is_counted = counted.iter().any(|counted| counted == command);
+        assert!(counted.is_empty() || is_counted, "{name}: {counted:?}");
+        assert!(!reaction.is_closed, "{name}");
+        if reaction.code() == Some(UNAUTHORIZED) {
+            assert_ne!(command, UNKNOWN, "{name}: an alias that is not listed");
+        }
+        let is_refused = reaction.code().is_some_and(|code| REFUSALS.contains(&code));
+        if !is_refused {
+            run.insert(command.to_owned());
+        } else if is_counted {
+            assert_eq!(command, UNKNOWN, "{name}: refused, but counted");
+        }
+    }
+    let known = RUN_FOR_STRANGERS.iter().map(|(name, _)| (*name).to_owned());
+    assert_eq!(run, known.collect::<BTreeSet<_>>());
+    for (name, relay) in RUN_FOR_STRANGERS {
+        let passes = PASS_A_RELAY.contains(name);
+        assert_eq!(*relay == Relay::Passes, passes, "{name}: {relay:?}");
+    }
+}
+
+#[tokio::test]
+async fn before_a_login_a_relay_passes_the_listed_commands_and_no_other() {
+    let server = start_server(true).await;
+    let commands = every_command(&vocabulary(&server).await);
+    let (seawall, recorder) = recorded(&server, "relay").await;
+    let mut sender = Sender::to(seawall.address().parse().unwrap());
+    for (_, message) in &commands {
+        sender.send(message).await;
+    }
+    let forwarded = forwarded(&recorder);
+    for (name, message) in &commands {
+        let passes = PASS_A_RELAY.contains(&name.as_str());
+        let has_passed = forwarded.contains(&request_id(message));
+        assert_eq!(has_passed, passes, "{name}: {}", message.escape_ascii());
+    }
+}
+
+#[tokio::test]
+async fn before_a_login_no_message_is_another_command_behind_a_relay() {
+    let (vocabulary, cases) = cases().await;
+    let server = start_server(true).await;
+    let (seawall, recorder) = recorded(&server, "relay").await;
+    let mut counters = Counters::of(server.address(), Some(&root())).await;
+    let mut sender = Sender::to(seawall.address().parse().unwrap());
+    for case in cases {
+        sender.send(&case.message).await;
+    }
+    let forwarded = forwarded(&recorder);
+    let listed: BTreeSet<_> = PASS_A_RELAY
+        .iter()
+        .map(|name| vocabulary.counted_as(name.as_bytes()).to_owned())
+        .collect();
+    let mut run = BTreeSet::new();
+    for case in cases {
+        if forwarded.contains(&request_id(&case.message)) {
+            let is_listed = case.ran.iter().all(|name| listed.contains(name));
+            assert!(is_listed, "{:?}: {}", case.ran, case.message.escape_ascii());
+            run.extend(case.ran.iter().cloned());
+        }
+    }
+    assert_eq!(run, listed, "each passes in some message");
+    let others: Vec<_> = changed(&mut counters)
+        .await
+        .difference(&listed)
+        .cloned()
+        .collect();
+    assert_eq!(others, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn before_a_login_no_message_reaches_a_server_in_pooled_mode() {
+    let (_, cases) = cases().await;
+    let server = start_server(true).await;
+    let commands = every_command(&vocabulary(&server).await);
+    let (seawall, recorder) = recorded(&server, "pooled").await;
+    let mut counters = Counters::of(server.address(), Some(&root())).await;
+    let mut sender = Sender::to(seawall.address().parse().unwrap());
+    let commands = commands.iter().map(|(_, message)| message);
+    for message in commands.chain(cases.iter().map(|case| &case.message)) {
+        sender.send(message).await;
+    }
+    assert_eq!(forwarded(&recorder), BTreeSet::new());
+    let mut others = changed(&mut counters).await;
+    others.retain(|name| !SEAWALLS_OWN.contains(&name.as_str()));
+    assert_eq!(others, BTreeSet::new());
+}

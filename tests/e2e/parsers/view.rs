@@ -1,0 +1,125 @@
+//! What Seawall takes a message for, by its own parser.
+
+use std::collections::BTreeSet;
+
+use seawall::{
+    command::{Command, InspectError},
+    wire::{OpCode, OpMsg, OpQuery},
+};
+
+/// The second names of commands, with the name by which a server counts them.
+pub(super) const ALIASES: &[(&str, &str)] = &[
+    ("availablequeryoptions", "availableQueryOptions"),
+    ("buildinfo", "buildInfo"),
+    ("collstats", "collStats"),
+    ("connpoolsync", "connPoolSync"),
+    ("datasize", "dataSize"),
+    ("dbhash", "dbHash"),
+    ("dbstats", "dbStats"),
+    ("deleteIndexes", "dropIndexes"),
+    ("findandmodify", "findAndModify"),
+    ("flushrouterconfig", "flushRouterConfig"),
+    ("getlasterror", "getLastError"),
+    ("ismaster", "isMaster"),
+    ("mapreduce", "mapReduce"),
+];
+
+/// How a server counts commands that it does not know.
+pub(super) const UNKNOWN: &str = "<UNKNOWN>";
+
+/// Seawall's reading of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// A command of this name to this database.
+    Command { name: Vec<u8>, database: String },
+    /// Nothing that is sent on: it is answered with an error, or its client is closed.
+    Refused(&'static str),
+}
+
+impl View {
+    pub(super) fn of(message: &[u8]) -> Self {
+        let op_code = message.get(12..16).and_then(|bytes| bytes.try_into().ok());
+        match op_code.map(i32::from_le_bytes).map(OpCode::from) {
+            Some(OpCode::Msg) => Self::of_msg(message),
+            Some(OpCode::Query) => Self::of_query(message),
+            other => panic!("no case is of {other:?}"),
+        }
+    }
+
+    fn of_msg(message: &[u8]) -> Self {
+        let parsed = match OpMsg::parse(message) {
+            Ok(parsed) => parsed,
+            Err(error) => return Self::Refused(error.reason()),
+        };
+        // Of a large message only the head is read before it is sent on.
+        if let Ok(head) = OpMsg::parse_head(message) {
+            assert_eq!(head.body, parsed.body, "{}", message.escape_ascii());
+        }
+        Self::inspected(Command::inspect(parsed.body))
+    }
+
+    fn of_query(message: &[u8]) -> Self {
+        let Some(query) = OpQuery::parse(message) else {
+            return Self::Refused("op_query");
+        };
+        let Some(database) = query.command_database() else {
+            return Self::Refused("legacy_read");
+        };
+        let Ok(database) = std::str::from_utf8(database) else {
+            return Self::Refused("database_not_utf8");
+        };
+        let command = Command::inspect_legacy(query.query, database);
+        // Pooled mode answers every OP_QUERY by itself, and one of such a name with an error; a relay closes.
+        match command {
+            Ok(Command { name: b"query", .. }) => Self::Refused("query_of_other_type"),
+            Ok(Command { name, .. }) if name.starts_with(b"$") => Self::Refused("dollar_name"),
+            command => Self::inspected(command),
+        }
+    }
+
+    fn inspected(command: Result<Command<'_>, InspectError>) -> Self {
+        match command {
+            Ok(command) => Self::Command {
+                name: command.name.to_vec(),
+                database: command.db.to_owned(),
+            },
+            Err(error) => Self::Refused(match error {
+                InspectError::Bson(_) => "bson",
+                InspectError::EmptyCommand => "empty_command",
+                InspectError::NoDatabase => "no_database",
+                InspectError::DatabaseNotString => "database_not_string",
+                InspectError::InvalidDatabase => "invalid_database",
+                InspectError::DuplicateDatabase => "duplicate_database",
+            }),
+        }
+    }
+}
+
+/// The names by which a server knows its commands.
+#[derive(Clone, Debug)]
+pub(super) struct Vocabulary {
+    commands: BTreeSet<String>,
+}
+
+impl Vocabulary {
+    /// From the names that `listCommands` gives.
+    pub(super) fn new(commands: impl IntoIterator<Item = String>) -> Self {
+        let commands = commands.into_iter().collect();
+        Self { commands }
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.commands.iter().map(String::as_str)
+    }
+
+    /// The name by which a server counts a command that is called `name` on the wire.
+    pub(super) fn counted_as(&self, name: &[u8]) -> &str {
+        let Ok(name) = std::str::from_utf8(name) else {
+            return UNKNOWN;
+        };
+        let mut aliases = ALIASES.iter();
+        let alias = aliases.find(|(alias, _)| *alias == name);
+        let name = alias.map_or(name, |(_, command)| command);
+        self.commands.get(name).map_or(UNKNOWN, String::as_str)
+    }
+}
