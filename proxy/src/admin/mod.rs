@@ -86,6 +86,13 @@ pub async fn serve(
     window: Arc<Window>,
     stop: CancellationToken,
 ) -> io::Result<()> {
+    axum::serve(listener, router(window))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+/// The routes: health for everybody, all others for those whom the window's guard admits.
+pub fn router(window: Arc<Window>) -> Router {
     let protected = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
@@ -108,14 +115,11 @@ pub async fn serve(
             guard::check,
         ))
         .layer(ConcurrencyLimitLayer::new(MAX_REQUESTS));
-    let router = Router::new()
+    Router::new()
         .route("/health/live", get(|| async { "alive\n" }))
         .route("/health/ready", get(ready))
         .merge(protected)
-        .with_state(window);
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await
+        .with_state(window)
 }
 
 async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) {
