@@ -1,0 +1,5 @@
+//! The target `scram_server` for cargo-fuzz.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| seawall_fuzz::targets::scram_server(data));

@@ -1,0 +1,105 @@
+//! Decisions taken from the front of an input: modes, sizes, places to split at.
+
+/// The front of an input, taken byte by byte; zero where there is none left.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choices<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Choices<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        let Some((&byte, rest)) = self.rest.split_first() else {
+            return 0;
+        };
+        self.rest = rest;
+        byte
+    }
+
+    /// An index under `count`, which is not zero.
+    pub(crate) fn index(&mut self, count: usize) -> usize {
+        let [low, high] = [self.byte(), self.byte()];
+        usize::from(u16::from_le_bytes([low, high])) % count
+    }
+
+    pub(crate) fn bool(&mut self) -> bool {
+        self.byte() % 2 == 1
+    }
+
+    /// The next bytes, as many as the next byte says and no more than there are.
+    pub(crate) fn short(&mut self) -> &'a [u8] {
+        let count = usize::from(self.byte()).min(self.rest.len());
+        let (taken, rest) = self.rest.split_at(count);
+        self.rest = rest;
+        taken
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+/// Sizes of the pieces in which bytes are fed: small numbers, over and over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pieces {
+    state: u32,
+}
+
+impl Pieces {
+    pub(crate) fn new(seed: u8) -> Self {
+        Self {
+            state: u32::from(seed) | 0x100,
+        }
+    }
+
+    /// At least one; mostly a few bytes, sometimes hundreds.
+    pub(crate) fn next_size(&mut self) -> usize {
+        self.state = self
+            .state
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
+        let [_, low, high, kind] = self.state.to_le_bytes();
+        match kind % 4 {
+            0 => 1,
+            1 => 1 + usize::from(low % 7),
+            2 => 1 + usize::from(low),
+            _ => 1 + usize::from(low) + usize::from(high),
+        }
+    }
+
+    /// `bytes` in pieces.
+    pub(crate) fn split<'a>(mut self, mut bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        std::iter::from_fn(move || {
+            let size = self.next_size().min(bytes.len());
+            let (piece, rest) = bytes.split_at(size);
+            bytes = rest;
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+}
+
+/// The bytes with up to `count` changes that the choices name: another byte, one more, or one less.
+pub(crate) fn altered(bytes: &[u8], choices: &mut Choices<'_>, count: u8) -> Vec<u8> {
+    let mut altered = bytes.to_vec();
+    for _ in 0..choices.byte() % count.saturating_add(1) {
+        let place = choices.index(altered.len().max(1));
+        let (kind, byte) = (choices.byte(), choices.byte());
+        match kind % 4 {
+            0 => altered.insert(place, byte),
+            1 if !altered.is_empty() => {
+                altered.remove(place);
+            }
+            2 => altered.truncate(place),
+            _ => {
+                if let Some(there) = altered.get_mut(place) {
+                    *there = byte;
+                }
+            }
+        }
+    }
+    altered
+}

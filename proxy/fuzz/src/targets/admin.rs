@@ -1,0 +1,296 @@
+//! The admin address: requests through the router, with everything behind it.
+//!
+//! Input: one byte that chooses whether a token is needed, then a request as text: `METHOD TARGET` on the first line, one
+//! header a line, an empty line, the body.
+
+use std::{
+    mem::ManuallyDrop,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes, to_bytes},
+    http::{Request, StatusCode, header},
+};
+use seawall::{
+    admin::{Guard, MAX_REQUESTS, Window, router},
+    auth::NonceSource,
+    command::{ReplyFacts, ReplyForm},
+    connection::Connector,
+    observe::{self, Observer, Outcome},
+    pool,
+    shape::Input,
+    sight::{self, Clock, Sight},
+    topology::{self, DeploymentOptions, Topology},
+};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{Semaphore, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use crate::{choices::Choices, documents};
+
+/// What protected requests must bring, where they must.
+const TOKEN: &str = "token";
+
+/// A name that requests without a token may use.
+const ALLOWED_HOST: &str = "seawall.internal";
+
+/// Far more than an answer about so few operations has.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// Operations in the past that requests ask for.
+const OPERATIONS: u8 = 40;
+
+/// No request fails inside, answers are what their content type says, and nothing is answered to whom the guard must
+/// refuse.
+pub fn admin(data: &[u8]) {
+    let mut choices = Choices::new(data);
+    let needs_token = choices.bool();
+    let Some(request) = parse_request(choices.rest()) else {
+        return;
+    };
+    FIXTURE.with(|fixture| fixture.check(request, needs_token));
+}
+
+fn parse_request(text: &[u8]) -> Option<Request<Body>> {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let (method, target) = std::str::from_utf8(lines.next()?).ok()?.split_once(' ')?;
+    let mut request = Request::builder().method(method).uri(target);
+    for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = line.split_at(colon);
+        request = request.header(name, value.get(1..)?.trim_ascii());
+    }
+    let body: Vec<_> = lines.collect();
+    request.body(Body::from(body.join(&b'\n'))).ok()
+}
+
+thread_local! {
+    // Not to be dropped at the end of a thread, where what its runtime needs may be gone.
+    static FIXTURE: ManuallyDrop<Fixture> = ManuallyDrop::new(Fixture::new());
+}
+
+/// A window on a past of some operations, in front of a deployment that is not there.
+struct Fixture {
+    runtime: Runtime,
+    with_token: Router,
+    without_token: Router,
+}
+
+/// What of a request decides who may use it.
+struct Asked {
+    is_health: bool,
+    has_token: bool,
+    is_evil: bool,
+    is_other_site: bool,
+}
+
+impl Asked {
+    fn of(request: &Request<Body>) -> Self {
+        let text = |name: &str| request.headers().get(name)?.to_str().ok();
+        // A host is a name between a user and a port, if there are any.
+        let host = text("host").map(|host| host.rsplit('@').next().unwrap_or_default());
+        let host = host.map(|host| host.split(':').next().unwrap_or_default());
+        Self {
+            is_health: request.uri().path().starts_with("/health/"),
+            has_token: text("authorization") == Some("Bearer token"),
+            is_evil: host.is_some_and(|host| host.contains("evil")),
+            is_other_site: text("sec-fetch-site") == Some("cross-site"),
+        }
+    }
+
+    fn must_be_refused(&self, needs_token: bool) -> bool {
+        let is_refused = match needs_token {
+            true => !self.has_token,
+            false => self.is_other_site || self.is_evil,
+        };
+        !self.is_health && is_refused
+    }
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .expect("a runtime of one thread can be built");
+        let parts = runtime.block_on(Parts::new());
+        let window = |token: Option<&str>| {
+            let token = token.map(str::to_owned);
+            router(Arc::new(parts.window(token)))
+        };
+        Self {
+            with_token: window(Some(TOKEN)),
+            without_token: window(None),
+            runtime,
+        }
+    }
+
+    fn check(&self, request: Request<Body>, needs_token: bool) {
+        let asked = Asked::of(&request);
+        let line = format!("{} {}", request.method(), request.uri());
+        let router = match needs_token {
+            true => self.with_token.clone(),
+            false => self.without_token.clone(),
+        };
+        let (status, content_type, body) = self.runtime.block_on(async {
+            let response = router
+                .oneshot(request)
+                .await
+                .expect("the router does not fail");
+            let (head, body) = response.into_parts();
+            let body = to_bytes(body, MAX_ANSWER_BYTES).await;
+            let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
+            (
+                head.status,
+                content_type,
+                body.expect("the answer is bounded"),
+            )
+        });
+        let is_unready = status == StatusCode::SERVICE_UNAVAILABLE && asked.is_health;
+        assert!(!status.is_server_error() || is_unready, "{line}: {status}");
+        assert!(
+            !status.is_success() || !asked.must_be_refused(needs_token),
+            "{line}"
+        );
+        if content_type.is_some_and(|kind| kind == "application/json") {
+            check_json(&body, &line);
+        }
+    }
+}
+
+fn check_json(body: &Bytes, line: &str) {
+    if !body.is_empty() {
+        let parsed: Result<serde_json::Value, _> = serde_json::from_slice(body);
+        assert!(parsed.is_ok_and(|value| value.is_object()), "{line}");
+    }
+}
+
+/// What a window looks at.
+struct Parts {
+    observer: Arc<Observer>,
+    sight: Arc<Sight>,
+    topology: Arc<Topology>,
+    draining: watch::Sender<Option<Instant>>,
+}
+
+impl Parts {
+    async fn new() -> Self {
+        let observer = Observer::new(
+            observe::Settings {
+                counts_shapes: true,
+                max_shapes: 100,
+                name_key: None,
+                max_namespaces: 100,
+                keeps_seconds: true,
+            },
+            None,
+        );
+        let observer = Arc::new(observer.expect("there is nothing to refuse"));
+        let now = SystemTime::now();
+        let settings = sight::Settings {
+            is_on: true,
+            directory: None,
+            max_bytes: 1 << 20,
+            max_shapes: 50,
+        };
+        let clock = Clock::new(move || now);
+        let sight = Sight::open(Arc::clone(&observer), settings, None, clock);
+        let sight = Arc::new(sight.expect("there is no file to open"));
+        fill(&observer, &sight, now);
+        Self {
+            topology: topology(&observer).await,
+            observer,
+            sight,
+            draining: watch::Sender::new(None),
+        }
+    }
+
+    fn window(&self, token: Option<String>) -> Window {
+        Window {
+            observer: Arc::clone(&self.observer),
+            sight: Arc::clone(&self.sight),
+            pulse_off: "it is off",
+            topology: Arc::clone(&self.topology),
+            draining: self.draining.subscribe(),
+            drain: CancellationToken::new(),
+            injects_faults: false,
+            mode: "pooled",
+            credentials: Box::new(|| "none"),
+            guard: Guard {
+                token,
+                allowed_hosts: vec![ALLOWED_HOST.to_owned()],
+            },
+            // A profile takes seconds.
+            profiles: false,
+            places: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            started_at: SystemTime::now(),
+        }
+    }
+}
+
+/// Operations of some minutes.
+fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
+    let reply = documents::encode(&bson::doc! { "n": 1, "ok": 1.0 });
+    for second in 0..OPERATIONS {
+        let choices: Vec<u8> = (second..second.saturating_add(30)).collect();
+        let body = documents::encode(&documents::command(&choices, 1, false));
+        let input = Input {
+            body: &body,
+            sequences: &[],
+        };
+        let began = Instant::now();
+        let mut observation = observer.begin(&input, body.len(), began);
+        let facts = ReplyFacts::of(ReplyForm::Plain, &reply);
+        observation.answered(&facts, began);
+        observation.finish(
+            Outcome::of(&facts),
+            began + Duration::from_millis(second.into()),
+        );
+        let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
+        sight.tick(now - ago);
+    }
+}
+
+/// One whose servers nobody looks for.
+async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
+    let second = Duration::from_secs(1);
+    let options = DeploymentOptions::parse("mongodb://127.0.0.1:1", second).await;
+    let options = options.expect("the connection string is sound");
+    let settings = topology::Settings {
+        local_threshold: second,
+        heartbeat_frequency: second,
+        pool: pool::Limits {
+            max_pool_size: 1,
+            min_pool_size: 0,
+            max_server_connections: 1,
+            max_connecting: 1,
+            connections_per_second: None,
+            max_idle_time: None,
+            max_life_time: None,
+            wait_queue_timeout: second,
+            wait_queue_size: 1,
+        },
+    };
+    let nonces = NonceSource::new().expect("the system has random bytes");
+    let connector = Connector::new(None, Vec::new(), second, Arc::new(nonces));
+    let handle = tokio::runtime::Handle::current();
+    let observer = Arc::clone(observer);
+    let topology = Topology::start(
+        options,
+        settings,
+        connector,
+        observer,
+        handle.clone(),
+        handle,
+    );
+    topology.close();
+    topology
+}

@@ -1,0 +1,77 @@
+//! Compressed messages, as they come and as we make them.
+//!
+//! Input: one byte that chooses the compressor, one that chooses between the two halves, then a compressed message as it
+//! came, or the content of a message to compress.
+
+use seawall::wire::{
+    COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, HEADER_BYTES, Header, InflateError,
+    MAX_MESSAGE_BYTES, OpCode, deflate, encode_request,
+};
+
+use crate::choices::{Choices, altered};
+
+/// Small, so that a lying size costs little.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// Nothing inflates to another size than it declares or beyond the limit, and what was compressed comes back.
+pub fn compressed(data: &[u8]) {
+    let mut choices = Choices::new(data);
+    let compressor = *Compressor::ALL
+        .get(choices.index(Compressor::ALL.len()))
+        .expect("the index is under the length");
+    assert_eq!(Compressor::parse(compressor.name()), Some(compressor));
+    if choices.bool() {
+        check_received(choices.rest());
+        check_content(compressor, choices.rest());
+    } else {
+        let mut alterations = Choices::new(choices.short());
+        check_round_trip(compressor, choices.rest(), &mut alterations);
+    }
+}
+
+/// Inflates it; says whether it could be.
+fn check_received(message: &[u8]) -> bool {
+    let head = match CompressedHead::parse(message, MAX_BYTES) {
+        Ok(head) => head,
+        Err(error) => {
+            assert!(!matches!(error, InflateError::Bytes(_)), "{error}");
+            return false;
+        }
+    };
+    assert!((HEADER_BYTES..=MAX_BYTES).contains(&head.inner.message_length));
+    let Ok(inflated) = head.inflate(message) else {
+        return false;
+    };
+    assert_eq!(inflated.len(), head.inner.message_length);
+    assert!(inflated.capacity() <= MAX_BYTES);
+    let inner = inflated
+        .first_chunk()
+        .map(|head| Header::parse(head, MAX_BYTES));
+    assert_eq!(inner, Some(Ok(head.inner)));
+    assert_ne!(head.inner.op_code, OpCode::Compressed);
+    true
+}
+
+/// Bytes under a head that is right: most of what bytes by chance have in front is refused early.
+fn check_content(compressor: Compressor, content: &[u8]) {
+    let sound = deflate(&encode_request(7, content), compressor).expect("memory suffices");
+    let head = sound.get(..COMPRESSED_HEAD_BYTES).unwrap_or_default();
+    check_received(&[head, content].concat());
+}
+
+fn check_round_trip(compressor: Compressor, content: &[u8], alterations: &mut Choices<'_>) {
+    let message = encode_request(7, content);
+    let deflated = deflate(&message, compressor).expect("memory suffices");
+    let head = CompressedHead::parse(&deflated, message.len());
+    let head = head.expect("what was compressed has a sound head");
+    assert_eq!(head.compressor, compressor);
+    assert_eq!(head.inflate(&deflated).ok(), Some(message.clone()));
+    let outer = deflated
+        .first_chunk()
+        .map(|head| Header::parse(head, MAX_MESSAGE_BYTES));
+    let outer = outer.and_then(Result::ok).expect("it has a sound header");
+    assert_eq!(outer.message_length, deflated.len());
+    let tight = CompressedHead::parse(&deflated, message.len() - 1);
+    assert!(matches!(tight, Err(InflateError::Size(_))));
+    check_received(&altered(&deflated, alterations, 4));
+}

@@ -1,0 +1,93 @@
+//! Configuration: the text of a file, and variables of the environment.
+//!
+//! Input: one byte that chooses between the two, then the text, or lines of `NAME=value`.
+
+use std::collections::HashSet;
+
+use seawall_config::{AdminAddress, ListenAddress, Problems, Settings, Sources, load};
+
+use crate::choices::Choices;
+
+/// Beyond this a text takes long and shows nothing new.
+const MAX_TEXT_BYTES: usize = 16 * 1024;
+
+/// Less would not hold one large message and its reply.
+const LEAST_MESSAGE_MEMORY_BYTES: usize = 64 << 20;
+
+/// What is accepted keeps the promises of its types, and each problem is one line.
+pub fn config(data: &[u8]) {
+    let mut choices = Choices::new(data);
+    let is_environment = choices.bool();
+    let text = choices.rest();
+    let text = String::from_utf8_lossy(text.get(..MAX_TEXT_BYTES).unwrap_or(text));
+    let settings = || match is_environment {
+        true => load(&of_environment(&text)),
+        false => Settings::from_toml(&text),
+    };
+    let loaded = settings();
+    assert_eq!(settings(), loaded, "the same text gives the same settings");
+    match loaded {
+        Ok(settings) => check_settings(&settings),
+        Err(problems) => check_problems(&problems),
+    }
+}
+
+fn of_environment(text: &str) -> Sources {
+    let variables = text.lines().filter_map(|line| line.split_once('='));
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Sources {
+        environment: variables.collect(),
+        ..Sources::default()
+    }
+}
+
+fn check_problems(problems: &Problems) {
+    assert!(!problems.is_empty(), "what is not accepted has a reason");
+    assert_eq!(problems.iter().count(), problems.len());
+    for problem in problems.iter() {
+        let line = problem.to_string();
+        assert!(!line.contains(['\n', '\r']), "{line:?} is one line");
+        assert!(!problem.key.is_empty() && !problem.allowed.is_empty());
+    }
+}
+
+fn check_settings(settings: &Settings) {
+    let listen = &settings.listen;
+    let addresses: HashSet<_> = listen.addresses.iter().collect();
+    assert!(!addresses.is_empty());
+    assert_eq!(addresses.len(), listen.addresses.len(), "no address twice");
+    for address in &listen.addresses {
+        let parsed: Result<ListenAddress, _> = address.to_string().parse();
+        assert_eq!(parsed.as_ref(), Ok(address));
+    }
+    let compressors: HashSet<_> = listen.compressors.iter().map(|c| c.name()).collect();
+    assert_eq!(
+        compressors.len(),
+        listen.compressors.len(),
+        "no compressor twice"
+    );
+
+    let uri = settings.deployment.uri.expose();
+    assert!(uri.starts_with("mongodb://") || uri.starts_with("mongodb+srv://"));
+    let debug = format!("{settings:?}");
+    assert!(
+        uri.len() < 20 || !debug.contains(uri),
+        "the connection string is hidden"
+    );
+
+    let admin = &settings.admin;
+    assert!(admin.address.is_private() || admin.token.is_some());
+    if let AdminAddress::Tcp(address) = &admin.address {
+        assert!(address.contains(':'));
+    }
+    assert!(
+        admin
+            .allowed_hosts
+            .iter()
+            .all(|host| *host == host.to_ascii_lowercase())
+    );
+
+    let pool = &settings.pool;
+    assert!(pool.min_pool_size <= pool.max_pool_size.get());
+    assert!(settings.limits.message_memory_bytes >= LEAST_MESSAGE_MEMORY_BYTES);
+}

@@ -1,0 +1,180 @@
+//! One whole message, header included: `OP_MSG` with its sections, `OP_QUERY`, and the walk over the sections of a
+//! message that is forwarded before its end is known.
+//!
+//! Input: one byte that says how the message is cut, then the message.
+
+use seawall::wire::{
+    CHECKSUM_PRESENT, DocumentWalk, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
+    MessageError, OpMsg, OpQuery, SectionWalk, checksum, document_at, encode_op_msg_like,
+};
+
+use crate::choices::{Choices, Pieces};
+
+/// Where the first section begins.
+const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
+
+/// Longest identifier that the walk over sections follows.
+const MAX_IDENTIFIER_BYTES: usize = 256;
+
+/// A parsed message has parts that add up to its length, survives being built again, and gives the same parts when it
+/// comes in pieces.
+pub fn message(data: &[u8]) {
+    let mut choices = Choices::new(data);
+    let pieces = choices.byte();
+    let message = choices.rest();
+    check_header(message);
+    check_whole(message);
+    check_whole(&with_right_checksum(message));
+    check_heads(message, pieces);
+    check_section_walk(message, Pieces::new(pieces));
+    if let Some(query) = OpQuery::parse(message) {
+        check_query(&query, message);
+    }
+}
+
+fn check_header(message: &[u8]) {
+    let Some(head) = message.first_chunk::<HEADER_BYTES>() else {
+        return;
+    };
+    if let Ok(header) = Header::parse(head, MAX_MESSAGE_BYTES) {
+        assert_eq!(header.to_bytes(), *head);
+        assert!((HEADER_BYTES..=MAX_MESSAGE_BYTES).contains(&header.message_length));
+    }
+}
+
+fn check_whole(message: &[u8]) {
+    let parsed = match OpMsg::parse(message) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            assert!(!error.reason().is_empty());
+            assert_ne!(error.code(), Some(0));
+            return;
+        }
+    };
+    let body = message.get(parsed.body_offset..).unwrap_or_default();
+    assert!(body.starts_with(parsed.body));
+    assert_eq!(document_at(parsed.body), Ok(parsed.body));
+    let sequences = parsed.sequences();
+    let sequences = sequences.map(|s| 1 + 4 + s.identifier.len() + 1 + s.documents.len());
+    let checksum_bytes = if parsed.has_checksum() { 4 } else { 0 };
+    let length =
+        SECTIONS_OFFSET + 1 + parsed.body.len() + sequences.sum::<usize>() + checksum_bytes;
+    assert_eq!(length, message.len(), "the parts add up to the message");
+
+    let built = encode_op_msg_like(parsed.flags, 1, 0, parsed.body);
+    let again = OpMsg::parse(&built).expect("what was built can be parsed");
+    assert_eq!(again.body, parsed.body);
+    assert_eq!(again.flags, parsed.flags & CHECKSUM_PRESENT);
+    let built = rebuilt(&parsed);
+    let again = OpMsg::parse(&built).expect("what was built again can be parsed");
+    assert_eq!(again.flags, parsed.flags);
+    assert_eq!(again.body, parsed.body);
+    assert!(again.sequences().eq(parsed.sequences()));
+}
+
+/// The same message, its body first.
+fn rebuilt(parsed: &OpMsg<'_>) -> Vec<u8> {
+    let mut message = encode_op_msg_like(0, 1, 0, parsed.body);
+    for sequence in parsed.sequences() {
+        let size = 4 + sequence.identifier.len() + 1 + sequence.documents.len();
+        let size = i32::try_from(size).expect("a sequence is shorter than its message");
+        message.push(1);
+        message.extend_from_slice(&size.to_le_bytes());
+        message.extend_from_slice(sequence.identifier);
+        message.push(0);
+        message.extend_from_slice(sequence.documents);
+    }
+    if let Some(flags) = message.get_mut(HEADER_BYTES..SECTIONS_OFFSET) {
+        flags.copy_from_slice(&parsed.flags.to_le_bytes());
+    }
+    if parsed.has_checksum() {
+        let sum = checksum([message.as_slice()]);
+        message.extend_from_slice(&sum.to_le_bytes());
+    }
+    message
+}
+
+/// The message with a checksum, and the right one: bytes by chance never have it.
+fn with_right_checksum(message: &[u8]) -> Vec<u8> {
+    let mut message = message.to_vec();
+    if let Some(flags) = message.get_mut(HEADER_BYTES) {
+        *flags |= 1;
+    }
+    let sum = checksum([message.as_slice()]);
+    message.extend_from_slice(&sum.to_le_bytes());
+    message
+}
+
+/// A head says the same as the whole message, as far as it goes.
+fn check_heads(message: &[u8], pieces: u8) {
+    let whole = OpMsg::parse(message);
+    let cut = usize::from(pieces) * message.len() / 256;
+    for length in [cut, message.len()] {
+        let Ok(head) = OpMsg::parse_head(message.get(..length).unwrap_or_default()) else {
+            continue;
+        };
+        assert!(!head.has_checksum());
+        let Ok(whole) = &whole else { continue };
+        assert_eq!(head.body, whole.body);
+        assert_eq!(head.flags, whole.flags);
+        for (part, whole) in head.sequences().zip(whole.sequences()) {
+            assert_eq!(part.identifier, whole.identifier);
+            assert!(whole.documents.starts_with(part.documents));
+        }
+        assert!(head.sequences().count() <= whole.sequences().count());
+    }
+}
+
+/// The walk in pieces says what the parser says of the whole.
+fn check_section_walk(message: &[u8], pieces: Pieces) {
+    let flags = message.get(HEADER_BYTES..).and_then(|r| r.first_chunk());
+    let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));
+    let has_known_flags = flags.is_some_and(|flags| flags & 0xffff & !MORE_TO_COME == 0);
+    let first = message.get(SECTIONS_OFFSET..).unwrap_or_default();
+    let (true, Some((0, body))) = (has_known_flags, first.split_first()) else {
+        return;
+    };
+    let Ok(body) = document_at(body) else { return };
+    let rest = message.get(SECTIONS_OFFSET + 1 + body.len()..);
+    let rest = rest.unwrap_or_default();
+
+    let mut walk = SectionWalk::new(rest.len(), Some("documents"));
+    let mut walked = Ok(());
+    for piece in pieces.split(rest) {
+        walked = walk.feed(piece);
+        if walked.is_err() {
+            break;
+        }
+    }
+    match (OpMsg::parse(message), walked) {
+        (Ok(parsed), Ok(())) => {
+            let mut sequences = parsed.sequences();
+            let counted = sequences.find(|s| s.identifier == b"documents");
+            let mut whole = DocumentWalk::default();
+            whole.feed(counted.map_or(&[], |s| s.documents));
+            assert_eq!(walk.documents(), whole.count());
+        }
+        (Ok(parsed), Err(error)) => {
+            let mut sequences = parsed.sequences();
+            let is_long = sequences.any(|s| s.identifier.len() > MAX_IDENTIFIER_BYTES);
+            assert!(is_long && error == MessageError::SequenceSize, "{error}");
+        }
+        (Err(error), Ok(())) => panic!("the walk misses {error}"),
+        (Err(parsed), Err(walked)) => {
+            // An identifier that is too long ends the walk before the parser's error.
+            let mut runs = rest.split(|byte| *byte == 0);
+            let is_long = runs.any(|run| run.len() > MAX_IDENTIFIER_BYTES);
+            let is_same = parsed == walked || is_long && walked == MessageError::SequenceSize;
+            assert!(is_same, "{parsed} is {walked} in pieces");
+        }
+    }
+}
+
+fn check_query(query: &OpQuery<'_>, message: &[u8]) {
+    assert_eq!(document_at(query.query), Ok(query.query));
+    let length = SECTIONS_OFFSET + query.namespace.len() + 1 + 8 + query.query.len();
+    assert!(length <= message.len());
+    if let Some(db) = query.command_database() {
+        assert_eq!([db, b".$cmd"].concat(), query.namespace);
+    }
+}

@@ -1,0 +1,44 @@
+//! The targets, by name.
+
+mod admin;
+mod command;
+mod compressed;
+mod config;
+mod fingerprint;
+mod message;
+mod reader;
+mod reply;
+mod scram;
+mod users_info;
+
+pub use self::{
+    admin::admin,
+    command::command,
+    compressed::compressed,
+    config::config,
+    fingerprint::fingerprint,
+    message::message,
+    reader::reader,
+    reply::reply,
+    scram::{scram_carried, scram_client, scram_server},
+    users_info::users_info,
+};
+
+/// Takes any bytes, and panics if a property does not hold for them.
+pub type Target = fn(&[u8]);
+
+/// All targets: what runs without being named.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("message", message),
+    ("reader", reader),
+    ("command", command),
+    ("reply", reply),
+    ("scram_server", scram_server),
+    ("scram_client", scram_client),
+    ("scram_carried", scram_carried),
+    ("users_info", users_info),
+    ("compressed", compressed),
+    ("fingerprint", fingerprint),
+    ("admin", admin),
+    ("config", config),
+];

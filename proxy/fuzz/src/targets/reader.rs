@@ -1,0 +1,204 @@
+//! The stream of messages from a client or a server, in pieces of any size.
+//!
+//! Input: one byte for the sizes of pieces, one for what is done with the head of a large message and whether there is a
+//! large message, one for the largest message allowed, then the stream.
+
+use std::{
+    io,
+    mem::ManuallyDrop,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use seawall::wire::{
+    HEADER_BYTES, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
+    ReadError, STREAMED_MESSAGE_BYTES, encode_request,
+};
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    runtime::{Builder, Runtime},
+};
+
+use crate::choices::{Choices, Pieces};
+
+/// Limits of a message: before a login, and after it.
+const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES];
+
+/// Enough for all that one reader holds.
+const BUDGET_BYTES: usize = 8 << 20;
+
+/// Pieces are small, and so a long stream comes in few of them after so many.
+const MOST_PIECES: usize = 4_096;
+
+thread_local! {
+    // Not to be dropped at the end of a thread, where what it needs may be gone.
+    static RUNTIME: ManuallyDrop<Runtime> = ManuallyDrop::new(
+        Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime of one thread can be built"),
+    );
+}
+
+/// The messages, and how the stream ends, are the same in one piece and in many; all bytes are given out in order.
+pub fn reader(data: &[u8]) {
+    let mut choices = Choices::new(data);
+    let pieces = Pieces::new(choices.byte());
+    let kind = choices.byte();
+    let limit = *LIMITS
+        .get(usize::from(choices.byte()) % LIMITS.len())
+        .expect("the index is under the length");
+    let stream = with_large_message(choices.rest(), kind);
+    let treatment = Treatment::of(kind);
+    let whole = Input {
+        bytes: &stream,
+        pieces: None,
+        is_pending: false,
+    };
+    let split = Input {
+        pieces: Some((pieces, MOST_PIECES)),
+        ..whole
+    };
+    let (of_whole, of_split) = RUNTIME.with(|runtime| {
+        runtime.block_on(async {
+            let of_whole = read_all(whole, limit, treatment).await;
+            (of_whole, read_all(split, limit, treatment).await)
+        })
+    });
+    assert_eq!(of_whole, of_split);
+    if treatment != Treatment::PassOver {
+        let read = of_whole.messages.concat();
+        assert!(stream.starts_with(&read));
+        assert!(of_whole.end != "end" || read.len() == stream.len());
+    }
+}
+
+/// What is done with a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Treatment {
+    Complete,
+    TakePieces,
+    PassOver,
+}
+
+impl Treatment {
+    fn of(kind: u8) -> Self {
+        match kind % 3 {
+            0 => Self::Complete,
+            1 => Self::TakePieces,
+            _ => Self::PassOver,
+        }
+    }
+}
+
+/// Large messages cannot be part of a small input: some inputs get one in front, of a size round one of the bounds.
+fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
+    let size = match kind {
+        0xf0..=0xf7 => LARGE_MESSAGE_BYTES,
+        0xf8..=0xfb => STREAMED_MESSAGE_BYTES,
+        _ => return bytes.to_vec(),
+    };
+    let size = size - HEADER_BYTES - 5 + usize::from(kind % 2);
+    let mut stream = encode_request(1, &vec![kind; size]);
+    stream.extend_from_slice(bytes);
+    stream
+}
+
+/// What came of a stream.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    messages: Vec<Vec<u8>>,
+    end: String,
+}
+
+async fn read_all(mut input: Input<'_>, limit: usize, treatment: Treatment) -> Outcome {
+    let budget = MemoryBudget::of_bytes(BUDGET_BYTES);
+    let mut reader = MessageReader::default();
+    let mut messages = Vec::new();
+    let end = loop {
+        let message = match reader.next(&mut input, limit, &budget).await {
+            Ok(Some(message)) => message,
+            Ok(None) => break "end".to_owned(),
+            Err(error) => break error.to_string(),
+        };
+        assert!(message.header.message_length <= limit);
+        match finish(message, &mut reader, &mut input, &budget, treatment).await {
+            Ok(bytes) => messages.push(bytes),
+            Err(error) => break error.to_string(),
+        }
+    };
+    drop(reader);
+    assert_eq!(budget.used_bytes(), 0, "every share is given back");
+    Outcome { messages, end }
+}
+
+async fn finish(
+    message: Message,
+    reader: &mut MessageReader,
+    input: &mut Input<'_>,
+    budget: &MemoryBudget,
+    treatment: Treatment,
+) -> Result<Vec<u8>, ReadError> {
+    if !message.is_head() {
+        assert_eq!(message.bytes.len(), message.header.message_length);
+        return Ok(message.bytes);
+    }
+    match treatment {
+        Treatment::Complete => {
+            let whole = reader.complete(message, input, budget).await?;
+            assert_eq!(whole.bytes.len(), whole.header.message_length);
+            Ok(whole.bytes)
+        }
+        Treatment::TakePieces => {
+            let mut bytes = message.bytes;
+            let mut piece = Vec::new();
+            loop {
+                reader.read_piece(input, &mut piece).await?;
+                if piece.is_empty() {
+                    assert_eq!(bytes.len(), message.header.message_length);
+                    return Ok(bytes);
+                }
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        // How long a head is depends on how the bytes came.
+        Treatment::PassOver => Ok(message.header.to_bytes().to_vec()),
+    }
+}
+
+/// A stream that gives its bytes in pieces, and is not ready now and then.
+#[derive(Clone, Copy, Debug)]
+struct Input<'a> {
+    bytes: &'a [u8],
+    /// How large pieces are, and how many of them there still are.
+    pieces: Option<(Pieces, usize)>,
+    is_pending: bool,
+}
+
+impl AsyncRead for Input<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let input = self.get_mut();
+        let mut size = room.remaining().min(input.bytes.len());
+        if let Some((pieces, left)) = &mut input.pieces
+            && *left > 0
+        {
+            let wanted = pieces.next_size();
+            input.is_pending = !input.is_pending && wanted % 4 == 0;
+            if input.is_pending {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            *left -= 1;
+            size = size.min(wanted);
+        }
+        let (piece, rest) = input.bytes.split_at(size);
+        room.put_slice(piece);
+        input.bytes = rest;
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,112 @@
+//! A server's reply: what is noted of it as it passes, and the rewriting of state-change errors.
+//!
+//! Input: one byte for the reply's form, one for the sizes of pieces, then the document.
+
+use bson::{Bson, Document};
+use seawall::command::{
+    ErrorReply, ReplyFacts, ReplyForm, ReplyScanner, conceal_state_change, is_state_change,
+};
+
+use crate::{
+    choices::{Choices, Pieces},
+    documents,
+};
+
+/// Longest head of an element that is kept across pieces.
+const MAX_HEAD_BYTES: usize = 96;
+
+/// Any split of the bytes gives the same facts, the facts are those of the `bson` crate, and nothing of a state change is
+/// left where it was concealed.
+pub fn reply(data: &[u8]) {
+    let mut choices = Choices::new(data);
+    let form = match choices.byte() % 4 {
+        0 => ReplyForm::Plain,
+        1 => ReplyForm::Distinct,
+        2 => ReplyForm::FindAndModify,
+        _ => ReplyForm::BulkWrite,
+    };
+    let pieces = choices.byte();
+    let document = choices.rest();
+    let facts = ReplyFacts::of(form, document);
+    check_pieces(form, document, &facts, pieces);
+    check_against_bson(document, &facts);
+    check_concealed(document);
+    check_own_error(document, pieces);
+}
+
+fn check_pieces(form: ReplyForm, document: &[u8], facts: &ReplyFacts, pieces: u8) {
+    let mut scanner = ReplyScanner::new(form);
+    let pieces = Pieces::new(pieces).split(document);
+    pieces.for_each(|piece| scanner.feed(piece));
+    let split = scanner.facts();
+    // A name that is too long can only be followed if it comes in one piece.
+    let mut runs = document.split(|byte| *byte == 0);
+    let is_long = runs.any(|run| run.len() > MAX_HEAD_BYTES - 16);
+    assert!(
+        split == facts || is_long && split.is_opaque,
+        "{split:?} is {facts:?} as a whole"
+    );
+    assert!(facts.error_code().is_none() || facts.ok == Some(false));
+    let errors = facts.write_error_codes.iter().map(|(_, count)| count);
+    assert!(errors.sum::<u64>() <= u64::try_from(document.len()).unwrap_or(u64::MAX));
+}
+
+/// Top-level fields as the `bson` crate reads them, where no name comes twice.
+fn check_against_bson(document: &[u8], facts: &ReplyFacts) {
+    if !documents::check_walk(document) {
+        return;
+    }
+    let Ok(decoded) = Document::from_reader(document) else {
+        return;
+    };
+    let fields = seawall::wire::Elements::of(document).count();
+    if fields != decoded.len() {
+        return;
+    }
+    assert!(!facts.is_opaque, "{decoded}");
+    let code = match decoded.get("code") {
+        Some(Bson::Int32(code)) => Some(*code),
+        Some(Bson::Int64(_) | Bson::Double(_) | Bson::Boolean(_)) => facts.code,
+        _ => None,
+    };
+    assert_eq!(facts.code, code, "{decoded}");
+    let ok = match decoded.get("ok") {
+        Some(Bson::Int32(ok)) => Some(*ok != 0),
+        Some(Bson::Int64(ok)) => Some(*ok != 0),
+        Some(Bson::Double(ok)) => Some(*ok != 0.0),
+        Some(Bson::Boolean(ok)) => Some(*ok),
+        _ => None,
+    };
+    assert_eq!(facts.ok, ok, "{decoded}");
+    assert_eq!(
+        facts.write_concern_error,
+        is_container(&decoded, "writeConcernError")
+    );
+}
+
+fn is_container(document: &Document, name: &str) -> bool {
+    matches!(document.get(name), Some(Bson::Document(_) | Bson::Array(_)))
+}
+
+fn check_concealed(document: &[u8]) {
+    let Some(concealed) = conceal_state_change(document) else {
+        return;
+    };
+    assert!(documents::check_walk(&concealed));
+    let facts = ReplyFacts::of(ReplyForm::Plain, &concealed);
+    assert!(!facts.is_opaque);
+    assert!(!facts.code.is_some_and(is_state_change), "{facts:?}");
+    assert!(conceal_state_change(&concealed).is_none());
+}
+
+/// An error of our own is read back as it was built.
+fn check_own_error(document: &[u8], code: u8) {
+    let text = String::from_utf8_lossy(document);
+    let labels = ["RetryableWriteError", "SystemOverloadedError"];
+    let labels = labels.get(..usize::from(code % 3)).unwrap_or_default();
+    let error = ErrorReply::new(i32::from(code), text).with_labels(labels);
+    let built = error.to_document();
+    let facts = ReplyFacts::of(ReplyForm::Plain, built.as_bytes());
+    assert_eq!(facts.error_code(), Some(i32::from(code)));
+    assert!(documents::check_walk(built.as_bytes()));
+}

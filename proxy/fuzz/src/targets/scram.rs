@@ -1,0 +1,234 @@
+//! Both sides of SCRAM, and a conversation that is carried between two others.
+//!
+//! Input: one byte for the mechanism, then alterations of one message of an honest conversation with the number of bytes
+//! in front, then a payload as it comes.
+
+use std::sync::OnceLock;
+
+use seawall::auth::{
+    CarriedConversation, ClientConversation, ClientFirst, ClientKey, DerivedKeys, MIN_ITERATIONS,
+    Mechanism, ScramError, ScramKeys, ServerConversation, derive_from_password,
+};
+
+use crate::choices::{Choices, altered};
+
+const USER: &str = "us=er, with signs";
+const CLIENT_NONCE: &str = "fyko+d2lbbFgONRv9qkxdawL";
+const SERVER_NONCE: &str = "3rfcNHYJY1ZVvWVs7j";
+
+/// A client that does not know the keys is refused whatever it sends, and one that does only as long as no byte of its
+/// messages is changed on the way.
+pub fn scram_server(data: &[u8]) {
+    let Case {
+        honest,
+        mut alterations,
+        payload,
+    } = Case::of(data);
+    for first in [payload, &altered(&honest.client_first, &mut alterations, 3)] {
+        let client_first = match parse_client_first(first) {
+            Ok(client_first) => client_first,
+            Err(error) => {
+                check_error(&error);
+                continue;
+            }
+        };
+        let is_same = first == honest.client_first;
+        for last in [payload, &altered(&honest.client_final, &mut alterations, 3)] {
+            let (server, challenge) =
+                ServerConversation::start(client_first.clone(), &honest.keys.keys, SERVER_NONCE);
+            assert!(!is_same || challenge == honest.server_first);
+            match server.verify(last) {
+                Ok(verified) => {
+                    assert!(is_same && last == honest.client_final);
+                    assert_eq!(verified.client_key, honest.keys.client_key);
+                    assert_eq!(verified.server_final, honest.server_final);
+                }
+                Err(error) => {
+                    assert!(!is_same || last != honest.client_final, "{error}");
+                    check_error(&error);
+                }
+            }
+        }
+    }
+}
+
+/// A server that does not know the keys is found out, and so is a change to any of its messages.
+pub fn scram_client(data: &[u8]) {
+    let Case {
+        honest,
+        mut alterations,
+        payload,
+    } = Case::of(data);
+    let DerivedKeys { client_key, keys } = &honest.keys;
+    for first in [payload, &altered(&honest.server_first, &mut alterations, 3)] {
+        let (client, opening) = ClientConversation::start(honest.mechanism, USER, CLIENT_NONCE);
+        assert_eq!(opening, honest.client_first);
+        let (client, proof) = match client.respond(first, client_key, keys) {
+            Ok(responded) => responded,
+            Err(error) => {
+                assert_ne!(first, honest.server_first, "{error}");
+                check_error(&error);
+                continue;
+            }
+        };
+        let is_same = first == honest.server_first;
+        assert_eq!(is_same, proof == honest.client_final);
+        // The server signs its own first message, and so does not accept a proof for another one.
+        assert_eq!(honest.server().verify(&proof).is_ok(), is_same);
+        let last = match alterations.bool() {
+            true => payload.to_vec(),
+            false => altered(&honest.server_final, &mut alterations, 3),
+        };
+        let is_accepted = client.finish(&last);
+        let is_honest = is_same && begins_alike(&last, &honest.server_final);
+        assert_eq!(is_accepted.is_ok(), is_honest, "{is_accepted:?}");
+    }
+}
+
+/// A carried conversation gives up the client's key only if no message of it was changed.
+pub fn scram_carried(data: &[u8]) {
+    let Case {
+        honest,
+        mut alterations,
+        payload,
+    } = Case::of(data);
+    let changed = usize::from(alterations.byte() % 4);
+    let replaces = alterations.byte() % 4 == 0;
+    let mut messages = honest.messages();
+    let message = messages.get_mut(changed).expect("there are four messages");
+    *message = match replaces {
+        true => payload.to_vec(),
+        false => altered(message, &mut alterations, 3),
+    };
+    let is_same = messages == honest.messages()
+        || changed == 3 && begins_alike(&messages[3], &honest.server_final);
+    match carry(honest.mechanism, &messages, &honest.keys.keys) {
+        Ok(client_key) => {
+            assert!(is_same);
+            assert_eq!(client_key, honest.keys.client_key);
+        }
+        Err(error) => {
+            assert!(!is_same, "{error}");
+            check_error(&error);
+        }
+    }
+}
+
+/// A conversation in which nothing goes wrong.
+struct Honest {
+    mechanism: Mechanism,
+    keys: DerivedKeys,
+    client_first: Vec<u8>,
+    server_first: Vec<u8>,
+    client_final: Vec<u8>,
+    server_final: Vec<u8>,
+}
+
+impl Honest {
+    fn of(mechanism: Mechanism) -> &'static Self {
+        // PBKDF2 takes milliseconds: once a process.
+        static SHA1: OnceLock<Honest> = OnceLock::new();
+        static SHA256: OnceLock<Honest> = OnceLock::new();
+        let honest = match mechanism {
+            Mechanism::ScramSha1 => &SHA1,
+            Mechanism::ScramSha256 => &SHA256,
+        };
+        honest.get_or_init(|| Self::talk(mechanism).expect("nothing goes wrong"))
+    }
+
+    fn talk(mechanism: Mechanism) -> Result<Self, ScramError> {
+        let keys = derive_from_password(mechanism, USER, "pencil", b"some salt", MIN_ITERATIONS)?;
+        let (client, client_first) = ClientConversation::start(mechanism, USER, CLIENT_NONCE);
+        let (server, server_first) =
+            ServerConversation::start(ClientFirst::parse(&client_first)?, &keys.keys, SERVER_NONCE);
+        let (client, client_final) = client.respond(&server_first, &keys.client_key, &keys.keys)?;
+        let server_final = server.verify(&client_final)?.server_final;
+        client.finish(&server_final)?;
+        Ok(Self {
+            mechanism,
+            keys,
+            client_first,
+            server_first,
+            client_final,
+            server_final,
+        })
+    }
+
+    /// The server, which has sent its first message.
+    fn server(&self) -> ServerConversation {
+        let client_first = ClientFirst::parse(&self.client_first).expect("it is honest");
+        ServerConversation::start(client_first, &self.keys.keys, SERVER_NONCE).0
+    }
+
+    fn messages(&self) -> [Vec<u8>; 4] {
+        [
+            self.client_first.clone(),
+            self.server_first.clone(),
+            self.client_final.clone(),
+            self.server_final.clone(),
+        ]
+    }
+}
+
+/// What an input says.
+struct Case<'a> {
+    honest: &'static Honest,
+    alterations: Choices<'a>,
+    payload: &'a [u8],
+}
+
+impl<'a> Case<'a> {
+    fn of(data: &'a [u8]) -> Self {
+        let mut choices = Choices::new(data);
+        let mechanism = match choices.bool() {
+            true => Mechanism::ScramSha1,
+            false => Mechanism::ScramSha256,
+        };
+        assert_eq!(Mechanism::parse(mechanism.name()), Some(mechanism));
+        Self {
+            honest: Honest::of(mechanism),
+            alterations: Choices::new(choices.short()),
+            payload: choices.rest(),
+        }
+    }
+}
+
+fn parse_client_first(payload: &[u8]) -> Result<ClientFirst, ScramError> {
+    let parsed = ClientFirst::parse(payload)?;
+    assert!(!parsed.user().is_empty() && !parsed.user().contains('\0'));
+    assert!(
+        parsed
+            .nonce()
+            .bytes()
+            .all(|b| b.is_ascii_graphic() && b != b',')
+    );
+    assert!(payload.ends_with(parsed.bare()));
+    Ok(parsed)
+}
+
+/// Whether it is the server's last message, with nothing behind it but extensions.
+fn begins_alike(payload: &[u8], server_final: &[u8]) -> bool {
+    let rest = payload.strip_prefix(server_final);
+    let is_text = std::str::from_utf8(payload).is_ok();
+    is_text && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b',')))
+}
+
+fn carry(
+    mechanism: Mechanism,
+    messages: &[Vec<u8>; 4],
+    keys: &ScramKeys,
+) -> Result<ClientKey, ScramError> {
+    let [client_first, server_first, client_final, server_final] = messages;
+    CarriedConversation::new(mechanism, parse_client_first(client_first)?)
+        .server_first(server_first)?
+        .client_final(client_final)?
+        .server_final(server_final)?
+        .prove(keys)
+}
+
+/// Errors can be shown, and say whose fault they are.
+fn check_error(error: &ScramError) {
+    let shown = error.to_string();
+    assert!(!shown.is_empty() && !shown.contains("pencil"));
+    error.fault();
+}

@@ -1,0 +1,42 @@
+//! A server's answer about a user: keys and restrictions.
+//!
+//! Input: the reply's document.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use bson::RawDocument;
+use seawall::auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info};
+
+/// Whom the corpus is about.
+const USER: (&str, &str) = ("user", "admin");
+
+/// What is accepted is about the user asked for, and has keys that a login can use.
+pub fn users_info(data: &[u8]) {
+    let Ok(reply) = RawDocument::from_bytes(data) else {
+        return;
+    };
+    let (name, source) = USER;
+    let credentials = match parse_users_info(reply, name, source) {
+        Ok(credentials) => credentials,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return;
+        }
+    };
+    assert_eq!((&*credentials.name, &*credentials.source), USER);
+    for mechanism in Mechanism::ALL {
+        let Some(keys) = credentials.keys(mechanism) else {
+            continue;
+        };
+        assert_eq!(keys.mechanism(), mechanism);
+        assert!((MIN_ITERATIONS..=MAX_ITERATIONS).contains(&keys.iterations()));
+        assert!(!keys.salt().is_empty());
+        assert_eq!(keys.stored_key().as_bytes().len(), mechanism.key_length());
+        assert_eq!(keys.server_key().as_bytes().len(), mechanism.key_length());
+    }
+    let restrictions = &credentials.restrictions;
+    assert_eq!(restrictions.permits(None), restrictions.is_unrestricted());
+    let local = restrictions.permits(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    let mapped = restrictions.permits(Some(IpAddr::V6(Ipv4Addr::LOCALHOST.to_ipv6_mapped())));
+    assert_eq!(local, mapped);
+}
