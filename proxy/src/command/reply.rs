@@ -6,6 +6,7 @@
 //! of an element that a chunk's end cut in two.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
+use crate::wire::MAX_MESSAGE_BYTES;
 
 /// What a reply's form depends on: the command that it answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +107,9 @@ const MAX_DEPTH: usize = 4;
 /// Longest element head (type, name, fixed value) that is kept across chunks. Servers' top-level names and
 /// array indexes are far shorter.
 const MAX_HEAD_BYTES: usize = 96;
+
+/// Fewest bytes of code with a scope: its length, an empty string, an empty document.
+const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
 
 /// The scanner's state between chunks.
 #[derive(Clone, Debug)]
@@ -296,7 +300,7 @@ impl ReplyScanner {
         if !self.begun {
             return match read_length(bytes) {
                 None => Head::Incomplete,
-                Some(length) if length >= 5 => Head::Element {
+                Some(length) if (5..=MAX_MESSAGE_BYTES).contains(&length) => Head::Element {
                     length: 4,
                     skip: 0,
                     enter: Some((Scope::Top, length - 4)),
@@ -332,6 +336,10 @@ impl ReplyScanner {
                 return Head::Regex { length };
             }
             0x0c => read_length(value).map(|n| 16 + n),
+            // A length that does not even hold itself would be passed in one piece and not in another.
+            0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
+                return Head::Opaque;
+            }
             0x0f => read_length(value),
             0x13 => Some(16),
             _ => return Head::Opaque,
@@ -667,6 +675,35 @@ mod tests {
             .map(|(_, _, facts)| facts.documents())
             .collect();
         assert_eq!(documents, [12, 0, 3, 1, 9, 1, 0, 9, 0, 0]);
+    }
+
+    #[test]
+    fn lengths_that_hold_no_value_are_opaque_in_any_split() {
+        let script = JavaScriptCodeWithScope {
+            code: String::new(),
+            scope: doc! {},
+        };
+        let reply = doc! {"r": script, "ok": 1.0}.to_vec().unwrap();
+        assert!(!scan(ReplyForm::Plain, &reply, reply.len()).is_opaque);
+        // Its length is behind the root's, the type and the name.
+        for length in [0_u8, 3, 13] {
+            let mut altered = reply.clone();
+            altered[7] = length;
+            for piece in 1..=altered.len() {
+                let facts = scan(ReplyForm::Plain, &altered, piece);
+                assert!(facts.is_opaque && facts.ok.is_none(), "{length} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_longer_than_any_message_is_opaque() {
+        for length in [-1, i32::MIN, i32::MAX] {
+            let mut reply = doc! {"ok": 1.0}.to_vec().unwrap();
+            reply[..4].copy_from_slice(&length.to_le_bytes());
+            let facts = scan(ReplyForm::Plain, &reply, reply.len());
+            assert!(facts.is_opaque && facts.ok.is_none(), "{length}");
+        }
     }
 
     #[test]
