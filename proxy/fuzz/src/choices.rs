@@ -26,7 +26,7 @@ impl<'a> Choices<'a> {
     }
 
     pub(crate) fn bool(&mut self) -> bool {
-        self.byte() % 2 == 1
+        !self.byte().is_multiple_of(2)
     }
 
     /// The next bytes, as many as the next byte says and no more than there are.
@@ -72,7 +72,7 @@ impl Pieces {
     }
 
     /// `bytes` in pieces.
-    pub(crate) fn split<'a>(mut self, mut bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn split(mut self, mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         std::iter::from_fn(move || {
             let size = self.next_size().min(bytes.len());
             let (piece, rest) = bytes.split_at(size);

@@ -1,7 +1,10 @@
-//! BSON documents for targets: from the grammar of the fingerprint's own tests, and checked against the `bson` crate.
+//! BSON documents for targets: from the grammar of the fingerprint's own tests, altered, and checked against the `bson`
+//! crate.
 
-use bson::{Document, RawBsonRef, RawDocument};
+use bson::{Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall::wire::{ElementKind, Elements, document_at};
+
+use crate::choices::Choices;
 
 #[path = "../../src/shape/tests/corpus.rs"]
 #[expect(
@@ -27,6 +30,97 @@ pub(crate) fn planted() -> &'static str {
 /// The bytes of a document.
 pub(crate) fn encode(document: &Document) -> Vec<u8> {
     document.to_vec().expect("the document can be encoded")
+}
+
+/// A value of each type of BSON.
+pub(crate) fn every_type() -> Document {
+    let text = |text: &str| bson::raw::CString::try_from(text).expect("there is no NUL in it");
+    let scope = bson::JavaScriptCodeWithScope {
+        code: "f()".to_owned(),
+        scope: doc! { "y": 1 },
+    };
+    doc! {
+        "double": 1.5, "string": "s", "document": { "a": 1 }, "array": [1, "b", null],
+        "binary": bson::Binary { subtype: BinarySubtype::Generic, bytes: vec![1, 2] },
+        "undefined": Bson::Undefined, "id": ObjectId::from_bytes([9; 12]), "bool": true,
+        "date": bson::DateTime::from_millis(1), "null": Bson::Null,
+        "regex": bson::Regex { pattern: text("^a"), options: text("i") },
+        "code": Bson::JavaScriptCode("x".to_owned()), "symbol": Bson::Symbol("y".to_owned()),
+        "scoped": scope, "int32": 7, "timestamp": bson::Timestamp { time: 1, increment: 2 },
+        "int64": 8_i64, "decimal": bson::Decimal128::from_bytes([0; 16]),
+        "min": Bson::MinKey, "max": Bson::MaxKey,
+    }
+}
+
+/// Sets the length and the last byte right, so that changed bytes are still taken for a document.
+pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
+    let mut repaired = bytes.to_vec();
+    let length = i32::try_from(repaired.len()).unwrap_or(i32::MAX);
+    if let Some(head) = repaired.first_chunk_mut() {
+        *head = length.to_le_bytes();
+    }
+    if let Some(last) = repaired.last_mut() {
+        *last = 0;
+    }
+    repaired
+}
+
+/// The document, if the bytes are one, with some fields removed, replaced or added: its lengths are right.
+pub(crate) fn altered(bytes: &[u8], choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    let mut document = Document::from_reader(bytes).ok()?;
+    for _ in 0..1 + choices.byte() % 3 {
+        alter(&mut document, choices);
+    }
+    document.to_vec().ok()
+}
+
+fn alter(document: &mut Document, choices: &mut Choices<'_>) {
+    let index = choices.index(document.len() + 1);
+    let name = document.keys().nth(index).cloned();
+    let name = name.unwrap_or_else(|| "added".to_owned());
+    let goes_deeper = choices.bool();
+    match document.get_mut(&name) {
+        Some(Bson::Document(inner)) if goes_deeper => return alter(inner, choices),
+        Some(Bson::Array(items)) if goes_deeper => return alter_array(items, choices),
+        _ => {}
+    }
+    match choices.byte() % 3 {
+        0 => {
+            document.remove(&name);
+        }
+        1 => {
+            document.insert(name, value(choices));
+        }
+        _ => {
+            let moved = document.remove(&name).unwrap_or(Bson::Null);
+            document.insert(name, moved);
+        }
+    }
+}
+
+fn alter_array(items: &mut Vec<Bson>, choices: &mut Choices<'_>) {
+    let index = choices.index(items.len() + 1);
+    match items.get_mut(index) {
+        Some(Bson::Document(inner)) => alter(inner, choices),
+        Some(Bson::Array(inner)) => alter_array(inner, choices),
+        Some(item) => *item = value(choices),
+        None if choices.bool() => items.push(value(choices)),
+        None => items.clear(),
+    }
+}
+
+fn value(choices: &mut Choices<'_>) -> Bson {
+    let types = every_type();
+    let values = types.len();
+    let number = choices.index(values + 4);
+    let chosen = types.into_iter().nth(number).map(|(_, value)| value);
+    let byte = choices.byte();
+    chosen.unwrap_or_else(|| match number - values {
+        0 => Bson::Int32(byte.into()),
+        1 => Bson::Int64(-i64::from(byte)),
+        2 => Bson::Double(f64::from(byte) / 4.0),
+        _ => Bson::String(char::from(byte).to_string().repeat(byte.into())),
+    })
 }
 
 /// Walks a document and holds the walk against the `bson` crate: what that accepts is walked to its end, with the same

@@ -153,7 +153,7 @@ impl Run<'_> {
                 return self.fail(input, &failure).map(Err);
             }
             let is_over = || limit.is_some_and(|limit| began.elapsed() >= limit);
-            if count % 1_024 == 0 && is_over() {
+            if count.is_multiple_of(1_024) && is_over() {
                 break;
             }
         }

@@ -1,13 +1,13 @@
-//! Inputs by chance: entries of a corpus with some changes, and now and then bytes without any origin.
+//! Random inputs: corpus entries with some changes, and sometimes random bytes.
 //!
-//! There is no feedback here. One seed gives one sequence of inputs, on every machine.
+//! No feedback from coverage. The same seed gives the same inputs on every machine.
 
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 
 /// Longest input: two pages hold every command of the corpora with room for more.
 pub const MAX_INPUT_BYTES: usize = 8 * 1024;
 
-/// Longest input without any origin.
+/// Longest input of random bytes only.
 const MAX_RANDOM_BYTES: usize = 300;
 
 /// Most changes of one entry.
@@ -54,7 +54,7 @@ pub struct Mutator<'a> {
 }
 
 impl<'a> Mutator<'a> {
-    /// One seed gives one sequence of inputs.
+    /// The same seed gives the same inputs.
     pub fn new(corpus: &'a [Vec<u8>], seed: u64) -> Self {
         Self {
             corpus,

@@ -2,13 +2,13 @@
 
 use std::{fs, io, path::Path};
 
-use bson::{Bson, Document, RawDocumentBuf, doc, oid::ObjectId, spec::BinarySubtype};
+use bson::{Bson, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 use seawall::wire::{
     CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME, checksum, deflate,
     encode_op_msg_like, encode_op_reply, encode_request,
 };
 
-use crate::documents;
+use crate::{documents, targets::LARGE_SHARE};
 
 /// A file's name and content.
 type Seed = (String, Vec<u8>);
@@ -33,13 +33,19 @@ fn all() -> Vec<(&'static str, Vec<Seed>)> {
     vec![
         ("message", with_front(&messages(), &[0x35])),
         ("reader", readers()),
-        ("command", with_front(&commands(), &[1])),
+        (
+            "command",
+            with_front(&commands(), &[1, 6, 1, 2, 0, 1, 1, 4]),
+        ),
         ("command", grammar("grammar", &[4, 6, 3, 60, 0, 5, 0, 2])),
         ("reply", replies()),
         ("scram_server", scram(true)),
         ("scram_client", scram(false)),
         ("scram_carried", scram(true)),
-        ("users_info", users()),
+        (
+            "users_info",
+            with_front(&users(), &[6, 1, 0, 0, 1, 3, 0, 1]),
+        ),
         ("compressed", compressed()),
         ("fingerprint", with_front(&commands(), &[0, 4, 3, 1, 40, 0])),
         ("fingerprint", grammar("grammar", &[2, 9, 3, 1, 40, 0])),
@@ -78,26 +84,6 @@ fn lsid() -> Document {
     doc! { "id": id }
 }
 
-/// A value of each type of BSON.
-fn every_type() -> Document {
-    let text = |text: &str| bson::raw::CString::try_from(text).expect("there is no NUL in it");
-    let scope = bson::JavaScriptCodeWithScope {
-        code: "f()".to_owned(),
-        scope: doc! { "y": 1 },
-    };
-    doc! {
-        "double": 1.5, "string": "s", "document": { "a": 1 }, "array": [1, "b", null],
-        "binary": bson::Binary { subtype: BinarySubtype::Generic, bytes: vec![1, 2] },
-        "undefined": Bson::Undefined, "id": ObjectId::from_bytes([9; 12]), "bool": true,
-        "date": bson::DateTime::from_millis(1), "null": Bson::Null,
-        "regex": bson::Regex { pattern: text("^a"), options: text("i") },
-        "code": Bson::JavaScriptCode("x".to_owned()), "symbol": Bson::Symbol("y".to_owned()),
-        "scoped": scope, "int32": 7, "timestamp": bson::Timestamp { time: 1, increment: 2 },
-        "int64": 8_i64, "decimal": bson::Decimal128::from_bytes([0; 16]),
-        "min": Bson::MinKey, "max": Bson::MaxKey,
-    }
-}
-
 fn reads() -> Vec<(&'static str, Document)> {
     vec![
         (
@@ -115,7 +101,7 @@ fn reads() -> Vec<(&'static str, Document)> {
         ),
         (
             "find_every_type",
-            doc! { "find": "c", "filter": every_type(), "$db": "d" },
+            doc! { "find": "c", "filter": documents::every_type(), "$db": "d" },
         ),
         (
             "aggregate",
@@ -300,22 +286,30 @@ fn readers() -> Vec<Seed> {
         .map(|(_, bytes)| bytes.clone())
         .unwrap_or_default();
     let of = |name: &str, front: [u8; 3], bytes: &[u8]| seed(name, [&front[..], bytes].concat());
+    // Behind a large message, one whose last byte makes the target put the large one in front.
+    let behind_large = |name: &str, front: [u8; 3]| {
+        let sum = first
+            .iter()
+            .fold(front[1], |sum, byte| sum.wrapping_add(*byte));
+        let last = 0_u8.wrapping_sub(sum) % LARGE_SHARE;
+        of(name, front, &[&first[..], &[last]].concat())
+    };
     let cut = all.get(..all.len() - 5).unwrap_or_default();
     vec![
         of("all_messages", [3, 0, 3], &all),
         of("cut_in_the_last", [9, 1, 3], cut),
         of("before_a_login", [5, 2, 1], &all),
-        of("large", [0x20, 0xf0, 3], &first),
-        of("just_over_large", [0x20, 0xf1, 3], &first),
-        of("streamed_completed", [0x41, 0xf9, 3], &first),
-        of("streamed_passed_over", [0x42, 0xfb, 3], &first),
-        of("streamed_not_allowed", [0x43, 0xfb, 2], &first),
-        of("streamed_in_pieces", [0x44, 0xfa, 3], &first),
         of(
             "header_only",
             [1, 0, 3],
             first.get(..16).unwrap_or_default(),
         ),
+        behind_large("large", [0x20, 0xf0, 3]),
+        behind_large("just_over_large", [0x20, 0xf1, 3]),
+        behind_large("streamed_completed", [0x41, 0xf9, 3]),
+        behind_large("streamed_passed_over", [0x42, 0xfb, 3]),
+        behind_large("streamed_not_allowed", [0x43, 0xfb, 2]),
+        behind_large("streamed_in_pieces", [0x44, 0xfa, 3]),
     ]
 }
 
@@ -363,11 +357,11 @@ fn replies() -> Vec<Seed> {
             1,
             doc! { "values": [regex, "a", 1.5, { "code": 91 }, null], "ok": 1.0 },
         ),
-        ("every_type", 0, every_type()),
+        ("every_type", 0, documents::every_type()),
         (
             "deep",
             0,
-            (0..900).fold(doc! { "code": 91 }, |inner, _| doc! { "a": inner }),
+            (0..300).fold(doc! { "code": 91 }, |inner, _| doc! { "a": inner }),
         ),
         (
             "number",
@@ -380,7 +374,11 @@ fn replies() -> Vec<Seed> {
         .map(|(name, form, reply)| {
             seed(
                 name,
-                [&[*form, 0x21][..], &documents::encode(reply)].concat(),
+                [
+                    &[*form, 0x21, 6, 1, 1, 0, 1, 1, 4][..],
+                    &documents::encode(reply),
+                ]
+                .concat(),
             )
         })
         .collect()
@@ -487,7 +485,8 @@ fn users() -> Vec<Seed> {
 }
 
 fn compressed() -> Vec<Seed> {
-    let content = documents::encode(&doc! { "find": "c", "filter": every_type(), "$db": "d" });
+    let content =
+        documents::encode(&doc! { "find": "c", "filter": documents::every_type(), "$db": "d" });
     let content = content.repeat(3);
     let message = encode_request(7, &content);
     let mut seeds = vec![

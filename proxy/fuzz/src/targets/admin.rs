@@ -47,8 +47,8 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Operations in the past that requests ask for.
 const OPERATIONS: u8 = 40;
 
-/// No request fails inside, answers are what their content type says, and nothing is answered to whom the guard must
-/// refuse.
+/// No request causes an internal error. Each answer fits its content type. Requests without the token, or from another
+/// site, are refused.
 pub fn admin(data: &[u8]) {
     let mut choices = Choices::new(data);
     let needs_token = choices.bool();

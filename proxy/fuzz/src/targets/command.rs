@@ -1,7 +1,7 @@
 //! The body of a command: the walk over its elements, and the fields that decide how it is served.
 //!
-//! Input: one byte that chooses where the body comes from, then the body, or choices for a command by the grammar with
-//! alterations.
+//! Input: one byte that chooses where the body comes from, choices of alterations with the number of bytes in front, then
+//! the body, or choices for a command by the grammar.
 
 use bson::{Bson, Document, oid::ObjectId};
 use seawall::{
@@ -15,15 +15,20 @@ use crate::{
     documents,
 };
 
-/// What is noted of a command is what stands in it.
+/// The inspected fields are those of the body, and the walk over it agrees with the `bson` crate.
 pub fn command(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
-    if kind % 4 != 0 {
+    let mut alterations = Choices::new(choices.short());
+    if !kind.is_multiple_of(4) {
         check_body(choices.rest(), kind);
+        let body = documents::repaired(choices.rest());
+        check_body(&body, kind);
+        if let Some(body) = documents::altered(&body, &mut alterations) {
+            check_body(&body, kind);
+        }
         return;
     }
-    let mut alterations = Choices::new(choices.short());
     let mut command = documents::command(choices.rest(), u32::from(kind), false);
     add_generic_fields(&mut command, &mut alterations);
     let body = documents::encode(&command);
@@ -51,7 +56,7 @@ fn add_generic_fields(command: &mut Document, choices: &mut Choices<'_>) {
             0 => ("maxTimeMS", numeric),
             1 => ("txnNumber", numeric),
             2 => ("lsid", bson::doc! { "id": id }.into()),
-            3 => ("autocommit", (number % 2 == 0).into()),
+            3 => ("autocommit", number.is_multiple_of(2).into()),
             4 => ("startTransaction", numeric),
             5 => ("writeConcern", bson::doc! { "w": numeric }.into()),
             6 => ("cursors", vec![numeric].into()),

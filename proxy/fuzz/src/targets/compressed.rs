@@ -13,7 +13,8 @@ use crate::choices::{Choices, altered};
 /// Small, so that a lying size costs little.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Nothing inflates to another size than it declares or beyond the limit, and what was compressed comes back.
+/// A message inflates to exactly its declared size, within the limit, or is refused. A message that we compressed
+/// inflates to the original.
 pub fn compressed(data: &[u8]) {
     let mut choices = Choices::new(data);
     let compressor = *Compressor::ALL

@@ -14,7 +14,7 @@ const MAX_TEXT_BYTES: usize = 16 * 1024;
 /// Less would not hold one large message and its reply.
 const LEAST_MESSAGE_MEMORY_BYTES: usize = 64 << 20;
 
-/// What is accepted keeps the promises of its types, and each problem is one line.
+/// Accepted settings keep their invariants. Each problem is one line.
 pub fn config(data: &[u8]) {
     let mut choices = Choices::new(data);
     let is_environment = choices.bool();
@@ -69,11 +69,8 @@ fn check_settings(settings: &Settings) {
 
     let uri = settings.deployment.uri.expose();
     assert!(uri.starts_with("mongodb://") || uri.starts_with("mongodb+srv://"));
-    let debug = format!("{settings:?}");
-    assert!(
-        uri.len() < 20 || !debug.contains(uri),
-        "the connection string is hidden"
-    );
+    let debug = format!("{:?}", settings.deployment);
+    assert!(!debug.contains(uri), "the connection string is hidden");
 
     let admin = &settings.admin;
     assert!(admin.address.is_private() || admin.token.is_some());

@@ -11,6 +11,7 @@ mod reply;
 mod scram;
 mod users_info;
 
+pub(crate) use self::reader::LARGE_SHARE;
 pub use self::{
     admin::admin,
     command::command,

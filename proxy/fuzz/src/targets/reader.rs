@@ -41,7 +41,7 @@ thread_local! {
     );
 }
 
-/// The messages, and how the stream ends, are the same in one piece and in many; all bytes are given out in order.
+/// Any split of the bytes gives the same messages and the same end. No byte is lost or repeated.
 pub fn reader(data: &[u8]) {
     let mut choices = Choices::new(data);
     let pieces = Pieces::new(choices.byte());
@@ -92,9 +92,14 @@ impl Treatment {
     }
 }
 
+/// Of the inputs whose first bytes ask for a large message, one in so many gets it: it takes a thousand times as long.
+pub(crate) const LARGE_SHARE: u8 = 16;
+
 /// Large messages cannot be part of a small input: some inputs get one in front, of a size round one of the bounds.
 fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
+    let sum = bytes.iter().fold(kind, |sum, byte| sum.wrapping_add(*byte));
     let size = match kind {
+        _ if !sum.is_multiple_of(LARGE_SHARE) => return bytes.to_vec(),
         0xf0..=0xf7 => LARGE_MESSAGE_BYTES,
         0xf8..=0xfb => STREAMED_MESSAGE_BYTES,
         _ => return bytes.to_vec(),
@@ -188,7 +193,7 @@ impl AsyncRead for Input<'_> {
             && *left > 0
         {
             let wanted = pieces.next_size();
-            input.is_pending = !input.is_pending && wanted % 4 == 0;
+            input.is_pending = !input.is_pending && wanted.is_multiple_of(4);
             if input.is_pending {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

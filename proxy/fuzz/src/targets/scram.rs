@@ -16,8 +16,7 @@ const USER: &str = "us=er, with signs";
 const CLIENT_NONCE: &str = "fyko+d2lbbFgONRv9qkxdawL";
 const SERVER_NONCE: &str = "3rfcNHYJY1ZVvWVs7j";
 
-/// A client that does not know the keys is refused whatever it sends, and one that does only as long as no byte of its
-/// messages is changed on the way.
+/// A client without the keys is refused. A client with the keys is refused if a byte of its messages was changed.
 pub fn scram_server(data: &[u8]) {
     let Case {
         honest,
@@ -52,7 +51,7 @@ pub fn scram_server(data: &[u8]) {
     }
 }
 
-/// A server that does not know the keys is found out, and so is a change to any of its messages.
+/// A server without the keys is refused. A server with the keys is refused if a byte of its messages was changed.
 pub fn scram_client(data: &[u8]) {
     let Case {
         honest,
@@ -93,7 +92,7 @@ pub fn scram_carried(data: &[u8]) {
         payload,
     } = Case::of(data);
     let changed = usize::from(alterations.byte() % 4);
-    let replaces = alterations.byte() % 4 == 0;
+    let replaces = alterations.byte().is_multiple_of(4);
     let mut messages = honest.messages();
     let message = messages.get_mut(changed).expect("there are four messages");
     *message = match replaces {

@@ -1,18 +1,31 @@
 //! A server's answer about a user: keys and restrictions.
 //!
-//! Input: the reply's document.
+//! Input: choices of alterations with the number of bytes in front, then the reply's document.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use bson::RawDocument;
 use seawall::auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info};
 
+use crate::{choices::Choices, documents};
+
 /// Whom the corpus is about.
 const USER: (&str, &str) = ("user", "admin");
 
-/// What is accepted is about the user asked for, and has keys that a login can use.
+/// Accepted credentials are those of the requested user, with keys of the right length.
 pub fn users_info(data: &[u8]) {
-    let Ok(reply) = RawDocument::from_bytes(data) else {
+    let mut choices = Choices::new(data);
+    let mut alterations = Choices::new(choices.short());
+    let reply = documents::repaired(choices.rest());
+    check(choices.rest());
+    check(&reply);
+    if let Some(reply) = documents::altered(&reply, &mut alterations) {
+        check(&reply);
+    }
+}
+
+fn check(reply: &[u8]) {
+    let Ok(reply) = RawDocument::from_bytes(reply) else {
         return;
     };
     let (name, source) = USER;
