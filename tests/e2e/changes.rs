@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use bson::doc;
 use futures_util::future::join_all;
-use mongodb::Client;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{FailTimes, NewUser, Options, Standalone, create_user, fail_command},
+    mongod::{FailTimes, NewUser, Options, RunCommand, Standalone, create_user, fail_command},
     raw::{KeyCache, Login, Mechanism, Outcome, Start},
     recorder::Cut,
     seawall::Seawall,
@@ -132,7 +131,7 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_users_clients_closed() {
 #[tokio::test]
 async fn keys_that_cannot_be_read_for_now_are_kept() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
-    let root = server.client().unwrap();
+    let root = server.administrator().await.unwrap();
     let user = NewUser::new("admin", "kept", "secret").role("readWrite", "kept");
     create_user(&root, &user).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
@@ -162,9 +161,9 @@ async fn changed_roles_hold_from_the_next_command_on() {
     assert!(find(&mut client, &user.name).await.is_ok());
 }
 
-async fn drop_user(root: &Client, user: &NewUser) {
+async fn drop_user(root: &impl RunCommand, user: &NewUser) {
     let command = doc! { "dropUser": &user.name };
-    root.database(&user.db).run_command(command).await.unwrap();
+    root.run(&user.db, command).await.unwrap();
 }
 
 #[tokio::test]

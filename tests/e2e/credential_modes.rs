@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, Standalone, create_user, unique_name},
+    mongod::{NewUser, Options, RunCommand, Standalone, create_user, unique_name},
     raw::Mechanism,
     recorder::Recorder,
     seawall::Seawall,
@@ -26,7 +26,7 @@ async fn service_uri(address: std::net::SocketAddr) -> String {
     let (root, name) = (root().await, unique_name("service"));
     let privilege = doc! { "resource": { "db": "", "collection": "" }, "actions": ["viewUser"] };
     let role = doc! { "createRole": &name, "privileges": [privilege], "roles": [] };
-    root.database("admin").run_command(role).await.unwrap();
+    root.run("admin", role).await.unwrap();
     let account = NewUser::new("admin", &name, "service").role(&name, "admin");
     create_user(&root, &account).await.unwrap();
     format!("mongodb://{name}:service@{address}/?authSource=admin&directConnection=true")
@@ -82,7 +82,7 @@ async fn lookup_refuses_the_unknown_the_dropped_and_those_from_elsewhere() {
     }
     assert!(last && refused <= 1, "{refused}");
     let command = doc! { "dropUser": &user.name };
-    root.database("admin").run_command(command).await.unwrap();
+    root.run("admin", command).await.unwrap();
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
     let is_refused = || async { log_in(&seawall, &new).await.1.code() == Some(18) };
     eventually(LIMIT, is_refused).await.unwrap();
@@ -93,12 +93,7 @@ async fn lookup_refuses_the_unknown_the_dropped_and_those_from_elsewhere() {
 pub(crate) async fn configured_keys(user: &NewUser) -> String {
     let command =
         doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
-    let reply = root()
-        .await
-        .database("admin")
-        .run_command(command)
-        .await
-        .unwrap();
+    let reply = root().await.run("admin", command).await.unwrap();
     let users = reply.get_array("users").unwrap();
     let credentials = users[0].as_document().unwrap();
     let credentials = credentials.get_document("credentials").unwrap();

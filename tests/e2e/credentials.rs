@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use bson::{Bson, doc};
-use mongodb::Client;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, create_user, shared_replica_set, unique_name},
+    mongod::{NewUser, RunCommand, create_user, shared_replica_set, unique_name},
     raw::{KeyCache, Mechanism, RawReply, Start},
     seawall::Seawall,
 };
@@ -24,7 +23,7 @@ const STARTS: [Start; 3] = [
 ];
 
 /// Each kind of user, in each way of logging in: the first login and a later one.
-async fn log_in_in_every_way(seawall: &Seawall, root: &Client) {
+async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [
         (&[sha1, sha256], sha1),
@@ -66,7 +65,7 @@ async fn users_of_every_kind_log_in_in_every_way_and_keep_their_rights() {
 async fn users_of_a_replica_set_log_in_in_every_way_and_keep_their_rights() {
     let set = shared_replica_set().await.unwrap();
     let seawall = seawall_at(&set.uri(), "").await;
-    log_in_in_every_way(&seawall, &set.client().await.unwrap()).await;
+    log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;
 }
 
 #[tokio::test]
@@ -124,18 +123,18 @@ async fn mechanisms_are_told_exactly_as_a_server_tells_them() {
         let user = NewUser::new("admin", &unique_name("x.y"), "p").mechanisms(mechanisms);
         create_user(&root, &user).await.unwrap();
         let asked = doc! { "saslSupportedMechs": format!("admin.{}", user.name) };
-        let told = mechanisms_of(direct.hello(asked.clone()).await.unwrap());
+        let told = mechanisms_of(direct.greet(asked.clone()).await.unwrap());
         assert_eq!(told.as_ref().map(Vec::len), Some(mechanisms.len()));
         let mut client = connect(&seawall).await;
-        let before = mechanisms_of(client.hello(asked.clone()).await.unwrap());
+        let before = mechanisms_of(client.greet(asked.clone()).await.unwrap());
         let legacy = mechanisms_of(client.legacy_hello(asked.clone()).await.unwrap());
         logged_in(&seawall, &user.login()).await;
-        let after = mechanisms_of(client.hello(asked).await.unwrap());
+        let after = mechanisms_of(client.greet(asked).await.unwrap());
         assert_eq!([&before, &legacy, &after], [&told; 3]);
     }
     let asked = doc! { "saslSupportedMechs": format!("admin.{}", unique_name("nobody")) };
     for client in [&mut direct, &mut connect(&seawall).await] {
-        let reply = client.hello(asked.clone()).await.unwrap();
+        let reply = client.greet(asked.clone()).await.unwrap();
         assert!(reply.is_ok(), "{reply:?}");
         assert_eq!(mechanisms_of(reply), None);
     }
@@ -171,10 +170,7 @@ async fn client_source_is_enforced_on_first_and_later_logins_and_through_roles()
     let create_role = doc! {
         "createRole": &role, "privileges": [], "roles": [], "authenticationRestrictions": [&source],
     };
-    root.database("admin")
-        .run_command(create_role)
-        .await
-        .unwrap();
+    root.run("admin", create_role).await.unwrap();
     for is_inherited in [false, true] {
         for begins_outside in [false, true] {
             let user = NewUser::new("admin", &unique_name("user"), "p");

@@ -208,7 +208,7 @@ async fn a_server_that_closes_over_a_large_write_costs_an_error_and_not_the_clie
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");
     let mut client = connect(&seawall).await;
-    let failing = set.direct_client(&set.members()[0]).unwrap();
+    let failing = set.administrator().await.unwrap();
     let fault = doc! {"failCommands": ["insert"], "closeConnection": true};
     fail_command(&failing, FailTimes::Count(1), fault)
         .await
@@ -237,7 +237,7 @@ async fn the_largest_messages_cost_little_memory_and_many_of_them_no_more_than_t
         BUDGET_MIB * MIB
     );
     let process = Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await;
-    let is_served = async || match connect_to(&process).await.hello(doc! {}).await {
+    let is_served = async || match connect_to(&process).await.greet(doc! {}).await {
         Ok(reply) if reply.is_ok() => Ok(()),
         other => Err(format!("{other:?}")),
     };

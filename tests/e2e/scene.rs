@@ -3,9 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bson::{Document, doc};
-use mongodb::Client;
 use seawall_tests::{
-    mongod::{NewUser, Options, Standalone, create_user, unique_name},
+    mongod::{Administrator, NewUser, Options, RunCommand, Standalone, create_user, unique_name},
     raw::{Login, Outcome, RawClient, RawReply},
     recorder::Recorder,
     seawall::{self, Seawall},
@@ -28,8 +27,8 @@ pub(crate) async fn server() -> &'static Standalone {
 }
 
 /// The root user of [`server`].
-pub(crate) async fn root() -> Client {
-    server().await.client().unwrap()
+pub(crate) async fn root() -> Administrator {
+    server().await.administrator().await.unwrap()
 }
 
 /// Makes a user of [`server`] with a new name, who may read and write a database of that name.
@@ -105,10 +104,10 @@ pub(crate) async fn insert(client: &mut RawClient, db: &str) -> RawReply {
 }
 
 /// Changes a user as `updateUser` does.
-pub(crate) async fn update_user(root: &Client, user: &NewUser, change: Document) {
+pub(crate) async fn update_user(root: &impl RunCommand, user: &NewUser, change: Document) {
     let mut command = doc! { "updateUser": &user.name };
     command.extend(change);
-    root.database(&user.db).run_command(command).await.unwrap();
+    root.run(&user.db, command).await.unwrap();
 }
 
 /// The same user's login with another password.

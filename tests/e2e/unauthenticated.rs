@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use bson::{Binary, Document, doc, spec::BinarySubtype};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use seawall_tests::{
-    mongod::{NewUser, unique_name},
+    mongod::{NewUser, RunCommand, unique_name},
     raw::{OpMsg, OpQuery, RawClient},
     recorder::{Recorder, Recording},
     seawall::Seawall,
@@ -55,11 +55,8 @@ fn contains(bytes: &[u8], part: &str) -> bool {
 
 /// All commands of the server, with what is needed to run some of them.
 async fn all_commands() -> Vec<Document> {
-    let listed = root().await.database("admin");
-    let listed = listed
-        .run_command(doc! { "listCommands": 1 })
-        .await
-        .unwrap();
+    let listed = doc! { "listCommands": 1 };
+    let listed = root().await.run("admin", listed).await.unwrap();
     let names = listed.get_document("commands").unwrap().keys();
     let mut commands = Vec::new();
     for name in names {

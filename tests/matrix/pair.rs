@@ -44,9 +44,8 @@ impl Pair {
             .role("readWrite", name)
             .role("dbAdmin", name)
             .mechanisms(&mechanisms);
-        create_user(&self.set.client().await.unwrap(), &user)
-            .await
-            .unwrap();
+        let administrator = self.set.administrator().await.unwrap();
+        create_user(&administrator, &user).await.unwrap();
     }
 
     /// The connection string past Seawall.

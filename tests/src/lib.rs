@@ -2,7 +2,8 @@
 //!
 //! | module | gives |
 //! |---|---|
-//! | [`mongod`] | standalones and replica sets, with users, TLS and failing commands |
+//! | [`mongod`] | standalones and replica sets, with users and TLS |
+//! | [`administration`] | users and failing commands, with a driver and without |
 //! | [`raw`] | a client that sends exactly the bytes a test asks for, and its own SCRAM |
 //! | [`recorder`] | a forwarder that remembers what passed and can cut, delay or freeze |
 //! | [`certificates`] | an authority and the certificates it signed |
@@ -16,6 +17,7 @@
 //! Nothing else here uses the proxy, apart from the module that finds and runs a mongod: a fixture
 //! that shared the proxy's code would share its mistakes.
 
+pub mod administration;
 pub mod certificates;
 pub mod eventually;
 pub mod failover;

@@ -9,6 +9,7 @@
 //! runtime of the test that makes them, so even a shared server hands out a new one each time.
 
 use std::fmt::Write as _;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,9 +21,13 @@ use seawall::mongod::{
     self, ClusterKey, Member, Mongod, Settings, create_first_user, find_or_fetch,
     initiate_replica_set,
 };
+use tokio::process::Command;
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
+pub use crate::administration::{
+    Administrator, FailTimes, RunCommand, clear_fail_command, create_user, fail_command,
+};
 use crate::certificates::{self, Certificates};
 use crate::eventually::{TooLate, eventually};
 use crate::raw::{Login, Mechanism, RawClient, RawError};
@@ -162,6 +167,11 @@ impl Standalone {
         Ok(self.mongod.direct_client(root_credential(&self.mongod))?)
     }
 
+    /// A connection without a driver, as the root user, if there is authentication.
+    pub async fn administrator(&self) -> Result<Administrator, Error> {
+        administrator(&self.mongod, self.certificates()).await
+    }
+
     /// A connection that has not said anything yet.
     pub async fn raw_client(&self) -> Result<RawClient, Error> {
         raw_client(&self.mongod, self.certificates()).await
@@ -239,7 +249,7 @@ impl ReplicaSet {
 
     /// The member that says it is primary, waited for as long as an election may take.
     pub async fn primary(&self) -> Result<&Mongod, Error> {
-        let look = || self.member_that_says("isWritablePrimary");
+        let look = || self.member_that_says("ismaster");
         Ok(eventually(ELECTION_LIMIT, look).await?)
     }
 
@@ -247,7 +257,7 @@ impl ReplicaSet {
     pub async fn secondaries(&self) -> Vec<&Mongod> {
         let mut secondaries = Vec::new();
         for member in &self.members {
-            if says(member, "secondary").await {
+            if self.says(member, "secondary").await {
                 secondaries.push(member);
             }
         }
@@ -278,6 +288,16 @@ impl ReplicaSet {
         Ok(member.direct_client(root_credential(member))?)
     }
 
+    /// A connection without a driver to the primary, as the root user, if there is authentication.
+    pub async fn administrator(&self) -> Result<Administrator, Error> {
+        self.administrator_of(self.primary().await?).await
+    }
+
+    /// The same to this member.
+    pub async fn administrator_of(&self, member: &Mongod) -> Result<Administrator, Error> {
+        administrator(member, self.certificates()).await
+    }
+
     /// A connection to a member that has not said anything yet.
     pub async fn raw_client(&self, member: &Mongod) -> Result<RawClient, Error> {
         raw_client(member, self.certificates()).await
@@ -286,11 +306,11 @@ impl ReplicaSet {
     /// Makes the primary step down and returns the next one.
     pub async fn step_down(&self) -> Result<&Mongod, Error> {
         let before = self.primary().await?;
-        let client = self.direct_client(before)?;
+        let administrator = self.administrator_of(before).await?;
         let command = doc! { "replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 10 };
-        client.database("admin").run_command(command).await?;
+        administrator.run("admin", command).await?;
         let look = || async {
-            let now = self.member_that_says("isWritablePrimary").await?;
+            let now = self.member_that_says("ismaster").await?;
             (now.address() != before.address()).then_some(now)
         };
         Ok(eventually(ELECTION_LIMIT, look).await?)
@@ -298,11 +318,22 @@ impl ReplicaSet {
 
     async fn member_that_says(&self, name: &str) -> Option<&Mongod> {
         for member in &self.members {
-            if says(member, name).await {
+            if self.says(member, name).await {
                 return Some(member);
             }
         }
         None
+    }
+
+    /// Whether a member's hello has this field as true. Asked by its old name, which every version knows.
+    async fn says(&self, member: &Mongod, name: &str) -> bool {
+        let hello = async {
+            let mut client = self.raw_client(member).await.ok()?;
+            client.set_limit(HELLO_LIMIT);
+            client.command("admin", doc! { "isMaster": 1 }).await.ok()
+        };
+        let hello = hello.await;
+        hello.is_some_and(|hello| matches!(hello.body.get_bool(name), Ok(true)))
     }
 
     fn described(&self, options: &Options) -> Vec<Member<'_>> {
@@ -408,60 +439,29 @@ impl NewUser {
     }
 }
 
-/// Makes a user, known to every member when this returns; `client` is the root user's.
-pub async fn create_user(client: &Client, user: &NewUser) -> Result<(), Error> {
-    let mechanisms: Vec<_> = user
-        .mechanisms
-        .iter()
-        .map(|mechanism| mechanism.name())
-        .collect();
-    let hello = client
-        .database("admin")
-        .run_command(doc! {"hello": 1})
-        .await?;
-    // A majority would leave a member that does not know the user yet, and refuses its first read there.
-    let members = hello.get_array("hosts").map_or(1, Vec::len);
-    let command = doc! {
-        "createUser": &user.name,
-        "pwd": &user.password,
-        "mechanisms": mechanisms,
-        "roles": &user.roles,
-        "authenticationRestrictions": &user.restrictions,
-        "writeConcern": { "w": i32::try_from(members).unwrap_or(1), "wtimeout": 30_000 },
+/// The version of a server, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerVersion(pub u32, pub u32, pub u32);
+
+/// The version of [`mongod_path`].
+pub async fn server_version() -> Result<ServerVersion, Error> {
+    static VERSION: OnceCell<ServerVersion> = OnceCell::const_new();
+    let ask = || async {
+        let mut mongod = Command::new(mongod_path().await?);
+        let output = mongod.arg("--version").output().await;
+        let output = output.map_err(Error::NoVersion)?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        parse_version(&text).ok_or_else(|| Error::NoVersion(io::Error::other(text)))
     };
-    client.database(&user.db).run_command(command).await?;
-    Ok(())
+    Ok(*VERSION.get_or_try_init(ask).await?)
 }
 
-/// How often a command is to fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailTimes {
-    /// This often, then no more.
-    Count(i32),
-    /// Until [`clear_fail_command`].
-    Always,
-}
-
-/// Makes commands fail on the server that `client` talks to, as `failCommand` takes it.
-///
-/// `data` needs `failCommands` and what is to happen: `errorCode`, `closeConnection`, or
-/// `blockConnection` with `blockTimeMS`. With `appName` only one application is concerned, which
-/// tests on a shared server need.
-pub async fn fail_command(client: &Client, times: FailTimes, data: Document) -> Result<(), Error> {
-    let mode = match times {
-        FailTimes::Count(times) => Bson::from(doc! { "times": times }),
-        FailTimes::Always => Bson::from("alwaysOn"),
-    };
-    let command = doc! { "configureFailPoint": "failCommand", "mode": mode, "data": data };
-    client.database("admin").run_command(command).await?;
-    Ok(())
-}
-
-/// Ends what [`fail_command`] began.
-pub async fn clear_fail_command(client: &Client) -> Result<(), Error> {
-    let command = doc! { "configureFailPoint": "failCommand", "mode": "off" };
-    client.database("admin").run_command(command).await?;
-    Ok(())
+fn parse_version(text: &str) -> Option<ServerVersion> {
+    let (_, version) = text.split_once("db version v")?;
+    let version = version.split(['-', '\n']).next()?;
+    let mut numbers = version.split('.').map(|number| number.trim().parse().ok());
+    let mut next = || numbers.next().flatten();
+    Some(ServerVersion(next()?, next()?, next()?))
 }
 
 /// The mongod of this machine, found or fetched once for all tests of this process.
@@ -481,36 +481,39 @@ pub enum Error {
     /// A command was refused.
     #[error("command")]
     Command(#[from] mongodb::error::Error),
+    /// The same without a driver: the reply.
+    #[error("command: {0}")]
+    Refused(Document),
     /// There are no certificates.
     #[error("certificates")]
     Certificates(#[from] certificates::Error),
     /// A raw connection could not be made.
     #[error("raw connection")]
     Raw(#[from] RawError),
+    /// A mongod does not say which version it is.
+    #[error("version of mongod")]
+    NoVersion(#[source] io::Error),
     /// A set did not come into the wished state.
     #[error("replica set")]
     TooLate(#[from] TooLate),
 }
 
-async fn says(member: &Mongod, name: &str) -> bool {
-    let hello = async {
-        let mut client = RawClient::connect(member.address()).await.ok()?;
-        client.set_limit(HELLO_LIMIT);
-        client.hello(doc! {}).await.ok()
-    };
-    let hello = match &member.options().tls {
-        None => hello.await.map(|reply| reply.body),
-        // The driver knows how to trust the member; it is only slower to notice changes.
-        Some(_) => match member.direct_client(None) {
-            Ok(client) => client
-                .database("admin")
-                .run_command(doc! { "hello": 1 })
-                .await
-                .ok(),
-            Err(_) => None,
-        },
-    };
-    hello.is_some_and(|hello| matches!(hello.get_bool(name), Ok(true)))
+async fn administrator(
+    mongod: &Mongod,
+    certificates: Option<&Certificates>,
+) -> Result<Administrator, Error> {
+    let mut client = raw_client(mongod, certificates).await?;
+    if mongod.options().auth {
+        let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+        let outcome = client.login(&login).await?;
+        if !outcome.is_authenticated() {
+            let reply = outcome.replies.into_iter().next_back();
+            return Err(Error::Refused(
+                reply.map(|reply| reply.body).unwrap_or_default(),
+            ));
+        }
+    }
+    Ok(Administrator::new(client))
 }
 
 async fn raw_client(

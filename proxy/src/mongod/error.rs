@@ -128,9 +128,25 @@ pub enum Error {
         /// What the members said of themselves last.
         state: String,
     },
-    /// A command to the mongod was refused.
-    #[error("command to mongod")]
-    Command(#[from] mongodb::error::Error),
+    /// A command had no reply.
+    #[error("connection to mongod at {address}")]
+    Connection {
+        /// Where it was sent.
+        address: SocketAddr,
+        /// What became of the connection.
+        source: io::Error,
+    },
+    /// The mongod refused a command.
+    #[error("mongod refused a command with {code}: {message}")]
+    Refused {
+        /// The server's code, 0 if it gave none.
+        code: i32,
+        /// What the server said.
+        message: String,
+    },
+    /// The driver made no client.
+    #[error("driver's client")]
+    Driver(#[from] mongodb::error::Error),
 }
 
 impl Error {

@@ -16,6 +16,7 @@
 //!
 //! Everything here waits in real time; it does not work under a paused clock.
 
+mod control;
 mod error;
 mod find;
 mod process;

@@ -19,6 +19,7 @@ use rand::rngs::SysRng;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::control::run_command;
 use super::error::Error;
 use super::supervisor::{Run, Supervisor};
 
@@ -180,7 +181,8 @@ impl Mongod {
         self.data_dir().join("mongod.log")
     }
 
-    /// A driver's client that talks to this mongod only, whatever set it is a member of.
+    /// A driver's client that talks to this mongod only, whatever set it is a member of. The driver refuses servers
+    /// before 4.4.
     ///
     /// Like every client of the driver it belongs to the runtime that makes it.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
@@ -280,12 +282,7 @@ impl Mongod {
             }
             self.pause_until(deadline).await?;
         }
-        let client = self.direct_client(None)?;
-        while let Err(error) = client
-            .database("admin")
-            .run_command(doc! { "ping": 1 })
-            .await
-        {
+        while let Err(error) = run_command(self, "admin", doc! { "ping": 1 }).await {
             tracing::debug!(address = %self.address(), %error, "mongod does not answer yet");
             self.pause_until(deadline).await?;
         }

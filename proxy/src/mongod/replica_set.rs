@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bson::{Document, doc};
-use mongodb::Client;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::control::run_command;
 use super::error::Error;
 use super::process::{Mongod, POLL_INTERVAL};
 
@@ -74,18 +74,13 @@ pub async fn initiate_replica_set(
         .replica_set
         .as_deref()
         .ok_or(Error::NotAMember)?;
-    let mut clients = Vec::with_capacity(members.len());
-    for member in members {
-        clients.push((member.mongod.address(), member.mongod.direct_client(None)?));
-    }
-    let (_, client) = clients.first().ok_or(Error::NotAMember)?;
     let command = doc! { "replSetInitiate": configuration(set, members, settings) };
-    client.database("admin").run_command(command).await?;
+    run_command(first.mongod, "admin", command).await?;
 
     let highest = members.iter().map(|member| member.priority).max();
     let deadline = Instant::now() + COMPLETE_LIMIT;
     loop {
-        let states = states(&clients).await;
+        let states = states(members).await;
         let is_complete = states.iter().all(|(_, state)| *state != State::Other);
         let primary = members
             .iter()
@@ -118,12 +113,7 @@ pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> R
         "roles": ["root"],
         "writeConcern": { "w": "majority" },
     };
-    mongod
-        .direct_client(None)?
-        .database("admin")
-        .run_command(command)
-        .await?;
-    Ok(())
+    run_command(mongod, "admin", command).await.map(drop)
 }
 
 fn configuration(set: &str, members: &[Member<'_>], settings: Settings) -> Document {
@@ -162,24 +152,20 @@ enum State {
     Other,
 }
 
-async fn states(clients: &[(SocketAddr, Client)]) -> Vec<(SocketAddr, State)> {
-    let mut states = Vec::with_capacity(clients.len());
-    for (address, client) in clients {
-        let hello = async {
-            client
-                .database("admin")
-                .run_command(doc! { "hello": 1 })
-                .await
-        };
+async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, State)> {
+    let mut states = Vec::with_capacity(members.len());
+    for Member { mongod, .. } in members {
+        // By its old name, which every version knows.
+        let hello = run_command(mongod, "admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
             // Until the set has made its keys, replies lack the time: two clients that ask the
             // same could see two things.
             Ok(Ok(reply)) if !reply.contains_key("$clusterTime") => State::Other,
-            Ok(Ok(reply)) if has(&reply, "isWritablePrimary") => State::Primary,
+            Ok(Ok(reply)) if has(&reply, "ismaster") => State::Primary,
             Ok(Ok(reply)) if has(&reply, "secondary") => State::Secondary,
             Ok(Ok(_) | Err(_)) | Err(_) => State::Other,
         };
-        states.push((*address, state));
+        states.push((mongod.address(), state));
     }
     states
 }

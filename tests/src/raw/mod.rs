@@ -148,6 +148,13 @@ impl RawClient {
         self.command("admin", command).await
     }
 
+    /// The same by the old name, which servers before 4.4.2 know too.
+    pub async fn greet(&mut self, fields: Document) -> Result<RawReply, RawError> {
+        let mut command = doc! { "isMaster": 1, "helloOk": true };
+        command.extend(fields);
+        self.command("admin", command).await
+    }
+
     /// Says `isMaster` by OP_QUERY, as most drivers begin, with these fields after the first.
     pub async fn legacy_hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "isMaster": 1, "helloOk": true };

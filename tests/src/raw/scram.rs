@@ -331,7 +331,7 @@ async fn begin(
     };
     let hello = match login.start {
         Start::Command => None,
-        Start::SpeculativeHello => Some(client.hello(fields).await?),
+        Start::SpeculativeHello => Some(hello_by_a_known_name(client, fields).await?),
         Start::SpeculativeLegacyHello => Some(client.legacy_hello(fields).await?),
     };
     if let Some(hello) = hello {
@@ -346,6 +346,18 @@ async fn begin(
     }
     let reply = client.command(&login.db, sasl_start).await?;
     Ok(kept(reply, replies))
+}
+
+/// By its old name if the server does not know the new one.
+async fn hello_by_a_known_name(
+    client: &mut RawClient,
+    fields: Document,
+) -> Result<RawReply, RawError> {
+    let reply = client.hello(fields.clone()).await?;
+    match reply.code() {
+        Some(COMMAND_NOT_FOUND) => client.greet(fields).await,
+        _ => Ok(reply),
+    }
 }
 
 /// The reply to a `saslContinue`, or `None` if it is an error.
@@ -447,6 +459,7 @@ fn payload(body: &Document) -> Option<String> {
     String::from_utf8(bytes.clone()).ok()
 }
 
+const COMMAND_NOT_FOUND: i32 = 59;
 const MIN_ITERATIONS: u32 = 4096;
 /// Far more users than a test has; protects memory in a storm of made-up ones.
 const MAX_KEYS: usize = 10_000;

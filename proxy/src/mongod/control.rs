@@ -1,0 +1,106 @@
+//! Commands to a private mongod without a driver: a driver refuses servers that are older than those it supports.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::Document;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::error::Error;
+use super::process::Mongod;
+
+/// Runs one command over a connection of its own that has not logged in; a reply with `ok: 0` is an error.
+pub(super) async fn run_command(
+    mongod: &Mongod,
+    db: &str,
+    mut command: Document,
+) -> Result<Document, Error> {
+    command.insert("$db", db);
+    let address = mongod.address();
+    let ca_file = mongod.options().tls.as_ref().map(|tls| &*tls.ca_file);
+    let reply = timeout(COMMAND_LIMIT, exchange(address, ca_file, &command))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        .map_err(|source| Error::Connection { address, source })?;
+    if reply.get_f64("ok").is_ok_and(|ok| ok > 0.0) {
+        return Ok(reply);
+    }
+    Err(Error::Refused {
+        code: reply.get_i32("code").unwrap_or(0),
+        message: reply.get_str("errmsg").unwrap_or_default().to_owned(),
+    })
+}
+
+async fn exchange(
+    address: SocketAddr,
+    ca_file: Option<&Path>,
+    command: &Document,
+) -> io::Result<Document> {
+    let stream = TcpStream::connect(address).await?;
+    match ca_file {
+        None => exchange_over(stream, command).await,
+        Some(ca_file) => {
+            let connector = TlsConnector::from(Arc::new(trusting(ca_file)?));
+            let stream = connector.connect(ServerName::from(address.ip()), stream);
+            exchange_over(stream.await?, command).await
+        }
+    }
+}
+
+fn trusting(ca_file: &Path) -> io::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_file(ca_file).map_err(io::Error::other)?;
+    roots.add(authority).map_err(io::Error::other)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?;
+    Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+async fn exchange_over(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    command: &Document,
+) -> io::Result<Document> {
+    let body = command.to_vec().map_err(io::Error::other)?;
+    let length = i32::try_from(PREFIX_BYTES + body.len()).map_err(io::Error::other)?;
+    // messageLength, requestID, responseTo, opCode, and the message's flags.
+    let fields = [length, 1, 0, OP_MSG, 0];
+    let mut message: Vec<u8> = fields.into_iter().flat_map(i32::to_le_bytes).collect();
+    message.push(BODY_SECTION);
+    message.extend(body);
+    stream.write_all(&message).await?;
+    stream.flush().await?;
+
+    let mut prefix = [0; PREFIX_BYTES];
+    stream.read_exact(&mut prefix).await?;
+    let (length, _) = prefix
+        .split_first_chunk()
+        .expect("the prefix has more than four bytes");
+    let length = usize::try_from(i32::from_le_bytes(*length)).map_err(io::Error::other)?;
+    let body_bytes = length
+        .checked_sub(PREFIX_BYTES)
+        .filter(|_| length <= MAX_REPLY_BYTES)
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let mut body = vec![0; body_bytes];
+    stream.read_exact(&mut body).await?;
+    Document::from_reader(&*body).map_err(io::Error::other)
+}
+
+const OP_MSG: i32 = 2013;
+const BODY_SECTION: u8 = 0;
+/// The header, the flags and the kind of the only section.
+const PREFIX_BYTES: usize = 16 + 4 + 1;
+/// Far more than replies to commands of administration have.
+const MAX_REPLY_BYTES: usize = 1024 * 1024;
+/// Long enough for a majority to take a user in on a machine that also compiles.
+const COMMAND_LIMIT: Duration = Duration::from_secs(30);
