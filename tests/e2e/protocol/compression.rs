@@ -114,9 +114,14 @@ async fn compressors_are_negotiated_in_the_clients_order() {
     ];
     let (mut direct, mut through) = (rig.direct().await, rig.through().await);
     for offer in offers {
-        let expected = direct.hello(offer.clone()).await.unwrap();
-        let seen = through.hello(offer.clone()).await.unwrap();
-        assert_eq!(expected.code(), seen.code(), "{offer}");
+        let expected = direct.greet(offer.clone()).await.unwrap();
+        let seen = through.greet(offer.clone()).await.unwrap();
+        // Seawall has the code of the newer versions.
+        let code = match expected.code() {
+            Some(10065) if is_before(STABLE_API).await => Some(14),
+            code => code,
+        };
+        assert_eq!(code, seen.code(), "{offer}");
         let list = |reply: &RawReply| reply.body.get("compression").cloned();
         assert_eq!(list(&expected), list(&seen), "{offer}");
     }
@@ -124,7 +129,7 @@ async fn compressors_are_negotiated_in_the_clients_order() {
     let seawall = Seawall::start_with(&rig.set.uri(), none).await;
     let hello = connect(&seawall)
         .await
-        .hello(doc! {"compression": ["zstd"]})
+        .greet(doc! {"compression": ["zstd"]})
         .await
         .unwrap();
     assert_eq!(hello.body.get("compression"), None);
@@ -148,7 +153,7 @@ async fn replies_are_compressed_as_their_requests_were() {
         // Without any negotiation too, in the handshake too.
         let (compressor, hello) = exchange(
             &mut client,
-            &request(doc! {"hello": 1, "$db": "admin"}),
+            &request(doc! {"isMaster": 1, "$db": "admin"}),
             ZLIB,
         )
         .await;

@@ -123,13 +123,40 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
     ]
 }
 
+/// What servers do that still take legacy opcodes; they also know no security tokens.
+fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
+    match name {
+        "OP_UPDATE" | "OP_INSERT" | "OP_DELETE" | "OP_KILL_CURSORS" => Expected::Ignores,
+        "section kind 2" => Expected::Answers(40432),
+        _ => expected,
+    }
+}
+
 #[tokio::test]
 async fn malformed_input_meets_the_servers_own_reaction() {
     let rig = Rig::shared().await;
+    let is_old = is_before(NO_LEGACY_OPCODES).await;
     for (name, message, expected) in malformed() {
-        let direct = reaction(&mut rig.direct().await, &message).await;
-        assert!(expected.fits(&direct), "{name}: the server: {direct:?}");
+        let of_server = match is_old {
+            true => expected_before_5_1(name, expected),
+            false => expected,
+        };
+        let mut direct = reaction(&mut rig.direct().await, &message).await;
+        assert!(of_server.fits(&direct), "{name}: the server: {direct:?}");
         let through = reaction(&mut rig.through().await, &message).await;
+        if of_server != expected {
+            // Seawall does what 6.0 does, whatever is behind it.
+            assert!(expected.fits(&through), "{name}: {through:?}");
+            continue;
+        }
+        for answer in &mut direct.answers {
+            // Later patch releases have given the code a name.
+            let named = answer.code_name.as_deref() == Some("IDLDuplicateField");
+            answer.code_name = match named {
+                true => Some("Location40413".to_owned()),
+                false => answer.code_name.take(),
+            };
+        }
         assert_eq!(through, direct, "{name}");
     }
 }
@@ -140,7 +167,7 @@ async fn reply_has_a_checksum_exactly_when_its_request_had() {
     let db = unique_name("checksum");
     let mut through = rig.through().await;
     let metadata = doc! {"application": {"name": "sum"}, "driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
-    through.hello(doc! {"client": metadata}).await.unwrap();
+    through.greet(doc! {"client": metadata}).await.unwrap();
     let insert = doc! {"insert": "c", "documents": [{"_id": 1, "pad": "x".repeat(300_000)}]};
     assert!(through.command(&db, insert).await.unwrap().is_ok());
     let commands = [

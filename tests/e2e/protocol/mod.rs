@@ -19,8 +19,8 @@ use mongodb::bson::{Binary, Bson, Document, Uuid, doc, oid::ObjectId, spec::Bina
 use seawall_tests::{
     eventually::eventually,
     mongod::{
-        FailTimes, Options, ReplicaSet, fail_command, shared_replica_set, shared_standalone,
-        unique_name,
+        FailTimes, Options, ReplicaSet, ServerVersion, fail_command, server_version,
+        shared_replica_set, shared_standalone, unique_name,
     },
     raw::message::{EXHAUST_ALLOWED, MORE_TO_COME, OP_MSG, OP_REPLY},
     raw::{Header, OpMsg, OpQuery, RawClient, RawError, RawReply, Section},
@@ -67,8 +67,8 @@ impl Rig {
 
     /// Makes the server's next commands fail.
     async fn fail(&self, times: i32, data: Document) {
-        let client = self.set.direct_client(&self.set.members()[0]).unwrap();
-        fail_command(&client, FailTimes::Count(times), data)
+        let administrator = self.set.administrator().await.unwrap();
+        fail_command(&administrator, FailTimes::Count(times), data)
             .await
             .unwrap();
     }
@@ -137,6 +137,18 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
         }
     }
 }
+
+/// Whether the server is older than this version.
+async fn is_before(version: ServerVersion) -> bool {
+    server_version().await.unwrap() < version
+}
+
+/// The first version that knows `hello`, though not yet `helloOk`.
+const HELLO: ServerVersion = ServerVersion(4, 4, 2);
+/// The first that knows the Stable API and snapshot reads outside of transactions.
+const STABLE_API: ServerVersion = ServerVersion(5, 0, 0);
+/// The first that takes no legacy opcodes but for the handshake, and tells which statements a retry had done before.
+const NO_LEGACY_OPCODES: ServerVersion = ServerVersion(5, 1, 0);
 
 /// What the notes say that a server does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
