@@ -330,6 +330,9 @@ impl Connector {
         next.append(cstr!("$db"), identity.source());
         let last = ask(&mut connection, address, step, &next).await?;
         proof_sent.finish(&payload(&last)).map_err(scram)?;
+        if let Some(empty) = empty_exchange(&last, identity.source()) {
+            ask(&mut connection, address, step, &empty).await?;
+        }
         Ok(connection)
     }
 
@@ -484,6 +487,17 @@ fn sasl_continue(previous: &RawDocument, client_final: &[u8]) -> RawDocumentBuf 
     }
 }
 
+/// What a server still wants to be sent after its last payload: nothing, where it is done. Servers before 4.4 do not
+/// know `skipEmptyExchange`; there a connection is not authenticated before this has been answered.
+pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<RawDocumentBuf> {
+    if last.get_bool("done").unwrap_or(false) {
+        return None;
+    }
+    let mut command = sasl_continue(last, &[]);
+    command.append(cstr!("$db"), source);
+    Some(command)
+}
+
 fn binary(bytes: &[u8]) -> Binary {
     Binary {
         subtype: BinarySubtype::Generic,
@@ -496,4 +510,20 @@ fn payload(reply: &RawDocument) -> Vec<u8> {
         .get_binary("payload")
         .map(|b| b.bytes.to_vec())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_exchange_is_sent_to_servers_that_are_not_done() {
+        let last = rawdoc! { "conversationId": 7, "done": false, "ok": 1.0 };
+        let command = empty_exchange(&last, "source").unwrap();
+        assert_eq!(command.get_i32("conversationId").ok(), Some(7));
+        assert_eq!(command.get_str("$db").ok(), Some("source"));
+        assert!(payload(&command).is_empty());
+        let done = rawdoc! { "conversationId": 7, "done": true, "ok": 1.0 };
+        assert!(empty_exchange(&done, "source").is_none());
+    }
 }

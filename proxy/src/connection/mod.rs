@@ -17,7 +17,7 @@ use crate::wire::{Compressor, Stream};
 pub use self::{
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok, requires_authentication},
-    establish::{Connector, EstablishError, Step},
+    establish::{Connector, EstablishError, Step, empty_exchange},
     tls::{TlsError, client_config, read_certificates},
 };
 

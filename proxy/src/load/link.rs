@@ -57,10 +57,10 @@ impl Link {
         })
     }
 
-    /// `hello`, as a driver introduces itself.
+    /// `hello`, as a driver introduces itself: by its old name, which servers before 4.4.2 know too.
     pub(super) async fn hello(&mut self) -> Result<(), Failure> {
         let hello = rawdoc! {
-            "hello": 1, "helloOk": true,
+            "isMaster": 1, "helloOk": true,
             "client": {
                 "application": { "name": "seawall load" },
                 "driver": { "name": "seawall-load", "version": env!("CARGO_PKG_VERSION") },
@@ -103,10 +103,19 @@ impl Link {
             "saslContinue": 1, "conversationId": 1, "payload": binary(&last), "$db": user.source.as_str(),
         };
         let ended = self.run(&proceed).await?;
+        let is_done = ended.get_bool("done").unwrap_or(false);
         let signature = payload(ended)?;
         proof_sent
             .finish(signature)
-            .map_err(|_| Failure::Wrong("SCRAM signature"))
+            .map_err(|_| Failure::Wrong("SCRAM signature"))?;
+        if !is_done {
+            // Servers before 4.4 do not know `skipEmptyExchange`.
+            let empty = rawdoc! {
+                "saslContinue": 1, "conversationId": 1, "payload": binary(&[]), "$db": user.source.as_str(),
+            };
+            self.run(&empty).await?;
+        }
+        Ok(())
     }
 
     /// Runs one command; its reply says `ok: 1` and answers this request.

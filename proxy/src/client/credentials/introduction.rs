@@ -23,7 +23,7 @@ use crate::{
         Identity, Login, Mechanism, ScramKeys,
     },
     command::ReadPreference,
-    connection::{Connection, reply_is_ok},
+    connection::{Connection, empty_exchange, reply_is_ok},
     pool::ServerPool,
 };
 
@@ -382,6 +382,9 @@ impl Carried {
         let outcome = proof
             .server_final(&server_final)
             .map_err(|_| doubtful("server's last payload"))?;
+        if let Some(empty) = empty_exchange(&reply, &user.source) {
+            ask(&mut connection, &empty).await?;
+        }
         if !is_exactly(&mut connection, user).await? {
             return Err(doubtful("connection is not exactly the user's"));
         }
