@@ -10,7 +10,7 @@ use super::{
     answer::{ReplyTo, requires_authentication},
     credentials::UserName,
     forward::ClientEnd,
-    hello::{Greeting, Hello, client_element, quiesce},
+    hello::{Greeting, Hello, check_api_version, client_element, quiesce},
     login::{Login, Surroundings, claimed_user},
 };
 use crate::{
@@ -147,6 +147,19 @@ impl Client {
         body: &RawDocument,
         is_legacy: bool,
     ) -> Result<RawDocumentBuf, ErrorReply> {
+        let shared = Arc::clone(&self.shared);
+        let snapshot = shared.topology.snapshot();
+        let description = &snapshot.description;
+        // Nothing in a command that is not known counts: the client says it again by the old name.
+        if !is_legacy && description.lacks_hello {
+            return Err(ErrorReply::new(
+                COMMAND_NOT_FOUND,
+                "no such command: 'hello'",
+            ));
+        }
+        if description.knows_stable_api() {
+            check_api_version(body, is_legacy)?;
+        }
         let hello = Hello::parse(body, is_legacy, !self.has_greeted)?;
         self.note_greeting(&hello);
         if hello.is_monitors() || self.monitor.is_some() {
@@ -158,18 +171,10 @@ impl Client {
                 until.saturating_duration_since(Instant::now()),
             )));
         }
-        let shared = Arc::clone(&self.shared);
-        let snapshot = shared.topology.snapshot();
         // Whether clients have to log in is known a moment after the first server.
         let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
-        if !snapshot.description.was_seen || is_undecided {
+        if !description.was_seen || is_undecided {
             return Ok(quiesce(None));
-        }
-        if !is_legacy && snapshot.description.lacks_hello {
-            return Err(ErrorReply::new(
-                COMMAND_NOT_FOUND,
-                "no such command: 'hello'",
-            ));
         }
         let mechanisms = match &hello.sasl_supported_mechs {
             Some(user) => Some(self.mechanisms(user).await?),
@@ -188,7 +193,7 @@ impl Client {
             .and_then(|c| self.speculate(c));
         self.connected.greeted(hello.is_monitors());
         let greeting = Greeting {
-            description: &snapshot.description,
+            description,
             connection_id: self.connected.id(),
             compressors: self.compressors,
             service_id: shared.service_id,

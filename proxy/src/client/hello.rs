@@ -75,13 +75,12 @@ impl Compressors {
 }
 
 impl Hello {
-    /// Reads a hello, and refuses what a server refuses.
+    /// Reads a hello, and refuses what a server refuses, but for its `apiVersion`.
     pub(super) fn parse(
         body: &RawDocument,
         is_legacy: bool,
         is_first: bool,
     ) -> Result<Self, ErrorReply> {
-        check_api_version(body, is_legacy)?;
         check_awaitable(body)?;
         let mut hello = Self {
             is_legacy,
@@ -140,7 +139,8 @@ fn truthy(body: &RawDocument, name: &str) -> bool {
     }
 }
 
-fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(), ErrorReply> {
+/// Refuses an `apiVersion` as a server refuses it that knows the Stable API.
+pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(), ErrorReply> {
     match body.get("apiVersion") {
         Ok(Some(RawBsonRef::String("1"))) if is_legacy && truthy(body, "apiStrict") => {
             let message =
@@ -258,8 +258,7 @@ impl Greeting<'_> {
         if !is_standalone {
             reply.append(cstr!("msg"), "isdbgrid");
         }
-        let lacks_hello = self.description.lacks_hello;
-        if hello.hello_ok && !lacks_hello {
+        if hello.hello_ok && !self.description.lacks_hello_ok {
             reply.append(cstr!("helloOk"), true);
         }
         let int = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
@@ -375,7 +374,6 @@ mod tests {
                 doc! {"hello": 1, "speculativeAuthenticate": {"ping": 1}},
                 51769,
             ),
-            (doc! {"hello": 1, "apiVersion": "2"}, 322),
             (doc! {"hello": 1, "maxAwaitTimeMS": 5}, 31368),
             (doc! {"hello": 1, "topologyVersion": {}}, 31368),
             (with("x", "y".repeat(600).into()), 185),
@@ -391,6 +389,24 @@ mod tests {
         }
         let again = RawDocumentBuf::try_from(&doc! {"hello": 1, "client": metadata()}).unwrap();
         assert_eq!(Hello::parse(&again, false, false).unwrap_err().code, 186);
+    }
+
+    #[test]
+    fn api_versions_are_refused_as_a_server_refuses_them() {
+        let strict = || doc! {"hello": 1, "apiVersion": "1", "apiStrict": true};
+        let cases = [
+            (doc! {"hello": 1}, true, None),
+            (doc! {"hello": 1, "apiVersion": "1"}, true, None),
+            (strict(), false, None),
+            (strict(), true, Some(323)),
+            (doc! {"hello": 1, "apiVersion": "2"}, false, Some(322)),
+            (doc! {"hello": 1, "apiVersion": 1}, false, Some(14)),
+        ];
+        for (body, is_legacy, code) in cases {
+            let body = RawDocumentBuf::try_from(&body).unwrap();
+            let refused = check_api_version(&body, is_legacy);
+            assert_eq!(refused.err().map(|error| error.code), code, "{body:?}");
+        }
     }
 
     #[test]

@@ -78,7 +78,8 @@ impl Connection {
     /// See [`ControlError`].
     pub async fn hello(&mut self) -> Result<RawDocumentBuf, ControlError> {
         if !self.lacks_hello {
-            let reply = self.run(&rawdoc! { "hello": 1, "$db": "admin" }).await?;
+            let hello = rawdoc! { "hello": 1, "helloOk": true, "$db": "admin" };
+            let reply = self.run(&hello).await?;
             self.lacks_hello = matches!(reply_is_ok(&reply), Err((COMMAND_NOT_FOUND, _)));
             if !self.lacks_hello {
                 return Ok(reply);

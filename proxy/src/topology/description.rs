@@ -92,6 +92,8 @@ pub struct Probe {
     pub max_wire_version: i32,
     /// Whether it does not know `hello` by that name.
     pub lacks_hello: bool,
+    /// Whether it does not answer `helloOk`.
+    pub lacks_hello_ok: bool,
     /// Minutes that a session lives unused.
     pub session_timeout_minutes: Option<i32>,
     /// Its answer to `buildInfo`.
@@ -122,6 +124,9 @@ impl Server {
     }
 }
 
+/// `maxWireVersion` of 5.0, the first that knows the Stable API.
+const STABLE_API_WIRE_VERSION: i32 = 13;
+
 /// The deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Description {
@@ -137,6 +142,8 @@ pub struct Description {
     pub was_seen: bool,
     /// Whether a server does not know `hello` by that name: those before 4.4.2 know `isMaster` only.
     pub lacks_hello: bool,
+    /// Whether a server does not answer `helloOk`, as 4.4.2 and those before it.
+    pub lacks_hello_ok: bool,
     /// The latest cluster time that a server sent; none in front of a standalone.
     pub cluster_time: Option<ClusterTime>,
     /// Whether it is one mongod without a replica set, when last seen: it refuses `txnNumber`, so clients must know.
@@ -147,6 +154,11 @@ pub struct Description {
 }
 
 impl Description {
+    /// Whether all servers know `apiVersion`: from 5.0 on. Those before it ignore it in a hello.
+    pub fn knows_stable_api(&self) -> bool {
+        self.max_wire_version >= STABLE_API_WIRE_VERSION
+    }
+
     /// Whether some server can be used now.
     pub fn is_available(&self) -> bool {
         self.servers.iter().any(Server::is_usable)

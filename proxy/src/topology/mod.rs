@@ -90,6 +90,7 @@ struct State {
     was_seen: bool,
     is_standalone: bool,
     lacks_hello: bool,
+    lacks_hello_ok: bool,
     max_wire_version: i32,
     cluster_time: Option<ClusterTime>,
 }
@@ -104,6 +105,7 @@ impl State {
         let is_seen = kinds().any(|kind| kind != ServerKind::Unknown);
         let is_standalone = kinds().any(|kind| kind == ServerKind::Standalone);
         self.lacks_hello = servers().any(|server| server.probe.lacks_hello);
+        self.lacks_hello_ok = servers().any(|server| server.probe.lacks_hello_ok);
         self.max_wire_version = lowest.unwrap_or(self.max_wire_version);
         if is_seen {
             self.was_seen = true;
@@ -341,6 +343,7 @@ impl Topology {
             was_seen: state.was_seen,
             is_standalone: state.is_standalone,
             lacks_hello: state.lacks_hello,
+            lacks_hello_ok: state.lacks_hello_ok,
             cluster_time: state.cluster_time.clone(),
             max_wire_version: state.max_wire_version,
         };

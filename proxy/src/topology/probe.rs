@@ -171,6 +171,7 @@ impl Probe {
         self.last_update_ms = now_ms();
         self.last_write_ms = last_write(&answer.hello);
         self.lacks_hello = answer.lacks_hello;
+        self.lacks_hello_ok = !answer.hello.get_bool("helloOk").unwrap_or(false);
         self.max_wire_version = answer.hello.get_i32("maxWireVersion").unwrap_or(0);
         self.session_timeout_minutes = answer.hello.get_i32("logicalSessionTimeoutMinutes").ok();
         if answer.build_info.is_some() {
