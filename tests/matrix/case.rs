@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use seawall_tests::raw::Mechanism;
+use seawall_tests::{mongod::ServerVersion, raw::Mechanism};
 
 /// One way for a client to be configured.
 #[derive(Debug)]
@@ -38,6 +38,13 @@ impl Case {
             mechanism: Some(mechanism),
             ..self
         }
+    }
+
+    /// True if servers of this version know what the client asks for: the Stable API, and clients behind a load balancer,
+    /// came with 5.0.
+    pub(crate) fn is_known_to(&self, version: ServerVersion) -> bool {
+        let is_new = self.api == Self::STABLE.api || self.through == LOAD_BALANCED;
+        !is_new || version >= ServerVersion(5, 0, 0)
     }
 
     /// True if it differs from the driver's defaults at most in parameters such as compressors.

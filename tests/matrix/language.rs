@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use seawall_tests::mongod::ServerVersion;
 use tokio::{
     fs,
     process::Command,
@@ -61,6 +62,15 @@ impl Language {
             Self::Go => go(&["writers"]).await,
             Self::Rust => Program::Rust,
             other => panic!("{other:?} has no writers"),
+        }
+    }
+
+    /// The oldest server that the driver supports. Of those that differ from 4.2, the ones that `tests/servers/run` runs.
+    pub(crate) fn oldest_server(self) -> ServerVersion {
+        match self {
+            // PyMongo 4.20 and the Rust driver 3.9 refuse 4.2.
+            Self::Python | Self::Rust => ServerVersion(4, 4, 0),
+            _ => ServerVersion(4, 2, 0),
         }
     }
 

@@ -11,6 +11,7 @@
 //! | [`program`] | runs it |
 //! | [`mask`] | leaves out what may differ |
 //! | [`comparison`] | tells what differs |
+//! | [`refusal`] | a server that is too old for a driver |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`rust`] | the program of the Rust driver, in this process |
 
@@ -27,13 +28,14 @@ mod language;
 mod mask;
 mod pair;
 mod program;
+mod refusal;
 mod rust;
 mod standalone;
 
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use seawall_tests::mongod::unique_name;
+use seawall_tests::mongod::{server_version, unique_name};
 use tokio::time::Instant;
 
 use crate::{
@@ -43,6 +45,7 @@ use crate::{
     mask::Masks,
     pair::Pair,
     program::Program,
+    refusal::compare_refusals,
 };
 
 #[tokio::test]
@@ -128,13 +131,18 @@ async fn go_mongodb_1_13_4_is_transparent() {
 
 /// Runs a language's program in every case that its driver supports, and tells all differences together.
 async fn compare(language: Language) {
+    let version = server_version().await.unwrap();
+    if version < language.oldest_server() {
+        return compare_refusals(language).await;
+    }
     let program = language.prepare().await;
     let masks = Masks::of_the_drivers();
     let mut found = Vec::new();
+    let runs = |case: &&Case| case.is_known_to(version) && language.runs(case);
+    let cases: Vec<_> = CASES.iter().filter(runs).take(max_cases()).collect();
     for is_tls in [false, true] {
-        let cases = CASES.iter();
-        let cases = cases.filter(|case| case.is_tls == is_tls && language.runs(case));
-        let cases: Vec<_> = cases.collect();
+        let cases = cases.iter().filter(|case| case.is_tls == is_tls);
+        let cases: Vec<_> = cases.copied().collect();
         if cases.is_empty() {
             continue;
         }
@@ -154,6 +162,11 @@ async fn compare(language: Language) {
         "{language:?}: {count} differences\n{}",
         found.join("\n")
     );
+}
+
+/// How many of its cases a language runs, the plain one first; all of them, unless `SEAWALL_MATRIX_CASES` limits them.
+fn max_cases() -> usize {
+    std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }
 
 async fn compare_case(

@@ -100,4 +100,4 @@ pub(crate) async fn output(command: &mut Command) -> String {
 }
 
 /// An installation over a slow line, or a program on a busy machine.
-const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);

@@ -7,9 +7,11 @@ use mongodb::{
     options::{ClientOptions, Credential},
 };
 use seawall_tests::{
-    mongod::{ROOT, ROOT_PASSWORD, shared_standalone, unique_name},
+    mongod::{ROOT, ROOT_PASSWORD, server_version, shared_standalone, unique_name},
     seawall::Seawall,
 };
+
+use crate::language::Language;
 
 #[tokio::test]
 async fn the_rust_driver_works_in_front_of_a_standalone_with_its_default_options() {
@@ -23,6 +25,11 @@ async fn the_rust_driver_works_in_front_of_a_standalone_with_its_default_options
     let things = client
         .database(&unique_name("db"))
         .collection::<Document>("things");
+    if server_version().await.unwrap() < Language::Rust.oldest_server() {
+        let refused = things.insert_one(doc! {}).await.unwrap_err();
+        assert!(refused.to_string().contains("wire version"), "{refused}");
+        return;
+    }
     // A retryable write with a transaction number would be refused by a standalone.
     things
         .insert_many((0..300).map(|n| doc! {"_id": n}))

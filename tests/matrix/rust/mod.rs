@@ -20,23 +20,18 @@ use self::outcome::{Steps, plain, told};
 
 /// All steps on a client and a database, as lines of JSON.
 pub(crate) async fn run(uri: &str, database: &str, api: &str) -> Vec<String> {
-    let mut options = ClientOptions::parse(uri).await.unwrap();
-    let is_stable = api == "stable";
-    if is_stable {
-        let version = ServerApi::builder().version(ServerApiVersion::V1);
-        options.server_api = Some(version.strict(true).build());
-    }
-    let client = Client::with_options(options).unwrap();
-    let db = client.database(database);
-    let application = Application {
-        things: db.collection("things"),
-        db,
-        client,
-        is_stable,
-    };
+    let application = Application::connect(uri, database, api).await;
     let mut steps = Steps::default();
     application.run(&mut steps).await;
     application.client.shutdown().await;
+    steps.lines()
+}
+
+/// The first steps only, for a server that the driver refuses.
+pub(crate) async fn run_status(uri: &str, database: &str) -> Vec<String> {
+    let application = Application::connect(uri, database, "plain").await;
+    let mut steps = Steps::default();
+    application.status(&mut steps).await;
     steps.lines()
 }
 
@@ -50,6 +45,23 @@ struct Application {
 }
 
 impl Application {
+    async fn connect(uri: &str, database: &str, api: &str) -> Self {
+        let mut options = ClientOptions::parse(uri).await.unwrap();
+        let is_stable = api == "stable";
+        if is_stable {
+            let version = ServerApi::builder().version(ServerApiVersion::V1);
+            options.server_api = Some(version.strict(true).build());
+        }
+        let client = Client::with_options(options).unwrap();
+        let db = client.database(database);
+        Self {
+            things: db.collection("things"),
+            db,
+            client,
+            is_stable,
+        }
+    }
+
     async fn run(&self, steps: &mut Steps) {
         self.status(steps).await;
         self.inserts(steps).await;

@@ -1,0 +1,82 @@
+//! A server that a driver is too new for: the driver refuses it directly and through Seawall, in the same words.
+
+use std::process::Stdio;
+
+use seawall_tests::mongod::unique_name;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    time::timeout,
+};
+
+use crate::{
+    case::Case,
+    language::Language,
+    pair::Pair,
+    program::{LIMIT, Program, call},
+    rust,
+};
+
+/// Runs a language's program both ways and compares its first steps.
+pub(crate) async fn compare_refusals(language: Language) {
+    let program = language.prepare().await;
+    let pair = Pair::start(false).await;
+    let name = unique_name("refused");
+    pair.create_user(&name, None).await;
+    let direct = lines(&program, &pair.direct(&name, &Case::PLAIN), &name).await;
+    let through = lines(&program, &pair.through(&name, &Case::PLAIN), &name).await;
+    assert!(
+        direct.iter().any(|line| line.contains("wire version")),
+        "{language:?} supports the server: {direct:?}"
+    );
+    assert_eq!(direct, through, "{language:?}");
+}
+
+/// The first steps of a program, without addresses: a set has several, and Seawall another one. A later step may try
+/// again for minutes.
+async fn lines(program: &Program, uri: &str, database: &str) -> Vec<String> {
+    let lines = match program {
+        Program::Rust => rust::run_status(uri, database).await,
+        Program::Command {
+            command,
+            environment,
+        } => {
+            let mut command = call(command, environment, [uri, database, Case::PLAIN.api]);
+            command.stdin(Stdio::null()).stdout(Stdio::piped());
+            let mut process = command.kill_on_drop(true).spawn().unwrap();
+            let mut told = BufReader::new(process.stdout.take().unwrap()).lines();
+            let mut lines = Vec::new();
+            while lines.len() < FIRST_STEPS {
+                let line = timeout(LIMIT, told.next_line()).await.unwrap();
+                lines.push(line.unwrap().expect("the program goes on"));
+            }
+            lines
+        }
+    };
+    lines.iter().map(|line| without_addresses(line)).collect()
+}
+
+fn without_addresses(line: &str) -> String {
+    let mut parts = line.split(LOOPBACK);
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str("ADDRESS");
+        text.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    text
+}
+
+/// Reads and writes are among them, transactions are not.
+const FIRST_STEPS: usize = 10;
+const LOOPBACK: &str = "127.0.0.1:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_left_out_wherever_they_stand() {
+        let line = "127.0.0.1:27017 is not 127.0.0.1:1, says [127.0.0.1:99]";
+        let expected = "ADDRESS is not ADDRESS, says [ADDRESS]";
+        assert_eq!(without_addresses(line), expected);
+    }
+}
