@@ -289,6 +289,24 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
 }
 
 #[tokio::test]
+async fn the_first_message_after_a_login_may_be_larger_than_those_before_it() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let seawall = relaying(&server.uri(), "").await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let large = doc! {"insert": "c", "documents": [{"pad": "x".repeat(100_000)}]};
+    let mut client = connect(&seawall).await;
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    for _ in 0..2 {
+        let reply = client.command("test", large.clone()).await.unwrap();
+        assert!(reply.is_ok(), "{}", reply.body);
+    }
+    // Without a login it is still refused.
+    let mut client = connect(&seawall).await;
+    let refused = client.command("test", large).await;
+    assert!(matches!(refused, Err(RawError::Closed)), "{refused:?}");
+}
+
+#[tokio::test]
 async fn a_login_that_is_given_up_opens_nothing_any_more() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();

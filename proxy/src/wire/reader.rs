@@ -226,7 +226,8 @@ impl MessageReader {
     /// Cancel safe: bytes read stay with the reader.
     ///
     /// # Errors
-    /// See [`ReadError`]; after one, the stream must be closed.
+    /// See [`ReadError`]; after one, the stream must be closed. Only after [`ReadError::Frame`] it may be asked again, with
+    /// another limit.
     pub async fn next<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,

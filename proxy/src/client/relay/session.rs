@@ -19,7 +19,7 @@ use crate::{
         streaming::{StreamError, can_be_streamed, forward_rest},
     },
     observe::{ConnectedClient, ServerIndex},
-    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, Stream},
+    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, ReadError, Stream},
 };
 
 /// Requests that may await their replies; beyond it the client is not read from.
@@ -153,12 +153,17 @@ impl<'a> Session<'a> {
         client: &mut ReadHalf<Stream>,
     ) -> Result<Option<Message>, ()> {
         let budget = &self.shared.budget;
-        let message = match reader.next(client, self.max_message_bytes(), budget).await {
-            Ok(Some(message)) => message,
-            Ok(None) => return Ok(None),
-            Err(error) => {
-                tracing::debug!(%error, "relayed client");
-                return Err(());
+        let message = loop {
+            let max_message_bytes = self.max_message_bytes();
+            match reader.next(client, max_message_bytes, budget).await {
+                Ok(Some(message)) => break message,
+                Ok(None) => return Ok(None),
+                // The server accepted the login after this read began: the message is judged again.
+                Err(ReadError::Frame(_)) if self.max_message_bytes() > max_message_bytes => {}
+                Err(error) => {
+                    tracing::debug!(%error, "relayed client");
+                    return Err(());
+                }
             }
         };
         if !message.is_head() || can_be_streamed(&message) {
