@@ -57,8 +57,22 @@ pub fn cpu_split(pid: u32) -> (Duration, Duration) {
     read_cpu(pid).unwrap_or_default()
 }
 
+/// CPU time that the calling thread has used so far.
+///
+/// # Errors
+/// If `/proc` is not Linux'.
+pub fn thread_cpu_time() -> io::Result<Duration> {
+    let stat = fs::read_to_string("/proc/thread-self/stat")?;
+    let (user, system) = parse_cpu(&stat);
+    Ok(user + system)
+}
+
 fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok(parse_cpu(&stat))
+}
+
+fn parse_cpu(stat: &str) -> (Duration, Duration) {
     // The name in brackets may hold spaces; fields are counted after it.
     let fields: Vec<&str> = stat
         .rsplit(") ")
@@ -74,7 +88,7 @@ fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
     };
     // utime and stime, in hundredths of a second (USER_HZ is 100 on Linux).
     let time = |ticks: u64| Duration::from_millis(ticks * 10);
-    Ok((time(ticks(11)), time(ticks(12))))
+    (time(ticks(11)), time(ticks(12)))
 }
 
 /// Resident memory of a process in bytes.
@@ -82,9 +96,21 @@ fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
 /// # Errors
 /// If the process is gone.
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
+    memory_bytes(pid, "VmRSS:")
+}
+
+/// The most resident memory that a process has had, in bytes.
+///
+/// # Errors
+/// If the process is gone.
+pub fn peak_resident_bytes(pid: u32) -> io::Result<u64> {
+    memory_bytes(pid, "VmHWM:")
+}
+
+fn memory_bytes(pid: u32, name: &str) -> io::Result<u64> {
     let status = BufReader::new(fs::File::open(format!("/proc/{pid}/status"))?);
     for line in status.lines() {
-        if let Some(rest) = line?.strip_prefix("VmRSS:") {
+        if let Some(rest) = line?.strip_prefix(name) {
             let kibibytes = rest
                 .trim()
                 .trim_end_matches(" kB")

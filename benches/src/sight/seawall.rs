@@ -51,19 +51,40 @@ impl Seawall {
             admin,
             _scratch: scratch,
         };
-        let ready = || async {
-            let page = seawall.get("/health/ready").await;
-            page.is_some_and(|page| page.starts_with("HTTP/1.1 200"))
-        };
-        eventually(START_LIMIT, ready)
+        eventually(START_LIMIT, || seawall.is_ready())
             .await
             .expect("Seawall is ready");
         seawall
     }
 
+    /// Waits until it has found out where clients' credentials come from.
+    ///
+    /// # Panics
+    /// If it has not within half a minute.
+    pub async fn credentials_are_known(&self) {
+        let are_known = || async {
+            let status = self.api("/api/v1/status").await;
+            status.get("credentials").is_some_and(|mode| mode != "auto")
+        };
+        eventually(START_LIMIT, are_known)
+            .await
+            .expect("the credentials' source is found");
+    }
+
+    /// Whether it answers and says that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        let page = self.get("/health/ready").await;
+        page.is_some_and(|page| page.starts_with("HTTP/1.1 200"))
+    }
+
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where its metrics and API are.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
     }
 
     /// Its process.

@@ -248,6 +248,15 @@ pub struct Begun {
     answer: Answer,
 }
 
+impl Begun {
+    /// With another last message than the one that proves the password.
+    #[must_use]
+    pub fn altered(mut self, change: impl FnOnce(&str) -> String) -> Self {
+        self.answer.payload = change(&self.answer.payload);
+        self
+    }
+}
+
 /// Begins a login, up to the server's challenge.
 pub(super) async fn begin_login(client: &mut RawClient, login: &Login) -> Result<Begun, RawError> {
     let begun = challenged(client, login, &mut Vec::new()).await?;

@@ -1,0 +1,137 @@
+//! Documents that are read differently by different readers, or not at all.
+
+use bson::{Bson, RawDocument, RawDocumentBuf, cstr, doc, rawdoc};
+use seawall::wire::encode_request;
+use seawall_tests::raw::{RawClient, RawError, RawReply};
+
+use crate::abuse::{
+    arena::{Arena, Ending},
+    testbed::{ALICE, MALLORY},
+};
+
+/// A server's error for a document that is too deep.
+pub(super) const OVERFLOW: i32 = 15;
+/// A server's error for a field that a command has twice.
+pub(super) const DUPLICATE_FIELD: i32 = 40_413;
+/// A server's error for a name that no database or collection can have.
+pub(super) const INVALID_NAMESPACE: i32 = 73;
+
+/// A level that servers take, one that they do not, and many more.
+const LEVELS: [usize; 3] = [150, 1_000, 100_000];
+
+pub(super) async fn deep(arena: Arena) {
+    arena.attempts(50, descend).await;
+}
+
+async fn descend(arena: Arena, number: u32) -> Result<Ending, RawError> {
+    let levels = usize::try_from(number).unwrap_or_default() % LEVELS.len();
+    let levels = LEVELS.get(levels).copied().unwrap_or_default();
+    let filter = nested(levels);
+    let command = match number % 2 {
+        0 => rawdoc! {"find": "small", "filter": filter, "$db": MALLORY},
+        _ => rawdoc! {"insert": "deep", "documents": [filter], "$db": MALLORY},
+    };
+    let mut client = arena.logged_in().await?;
+    Ok(Ending::from(send(&mut client, &command).await))
+}
+
+/// `{a: {a: {… {}}}}`, without recursion.
+fn nested(levels: usize) -> RawDocumentBuf {
+    const INNERMOST_BYTES: usize = 5;
+    /// A type, a name of one letter with its end, a length, and an end.
+    const LEVEL_BYTES: usize = 1 + 2 + 4 + 1;
+    let length = |level: usize| {
+        let bytes = INNERMOST_BYTES + level * LEVEL_BYTES;
+        i32::try_from(bytes).expect("levels are few").to_le_bytes()
+    };
+    let mut bytes = Vec::new();
+    for level in (1..=levels).rev() {
+        bytes.extend(length(level));
+        bytes.extend(b"\x03a\0");
+    }
+    bytes.extend(length(0));
+    bytes.resize(bytes.len() + 1 + levels, 0);
+    RawDocumentBuf::from_bytes(bytes).expect("its length is right")
+}
+
+pub(super) async fn duplicate_keys(arena: Arena) {
+    arena.attempts(200, duplicate).await;
+}
+
+/// A command with something twice: the attacker's own and a victim's, in both orders.
+async fn duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
+    let (first, second) = match number % 2 {
+        0 => (MALLORY, ALICE),
+        _ => (ALICE, MALLORY),
+    };
+    let mut command = rawdoc! {"find": "small"};
+    match number / 2 % 4 {
+        0 => {
+            command.append(cstr!("$db"), first);
+            command.append(cstr!("$db"), second);
+        }
+        1 => {
+            command.append(cstr!("find"), "large");
+            command.append(cstr!("$db"), ALICE);
+        }
+        2 => {
+            command.append(cstr!("lsid"), rawdoc! {"id": 1});
+            command.append(cstr!("lsid"), rawdoc! {"id": 2});
+            command.append(cstr!("$db"), ALICE);
+        }
+        _ => {
+            command.append(cstr!("filter"), rawdoc! {"_id": 1, "_id": 2});
+            command.append(cstr!("filter"), rawdoc! {"_id": 3});
+            command.append(cstr!("$db"), ALICE);
+        }
+    }
+    let mut client = arena.logged_in().await?;
+    Ok(judged(send(&mut client, &command).await))
+}
+
+pub(super) async fn embedded_nuls(arena: Arena) {
+    arena.attempts(200, cut).await;
+}
+
+/// A name that ends early for who reads it as C does.
+async fn cut(arena: Arena, number: u32) -> Result<Ending, RawError> {
+    let name = format!("{ALICE}\0.{MALLORY}");
+    if number.is_multiple_of(4) {
+        let mut client = arena.connect().await?;
+        let hello = doc! {"saslSupportedMechs": format!("admin.{name}")};
+        client.hello(hello).await?;
+        let payload = format!("n,,n={name},r=0123456789abcdefghij").into_bytes();
+        let payload = bson::Binary {
+            subtype: bson::spec::BinarySubtype::Generic,
+            bytes: payload,
+        };
+        let start = doc! {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload};
+        return Ok(Ending::from(client.command("admin", start).await));
+    }
+    let command = match number % 4 {
+        1 => rawdoc! {"find": "small", "$db": name},
+        2 => rawdoc! {"find": format!("small\0{MALLORY}"), "$db": MALLORY},
+        _ => rawdoc! {"insert": format!("small\0{MALLORY}"), "documents": [{}], "$db": ALICE},
+    };
+    let mut client = arena.logged_in().await?;
+    Ok(judged(send(&mut client, &command).await))
+}
+
+async fn send(client: &mut RawClient, command: &RawDocument) -> Result<RawReply, RawError> {
+    client
+        .send_bytes(&encode_request(1, command.as_bytes()))
+        .await?;
+    client.read_reply().await
+}
+
+/// A reply from a database of a victim must not have come.
+fn judged(reply: Result<RawReply, RawError>) -> Ending {
+    let namespace = reply.as_ref().ok().and_then(|reply| {
+        let cursor = reply.body.get("cursor").and_then(Bson::as_document)?;
+        cursor.get_str("ns").ok()
+    });
+    match namespace.is_some_and(|ns| ns.starts_with(ALICE)) {
+        true => Ending::Breach("a victim's documents were read"),
+        false => Ending::from(reply),
+    }
+}

@@ -1,0 +1,190 @@
+//! One attack measured: the victims before and during it, and what Seawall spent.
+
+use std::time::Duration;
+
+use seawall_tests::seawall::sum_of;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Attack,
+    arena::{Ending, Tally, UnderWay},
+    testbed::Testbed,
+    victims::{Phase, Victims},
+};
+use crate::{
+    process::{cpu_time, peak_resident_bytes},
+    sight::{say, seawall::Seawall},
+};
+
+/// How long the phases are.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Before the first phase: connections and pools are made.
+    pub warm_up: Duration,
+    /// Before the attack, and during it.
+    pub phase: Duration,
+}
+
+/// What one attack came to.
+#[derive(Clone, Debug)]
+pub struct Row {
+    name: &'static str,
+    /// Failures while the attack was prepared are in `during`.
+    before: Phase,
+    during: Phase,
+    seawall_cpu: [Duration; 2],
+    attackers_cpu: Duration,
+    grown_bytes: u64,
+    server_connections: f64,
+    tally: Tally,
+    is_alive: bool,
+}
+
+/// Runs an attack against a Seawall of its own.
+pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick: bool) -> Row {
+    let seawall = testbed.seawall(attack.toml).await;
+    let process = seawall.process_id();
+    let cpu = || cpu_time(process).unwrap_or_default();
+    let peak = || peak_resident_bytes(process).unwrap_or_default();
+    let victims = Victims::start(seawall.address(), testbed.users.clone());
+    sleep(times.warm_up).await;
+    drop(victims.take());
+    let cpu_at_first = cpu();
+    watch(&seawall, times.phase).await;
+    let before = victims.take();
+    let (cpu_before, peak_before) = (cpu(), peak());
+
+    let addresses = [seawall.address(), seawall.admin(), testbed.server()];
+    let mut under_way = UnderWay::start(attack, addresses, &testbed.users, is_quick);
+    under_way.has_begun().await;
+    let prepared = victims.take();
+    let cpu_prepared = cpu();
+    let server_connections = watch(&seawall, times.phase).await;
+    let cpu_during = cpu().saturating_sub(cpu_prepared);
+    let mut during = victims.stop().await;
+    let grown_bytes = peak().saturating_sub(peak_before);
+    let (tally, attackers_cpu) = under_way.end().await;
+    during.failed.extend(prepared.failed);
+    during.refused.extend(prepared.refused);
+    Row {
+        name: attack.name,
+        before,
+        during,
+        seawall_cpu: [cpu_before.saturating_sub(cpu_at_first), cpu_during],
+        attackers_cpu,
+        grown_bytes,
+        server_connections,
+        tally,
+        is_alive: seawall.is_ready().await,
+    }
+}
+
+/// Waits, and looks once a second how many server connections there are; the most that were seen.
+async fn watch(seawall: &Seawall, time: Duration) -> f64 {
+    let until = Instant::now() + time;
+    let mut most = 0.0_f64;
+    while Instant::now() < until {
+        sleep(Duration::from_secs(1).min(until - Instant::now())).await;
+        let page = seawall.metrics().await;
+        most = most.max(sum_of(&page, "seawall_server_connections", &[]));
+    }
+    most
+}
+
+/// Prints the head of the table.
+pub fn say_head() {
+    say(
+        "| attack | finds p50/p99 before, ms | p99 during | ratio | large finds p99 | logins p99 | first logins, longest | failed | refused | Seawall CPU s | attackers' CPU s | memory peak, MiB | server connections | attempts: how they ended |",
+    );
+    say("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+}
+
+impl Row {
+    /// The victims' p99 during the attack by that before it.
+    pub fn ratio(&self) -> f64 {
+        self.during.finds.percentile_ms(99) / self.before.finds.percentile_ms(99)
+    }
+
+    /// Prints it as a row of the table.
+    pub fn say(&self) {
+        let Self {
+            before,
+            during,
+            tally,
+            ..
+        } = self;
+        let both = |of: fn(&Phase) -> f64| format!("{:.1} → {:.1}", of(before), of(during));
+        let [cpu_before, cpu_during] = self.seawall_cpu.map(|cpu| cpu.as_secs_f64());
+        let ended = tally
+            .endings
+            .iter()
+            .map(|(ending, count)| format!("{count} {ending}"));
+        say(&format!(
+            "| {} | {:.2} / {:.2} | {:.2} | {:.2} | {} | {} | {} | {} | {} | {cpu_before:.2} → {cpu_during:.2} | {:.2} | +{} | {:.0} | {}: {} |",
+            self.name,
+            before.finds.percentile_ms(50),
+            before.finds.percentile_ms(99),
+            during.finds.percentile_ms(99),
+            self.ratio(),
+            both(|phase| phase.large.percentile_ms(99)),
+            both(|phase| phase.logins.percentile_ms(99)),
+            both(|phase| phase.first_logins.percentile_ms(100)),
+            during.failed.len(),
+            during.refused.len(),
+            self.attackers_cpu.as_secs_f64(),
+            self.grown_bytes >> 20,
+            self.server_connections,
+            tally.attempts,
+            ended.collect::<Vec<_>>().join(", "),
+        ));
+        let first = |reasons: &[String]| reasons.first().cloned();
+        for reason in [first(&during.failed), first(&during.refused)]
+            .into_iter()
+            .flatten()
+        {
+            say(&format!("\n{}: the first of them: {reason}\n", self.name));
+        }
+    }
+
+    /// Why the attack is not what it should be, or Seawall not; counts only, never times.
+    pub fn faults(&self, attack: &Attack) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut check = |holds: bool, fault: String| {
+            if !holds {
+                faults.push(format!("{}: {fault}", self.name));
+            }
+        };
+        let Self {
+            before,
+            during,
+            tally,
+            ..
+        } = self;
+        for (name, phase) in [("before", before), ("during", during)] {
+            check(
+                phase.failed.is_empty(),
+                format!("failed {name}: {:?}", phase.failed),
+            );
+            check(
+                phase.refused.is_empty(),
+                format!("refused {name}: {:?}", phase.refused),
+            );
+            check(phase.finds.count() > 0, format!("no finds {name}"));
+            check(phase.logins.count() > 0, format!("no logins {name}"));
+        }
+        check(self.is_alive, "Seawall is not ready any more".to_owned());
+        check(tally.attempts > 0, "nothing was attempted".to_owned());
+        let has_happened = attack
+            .expected
+            .iter()
+            .any(|ending| tally.endings.contains_key(ending));
+        check(
+            has_happened || attack.expected.is_empty(),
+            format!("none of {:?} in {:?}", attack.expected, tally.endings),
+        );
+        for ending in tally.endings.keys() {
+            check(!matches!(ending, Ending::Breach(_)), ending.to_string());
+        }
+        faults
+    }
+}

@@ -1,0 +1,198 @@
+//! A mongod with users, and Seawall in front of it as a process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use bson::{Document, doc};
+use seawall_tests::{
+    mongod::{NewUser, Options, Standalone, create_user},
+    raw::{Login, Mechanism, RawClient, RawError},
+};
+use tokio::net::TcpSocket;
+
+use crate::sight::{Plan, seawall::Seawall};
+
+/// The password of every user.
+pub const PASSWORD: &str = "only-a-bench";
+
+/// The user whose name the attackers know; logs in from [`Ipv4Addr::LOCALHOST`].
+pub const ALICE: &str = "alice";
+
+/// Another user, from [`BOB_ADDRESS`].
+pub const BOB: &str = "bob";
+
+/// Where the second victim comes from.
+pub const BOB_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+/// A user of its own for an attacker that has logged in.
+pub const MALLORY: &str = "mallory";
+
+/// Where every attacker comes from.
+pub const ATTACKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// A user whose password is changed again and again.
+pub const ROTATING: &str = "rotating";
+
+/// Small documents of each victim.
+pub const DOCUMENTS: i32 = 100;
+
+/// Bytes of a victim's large document, and of the request for it.
+pub const LARGE_BYTES: usize = 200 << 10;
+
+/// Bytes of the two documents that slow readers ask for, by `_id`.
+pub const REPLY_BYTES: [usize; 2] = [1 << 20, 15 << 20];
+
+/// The users' logins; clones share derived keys.
+#[derive(Clone, Debug)]
+pub struct Users {
+    /// [`ALICE`].
+    pub alice: Login,
+    /// [`BOB`].
+    pub bob: Login,
+    /// [`MALLORY`].
+    pub mallory: Login,
+    /// Victims that Seawall has not seen before.
+    pub newcomers: Vec<Login>,
+    /// Users under whose names logins are begun and not continued.
+    pub sleepers: Vec<Login>,
+}
+
+/// The server, its users, and how Seawall is started.
+#[derive(Debug)]
+pub struct Testbed {
+    server: Standalone,
+    /// The users of the server.
+    pub users: Users,
+    plan: Plan,
+}
+
+impl Testbed {
+    /// Starts a server and makes its users and documents.
+    ///
+    /// # Panics
+    /// If the server does not start or refuses.
+    pub async fn start(plan: Plan) -> Self {
+        // The fewest rounds that drivers accept: the bench measures Seawall, not PBKDF2.
+        let names = ["scramIterationCount", "scramSHA256IterationCount"];
+        let options = Options {
+            parameters: names
+                .map(|name| (name.to_owned(), "5000".to_owned()))
+                .into(),
+            ..Options::with_auth()
+        };
+        let server = Standalone::start(options).await.expect("a mongod starts");
+        let root = server.client().expect("it can be reached");
+        let names =
+            |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}-{n}")).collect();
+        let newcomers: Vec<String> = names("newcomer", plan.either(64, 16));
+        let sleepers: Vec<String> = names("sleeper", plan.either(25, 5));
+        let main = [ALICE, BOB, MALLORY, ROTATING].map(str::to_owned);
+        for name in main.iter().chain(&newcomers).chain(&sleepers) {
+            let db = if name.contains('-') {
+                ALICE
+            } else {
+                name.as_str()
+            };
+            let mut user = NewUser::new("admin", name, PASSWORD).role("readWrite", db);
+            if name != MALLORY {
+                user = user.mechanisms(&[Mechanism::ScramSha256]);
+            }
+            create_user(&root, &user).await.expect("a user is made");
+        }
+        for name in [ALICE, BOB, MALLORY] {
+            insert_documents(&root.database(name), name == MALLORY).await;
+        }
+        let users = Users {
+            alice: login(ALICE),
+            bob: login(BOB),
+            mallory: login(MALLORY),
+            newcomers: newcomers.iter().map(|name| login(name)).collect(),
+            sleepers: sleepers.iter().map(|name| login(name)).collect(),
+        };
+        derive_keys(&server, &users).await;
+        Self {
+            server,
+            users,
+            plan,
+        }
+    }
+
+    /// Starts Seawall in front of the server, with more configuration in TOML.
+    pub async fn seawall(&self, toml: &str) -> Seawall {
+        let seawall = Seawall::start(&self.plan, &self.server.uri(), toml).await;
+        seawall.credentials_are_known().await;
+        seawall
+    }
+
+    /// The server's own address.
+    pub fn server(&self) -> SocketAddr {
+        self.server.address()
+    }
+}
+
+/// A login of one of the users, as drivers begin it.
+pub fn login(name: &str) -> Login {
+    Login::new("admin", name, PASSWORD)
+}
+
+async fn insert_documents(database: &mongodb::Database, has_replies: bool) {
+    let small = (0..DOCUMENTS).map(|n| doc! {"_id": n, "pad": "x".repeat(100)});
+    let small_collection = database.collection::<Document>("small");
+    let inserted = small_collection.insert_many(small).await;
+    inserted.expect("documents can be inserted");
+    let mut large = vec![(0, LARGE_BYTES)];
+    if has_replies {
+        large.extend((1..).zip(REPLY_BYTES));
+    }
+    for (id, bytes) in large {
+        let pad = noise(bytes);
+        let large_collection = database.collection::<Document>("large");
+        let inserted = large_collection
+            .insert_one(doc! {"_id": id, "pad": pad})
+            .await;
+        inserted.expect("a document can be inserted");
+    }
+}
+
+/// Text that compresses badly, the same each time.
+fn noise(bytes: usize) -> String {
+    let mut state = 1_u64;
+    let letters = std::iter::repeat_with(|| {
+        // Knuth's MMIX generator; the high bits are the random ones.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let letter = u8::try_from(state >> 57).unwrap_or_default();
+        char::from(letter.max(b' '))
+    });
+    letters.take(bytes).collect()
+}
+
+/// Has the keys of all logins derived before anything is measured.
+async fn derive_keys(server: &Standalone, users: &Users) {
+    let named = [&users.alice, &users.bob, &users.mallory];
+    for login in named.into_iter().chain(&users.newcomers) {
+        let mut client = server.raw_client().await.expect("it can be reached");
+        let outcome = client.login(login).await.expect("it answers");
+        assert!(outcome.is_authenticated(), "{}: {outcome:?}", login.user);
+    }
+}
+
+/// A connection from an address of loopback, with a receive buffer of that size if one is given.
+///
+/// # Errors
+/// If it is refused, or there is no port left.
+pub async fn connect_from(
+    source: Ipv4Addr,
+    target: SocketAddr,
+    receive_buffer_bytes: Option<u32>,
+) -> Result<RawClient, RawError> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_nodelay(true)?;
+    if let Some(bytes) = receive_buffer_bytes {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    // A reset at the end: thousands of ports that wait for late segments would not be available.
+    socket.set_zero_linger()?;
+    socket.bind(SocketAddr::from((source, 0)))?;
+    Ok(RawClient::new(socket.connect(target).await?))
+}
