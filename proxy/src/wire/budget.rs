@@ -13,7 +13,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     future::poll_fn,
     sync::{
         Arc,
@@ -100,6 +100,49 @@ impl Holder {
     }
 }
 
+/// The holders that wait for memory, in order. Thousands may wait, so that none is searched for.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Those of each sharer: the one with the least left to come is first.
+    by_sharer: HashMap<Sharer, BTreeSet<(usize, HolderId)>>,
+    /// Sharers with waiting holders: the one that holds least is first.
+    sharers: BTreeSet<(usize, Sharer)>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.sharers.is_empty()
+    }
+
+    fn insert(&mut self, sharer: Sharer, held: usize, left: usize, id: HolderId) {
+        self.by_sharer.entry(sharer).or_default().insert((left, id));
+        self.sharers.insert((held, sharer));
+    }
+
+    fn remove(&mut self, sharer: Sharer, held: usize, left: usize, id: HolderId) {
+        if let Some(own) = self.by_sharer.get_mut(&sharer) {
+            own.remove(&(left, id));
+            if own.is_empty() {
+                self.by_sharer.remove(&sharer);
+                self.sharers.remove(&(held, sharer));
+            }
+        }
+    }
+
+    /// A sharer holds more or less than before.
+    fn move_sharer(&mut self, sharer: Sharer, before: usize, held: usize) {
+        if self.sharers.remove(&(before, sharer)) {
+            self.sharers.insert((held, sharer));
+        }
+    }
+
+    fn first(&self) -> Option<Rank> {
+        let (held, sharer) = self.sharers.first()?;
+        let (left, id) = self.by_sharer.get(sharer)?.first()?;
+        Some((*held, *left, *id))
+    }
+}
+
 /// Plain data: no I/O, no clock.
 #[derive(Debug)]
 struct Inner {
@@ -109,7 +152,7 @@ struct Inner {
     next_id: u64,
     holders: HashMap<HolderId, Holder>,
     by_sharer: HashMap<Sharer, usize>,
-    waiting: usize,
+    waiting: Waiting,
     /// Whose message finishes from the reserve.
     finisher: Option<HolderId>,
     /// When it was last searched for holders that have to give way.
@@ -128,7 +171,7 @@ impl Inner {
             next_id: 0,
             holders: HashMap::new(),
             by_sharer: HashMap::new(),
-            waiting: 0,
+            waiting: Waiting::default(),
             finisher: None,
             evicted_at: None,
         }
@@ -160,14 +203,15 @@ impl Inner {
             return Grant::Evicted;
         }
         holder.owes = false;
-        if let Some((since, _)) = holder.waits.take() {
+        let is_alone = self.used == holder.bytes;
+        if let Some((since, left)) = holder.waits.take() {
             // Time that it waits for memory is none that its sender takes.
             let waited = now.saturating_duration_since(since);
             holder.progress_at += waited;
             holder.window.0 += waited;
-            self.waiting -= 1;
+            let sharer = holder.sharer;
+            self.waiting.remove(sharer, self.held_by(sharer), left, id);
         }
-        let is_alone = self.used == holder.bytes;
         let fits = self.used.saturating_add(more) <= self.all;
         if fits || is_alone || self.may_use_reserve(id, more, left, now) {
             self.charge(id, more);
@@ -178,7 +222,8 @@ impl Inner {
         }
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.waits = Some((now, left));
-            self.waiting += 1;
+            let sharer = holder.sharer;
+            self.waiting.insert(sharer, self.held_by(sharer), left, id);
         }
         self.evict_for(id, left, now);
         Grant::Wait
@@ -194,7 +239,7 @@ impl Inner {
             let own = self.holders.get(&id).map(|h| self.rank(id, h, left));
             self.finisher = own
                 .into_iter()
-                .chain(self.first_waiting())
+                .chain(self.waiting.first())
                 .min()
                 .map(|r| r.2);
             if self.finisher != Some(id) {
@@ -209,14 +254,6 @@ impl Inner {
         (self.held_by(holder.sharer), left, id)
     }
 
-    fn first_waiting(&self) -> Option<Rank> {
-        let waiting = self.holders.iter().filter_map(|(id, holder)| {
-            let (_, left) = holder.waits?;
-            Some(self.rank(*id, holder, left))
-        });
-        waiting.min()
-    }
-
     fn held_by(&self, sharer: Sharer) -> usize {
         self.by_sharer.get(&sharer).copied().unwrap_or_default()
     }
@@ -225,7 +262,11 @@ impl Inner {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.bytes += bytes;
             self.used += bytes;
-            *self.by_sharer.entry(holder.sharer).or_default() += bytes;
+            let sharer = holder.sharer;
+            let held = self.by_sharer.entry(sharer).or_default();
+            let before = *held;
+            *held += bytes;
+            self.waiting.move_sharer(sharer, before, *held);
         }
     }
 
@@ -236,10 +277,13 @@ impl Inner {
         let bytes = bytes.min(holder.bytes);
         holder.bytes -= bytes;
         self.used -= bytes;
-        if let Some(held) = self.by_sharer.get_mut(&holder.sharer) {
+        let sharer = holder.sharer;
+        if let Some(held) = self.by_sharer.get_mut(&sharer) {
+            let before = *held;
             *held -= bytes;
+            self.waiting.move_sharer(sharer, before, *held);
             if *held == 0 {
-                self.by_sharer.remove(&holder.sharer);
+                self.by_sharer.remove(&sharer);
             }
         }
     }
@@ -317,12 +361,13 @@ impl Inner {
 
     fn close(&mut self, id: HolderId) {
         self.release(id, usize::MAX);
-        if self
-            .holders
-            .remove(&id)
-            .is_some_and(|holder| holder.waits.is_some())
+        if let Some(Holder {
+            waits: Some((_, left)),
+            sharer,
+            ..
+        }) = self.holders.remove(&id)
         {
-            self.waiting -= 1;
+            self.waiting.remove(sharer, self.held_by(sharer), left, id);
         }
         if self.finisher == Some(id) {
             self.finisher = None;
@@ -338,10 +383,8 @@ impl Inner {
 
     /// Room came free: wakes the first of those that wait, which wakes the next if there is room left.
     fn wake_first(&mut self) {
-        if self.waiting > 0 {
-            let first = self.first_waiting().map(|(_, _, id)| id);
-            self.wake(first);
-        }
+        let first = self.waiting.first().map(|(_, _, id)| id);
+        self.wake(first);
     }
 }
 
@@ -401,7 +444,7 @@ impl MemoryBudget {
     }
 
     fn note_shortage(&self, inner: &Inner) {
-        let is_short = inner.waiting > 0;
+        let is_short = !inner.waiting.is_empty();
         self.shared.is_short.store(is_short, Ordering::Relaxed);
     }
 }
@@ -506,6 +549,8 @@ impl Drop for MemoryShare {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicUsize;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -678,5 +723,45 @@ mod tests {
         let most = most.load(Ordering::Relaxed);
         assert!(most <= 20_000_000, "{most}");
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    /// The waiting holders in order, searched for.
+    fn check(inner: &Inner) {
+        let waiting = inner.holders.iter().filter_map(|(id, holder)| {
+            let (_, left) = holder.waits?;
+            Some((inner.held_by(holder.sharer), holder.sharer, left, *id))
+        });
+        let first = waiting.min().map(|(held, _, left, id)| (held, left, id));
+        assert_eq!(inner.waiting.first(), first);
+        let used: usize = inner.holders.values().map(|holder| holder.bytes).sum();
+        assert_eq!(inner.used, used);
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_to_wait_is_always_known(
+            steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
+        ) {
+            let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
+            let mut ids = Vec::new();
+            for (step, n, bytes) in steps {
+                now += Duration::from_millis(20);
+                let id = ids.get(n).copied();
+                match (step, id) {
+                    (0, _) if ids.len() < 8 => {
+                        let from = sharer(u8::try_from(n % 3).unwrap());
+                        ids.push(inner.open(from, now));
+                    }
+                    (1, Some(id)) => drop(inner.grow(id, bytes, bytes, now)),
+                    (2, Some(id)) => inner.release(id, bytes),
+                    (3, Some(id)) => {
+                        inner.close(id);
+                        ids.remove(n);
+                    }
+                    _ => {}
+                }
+                check(&inner);
+            }
+        }
     }
 }
