@@ -36,6 +36,10 @@ const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 /// After this time without a byte read, a client is closed if other operations wait for its connection.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
+/// So long a reply waits for room in the budget while other operations wait for its connection, unless its own sharer holds
+/// most of the budget: by then, holders that read nothing have been closed.
+const ROOM_LIMIT: Duration = Duration::from_secs(4);
+
 /// What a request for one more piece of memory led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
@@ -180,6 +184,7 @@ pub(super) async fn room_for_reply(
     bytes: usize,
 ) -> Option<MemoryShare> {
     let mut reserved = pin!(awaited.budget.reserve(awaited.sharer, bytes));
+    let began = Instant::now();
     loop {
         let given = poll_fn(|cx| match reserved.as_mut().poll(cx) {
             Poll::Ready(share) => Poll::Ready(Some(share)),
@@ -187,7 +192,9 @@ pub(super) async fn room_for_reply(
         });
         match timeout(SILENT_AFTER, given).await {
             Ok(given) => return given,
-            Err(_) if (awaited.is_wanted)() => return None,
+            Err(_) if !(awaited.is_wanted)() => {}
+            Err(_) if awaited.budget.holds_most(awaited.sharer) => return None,
+            Err(_) if began.elapsed() >= ROOM_LIMIT => return None,
             Err(_) => {}
         }
     }

@@ -443,6 +443,13 @@ impl MemoryBudget {
         self.shared.is_short.load(Ordering::Relaxed)
     }
 
+    /// True if no sharer holds more than this one.
+    pub fn holds_most(&self, sharer: Sharer) -> bool {
+        let inner = self.shared.inner.lock();
+        let own = inner.held_by(sharer);
+        inner.by_sharer.values().all(|held| *held <= own)
+    }
+
     fn note_shortage(&self, inner: &Inner) {
         let is_short = !inner.waiting.is_empty();
         self.shared.is_short.store(is_short, Ordering::Relaxed);
