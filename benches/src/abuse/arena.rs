@@ -118,7 +118,7 @@ impl Arena {
         drop(self.is_over.clone().wait_for(|is_over| *is_over).await);
     }
 
-    /// A pace of so many a second.
+    /// Paces attempts at this rate per second.
     pub fn pace(&self, per_second: u32) -> Pace {
         let mut ticks = interval(Duration::from_secs(1) / per_second);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -191,7 +191,7 @@ impl Arena {
         drop(timeout(GLANCE, rest).await);
     }
 
-    /// So many connections of the attacker's own user; fewer if some do not come in.
+    /// Opens this many connections as the attacker's own user. Returns fewer if some are refused.
     pub async fn many_logged_in(
         &self,
         count: u32,

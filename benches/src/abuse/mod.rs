@@ -23,7 +23,7 @@ pub struct Attack {
     pub pace: &'static str,
     /// Seawall's configuration beyond the defaults, in TOML.
     pub toml: &'static str,
-    /// Endings of which at least one must occur, or it was not the attack that it should be.
+    /// The attack must reach at least one of these endings; otherwise the bench fails.
     pub expected: &'static [Ending],
     /// The attack itself.
     pub run: fn(Arena) -> Pin<Box<dyn Future<Output = ()>>>,

@@ -34,7 +34,7 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// Every so many logins one is the first of its user.
+/// One in this many logins is the first of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
 /// Longer than drivers wait for a connection; whatever takes longer has failed.

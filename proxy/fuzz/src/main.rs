@@ -46,7 +46,7 @@ struct Arguments {
     /// Save each input before it runs: finds the one that ends the process
     #[arg(long)]
     save_each: bool,
-    /// Write the corpus anew and end
+    /// Replace the corpus files with generated ones and exit
     #[arg(long)]
     write_corpus: bool,
 }

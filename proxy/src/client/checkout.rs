@@ -1,4 +1,4 @@
-//! Where an operation runs, and until when it may wait for that: its server, and a connection to it.
+//! Finding a server and a connection for an operation, and how long it may wait for them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,8 +31,8 @@ pub(super) enum CheckOutFailure {
 }
 
 impl Operation<'_> {
-    /// The time until which something is waited for, beginning now: each thing that is waited for has a limit of its
-    /// own, and an operation that is repeated waits anew. All of it ends with what the client gives the operation.
+    /// When a wait that begins now ends. Each wait has a limit of its own, and a repeated operation starts a new wait; none
+    /// outlasts the operation's own time limit.
     pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
         self.within_time_limit(observation, Instant::now() + limit)
     }

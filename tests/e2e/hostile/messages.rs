@@ -124,7 +124,7 @@ async fn compressed_messages_are_refused_before_login_and_where_they_are_disable
 /// Message lengths that are announced: the largest, and one that is read whole.
 const ANNOUNCED: [usize; 2] = [MAX_MESSAGE_BYTES, 1_000_000];
 
-/// The first bytes of a message that announces so many, in either opcode.
+/// The first bytes of a message that announces this length, in either opcode.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap(),

@@ -147,7 +147,7 @@ pub(super) async fn bombs(arena: Arena) {
     arena.attempts(4, attempt).await;
 }
 
-/// The first bytes of a message that announces so many.
+/// The first bytes of a message that announces this length.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap_or(i32::MAX),

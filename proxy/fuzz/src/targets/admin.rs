@@ -259,7 +259,7 @@ fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
     }
 }
 
-/// One whose servers nobody looks for.
+/// A deployment whose servers are never probed.
 async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
     let second = Duration::from_secs(1);
     let options = DeploymentOptions::parse("mongodb://127.0.0.1:1", second).await;

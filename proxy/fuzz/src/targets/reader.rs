@@ -27,7 +27,7 @@ const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTE
 /// Enough for all that one reader holds.
 const BUDGET_BYTES: usize = 8 << 20;
 
-/// Pieces are small, and so a long stream comes in few of them after so many.
+/// After this many small pieces, the rest of a stream comes in large ones, to bound the time of an execution.
 const MOST_PIECES: usize = 4_096;
 
 thread_local! {
@@ -92,7 +92,7 @@ impl Treatment {
     }
 }
 
-/// Of the inputs whose first bytes ask for a large message, one in so many gets it: it takes a thousand times as long.
+/// One in this many inputs that ask for a large message gets it, because a large message takes a thousand times as long.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Large messages cannot be part of a small input: some inputs get one in front, of a size round one of the bounds.
