@@ -11,7 +11,7 @@ use seawall_tests::{
     raw::{RawClient, RawError},
     seawall::Seawall,
 };
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, sync::Mutex};
 
 use crate::scene::{logged_in, seawall, seawall_at, writer};
 
@@ -94,6 +94,20 @@ async fn sees_its_own(witness: &mut RawClient, user: &NewUser, n: usize) {
     assert_eq!(batch, &[doc! { "_id": id }.into()]);
 }
 
+/// [`cancel_everywhere`], with the checks that nothing is held and that another client gets its own replies.
+async fn cancel_beside_witness(
+    seawall: &Seawall,
+    user: &NewUser,
+    script: impl AsyncFn(RawClient) -> Result<(), RawError>,
+) -> usize {
+    let witness = Mutex::new(logged_in(seawall, &user.login()).await);
+    let check = async |n| {
+        sees_its_own(&mut *witness.lock().await, user, n).await;
+        nothing_is_held(seawall).await;
+    };
+    cancel_everywhere(seawall, script, check).await
+}
+
 async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<(), RawError> {
     for command in commands {
         client.command(db, command.clone()).await?;
@@ -105,7 +119,6 @@ async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<
 async fn a_cancelled_login_or_operation_holds_nothing() {
     let seawall = seawall(FEW_PLACES).await;
     let user = writer().await;
-    let mut witness = logged_in(&seawall, &user.login()).await;
     let script = async |mut client: RawClient| {
         client.hello(doc! {}).await?;
         let outcome = client.login(&user.login()).await?;
@@ -117,12 +130,7 @@ async fn a_cancelled_login_or_operation_holds_nothing() {
         ];
         run(&mut client, &user.name, &commands).await
     };
-    let witness = tokio::sync::Mutex::new(&mut witness);
-    let check = async |n| {
-        sees_its_own(*witness.lock().await, &user, n).await;
-        nothing_is_held(&seawall).await;
-    };
-    let cancelled = cancel_everywhere(&seawall, script, check).await;
+    let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(cancelled > 8, "more than there are places: {cancelled}");
 }
 
@@ -130,7 +138,6 @@ async fn a_cancelled_login_or_operation_holds_nothing() {
 async fn cancelled_large_messages_hold_nothing() {
     let seawall = seawall(FEW_PLACES).await;
     let user = writer().await;
-    let mut witness = logged_in(&seawall, &user.login()).await;
     let text = "x".repeat(1_500_000);
     let script = async |mut client: RawClient| {
         client.login(&user.login()).await?;
@@ -140,12 +147,7 @@ async fn cancelled_large_messages_hold_nothing() {
         ];
         run(&mut client, &user.name, &commands).await
     };
-    let witness = tokio::sync::Mutex::new(&mut witness);
-    let check = async |n| {
-        sees_its_own(*witness.lock().await, &user, n).await;
-        nothing_is_held(&seawall).await;
-    };
-    let cancelled = cancel_everywhere(&seawall, script, check).await;
+    let cancelled = cancel_beside_witness(&seawall, &user, script).await;
     assert!(cancelled > 8, "{cancelled}");
 }
 
@@ -158,7 +160,7 @@ async fn cancelled_waits_for_a_connection_hold_nothing() {
     let insert = doc! { "insert": "c", "documents": [{ "a": 1 }] };
     run(&mut holder, &user.name, &[insert]).await.unwrap();
     let slow = doc! { "find": "c", "filter": { "$where": "sleep(50) || true" }, "limit": 1 };
-    let holder = tokio::sync::Mutex::new(&mut holder);
+    let holder = Mutex::new(&mut holder);
     let script = async |mut client: RawClient| {
         client.login(&user.login()).await?;
         let mut holder = holder.lock().await;

@@ -120,34 +120,30 @@ impl Places {
         eviction: &Eviction,
         may_go: impl Fn(Instant) -> bool,
     ) -> Option<Place> {
-        let mut taken = self.taken.lock();
-        if taken.len >= self.max {
-            let (greediest, number, evicted) = taken.gives_way_to(sharer, may_go)?;
-            taken.remove(greediest, number);
-            evicted.evict();
-        }
-        let number = taken.insert(sharer, eviction.clone());
-        drop(taken);
-        let places = Arc::clone(self);
-        Some(Place {
-            places,
-            sharer,
-            number,
+        self.take_or(sharer, eviction, |taken| {
+            taken.remove_oldest(sharer, may_go)
         })
     }
-}
 
-impl Places {
     /// A place, if need be that of a connection of the greediest sharer that has been silent since it was last looked at.
     pub(super) fn take_from_silent(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,
     ) -> Option<Place> {
+        self.take_or(sharer, eviction, |taken| taken.remove_silent(sharer))
+    }
+
+    /// A free place, or the one that `make_room` removes.
+    fn take_or(
+        self: &Arc<Self>,
+        sharer: Sharer,
+        eviction: &Eviction,
+        make_room: impl FnOnce(&mut Taken) -> Option<Eviction>,
+    ) -> Option<Place> {
         let mut taken = self.taken.lock();
         if taken.len >= self.max {
-            let greediest = taken.greedier_than(sharer)?;
-            taken.remove_silent(greediest)?.evict();
+            make_room(&mut taken)?.evict();
         }
         let number = taken.insert(sharer, eviction.clone());
         drop(taken);
@@ -161,9 +157,10 @@ impl Places {
 }
 
 impl Taken {
-    /// Removes the place of a silent connection. The others get a second chance: they are looked at again after all others
-    /// of that sharer.
-    fn remove_silent(&mut self, sharer: Sharer) -> Option<Eviction> {
+    /// Removes the place of a silent connection of the sharer that has most, for `newcomer`. Its other connections get a
+    /// second chance: they are looked at again after all others of that sharer.
+    fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
+        let sharer = self.greedier_than(newcomer)?;
         for _ in 0..MAX_LOOKED_AT {
             let own = self.by_sharer.get_mut(&sharer)?;
             let next = match self.hand {
@@ -212,14 +209,18 @@ impl Taken {
         Some(eviction)
     }
 
-    fn gives_way_to(
-        &self,
-        sharer: Sharer,
+    /// Removes the place of the oldest connection of the sharer that has most, for `newcomer`, if `may_go` allows it.
+    fn remove_oldest(
+        &mut self,
+        newcomer: Sharer,
         may_go: impl Fn(Instant) -> bool,
-    ) -> Option<(Sharer, u64, Eviction)> {
-        let greediest = self.greedier_than(sharer)?;
-        let (number, oldest) = self.by_sharer.get(&greediest)?.first_key_value()?;
-        may_go(oldest.heard_at).then(|| (greediest, *number, oldest.eviction.clone()))
+    ) -> Option<Eviction> {
+        let greediest = self.greedier_than(newcomer)?;
+        let (&number, oldest) = self.by_sharer.get(&greediest)?.first_key_value()?;
+        match may_go(oldest.heard_at) {
+            true => self.remove(greediest, number),
+            false => None,
+        }
     }
 
     /// The sharer with most places, if it still has as many as `sharer` after it has given one to it.
