@@ -377,6 +377,8 @@ impl App {
 
 /// The threads: two runtimes, so that monitors, scrapes and reports never stand in an operation's way.
 struct Planes {
+    /// Threads of the data plane.
+    workers: usize,
     /// What the data plane has under way.
     operations: OperationPlaces,
     /// Clients and servers.
@@ -421,6 +423,7 @@ impl Planes {
             .thread_name("seawall-control")
             .enable_all();
         Ok(Self {
+            workers: workers.get(),
             operations,
             data: Plane(Some(data)),
             control: Plane(Some(control.build()?)),
@@ -480,6 +483,7 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
             limits.relayed_connections.get(),
             planes.operations.clone(),
         )
+        .with_workers(planes.workers)
         .with_rates(
             limits.connections_per_second_per_address,
             limits.logins_per_second_per_user,

@@ -5,6 +5,7 @@ use bson::RawDocument;
 use super::forward::pack;
 use crate::{
     command::ErrorReply,
+    limits::Heavy,
     wire::{self, CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME, Message},
 };
 
@@ -44,10 +45,10 @@ impl ReplyTo {
     }
 
     /// A complete answer as it goes on the wire.
-    pub(super) async fn pack(self, plain: Vec<u8>) -> Vec<u8> {
+    pub(super) async fn pack(self, plain: Vec<u8>, heavy: Heavy<'_>) -> Vec<u8> {
         match self.compressor {
             None => plain,
-            Some(compressor) => pack(plain, compressor).await,
+            Some(compressor) => pack(plain, compressor, heavy).await,
         }
     }
 

@@ -10,12 +10,13 @@ use std::{
     future::poll_fn,
     io, mem,
     pin::{Pin, pin},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use tokio::{
     io::AsyncWrite as _,
+    task::yield_now,
     time::{Instant, timeout, timeout_at},
 };
 
@@ -24,6 +25,7 @@ use super::forward::{
 };
 use crate::{
     command::{ReplyFacts, ReplyScanner},
+    limits::StepwiseTurn,
     wire::{Evicted, MemoryShare, Stream},
 };
 
@@ -48,6 +50,55 @@ enum Room {
     Refused,
     /// The backlog is as large as it may be while no other operation waits.
     NotAsked,
+}
+
+/// Bytes that are moved in one turn. A task that has moved them lets others run first.
+const TURN_BYTES: usize = 256 * 1024;
+
+/// Moves bytes of large replies in turns, so that short operations never wait behind many of them.
+struct Steps<'a, 't> {
+    turn: &'a mut StepwiseTurn<'t>,
+    /// Bytes moved in this turn.
+    moved: usize,
+}
+
+impl<'a, 't> Steps<'a, 't> {
+    fn new(turn: &'a mut StepwiseTurn<'t>) -> Self {
+        Self { turn, moved: 0 }
+    }
+
+    /// One step. Without anything to move, the turn passes to others.
+    fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        step: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        ready!(self.turn.poll_take(cx));
+        let moved = step(cx);
+        if moved.is_pending() {
+            self.release();
+        }
+        moved
+    }
+
+    /// So many bytes were moved. The turn is kept until other tasks have run.
+    async fn moved(&mut self, bytes: usize) {
+        self.moved += bytes;
+        if self.moved >= TURN_BYTES {
+            yield_now().await;
+            self.release();
+        }
+    }
+
+    fn release(&mut self) {
+        self.turn.release();
+        self.moved = 0;
+    }
+
+    /// Whether it waits for its turn.
+    fn is_waiting(&self) -> bool {
+        self.turn.is_waiting()
+    }
 }
 
 /// The part of a reply that its client has not read yet.
@@ -148,15 +199,22 @@ impl Backlog {
     }
 
     /// Sends everything. The client may be slow, but has to read a byte within its limit.
-    pub(super) async fn send(mut self, client: &mut ClientEnd<'_>) -> io::Result<()> {
+    pub(super) async fn send(
+        mut self,
+        client: &mut ClientEnd<'_>,
+        turn: &mut StepwiseTurn<'_>,
+    ) -> io::Result<()> {
         if !client.is_awaiting {
             return Ok(());
         }
+        let mut steps = Steps::new(turn);
         while !self.is_empty() {
             let until = Instant::now() + client.write_idle;
-            let written = poll_fn(|cx| self.poll_write(cx, client.stream));
+            let written = poll_fn(|cx| steps.poll(cx, |cx| self.poll_write(cx, client.stream)));
             match timeout_at(until, written).await {
-                Ok(written) => drop(written?),
+                Ok(written) => steps.moved(written?).await,
+                // Seawall was not ready.
+                Err(_) if steps.is_waiting() => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
@@ -232,17 +290,23 @@ pub(super) async fn forward_large(
         taken_at: Instant::now(),
         room: Room::Given,
     };
+    let mut turn = awaited.limits.forwarding().stepwise(awaited.sharer);
+    let mut steps = Steps::new(&mut turn);
     transfer.take_in(client, first)?;
     while transfer.seen < length {
         let look_again_at = transfer.look_again_at();
-        let moved = poll_fn(|cx| transfer.poll_move(cx, client, server));
+        let seen = transfer.seen;
+        let moved = poll_fn(|cx| steps.poll(cx, |cx| transfer.poll_move(cx, client, server)));
         match look_again_at {
             None => moved.await?,
             Some(until) => match timeout_at(until, moved).await {
                 Ok(moved) => moved?,
+                // Seawall was not ready.
+                Err(_) if steps.is_waiting() => continue,
                 Err(_) => transfer.check_silence(client)?,
             },
         }
+        steps.moved(transfer.seen - seen).await;
     }
     Ok(Reply::Forwarded(Forwarded {
         facts: *transfer.scanner.facts(),
@@ -346,7 +410,38 @@ impl Transfer<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
     use super::*;
+    use crate::{limits::Turns, wire::Sharer};
+
+    #[tokio::test]
+    async fn a_task_moves_a_turn_s_bytes_before_another_runs() {
+        const STEP_BYTES: usize = TURN_BYTES / 4;
+        let turns = Turns::new(1);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..3)
+            .map(|task| {
+                let (turns, order) = (turns.clone(), Arc::clone(&order));
+                tokio::spawn(async move {
+                    let mut turn = turns.stepwise(Sharer::Local);
+                    let mut steps = Steps::new(&mut turn);
+                    for _ in 0..8 {
+                        poll_fn(|cx| steps.poll(cx, |_| Poll::Ready(()))).await;
+                        order.lock().push(task);
+                        steps.moved(STEP_BYTES).await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let expected = [0, 1, 2, 0, 1, 2].map(|task| [task; 4]);
+        assert_eq!(*order.lock(), expected.as_flattened());
+    }
 
     #[test]
     fn a_piece_counts_until_all_of_it_is_written() {

@@ -14,7 +14,6 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
-    task::spawn_blocking,
     time::{Instant, timeout},
 };
 
@@ -22,6 +21,7 @@ use super::backlog::{Forwarded, forward_large, room_for_reply};
 use crate::{
     command::{Command, MaxTime, ReplyFacts, ReplyForm},
     connection::Connection,
+    limits::{Heavy, Limits},
     observe::{Observation, Phase},
     wire::{
         COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header,
@@ -66,25 +66,16 @@ const NEVER_COMPRESSED: &[&[u8]] = &[
     b"copydb",
 ];
 
-/// Compressing more than this takes long enough to be left to a thread of its own.
-const PACK_ELSEWHERE_BYTES: usize = 128 * 1024;
-
 /// Compresses a message, or gives it back: a plain one is always allowed.
-pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor) -> Vec<u8> {
-    let is_large = plain.len() > PACK_ELSEWHERE_BYTES;
+pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
+    let plain_bytes = plain.len();
     let pack = move || {
         deflate(&plain, compressor).unwrap_or_else(|error| {
             tracing::warn!(%error, "message not compressed");
             plain
         })
     };
-    if is_large {
-        spawn_blocking(pack)
-            .await
-            .expect("compressing does not panic")
-    } else {
-        pack()
-    }
+    heavy.run(plain_bytes, pack).await
 }
 
 /// Where the edits fall in the client's message.
@@ -214,11 +205,15 @@ impl<'m> Outgoing<'m> {
     }
 
     /// Writes it whole, compressed if its connection allows.
-    pub(super) async fn write(&self, connection: &mut Connection) -> io::Result<()> {
+    pub(super) async fn write(
+        &self,
+        connection: &mut Connection,
+        heavy: Heavy<'_>,
+    ) -> io::Result<()> {
         let compressor = connection.compressor.filter(|_| self.may_be_compressed);
         let stream = &mut connection.stream;
         if let Some(compressor) = compressor {
-            let packed = pack(self.to_bytes(), compressor).await;
+            let packed = pack(self.to_bytes(), compressor, heavy).await;
             stream.write_all(&packed).await?;
             return stream.flush().await;
         }
@@ -416,7 +411,8 @@ pub(super) struct Awaited<'a> {
     /// Whether the client wants it compressed, for which it has to be whole.
     pub(super) is_packed: bool,
     pub(super) budget: &'a MemoryBudget,
-    /// The client's address: the budget is shared by it.
+    pub(super) limits: &'a Limits,
+    /// The client's address, or its user behind a shared one: the budget and turns are shared by it.
     pub(super) sharer: Sharer,
     /// Whether other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
@@ -534,13 +530,9 @@ async fn inflate_reply(
         false => None,
     };
     read_whole(client, server, &mut held, length).await?;
-    let inflated = if inflated_length > PACK_ELSEWHERE_BYTES {
-        let inflating = spawn_blocking(move || head.inflate(&held)).await;
-        inflating.map_err(|error| RelayError::MidReply(io::Error::other(error)))?
-    } else {
-        head.inflate(&held)
-    };
-    let bytes = inflated.map_err(wrong)?;
+    let heavy = awaited.limits.heavy(awaited.sharer);
+    let inflate = move || head.inflate(&held);
+    let bytes = heavy.run(inflated_length, inflate).await.map_err(wrong)?;
     let facts = scan(&bytes, awaited.form)?;
     Ok(Reply::Held(HeldReply { bytes, share }, facts))
 }

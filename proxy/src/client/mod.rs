@@ -380,16 +380,19 @@ impl Client {
         if self.current_identity().is_none() || !head.is_ok_and(is_configured) {
             return self.close("compressed_refused");
         }
-        let inflated = message
-            .inflate(self.max_message_bytes(), &shared.budget)
-            .await;
-        match inflated {
-            Ok(message) => Ok(message),
-            Err(error) => {
-                tracing::debug!(%error, peer = %self.peer.text, "compressed message");
-                self.close("compressed")
+        let reserved = message.reserve_inflated(self.max_message_bytes(), &shared.budget);
+        let inflated = match reserved.await {
+            Ok(inflating) => {
+                let heavy = shared.limits.heavy(self.sharer);
+                let bytes = inflating.inflated_bytes();
+                heavy.run(bytes, || inflating.inflate()).await
             }
-        }
+            Err(error) => Err(error),
+        };
+        inflated.or_else(|error| {
+            tracing::debug!(%error, peer = %self.peer.text, "compressed message");
+            self.close("compressed")
+        })
     }
 
     fn max_message_bytes(&self) -> usize {
@@ -566,7 +569,8 @@ impl Client {
         }
         let id = self.next_reply_id;
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
-        let bytes = reply_to.pack(reply_to.encode(id, reply)).await;
+        let heavy = self.shared.limits.heavy(self.sharer);
+        let bytes = reply_to.pack(reply_to.encode(id, reply), heavy).await;
         let write_idle = self.shared.settings.client_write_idle_timeout;
         let mut end = ClientEnd {
             stream: &mut self.stream,

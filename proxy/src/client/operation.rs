@@ -25,7 +25,7 @@ use crate::{
         TRANSIENT_TRANSACTION_ERROR, UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
     connection::Generation,
-    limits::{OperationPlace, Operator},
+    limits::{Heavy, OperationPlace, Operator, StepwiseTurn},
     observe::{Observation, Outcome, Phase},
     pool::Checkout,
     shape::{Input, Sequence},
@@ -119,7 +119,10 @@ impl Client {
                 return Err(End::Closed);
             }
             Ended::Answered(backlog, outcome) => {
-                backlog.send(&mut end).await.map_err(|_| End::Gone)?;
+                backlog
+                    .send(&mut end, &mut operation.forwarding())
+                    .await
+                    .map_err(|_| End::Gone)?;
                 outcome
             }
             Ended::Answer(reply, outcome, documents) => {
@@ -175,6 +178,14 @@ impl Operation<'_> {
         }
     }
 
+    fn heavy(&self) -> Heavy<'_> {
+        self.shared.limits.heavy(self.sharer)
+    }
+
+    fn forwarding(&self) -> StepwiseTurn<'_> {
+        self.shared.limits.forwarding().stepwise(self.sharer)
+    }
+
     /// A place among the operations in flight; `None` if the client has left.
     async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPlace> {
         let places = self.shared.limits.operations();
@@ -204,10 +215,14 @@ impl Operation<'_> {
             return Ok(());
         }
         let plain_bytes = reply.bytes.len();
-        let packed = self.reply_to.pack(reply.bytes).await;
+        let packed = self.reply_to.pack(reply.bytes, self.heavy()).await;
         let sent = match reply.share {
             None => end.send(&packed).await,
-            share => Backlog::of(packed, share).send(end).await,
+            share => {
+                Backlog::of(packed, share)
+                    .send(end, &mut self.forwarding())
+                    .await
+            }
         };
         sent.map_err(|_| End::Gone)?;
         observation.add_reply(plain_bytes, documents);
@@ -432,6 +447,7 @@ impl Operation<'_> {
             form: ReplyForm::of(self.command.name),
             is_packed: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
+            limits: &self.shared.limits,
             sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
         };
@@ -522,7 +538,7 @@ impl Operation<'_> {
         if outgoing.omits_client() {
             self.shared.observer.unobserved("client_name_omitted");
         }
-        let written = outgoing.write(checkout.connection()).await;
+        let written = outgoing.write(checkout.connection(), self.heavy()).await;
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
             let server = &mut checkout.connection().stream;

@@ -3,6 +3,7 @@
 mod descriptors;
 mod fair;
 mod gate;
+mod heavy;
 mod lateness;
 mod operations;
 mod parking;
@@ -10,6 +11,7 @@ mod places;
 mod rates;
 mod recent;
 mod shares;
+mod turns;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -22,12 +24,14 @@ pub use self::{
     descriptors::raise_descriptor_limit,
     fair::{Origin, TurnQueue},
     gate::{Gate, LOOK_EVERY, LoginGates},
+    heavy::{Heavy, HeavyWork},
     lateness::{BEAT, Lateness},
     operations::{OperationPlaces, Operator, Place as OperationPlace},
     parking::gather_wake_ups,
     places::Eviction,
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},
+    turns::{StepwiseTurn, Turns},
 };
 use self::{
     places::{Place, Places},
@@ -45,6 +49,8 @@ pub struct Limits {
     monitors: Arc<Places>,
     relays: Arc<Shares<Sharer>>,
     operations: OperationPlaces,
+    forwarding: Turns,
+    heavy: HeavyWork,
     arrivals: Option<Rates<Sharer>>,
     logins: Option<Rates<NameHash>>,
     names: NameHasher,
@@ -103,6 +109,8 @@ impl Limits {
             monitors: Places::new(max_monitors),
             relays: Shares::new(max_relays),
             operations,
+            forwarding: Turns::new(1),
+            heavy: HeavyWork::new(1),
             arrivals: None,
             logins: None,
             names: NameHasher::default(),
@@ -116,6 +124,16 @@ impl Limits {
         Self {
             arrivals: per_address.map(Rates::new),
             logins: per_user.map(Rates::new),
+            ..self
+        }
+    }
+
+    /// For this many threads that serve clients; without it, for one.
+    #[must_use]
+    pub fn with_workers(self, workers: usize) -> Self {
+        Self {
+            forwarding: Turns::new(workers),
+            heavy: HeavyWork::new(workers),
             ..self
         }
     }
@@ -177,6 +195,16 @@ impl Limits {
     /// The places of operations in flight.
     pub fn operations(&self) -> &OperationPlaces {
         &self.operations
+    }
+
+    /// The turns at forwarding large replies: one for each thread that serves clients.
+    pub fn forwarding(&self) -> &Turns {
+        &self.forwarding
+    }
+
+    /// Work that is left to other threads.
+    pub fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
+        self.heavy.of(sharer)
     }
 
     /// When the caller may close a client: turns are spread out, so that closes make no storm.

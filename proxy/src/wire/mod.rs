@@ -40,8 +40,8 @@ pub use self::{
     },
     op_query::OpQuery,
     reader::{
-        FREE_BYTES, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError, STREAMED_MESSAGE_BYTES,
-        with_scratch,
+        FREE_BYTES, Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError,
+        STREAMED_MESSAGE_BYTES, with_scratch,
     },
     sections::{DocumentWalk, SectionWalk},
     sharer::Sharer,

@@ -19,7 +19,7 @@ use std::{
 use bytes::BufMut;
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    task::spawn_blocking,
+    task::yield_now,
     time::{Instant, timeout},
 };
 use tokio_util::io::poll_read_buf;
@@ -88,46 +88,49 @@ pub struct Message {
     share: Option<MemoryShare>,
 }
 
-/// Inflating more than this takes long enough to be left to a thread of its own.
-const INFLATE_ELSEWHERE_BYTES: usize = 256 * 1024;
-
 impl Message {
     /// Whether this is only a head, whose rest is still with the reader.
     pub fn is_head(&self) -> bool {
         self.bytes.len() < self.header.message_length
     }
 
-    /// The message that is inside a compressed one.
+    /// Takes memory for the message inside a compressed one.
     ///
     /// # Errors
     /// See [`InflateError`]; the stream must be closed.
-    pub async fn inflate(
+    pub async fn reserve_inflated(
         self,
         max_message_bytes: usize,
         budget: &MemoryBudget,
-    ) -> Result<Self, InflateError> {
+    ) -> Result<Inflating, InflateError> {
         let share = self.share.unwrap_or_else(|| budget.open(Sharer::Local));
-        Self::inflated(self.bytes, share, max_message_bytes).await
+        Inflating::reserve(self.bytes, share, max_message_bytes).await
     }
 
-    /// A look into a compressed message, which stays as it is.
+    /// Takes memory for a look into a compressed message, which stays as it is.
     ///
     /// # Errors
     /// See [`InflateError`].
-    pub async fn look_inside(
+    pub async fn reserve_look_inside(
         &self,
         max_message_bytes: usize,
         budget: &MemoryBudget,
-    ) -> Result<Self, InflateError> {
-        Self::inflated(
-            self.bytes.clone(),
-            budget.open(Sharer::Local),
-            max_message_bytes,
-        )
-        .await
+    ) -> Result<Inflating, InflateError> {
+        let share = budget.open(Sharer::Local);
+        Inflating::reserve(self.bytes.clone(), share, max_message_bytes).await
     }
+}
 
-    async fn inflated(
+/// A compressed message with memory for the message inside.
+#[derive(Debug)]
+pub struct Inflating {
+    head: CompressedHead,
+    bytes: Vec<u8>,
+    share: MemoryShare,
+}
+
+impl Inflating {
+    async fn reserve(
         bytes: Vec<u8>,
         mut share: MemoryShare,
         max_message_bytes: usize,
@@ -138,18 +141,25 @@ impl Message {
             let grown = share.grow(share.bytes() + length, length).await;
             grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
         }
-        let bytes = if length > INFLATE_ELSEWHERE_BYTES {
-            let inflating = spawn_blocking(move || head.inflate(&bytes)).await;
-            inflating.map_err(io::Error::other)??
-        } else {
-            head.inflate(&bytes)?
-        };
-        Ok(Self {
-            header: head.inner,
-            bytes,
+        Ok(Self { head, bytes, share })
+    }
+
+    /// Bytes of the message inside.
+    pub fn inflated_bytes(&self) -> usize {
+        self.head.inner.message_length
+    }
+
+    /// The message inside. This takes a thread long if the message is large.
+    ///
+    /// # Errors
+    /// [`InflateError::Bytes`]; the stream must be closed.
+    pub fn inflate(self) -> Result<Message, InflateError> {
+        Ok(Message {
+            bytes: self.head.inflate(&self.bytes)?,
+            header: self.head.inner,
             head_since: None,
-            compressor: Some(head.compressor),
-            share: Some(share),
+            compressor: Some(self.head.compressor),
+            share: Some(self.share),
         })
     }
 }
@@ -218,6 +228,11 @@ impl MessageReader {
     /// From now on, memory is charged to another sharer.
     pub fn set_sharer(&mut self, sharer: Sharer) {
         self.sharer = sharer;
+    }
+
+    /// To whom memory is charged.
+    pub fn sharer(&self) -> Sharer {
+        self.sharer
     }
 
     /// The next message, or the head of a large one, or `None` where the stream ended between messages. What was not
@@ -297,6 +312,10 @@ impl MessageReader {
                 },
             };
             if let Filled::Read(bytes) = filled {
+                if expected > LARGE_MESSAGE_BYTES {
+                    // Other clients are served between the chunks of a large message.
+                    yield_now().await;
+                }
                 return Ok(bytes);
             }
         }

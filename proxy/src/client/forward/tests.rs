@@ -5,6 +5,7 @@ use tokio::net::UnixStream;
 
 use super::*;
 use crate::{
+    limits::OperationPlaces,
     observe::{Observer, Settings},
     shape::Input,
     wire::{Sharer, encode_op_msg_like},
@@ -51,11 +52,13 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         is_awaiting: true,
     };
     let budget = MemoryBudget::of_bytes(1 << 20);
+    let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1));
     let awaited = Awaited {
         request_id: REQUEST_ID,
         form: ReplyForm::Plain,
         is_packed: false,
         budget: &budget,
+        limits: &limits,
         sharer: Sharer::Local,
         is_wanted: &|| false,
     };

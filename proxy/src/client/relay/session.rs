@@ -19,7 +19,7 @@ use crate::{
         streaming::{StreamError, can_be_streamed, forward_rest},
     },
     observe::{ConnectedClient, ServerIndex},
-    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, ReadError, Stream},
+    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, ReadError, Sharer, Stream},
 };
 
 /// Requests that may await their replies; beyond it the client is not read from.
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
             while self.watch.lock().pending() >= MAX_PENDING {
                 self.has_room.notified().await;
             }
-            match self.judge(&message).await {
+            match self.judge(&message, reader.sharer()).await {
                 Verdict::Pass => {}
                 Verdict::Refuse(reply) => {
                     let reply = reply.unwrap_or_default();
@@ -183,7 +183,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn judge(&self, message: &Message) -> Verdict {
+    async fn judge(&self, message: &Message, sharer: Sharer) -> Verdict {
         let now = message.head_since.unwrap_or_else(Instant::now);
         if message.header.op_code != OpCode::Compressed {
             return self.watch.lock().request(message, now);
@@ -191,9 +191,15 @@ impl<'a> Session<'a> {
         if self.watch.lock().has_to_log_in() {
             return Verdict::Close("compressed_refused");
         }
-        let inflated = message
-            .look_inside(MAX_MESSAGE_BYTES, &self.shared.budget)
-            .await;
+        let reserved = message.reserve_look_inside(MAX_MESSAGE_BYTES, &self.shared.budget);
+        let inflated = match reserved.await {
+            Ok(inflating) => {
+                let heavy = self.shared.limits.heavy(sharer);
+                let bytes = inflating.inflated_bytes();
+                heavy.run(bytes, || inflating.inflate()).await
+            }
+            Err(error) => Err(error),
+        };
         match inflated {
             Ok(inflated) => self.watch.lock().request(&inflated, now),
             Err(_) => Verdict::Close("relay_compressed"),

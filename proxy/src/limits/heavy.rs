@@ -1,0 +1,86 @@
+//! Work that takes a thread long: compressing, inflating.
+
+use tokio::task::spawn_blocking;
+
+use super::turns::Turns;
+use crate::wire::Sharer;
+
+/// Work on more bytes than this runs on a thread of its own.
+const HEAVY_BYTES: usize = 128 * 1024;
+
+/// Runs heavy work on other threads than those that serve clients, on half of the cores at most. Sharers that wait are served
+/// in turn.
+#[derive(Clone, Debug)]
+pub struct HeavyWork(Turns);
+
+/// Heavy work for one sharer.
+#[derive(Clone, Copy, Debug)]
+pub struct Heavy<'a> {
+    work: &'a HeavyWork,
+    sharer: Sharer,
+}
+
+impl HeavyWork {
+    /// For a process with this many threads that serve clients.
+    pub(super) fn new(workers: usize) -> Self {
+        Self(Turns::new((workers / 2).max(1)))
+    }
+
+    /// For one sharer.
+    pub fn of(&self, sharer: Sharer) -> Heavy<'_> {
+        Heavy { work: self, sharer }
+    }
+}
+
+impl Heavy<'_> {
+    /// Runs work on `bytes` bytes: here if they are few, else on another thread, in turn.
+    ///
+    /// # Panics
+    /// If the work does.
+    pub async fn run<T: Send + 'static>(
+        self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        if bytes <= HEAVY_BYTES {
+            return work();
+        }
+        let turn = self.work.0.take(self.sharer).await;
+        // The thread holds the turn: the work is not over when this future is dropped.
+        let running = spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        running.await.expect("heavy work does not panic")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn heavy_work_runs_on_half_of_the_cores() {
+        let work = HeavyWork::new(4);
+        let [running, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let runs = (0..50).map(|n| {
+            let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            work.of(Sharer::Local).run(HEAVY_BYTES + 1, move || {
+                let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+                std::thread::yield_now();
+                running.fetch_sub(1, Ordering::SeqCst);
+                n
+            })
+        });
+        assert_eq!(join_all(runs).await, (0..50).collect::<Vec<_>>());
+        assert!(most.load(Ordering::SeqCst) <= 2);
+    }
+}

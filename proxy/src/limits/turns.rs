@@ -1,0 +1,204 @@
+//! Turns at long work: few at a time, so that short operations never wait behind much of it.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::fair::TurnQueue;
+use crate::wire::Sharer;
+
+/// A bounded number of turns. Sharers that wait for one are served in turn.
+#[derive(Clone, Debug)]
+pub struct Turns(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    /// Empty while turns are free, except for waiters that have left.
+    waiters: TurnQueue<Sharer, oneshot::Sender<Turn>>,
+}
+
+/// One turn. It ends on drop and passes to the next waiter.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Turn(Turns);
+
+impl Turns {
+    /// Allows `count` turns at a time.
+    pub fn new(count: usize) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            free: count,
+            waiters: TurnQueue::default(),
+        })))
+    }
+
+    /// Waits for a turn. Cancel safe: a waiter that is dropped gets none.
+    pub(super) async fn take(&self, sharer: Sharer) -> Turn {
+        loop {
+            let given = match self.take_or_wait(sharer) {
+                Ok(turn) => return turn,
+                Err(given) => given,
+            };
+            // The sender is dropped only with all turns.
+            if let Ok(turn) = given.await {
+                return turn;
+            }
+        }
+    }
+
+    /// For work in many short steps that can wait between them.
+    pub fn stepwise(&self, sharer: Sharer) -> StepwiseTurn<'_> {
+        StepwiseTurn {
+            turns: self,
+            sharer,
+            held: Held::Nothing,
+        }
+    }
+
+    fn take_or_wait(&self, sharer: Sharer) -> Result<Turn, oneshot::Receiver<Turn>> {
+        let mut state = self.0.lock();
+        if state.free > 0 {
+            state.free -= 1;
+            return Ok(Turn(self.clone()));
+        }
+        let (turn, given) = oneshot::channel();
+        state.waiters.push(sharer, turn);
+        Err(given)
+    }
+
+    /// The next waiter that has not left; without one, a turn is free again.
+    fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
+        let mut state = self.0.lock();
+        while let Some(waiter) = state.waiters.pop() {
+            if !waiter.is_closed() {
+                return Some(waiter);
+            }
+        }
+        state.free += 1;
+        None
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.0.next_waiter() {
+            // If the waiter has left meanwhile, its turn is dropped here, which serves the next one.
+            drop(waiter.send(Self(self.0.clone())));
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    Waits(oneshot::Receiver<Turn>),
+    Turn(#[expect(dead_code, reason = "held for its drop")] Turn),
+}
+
+/// A turn that is taken for each step and given back between steps.
+#[derive(Debug)]
+pub struct StepwiseTurn<'a> {
+    turns: &'a Turns,
+    sharer: Sharer,
+    held: Held,
+}
+
+impl StepwiseTurn<'_> {
+    /// Ready when it holds a turn.
+    pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.held = match &mut self.held {
+                Held::Turn(_) => return Poll::Ready(()),
+                Held::Nothing => match self.turns.take_or_wait(self.sharer) {
+                    Ok(turn) => Held::Turn(turn),
+                    Err(given) => Held::Waits(given),
+                },
+                Held::Waits(given) => match ready!(std::pin::Pin::new(given).poll(cx)) {
+                    Ok(turn) => Held::Turn(turn),
+                    Err(_) => Held::Nothing,
+                },
+            };
+        }
+    }
+
+    /// Gives the turn back, or waits for one no longer.
+    pub fn release(&mut self) {
+        self.held = Held::Nothing;
+    }
+
+    /// Whether it waits for a turn.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.held, Held::Waits(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn from(address: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, address].into()))
+    }
+
+    fn take_now(turns: &Turns, sharer: Sharer) -> Option<Turn> {
+        turns.take(sharer).now_or_never()
+    }
+
+    #[test]
+    fn sharers_that_wait_are_served_in_turn() {
+        let turns = Turns::new(1);
+        let held = take_now(&turns, from(1)).unwrap();
+        let mut greedy = [0, 1].map(|_| Box::pin(turns.take(from(1))));
+        for waiter in &mut greedy {
+            assert!(waiter.as_mut().now_or_never().is_none());
+        }
+        let mut other = Box::pin(turns.take(from(2)));
+        assert!(other.as_mut().now_or_never().is_none());
+        drop(held);
+        let [first, second] = greedy;
+        let first = first.now_or_never().unwrap();
+        let mut second = second;
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(second.as_mut().now_or_never().is_none());
+        let other = other.now_or_never().unwrap();
+        drop(other);
+        assert!(second.now_or_never().is_some());
+    }
+
+    #[test]
+    fn waiters_that_left_take_no_turn() {
+        let turns = Turns::new(2);
+        let held = [0, 1].map(|_| take_now(&turns, from(1)).unwrap());
+        for _ in 0..100_000 {
+            assert!(take_now(&turns, from(1)).is_none());
+        }
+        drop(held);
+        let _both = [0, 1].map(|_| take_now(&turns, from(2)).unwrap());
+        assert!(take_now(&turns, from(2)).is_none());
+    }
+
+    #[test]
+    fn a_step_holds_a_turn_until_it_is_released() {
+        let turns = Turns::new(1);
+        let mut first = turns.stepwise(from(1));
+        let mut second = turns.stepwise(from(1));
+        let poll =
+            |turn: &mut StepwiseTurn<'_>| poll_fn(|cx| turn.poll_take(cx)).now_or_never().is_some();
+        assert!(poll(&mut first) && poll(&mut first));
+        assert!(!poll(&mut second) && second.is_waiting());
+        first.release();
+        assert!(!poll(&mut first), "the second one is next");
+        assert!(poll(&mut second));
+        drop(second);
+        assert!(poll(&mut first));
+    }
+}
