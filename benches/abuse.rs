@@ -3,7 +3,8 @@
 //! Each attack runs against a Seawall of its own beside two users' load: small and large finds, and logins. Printed are
 //! the victims' latencies before and during it, what failed, and what Seawall spent. With `--quick`, less of it for CI:
 //! that asserts counts only. `--only NAME` picks an attack, `--runs N` says how often each is run, `--seconds N` how
-//! long each phase is.
+//! long each phase is. With `--direct`, attackers connect to the server itself: the rows then show what victims lose to
+//! the server and the machine alone.
 
 use std::time::Duration;
 
@@ -21,16 +22,19 @@ use tokio::runtime::Builder;
 
 fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
+    let attacks_server = std::env::args().any(|argument| argument == "--direct");
     let number = |name: &str| option(name).map(|text| text.parse::<u64>().expect("a number"));
     let runs: u64 = number("--runs").unwrap_or(1);
     let times = match is_quick {
         true => Times {
             warm_up: Duration::from_millis(200),
             phase: Duration::from_millis(500),
+            attacks_server,
         },
         false => Times {
             warm_up: Duration::from_secs(1),
             phase: Duration::from_secs(number("--seconds").unwrap_or(5)),
+            attacks_server,
         },
     };
     let only = option("--only");
@@ -66,7 +70,9 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
         for _ in 0..runs {
             let row = measure(&testbed, attack, times, is_quick).await;
             row.say();
-            faults.extend(row.faults(attack));
+            if !times.attacks_server {
+                faults.extend(row.faults(attack));
+            }
             if row.ratio() > GOAL {
                 over.push(format!("{} {:.2}", attack.name, row.ratio()));
             }

@@ -23,6 +23,8 @@ pub struct Times {
     pub warm_up: Duration,
     /// Before the attack, and during it.
     pub phase: Duration,
+    /// Whether attackers connect to the server itself, past Seawall: what victims lose to the server and the machine alone.
+    pub attacks_server: bool,
 }
 
 /// What one attack came to.
@@ -54,7 +56,11 @@ pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick:
     let before = victims.take();
     let (cpu_before, peak_before) = (cpu(), peak());
 
-    let addresses = [seawall.address(), seawall.admin(), testbed.server()];
+    let attacked = match times.attacks_server {
+        true => testbed.server(),
+        false => seawall.address(),
+    };
+    let addresses = [attacked, seawall.admin(), testbed.server()];
     let mut under_way = UnderWay::start(attack, addresses, &testbed.users, is_quick);
     under_way.has_begun().await;
     let prepared = victims.take();
