@@ -518,6 +518,10 @@ impl Operation<'_> {
             _ => topology.report_connection_ended(checkout, generation),
         }
         tracing::debug!(%error, command = self.command.name_str(), "connection ended under an operation");
+        if !self.shared.settings.repeats {
+            // The client sees what it would see without Seawall.
+            return Attempt::Ended(Ended::Close(Outcome::ServerFailed));
+        }
         Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
     }
 

@@ -110,9 +110,12 @@ async fn errors_reach_clients_unchanged_where_repeating_is_off() {
         }
     }
     let close = doc! {"failCommands": ["find"], "closeConnection": true};
-    rig.fail(1, close).await;
-    let reply = through.command("test", doc! {"find": "c"}).await.unwrap();
-    assert_eq!(reply.code(), Some(6), "{}", reply.body);
+    for mut client in [direct, through] {
+        rig.fail(1, close.clone()).await;
+        let error = client.command("test", doc! {"find": "c"}).await;
+        assert!(matches!(error, Err(RawError::Closed)), "{error:?}");
+    }
+    let mut through = rig.through().await;
     let reply = through.command("test", doc! {"find": "c"}).await.unwrap();
     assert!(reply.is_ok(), "{}", reply.body);
 }
