@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Asked, CredentialError, Credentials, INTRODUCTION_LIMIT, Known, Obtained, QUESTION_LIMIT,
-    UserName, UserSecret, conversations::Conversation, reading::ask_own_keys,
+    UserName, UserSecret, conversations::Conversation, flights::Lead, reading::ask_own_keys,
 };
 use crate::{
     auth::{
@@ -37,19 +37,12 @@ const MAX_SPARE: usize = 8;
 #[must_use]
 pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
-    user: UserName,
-    number: u64,
+    lead: Lead,
     deadline: Instant,
     /// While it talks to a server.
     exchange: Option<OwnedSemaphorePermit>,
     /// Holds its server connection while its client is waited for.
     conversation: Conversation<Connection>,
-}
-
-impl Drop for Introduction {
-    fn drop(&mut self) {
-        self.credentials.end_introduction(&self.user, self.number);
-    }
 }
 
 /// An introduction whose server has given its challenge.
@@ -66,7 +59,7 @@ impl Credentials {
     pub(super) async fn introduce(
         self: &Arc<Self>,
         asked: &Asked<'_>,
-        number: u64,
+        lead: Lead,
         deadline: Instant,
     ) -> Result<Obtained, CredentialError> {
         let Asked {
@@ -81,14 +74,12 @@ impl Credentials {
             Some((conversation, exchange.ok()?.ok()?))
         };
         let Some((conversation, exchange)) = begun.await else {
-            self.end_introduction(user, number);
             return Err(CredentialError::Unavailable);
         };
         let now = Instant::now();
         let introduction = Introduction {
             credentials: Arc::clone(self),
-            user: user.clone(),
-            number,
+            lead,
             deadline: now + INTRODUCTION_LIMIT,
             exchange: Some(exchange),
             conversation,
@@ -244,7 +235,7 @@ impl Introduction {
         client_key: ClientKey,
         keys: ScramKeys,
     ) -> Result<Known, CredentialError> {
-        let (credentials, user) = (&self.credentials, &self.user);
+        let (credentials, user) = (&self.credentials, self.lead.user());
         let topology = &credentials.topology;
         let preference = ReadPreference::PRIMARY;
         let pool = topology.select(&preference, self.deadline);
@@ -288,7 +279,7 @@ impl Introduction {
             "mechanism": mechanism.name(),
             "payload": Binary { subtype: BinarySubtype::Generic, bytes: payload.to_vec() },
             "options": { "skipEmptyExchange": true },
-            "$db": self.user.source.as_str(),
+            "$db": self.lead.user().source.as_str(),
         };
         for _ in 0..=MAX_SPARE {
             let (pool, mut connection) = self.credentials.unauthenticated(self.deadline).await?;
@@ -354,7 +345,7 @@ impl Carried {
         let proof = challenge
             .client_final(client_final)
             .map_err(|_| CredentialError::Refused)?;
-        let user = &introduction.user;
+        let user = introduction.lead.user();
         let credentials = Arc::clone(&introduction.credentials);
         let unavailable = |_| CredentialError::Unavailable;
         let _exchange = credentials.exchanges.acquire().await.map_err(unavailable)?;

@@ -13,6 +13,7 @@
 //! bounded over all.
 
 mod conversations;
+mod flights;
 mod introduction;
 mod mode;
 mod reading;
@@ -23,7 +24,7 @@ use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Notify, Semaphore, watch},
+    sync::{Semaphore, watch},
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
@@ -35,7 +36,7 @@ use crate::{
 };
 
 pub use self::mode::{CredentialMode, CredentialSettings, UserSecret};
-use self::{conversations::Conversations, store::Store};
+use self::{conversations::Conversations, flights::Flights, store::Store};
 pub(super) use self::{
     introduction::{Carried, Introduction, Secret},
     store::{Known, Reading, UserName},
@@ -52,9 +53,6 @@ const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
 /// The same where a proof has just failed against the cached keys: they are probably old.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
-
-/// How long one introduction may hold up the others of its user.
-const STALLED_AFTER: Duration = Duration::from_millis(250);
 
 /// How long an introduction may take in all, once it has its place.
 const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
@@ -98,13 +96,6 @@ pub(super) enum Obtained {
     Introduce(Introduction),
 }
 
-/// One user's introduction under way, for others of that user to wait on.
-struct Flight {
-    number: u64,
-    since: Instant,
-    ended: Arc<Notify>,
-}
-
 /// Everything about users. One a deployment.
 pub struct Credentials {
     settings: CredentialSettings,
@@ -113,7 +104,7 @@ pub struct Credentials {
     topology: Arc<Topology>,
     nonces: Arc<NonceSource>,
     store: Mutex<Store>,
-    introductions: Mutex<HashMap<UserName, Flight>>,
+    introductions: Arc<Flights>,
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// For exchanges of introductions and lookups with servers, over all users. Not held while a client is waited for.
     exchanges: Arc<Semaphore>,
@@ -148,7 +139,7 @@ impl Credentials {
             topology,
             nonces,
             store: Mutex::new(Store::new(settings.max_users, settings.max_stale)),
-            introductions: Mutex::default(),
+            introductions: Arc::default(),
             readings: Mutex::default(),
             exchanges: Arc::new(Semaphore::new(settings.introductions)),
             questions: Semaphore::new(settings.introductions),
@@ -397,9 +388,12 @@ impl Credentials {
         asked: &Asked<'_>,
     ) -> Result<Obtained, CredentialError> {
         let Asked {
-            user, mechanism, ..
+            user,
+            mechanism,
+            sharer,
         } = *asked;
-        let deadline = Instant::now() + PLACE_LIMIT;
+        let began = Instant::now();
+        let deadline = began + PLACE_LIMIT;
         loop {
             let now = Instant::now();
             if let Some(known) = self.already(user, mechanism, now)? {
@@ -408,12 +402,10 @@ impl Credentials {
             if now >= deadline {
                 return Err(CredentialError::Unavailable);
             }
-            let (ended, stalled_at) = match self.lead(user, now) {
-                Ok(number) => return self.introduce(asked, number, deadline).await,
-                Err(waits) => waits,
-            };
-            let ended = ended.notified();
-            drop(timeout_at(stalled_at.min(deadline), ended).await);
+            match self.introductions.lead(user, sharer, began) {
+                Ok(lead) => return self.introduce(asked, lead, deadline).await,
+                Err(wait) => wait.over(deadline).await,
+            }
         }
     }
 
@@ -429,43 +421,6 @@ impl Credentials {
             Some(known) => Ok(Some(known)),
             None if store.is_unknown(user, mechanism, now) => Err(CredentialError::Refused),
             None => Ok(None),
-        }
-    }
-
-    /// Takes the lead in introducing a user, or says on whom to wait and how long.
-    fn lead(&self, user: &UserName, now: Instant) -> Result<u64, (Arc<Notify>, Instant)> {
-        let mut flights = self.introductions.lock();
-        let number = match flights.get(user) {
-            Some(flight) if now < flight.since + STALLED_AFTER => {
-                return Err((Arc::clone(&flight.ended), flight.since + STALLED_AFTER));
-            }
-            Some(stalled) => stalled.number + 1,
-            None => 0,
-        };
-        let ended = Arc::new(Notify::new());
-        flights.insert(
-            user.clone(),
-            Flight {
-                number,
-                since: now,
-                ended,
-            },
-        );
-        Ok(number)
-    }
-
-    /// An introduction ended, well or not: the next in line goes on.
-    fn end_introduction(&self, user: &UserName, number: u64) {
-        let mut flights = self.introductions.lock();
-        let ended = flights
-            .get(user)
-            .map(|flight| (flight.number, Arc::clone(&flight.ended)));
-        if let Some((current, ended)) = ended {
-            if current == number {
-                flights.remove(user);
-            }
-            drop(flights);
-            ended.notify_waiters();
         }
     }
 

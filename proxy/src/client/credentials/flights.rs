@@ -1,0 +1,217 @@
+//! Who introduces a user, while many first logins of that user wait.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, futures::OwnedNotified},
+    time::{Instant, timeout_at},
+};
+
+use super::store::UserName;
+use crate::wire::Sharer;
+
+/// How long one introduction may hold up the others of its user from the same address.
+const STALLED_AFTER: Duration = Duration::from_millis(250);
+
+/// How long introductions from other addresses hold up a login, in all. Introductions from one address that stall must not
+/// delay the user at another.
+const OTHERS_LIMIT: Duration = Duration::from_millis(50);
+
+/// Introductions under way: at most one of each user from each address counts.
+#[derive(Debug, Default)]
+pub(super) struct Flights(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    users: HashMap<UserName, UserFlights>,
+    next_number: u64,
+}
+
+#[derive(Debug, Default)]
+struct UserFlights {
+    under_way: HashMap<Sharer, Flight>,
+    /// Notified when one ends.
+    ended: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    number: u64,
+    since: Instant,
+}
+
+/// The right to introduce a user. It ends on drop.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Lead {
+    flights: Arc<Flights>,
+    user: UserName,
+    sharer: Sharer,
+    number: u64,
+}
+
+/// What a login waits for before it asks again.
+#[derive(Debug)]
+pub(super) struct Wait {
+    ended: OwnedNotified,
+    until: Instant,
+}
+
+impl Wait {
+    /// Returns when an introduction of the user has ended, or has held up the login for long enough.
+    pub(super) async fn over(self, deadline: Instant) {
+        drop(timeout_at(self.until.min(deadline), self.ended).await);
+    }
+}
+
+impl Flights {
+    /// Takes the lead in introducing a user, for a login that has waited since `began`.
+    pub(super) fn lead(
+        self: &Arc<Self>,
+        user: &UserName,
+        sharer: Sharer,
+        began: Instant,
+    ) -> Result<Lead, Wait> {
+        let now = Instant::now();
+        let mut state = self.0.lock();
+        if let Some(flights) = state.users.get(user)
+            && let Some(until) = flights.hold_up(sharer, began).filter(|until| *until > now)
+        {
+            let ended = Arc::clone(&flights.ended).notified_owned();
+            return Err(Wait { ended, until });
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        let flights = state.users.entry(user.clone()).or_default();
+        let flight = Flight { number, since: now };
+        flights.under_way.insert(sharer, flight);
+        Ok(Lead {
+            flights: Arc::clone(self),
+            user: user.clone(),
+            sharer,
+            number,
+        })
+    }
+}
+
+impl UserFlights {
+    /// Until when a login waits for the introductions under way.
+    fn hold_up(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
+        let until = |(from, flight): (&Sharer, &Flight)| {
+            let stalled_at = flight.since + STALLED_AFTER;
+            match *from == sharer {
+                true => stalled_at,
+                false => stalled_at.min(began + OTHERS_LIMIT),
+            }
+        };
+        self.under_way.iter().map(until).max()
+    }
+}
+
+impl Lead {
+    /// Whom it introduces.
+    pub(super) fn user(&self) -> &UserName {
+        &self.user
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        let mut state = self.flights.0.lock();
+        let Some(flights) = state.users.get_mut(&self.user) else {
+            return;
+        };
+        let own = flights.under_way.get(&self.sharer);
+        // One that stalled may have been replaced.
+        if own.is_some_and(|flight| flight.number == self.number) {
+            flights.under_way.remove(&self.sharer);
+        }
+        let ended = Arc::clone(&flights.ended);
+        if flights.under_way.is_empty() {
+            state.users.remove(&self.user);
+        }
+        drop(state);
+        ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    fn user() -> UserName {
+        UserName {
+            source: "admin".into(),
+            name: "app".into(),
+        }
+    }
+
+    fn from(address: u8) -> Sharer {
+        Sharer::at(Some([192, 0, 2, address].into()))
+    }
+
+    fn lead(flights: &Arc<Flights>, address: u8, began: Instant) -> Result<Lead, Wait> {
+        flights.lead(&user(), from(address), began)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_introduction_delays_its_own_address_longer_than_others() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let _stalled = lead(&flights, 1, began).unwrap();
+        let own = lead(&flights, 1, began).err().unwrap();
+        let other = lead(&flights, 2, began).err().unwrap();
+        assert_eq!(own.until, began + STALLED_AFTER);
+        assert_eq!(other.until, began + OTHERS_LIMIT);
+        other.over(began + STALLED_AFTER).await;
+        let _other = lead(&flights, 2, began).unwrap();
+        advance(STALLED_AFTER).await;
+        let _own = lead(&flights, 1, began).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_addresses_delay_a_login_no_longer_than_one() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let mut stalled = Vec::new();
+        for address in 1..=100 {
+            // All of them began just now.
+            let waited = Instant::now() - OTHERS_LIMIT;
+            stalled.push(lead(&flights, address, waited).unwrap());
+            advance(OTHERS_LIMIT / 100).await;
+        }
+        assert!(lead(&flights, 200, began).is_ok());
+        assert!(lead(&flights, 201, Instant::now()).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_logins_go_on_when_an_introduction_ends() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let first = lead(&flights, 1, began).unwrap();
+        let waits = [1, 2].map(|address| lead(&flights, address, began).err().unwrap());
+        drop(first);
+        for wait in waits {
+            timeout(Duration::from_millis(1), wait.over(began + STALLED_AFTER))
+                .await
+                .unwrap();
+        }
+        assert!(flights.0.lock().users.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_replaced_introduction_leaves_its_successor_in_place() {
+        let flights = Arc::<Flights>::default();
+        let began = Instant::now();
+        let stalled = lead(&flights, 1, began).unwrap();
+        advance(STALLED_AFTER).await;
+        let successor = lead(&flights, 1, began).unwrap();
+        drop(stalled);
+        assert!(lead(&flights, 1, began).is_err());
+        drop(successor);
+        assert!(lead(&flights, 1, began).is_ok());
+    }
+}
