@@ -17,8 +17,8 @@ use seawall::{
     pool::{Limits, ServerPool},
     shape::{self, Input},
     wire::{
-        MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, SectionWalk, Sharer, Stream,
-        encode_request,
+        MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, RestOfMessage, SectionWalk, Sharer,
+        Stream, encode_request,
     },
 };
 use sha2::{Digest, Sha256};
@@ -164,8 +164,10 @@ async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> 
     let mut walk = SectionWalk::new(message.header.message_length - behind, Some("documents"));
     let rest = message.bytes.get(behind..).unwrap_or_default();
     walk.feed(rest).expect("sound");
+    let mut pieces = RestOfMessage::of(&message, &|| false);
     loop {
-        reader.read_piece(&mut stream, piece).await.expect("sound");
+        let next = pieces.next_piece(&mut reader, &mut stream, piece).await;
+        next.expect("sound");
         if piece.is_empty() {
             return taken;
         }

@@ -2,8 +2,8 @@
 //!
 //! A client that reads as fast as its server sends costs one piece of memory. For a slower client, the server waits while no
 //! other operation wants the server connection. If one does, Seawall reads the rest into the memory budget and returns the
-//! connection to its pool. When others need that memory, a client that reads nothing is closed. Without room in the
-//! budget, a client is closed if it reads nothing while other operations wait for the connection.
+//! connection to its pool. When others need that memory, a client that reads nothing or is slow ([`Progress`]) is closed.
+//! Without room in the budget, such a client is closed while other operations wait for the connection.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +26,7 @@ use super::forward::{
 use crate::{
     command::{ReplyFacts, ReplyScanner},
     limits::StepwiseTurn,
-    wire::{Evicted, MemoryShare, Stream},
+    wire::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream},
 };
 
 /// Memory taken at a time for a client that is behind.
@@ -208,13 +208,14 @@ impl Backlog {
             return Ok(());
         }
         let mut steps = Steps::new(turn);
+        let overdue_at = Instant::now() + MESSAGE_LIMIT;
         while !self.is_empty() {
-            let until = Instant::now() + client.write_idle;
+            let until = overdue_at.min(Instant::now() + client.write_idle);
             let written = poll_fn(|cx| steps.poll(cx, |cx| self.poll_write(cx, client.stream)));
             match timeout_at(until, written).await {
                 Ok(written) => steps.moved(written?).await,
                 // Seawall was not ready.
-                Err(_) if steps.is_waiting() => {}
+                Err(_) if steps.is_waiting() && Instant::now() < overdue_at => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
@@ -268,6 +269,8 @@ struct Transfer<'a> {
     backlog: Backlog,
     /// When the client last read a byte or had nothing to read.
     taken_at: Instant,
+    progress: Progress,
+    overdue_at: Instant,
     /// What the last request for room led to.
     room: Room,
 }
@@ -288,6 +291,8 @@ pub(super) async fn forward_large(
         scanner: ReplyScanner::new(awaited.form),
         backlog: Backlog::default(),
         taken_at: Instant::now(),
+        progress: Progress::default(),
+        overdue_at: Instant::now() + MESSAGE_LIMIT,
         room: Room::Given,
     };
     let mut turn = awaited.limits.forwarding().stepwise(awaited.sharer);
@@ -303,9 +308,10 @@ pub(super) async fn forward_large(
                 Ok(moved) => moved?,
                 // Seawall was not ready.
                 Err(_) if steps.is_waiting() => continue,
-                Err(_) => transfer.check_silence(client)?,
+                Err(_) => {}
             },
         }
+        transfer.check_pace(client)?;
         steps.moved(transfer.seen - seen).await;
     }
     Ok(Reply::Forwarded(Forwarded {
@@ -355,12 +361,16 @@ impl Transfer<'_> {
         let mut has_moved = false;
         while !self.backlog.is_empty() {
             match self.backlog.poll_write(cx, client.stream) {
-                Poll::Ready(Ok(_)) => {
+                Poll::Ready(Ok(bytes)) => {
                     has_moved = true;
                     self.taken_at = Instant::now();
+                    self.progress.moved(bytes, self.taken_at);
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(self.gone())),
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.progress.owes(Instant::now());
+                    break;
+                }
             }
         }
         if self.backlog.is_empty() {
@@ -395,12 +405,13 @@ impl Transfer<'_> {
         client.poll_gone(cx).map(|()| Err(self.gone()))
     }
 
-    /// Fails for a client that has read nothing for its limit, or for less while others wait for its server connection.
-    fn check_silence(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
-        let silent = self.taken_at.elapsed();
-        let is_over = silent >= client.write_idle;
-        let is_in_the_way =
-            self.room == Room::Refused && silent >= SILENT_AFTER && (self.awaited.is_wanted)();
+    /// Fails for a client that has read nothing for its limit, or too little while others wait for its server connection.
+    fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
+        let now = Instant::now();
+        let silent = now.saturating_duration_since(self.taken_at);
+        let is_over = silent >= client.write_idle || now >= self.overdue_at;
+        let is_too_slow = silent >= SILENT_AFTER || self.progress.is_slow(now);
+        let is_in_the_way = self.room == Room::Refused && is_too_slow && (self.awaited.is_wanted)();
         match is_over || is_in_the_way {
             true => Err(self.gone()),
             false => Ok(()),

@@ -545,9 +545,19 @@ impl Operation<'_> {
         let written = outgoing.write(checkout.connection(), self.heavy()).await;
         written.map_err(StreamError::Server)?;
         if self.message.is_head() {
+            let pool = Arc::clone(checkout.pool());
             let server = &mut checkout.connection().stream;
             let ClientEnd { reader, stream, .. } = end;
-            return forward_rest(reader, *stream, server, self.message, self.parsed).await;
+            let is_wanted = || pool.has_waiting();
+            let rest = forward_rest(
+                reader,
+                *stream,
+                server,
+                self.message,
+                self.parsed,
+                &is_wanted,
+            );
+            return rest.await;
         }
         Ok(0)
     }
@@ -561,6 +571,10 @@ impl Operation<'_> {
             }
             StreamError::Client(ReadError::Stalled) => {
                 observer.unobserved("message_stalled");
+                Ended::Close(Outcome::ClientGone)
+            }
+            StreamError::Client(ReadError::Evicted) => {
+                observer.unobserved("message_evicted");
                 Ended::Close(Outcome::ClientGone)
             }
             StreamError::Client(_) => Ended::Gone,

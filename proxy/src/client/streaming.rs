@@ -15,7 +15,7 @@ use crate::{
     shape::MAX_STATEMENTS,
     wire::{
         Elements, HEADER_BYTES, Message, MessageError, MessageReader, OpMsg, ReadError,
-        SectionWalk, document_at,
+        RestOfMessage, SectionWalk, document_at,
     },
 };
 
@@ -59,13 +59,14 @@ pub(super) enum StreamError {
 }
 
 /// Forwards what is left of a request whose head has been written, checking its sections as they pass. Gives how many
-/// statements came in its sequence, the head's among them.
+/// statements came in its sequence, the head's among them. `is_wanted` says whether others wait for the server connection.
 pub(super) async fn forward_rest(
     reader: &mut MessageReader,
     client: &mut (impl AsyncRead + Unpin),
     server: &mut (impl AsyncWrite + Unpin),
     head: &Message,
     parsed: &OpMsg<'_>,
+    is_wanted: &(dyn Fn() -> bool + Send + Sync),
 ) -> Result<u64, StreamError> {
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
     let counted = first.and_then(|element| statements_field(element.name));
@@ -77,9 +78,10 @@ pub(super) async fn forward_rest(
     let mut walk = SectionWalk::new(head.header.message_length - behind_body, counted);
     walk.feed(head.bytes.get(behind_body..).unwrap_or_default())
         .map_err(StreamError::Malformed)?;
+    let mut rest = RestOfMessage::of(head, is_wanted);
     let mut piece = Vec::new();
     loop {
-        let read = reader.read_piece(client, &mut piece).await;
+        let read = rest.next_piece(reader, client, &mut piece).await;
         read.map_err(StreamError::Client)?;
         if piece.is_empty() {
             server.flush().await.map_err(StreamError::Server)?;

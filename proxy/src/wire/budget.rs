@@ -6,7 +6,7 @@
 //! - One message at a time may finish from a reserve beside the budget: of those that wait, one of the address that holds
 //!   least, and among these the one with the least left. It keeps its turn as long as it makes progress.
 //! - A holder that makes no progress is closed when a message waits whose address holds less, or, whoever waits, when it
-//!   has been slower than [`LEAST_BYTES_PER_SECOND`] for [`RATE_WINDOW`]. The slowest holder of the address that holds most
+//!   is slow ([`Progress`]). The slowest holder of the address that holds most
 //!   goes first. A holder that waits for the budget itself is never closed: then Seawall is not ready, and not the client.
 //!
 //! Invariant: what is charged is at most the budget and the reserve, or one message that is larger than both.
@@ -26,13 +26,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::Sharer;
-
-/// Bytes a second that a sender has to bring on average while a message of another waits for memory.
-const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
-
-/// What that average is taken over.
-const RATE_WINDOW: Duration = Duration::from_secs(30);
+use super::{Sharer, progress::Progress};
 
 /// Least time between two searches for holders that have to give way.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
@@ -75,12 +69,9 @@ struct Holder {
     bytes: usize,
     /// When bytes came last.
     progress_at: Instant,
-    /// The window that its rate is taken over: its beginning, and bytes that came since.
-    window: (Instant, usize),
+    progress: Progress,
     /// While it waits for memory: since when, and the bytes until its message is complete.
     waits: Option<(Instant, usize)>,
-    /// Whether it waits for its sender.
-    owes: bool,
     is_evicted: bool,
     waker: Option<Waker>,
 }
@@ -88,15 +79,11 @@ struct Holder {
 impl Holder {
     /// Whether it has to give way to a message that waits; `holds_more` if that is of an address that holds less.
     fn gives_way(&self, holds_more: bool, now: Instant) -> bool {
-        if !self.owes || self.is_evicted {
+        if !self.progress.is_owing() || self.is_evicted {
             return false;
         }
         let is_silent = now.saturating_duration_since(self.progress_at) >= SILENT_AFTER;
-        let (since, bytes) = self.window;
-        let elapsed = now.saturating_duration_since(since);
-        let owed = usize::try_from(elapsed.as_secs()).unwrap_or(usize::MAX);
-        let is_slow = elapsed >= RATE_WINDOW && bytes < owed.saturating_mul(LEAST_BYTES_PER_SECOND);
-        is_slow || is_silent && holds_more
+        self.progress.is_slow(now) || is_silent && holds_more
     }
 }
 
@@ -184,9 +171,8 @@ impl Inner {
             sharer,
             bytes: 0,
             progress_at: now,
-            window: (now, 0),
+            progress: Progress::default(),
             waits: None,
-            owes: false,
             is_evicted: false,
             waker: None,
         };
@@ -202,13 +188,12 @@ impl Inner {
         if holder.is_evicted {
             return Grant::Evicted;
         }
-        holder.owes = false;
+        holder.progress.pause(now);
         let is_alone = self.used == holder.bytes;
         if let Some((since, left)) = holder.waits.take() {
             // Time that it waits for memory is none that its sender takes.
             let waited = now.saturating_duration_since(since);
             holder.progress_at += waited;
-            holder.window.0 += waited;
             let sharer = holder.sharer;
             self.waiting.remove(sharer, self.held_by(sharer), left, id);
         }
@@ -292,12 +277,17 @@ impl Inner {
     fn progress(&mut self, id: HolderId, bytes: usize, now: Instant) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.progress_at = now;
-            let (since, so_far) = holder.window;
-            let is_over = now.saturating_duration_since(since) >= RATE_WINDOW;
-            holder.window = match is_over {
-                true => (now, bytes),
-                false => (since, so_far + bytes),
-            };
+            holder.progress.moved(bytes, now);
+        }
+    }
+
+    fn note(&mut self, id: HolderId, moved: usize, waker: Option<&Waker>, now: Instant) {
+        if moved > 0 {
+            self.progress(id, moved, now);
+        }
+        if let (Some(waker), Some(holder)) = (waker, self.holders.get_mut(&id)) {
+            holder.progress.owes(now);
+            holder.waker = Some(waker.clone());
         }
     }
 
@@ -511,23 +501,23 @@ impl MemoryShare {
         }
     }
 
-    /// Gives back what is more than so many bytes; `arrived` came since it was asked last. Without any, the holder waits
-    /// for its sender: `waker` is woken if it is closed.
-    pub fn settle(&mut self, bytes: usize, arrived: usize, waker: Option<&Waker>) {
+    /// Gives back what is more than so many bytes; for the rest see [`Self::note`].
+    pub fn settle(&mut self, bytes: usize, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.release(self.id, self.bytes.saturating_sub(bytes));
-        if arrived > 0 {
-            inner.progress(self.id, arrived, Instant::now());
-        }
-        if let (Some(waker), Some(holder)) = (waker, inner.holders.get_mut(&self.id)) {
-            holder.owes = true;
-            holder.waker = Some(waker.clone());
-        }
+        inner.note(self.id, moved, waker, Instant::now());
         let has_given = self.bytes > bytes;
         self.bytes = self.bytes.min(bytes);
         if has_given && inner.used < inner.all {
             inner.wake_first();
         }
+    }
+
+    /// The peer moved so many bytes since it was asked last. With a waker it owes the next ones, and the waker is woken if
+    /// the share is closed.
+    pub fn note(&self, moved: usize, waker: Option<&Waker>) {
+        let mut inner = self.budget.shared.inner.lock();
+        inner.note(self.id, moved, waker, Instant::now());
     }
 
     /// Whether it was closed for the sake of others.
@@ -559,7 +549,10 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{
+        super::progress::{LEAST_BYTES_PER_SECOND, RATE_WINDOW},
+        *,
+    };
 
     const ALL: usize = 1_000_000;
     const RESERVE: usize = 500_000;
@@ -578,7 +571,7 @@ mod tests {
         let id = inner.open(sharer, now);
         assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
         inner.progress(id, bytes, now);
-        inner.holders.get_mut(&id).unwrap().owes = true;
+        inner.holders.get_mut(&id).unwrap().progress.owes(now);
         id
     }
 
@@ -668,12 +661,15 @@ mod tests {
         let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
         for id in [slow, fast] {
             // What came at once is no rate.
-            inner.holders.get_mut(&id).unwrap().window = (now, 0);
+            let mut owing = Progress::default();
+            owing.owes(now);
+            inner.holders.get_mut(&id).unwrap().progress = owing;
         }
+        let waker = Waker::noop();
         for second in 1..RATE_WINDOW.as_secs() {
             let now = now + Duration::from_secs(second);
-            inner.progress(slow, 100, now);
-            inner.progress(fast, 2 * LEAST_BYTES_PER_SECOND, now);
+            inner.note(slow, 100, Some(waker), now);
+            inner.note(fast, 2 * LEAST_BYTES_PER_SECOND, Some(waker), now);
         }
         let later = now + RATE_WINDOW;
         let _rest = holder(&mut inner, sharer(1), 200_000, later);

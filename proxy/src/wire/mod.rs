@@ -22,6 +22,7 @@ mod header;
 mod keep_alive;
 mod op_msg;
 mod op_query;
+mod progress;
 mod reader;
 mod sections;
 mod sharer;
@@ -39,9 +40,10 @@ pub use self::{
         Sequence, checksum,
     },
     op_query::OpQuery,
+    progress::{MESSAGE_LIMIT, Progress},
     reader::{
         FREE_BYTES, Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError,
-        STREAMED_MESSAGE_BYTES, with_scratch,
+        RestOfMessage, STREAMED_MESSAGE_BYTES, with_scratch,
     },
     sections::{DocumentWalk, SectionWalk},
     sharer::Sharer,

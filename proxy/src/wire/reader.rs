@@ -7,6 +7,8 @@
 //! [`STREAMED_MESSAGE_BYTES`] first only a head is given out: the rest can then be taken piece by piece, or the message
 //! be completed.
 
+mod rest;
+
 use std::{
     cell::RefCell,
     future::poll_fn,
@@ -16,19 +18,22 @@ use std::{
     time::Duration,
 };
 
-use bytes::BufMut;
-use tokio::{
-    io::{AsyncRead, ReadBuf},
-    task::yield_now,
-    time::{Instant, timeout},
-};
+use self::rest::PIECE_BYTES;
+pub use self::rest::RestOfMessage;
 use tokio_util::io::poll_read_buf;
 
 use super::{
     budget::{Evicted, MemoryBudget, MemoryShare},
     compressed::{CompressedHead, Compressor, InflateError},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
+    progress::MESSAGE_LIMIT,
     sharer::Sharer,
+};
+use bytes::BufMut;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    task::yield_now,
+    time::{Instant, timeout},
 };
 
 /// Messages over this size are read without the scratch buffer, and count against the memory budget until they have been
@@ -42,12 +47,6 @@ pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// Of a message over [`STREAMED_MESSAGE_BYTES`] at least so much is its head.
 const HEAD_BYTES: usize = SCRATCH_BYTES;
-
-/// Bytes of a message's rest that are taken at a time.
-const PIECE_BYTES: usize = 256 * 1024;
-
-/// How long each such piece may take to come: a connection to a server waits for it.
-const PIECE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a message takes that is streamed: its head, what is read ahead of its pieces, and one of them.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
@@ -176,8 +175,8 @@ pub enum ReadError {
     /// The stream ended inside a message.
     #[error("stream ended inside a message")]
     Truncated,
-    /// The rest of a message did not come.
-    #[error("no byte of a begun message for {} s", PARTIAL_MESSAGE_IDLE.as_secs())]
+    /// The rest of a message did not come, or came too slowly.
+    #[error("a begun message makes too little progress")]
     Stalled,
     /// The message was too slow while others waited for memory.
     #[error("too slow while memory for messages was short")]
@@ -212,6 +211,8 @@ pub struct MessageReader {
     head_since: Option<Instant>,
     /// To whom memory is charged.
     sharer: Sharer,
+    /// When the first read left the current message incomplete.
+    partial_since: Option<Instant>,
     /// Whether there was no room in the budget when it last tried to read.
     waits_for_memory: bool,
 }
@@ -302,6 +303,12 @@ impl MessageReader {
                 (false, true) => Some(MemoryShare::ASK_AGAIN_AFTER),
                 (false, false) => Some(PARTIAL_MESSAGE_IDLE),
             };
+            if limit.is_some() {
+                let since = self.partial_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= MESSAGE_LIMIT {
+                    return Err(ReadError::Stalled);
+                }
+            }
             let filling = poll_fn(|cx| self.poll_fill_within(cx, stream, expected, budget));
             let filled = match limit {
                 None => filling.await?,
@@ -399,48 +406,6 @@ impl MessageReader {
         }
         let read = self.next(stream, head.header.message_length, budget).await;
         read?.ok_or(ReadError::Truncated)
-    }
-
-    /// Reads the next piece of a message whose head was given out last; an empty one at its end.
-    ///
-    /// # Errors
-    /// See [`ReadError`]; after one, the stream must be closed.
-    pub async fn read_piece<S: AsyncRead + Unpin>(
-        &mut self,
-        stream: &mut S,
-        piece: &mut Vec<u8>,
-    ) -> Result<(), ReadError> {
-        piece.clear();
-        let wanted = self.rest_bytes.min(PIECE_BYTES);
-        piece.reserve_exact(wanted);
-        timeout(PIECE_LIMIT, self.fill(stream, piece, wanted))
-            .await
-            .map_err(|_| ReadError::Stalled)??;
-        self.rest_bytes -= wanted;
-        Ok(())
-    }
-
-    async fn fill<S: AsyncRead + Unpin>(
-        &mut self,
-        stream: &mut S,
-        piece: &mut Vec<u8>,
-        wanted: usize,
-    ) -> Result<(), ReadError> {
-        let ahead = self.buffer.len().min(wanted);
-        piece.extend(self.buffer.drain(..ahead));
-        if self.buffer.is_empty() {
-            self.buffer = Vec::new();
-        }
-        while piece.len() < wanted {
-            if self.ended {
-                return Err(ReadError::Truncated);
-            }
-            let missing = wanted - piece.len();
-            let mut room = (&mut *piece).limit(missing);
-            let read = poll_fn(|cx| poll_read_buf(Pin::new(&mut *stream), cx, &mut room)).await?;
-            self.ended = read == 0;
-        }
-        Ok(())
     }
 
     async fn pass_over<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
@@ -561,6 +526,7 @@ impl MessageReader {
         let bytes = std::mem::replace(&mut self.buffer, ahead);
         self.reads_whole = false;
         self.waits_for_memory = false;
+        self.partial_since = None;
         let is_large = header.message_length > LARGE_MESSAGE_BYTES;
         Message {
             header,
@@ -573,6 +539,7 @@ impl MessageReader {
 
     fn take_head(&mut self, header: Header) -> Message {
         let bytes = std::mem::take(&mut self.buffer);
+        self.partial_since = None;
         self.rest_bytes = header.message_length - bytes.len();
         Message {
             header,
@@ -667,11 +634,13 @@ mod tests {
                 .unwrap();
             let mut read = head.bytes.clone();
             let mut piece = Vec::new();
+            let mut rest = RestOfMessage::of(&head, &|| false);
             for _ in 0..pieces {
                 // What a client sends ahead is looked for between pieces.
                 let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
                 assert!(gone.is_pending());
-                reader.read_piece(&mut near, &mut piece).await.unwrap();
+                let next = rest.next_piece(&mut reader, &mut near, &mut piece);
+                next.await.unwrap();
                 assert!(piece.capacity() <= PIECE_BYTES);
                 if piece.is_empty() {
                     break;

@@ -12,7 +12,7 @@ use std::{
 
 use seawall::wire::{
     HEADER_BYTES, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
-    ReadError, STREAMED_MESSAGE_BYTES, encode_request,
+    ReadError, RestOfMessage, STREAMED_MESSAGE_BYTES, encode_request,
 };
 use tokio::{
     io::{AsyncRead, ReadBuf},
@@ -156,10 +156,11 @@ async fn finish(
             Ok(whole.bytes)
         }
         Treatment::TakePieces => {
-            let mut bytes = message.bytes;
+            let mut bytes = message.bytes.clone();
+            let mut rest = RestOfMessage::of(&message, &|| true);
             let mut piece = Vec::new();
             loop {
-                reader.read_piece(input, &mut piece).await?;
+                rest.next_piece(reader, input, &mut piece).await?;
                 if piece.is_empty() {
                     assert_eq!(bytes.len(), message.header.message_length);
                     return Ok(bytes);

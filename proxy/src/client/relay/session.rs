@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         server.write_all(&message.bytes).await.map_err(gone)?;
         if message.is_head() {
             let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Broken)?;
-            let rest = forward_rest(reader, client, server, message, &parsed).await;
+            let rest = forward_rest(reader, client, server, message, &parsed, &|| false).await;
             let statements = rest.map_err(|error| self.not_forwarded(&error))?;
             let request_id = message.header.request_id;
             self.watch.lock().has_statements(request_id, statements);
