@@ -183,3 +183,29 @@ impl Identity {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_one_user_and_no_other() {
+        let id = [7; 16];
+        let user = Identity::new("u", "db", Some(id), Login::Unknown);
+        assert_eq!((user.name(), user.source()), ("u", "db"));
+        assert_eq!(user.user_id(), Some(id));
+        assert!(!user.is_anonymous());
+        let again = Identity::new("u", "db", Some(id), Login::Unknown);
+        assert_ne!(user.id(), again.id());
+        assert_ne!(user.id().as_u64(), again.id().as_u64());
+        assert!(!Arc::ptr_eq(user.in_flight(), again.in_flight()));
+        assert!(Arc::ptr_eq(user.in_flight(), user.in_flight()));
+    }
+
+    #[test]
+    fn an_anonymous_identity_stays_so() {
+        let anonymous = Identity::anonymous();
+        assert!(anonymous.is_anonymous());
+        assert_eq!((anonymous.name(), anonymous.user_id()), ("", None));
+    }
+}

@@ -218,6 +218,8 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -236,21 +238,60 @@ mod tests {
     async fn a_monitor_is_left_alone_for_ten_minutes_after_its_hello() {
         let limits = Limits::new(9, 9, 2, 9, OperationPlaces::new(9));
         let [crowd, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
-        let eviction = Eviction::default();
+        let [of_first, of_second] = [(); 2].map(|()| Eviction::default());
         let began = Instant::now();
-        let mut first = limits.admit_monitor(crowd, &eviction, began).unwrap();
-        let _second = limits.admit_monitor(crowd, &eviction, began).unwrap();
+        let mut first = limits.admit_monitor(crowd, &of_first, began).unwrap();
+        let _second = limits.admit_monitor(crowd, &of_second, began).unwrap();
         tokio::time::advance(Duration::from_secs(60)).await;
         first.heard();
         let admit = |seconds| {
             let now = began + Duration::from_secs(seconds);
-            limits.admit_monitor(other, &eviction, now)
+            limits.admit_monitor(other, &Eviction::default(), now)
         };
         assert!(admit(599).is_none());
         assert!(
             admit(600).is_some(),
             "the second has been silent for ten minutes"
         );
+        let is_evicted = |eviction: &Eviction| eviction.wait().now_or_never().is_some();
+        assert!(is_evicted(&of_second) && !is_evicted(&of_first));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rates_hold_for_arrivals_and_logins() {
+        let unlimited = Limits::new(1, 1, 1, 1, OperationPlaces::new(1));
+        let limited = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_rates(Some(2), Some(2));
+        let (ip, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
+        let sharer = Sharer::at(Some(ip));
+        let arrivals = |limits: &Limits| (0..9).filter(|_| limits.admits_arrival(ip, now)).count();
+        assert_eq!((arrivals(&unlimited), arrivals(&limited)), (9, 2));
+        let user = ("app", "admin");
+        let logins = |limits: &Limits| {
+            (0..9)
+                .filter(|_| limits.admits_login(sharer, user, now))
+                .count()
+        };
+        assert_eq!((logins(&unlimited), logins(&limited)), (9, 2));
+    }
+
+    #[test]
+    fn each_kind_of_place_has_a_bound_of_its_own() {
+        let limits = Limits::new(2, 1, 1, 2, OperationPlaces::new(1));
+        let [balancer, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
+        let eviction = Eviction::default();
+        let mut first = limits.admit_client(balancer, &eviction).unwrap();
+        let mut second = limits.admit_client(balancer, &eviction).unwrap();
+        // Two users behind a load balancer have one place each, and neither gives way to a third.
+        first.move_to(Sharer::User(1));
+        second.move_to(Sharer::User(2));
+        assert!(limits.admit_client(other, &eviction).is_none());
+        assert!(eviction.wait().now_or_never().is_none());
+        drop(second);
+        assert!(limits.admit_client(other, &eviction).is_some());
+        let handshake = limits.admit_handshake(other, &eviction);
+        assert!(handshake.is_some() && limits.admit_handshake(other, &eviction).is_none());
+        let relay = limits.admit_relay(other);
+        assert!(relay.is_some());
     }
 
     #[tokio::test(start_paused = true)]

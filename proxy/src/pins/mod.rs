@@ -249,6 +249,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_in_use_survives_maintenance_and_what_is_removed_does_not() {
+        let pins = pins(100, 100);
+        let now = Instant::now();
+        for id in [7, 8, 9] {
+            assert!(pins.pin_cursor(id, 1, pin(1), now));
+        }
+        assert_eq!(pins.counts(), (3, 0));
+        pins.unpin_cursor(8);
+        assert!(pins.cursor(8, now).is_none());
+        let later = now + CURSOR_IDLE - Duration::from_secs(1);
+        assert!(pins.cursor(7, later).is_some());
+        pins.maintain(now + CURSOR_IDLE);
+        assert_eq!(pins.counts(), (1, 0), "only the one that was used");
+        assert!(pins.cursor(7, now + CURSOR_IDLE).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_full_table_takes_no_more_and_one_user_never_fills_it() {
         let pins = pins(90, 1);
         let now = Instant::now();

@@ -14,6 +14,8 @@ mod latency;
 mod pace;
 mod queue;
 #[cfg(test)]
+mod server_tests;
+#[cfg(test)]
 mod tests;
 mod user;
 

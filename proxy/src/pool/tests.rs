@@ -19,7 +19,7 @@ use crate::{
 
 const CLIENT: Asker = Asker::Client(Sharer::Local);
 
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     Limits {
         max_pool_size: 3,
         min_pool_size: 0,

@@ -1,0 +1,318 @@
+//! A pool with a server behind it that answers every command with `{ok: 1}`.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use bson::rawdoc;
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpListener, TcpStream},
+    runtime::Handle,
+    task::{AbortHandle, JoinSet},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    CheckOutError, Cost, Limits, ServerPool, Suspicion, chance,
+    tests::{identity, limits},
+};
+use crate::{
+    auth::{Identity, NonceSource},
+    connection::{ConnectionId, Connector, ServerAddress},
+    observe::{Observer, Settings},
+    pool::Checkout,
+    wire::{MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, Sharer, encode_op_msg_like},
+};
+
+/// Longer than anything takes here; no test waits for it to end.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// A server, and a pool of connections to it.
+struct Scene {
+    pool: Arc<ServerPool>,
+    connector: Connector,
+    user: Arc<Identity>,
+    connections: Arc<Mutex<Vec<AbortHandle>>>,
+    _server: JoinSet<()>,
+}
+
+async fn answer_all(mut stream: TcpStream) {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let mut reader = MessageReader::default();
+    while let Ok(Some(message)) = reader.next(&mut stream, MAX_MESSAGE_BYTES, &budget).await {
+        let reply = rawdoc! { "ok": 1, "maxWireVersion": 17 };
+        let reply = encode_op_msg_like(0, 1, message.header.request_id, reply.as_bytes());
+        if stream.write_all(&reply).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Scene {
+    /// With a pool in state paused.
+    async fn paused(limits: Limits) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connections = Arc::<Mutex<Vec<_>>>::default();
+        let accepted = Arc::clone(&connections);
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let mut serving = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                accepted.lock().push(serving.spawn(answer_all(stream)));
+            }
+        });
+        let address = ServerAddress::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port,
+        };
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
+        let settings = Settings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        let metrics = Observer::new(settings, None).unwrap().server("test");
+        let runtime = Handle::current();
+        Self {
+            pool: ServerPool::new(address, limits, connector.clone(), metrics, runtime),
+            connector,
+            user: identity("u"),
+            connections,
+            _server: server,
+        }
+    }
+
+    async fn ready(limits: Limits) -> Self {
+        let scene = Self::paused(limits).await;
+        scene.pool.ready();
+        scene
+    }
+
+    async fn check_out(&self) -> Result<Checkout, CheckOutError> {
+        let deadline = Instant::now() + LIMIT;
+        let checkout = self.pool.check_out(&self.user, Sharer::Local, deadline);
+        checkout.await
+    }
+
+    /// Checks a connection out and in again.
+    async fn use_once(&self) -> ConnectionId {
+        let mut checkout = self.check_out().await.unwrap();
+        let id = checkout.begin().id();
+        checkout.finish();
+        id
+    }
+
+    fn accepted(&self) -> usize {
+        self.connections.lock().len()
+    }
+
+    /// The server closes all connections. Returns when that has arrived.
+    async fn close_all(&self) {
+        for connection in self.connections.lock().drain(..) {
+            connection.abort();
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+
+    fn available(&self) -> usize {
+        self.pool.snapshot().available
+    }
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let scene = Scene::ready(limits()).await;
+    let first = scene.use_once().await;
+    assert_eq!(scene.use_once().await, first);
+    assert_eq!(scene.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_paused_pool_serves_once_it_is_ready() {
+    let scene = Scene::paused(limits()).await;
+    assert_eq!(scene.pool.snapshot().state, "paused");
+    assert!(matches!(
+        scene.check_out().await,
+        Err(CheckOutError::Paused)
+    ));
+    scene.pool.ready();
+    scene.use_once().await;
+}
+
+#[tokio::test]
+async fn a_clear_begins_a_generation_once() {
+    let scene = Scene::ready(limits()).await;
+    scene.use_once().await;
+    let generation = scene.pool.generation();
+    assert!(scene.pool.clear(generation));
+    assert_eq!(scene.pool.generation(), generation.next());
+    assert!(!scene.pool.clear(generation));
+    assert_eq!(scene.pool.generation(), generation.next());
+    assert_eq!(scene.available(), 0);
+    scene.pool.ready();
+    let mut checkout = scene.check_out().await.unwrap();
+    assert_eq!(checkout.begin().generation, generation.next());
+}
+
+#[tokio::test]
+async fn a_suspicion_ends_with_a_probe_that_began_after_it() {
+    let scene = Scene::ready(limits()).await;
+    drop((scene.use_once().await, scene.check_out().await));
+    let probed_before = Instant::now();
+    let generation = scene.pool.generation();
+    assert_eq!(scene.pool.suspected_for(Instant::now()), None);
+    let suspicion = scene.pool.suspect(generation, &scene.user);
+    assert_eq!(suspicion, Suspicion::Probe);
+    let later = Instant::now() + LIMIT;
+    assert!(scene.pool.suspected_for(later) >= Some(LIMIT));
+    scene.pool.recover(probed_before);
+    assert!(scene.pool.suspected_for(later).is_some());
+    scene.pool.recover(Instant::now());
+    assert_eq!(scene.pool.suspected_for(later), None);
+    scene.use_once().await;
+}
+
+#[tokio::test]
+async fn a_closed_pool_refuses_and_keeps_nothing() {
+    let scene = Scene::ready(limits()).await;
+    scene.use_once().await;
+    scene.pool.close();
+    assert_eq!(scene.available(), 0);
+    assert!(matches!(
+        scene.check_out().await,
+        Err(CheckOutError::Closed)
+    ));
+}
+
+#[tokio::test]
+async fn the_connections_of_a_forgotten_user_are_closed() {
+    let scene = Scene::ready(limits()).await;
+    scene.use_once().await;
+    scene.pool.forget(identity("other").id());
+    assert_eq!(scene.available(), 1);
+    scene.pool.forget(scene.user.id());
+    assert_eq!(scene.available(), 0);
+}
+
+#[tokio::test]
+async fn connections_that_ended_are_neither_kept_nor_handed_out() {
+    let scene = Scene::ready(limits()).await;
+    let first = scene.use_once().await;
+    scene.close_all().await;
+    let second = scene.use_once().await;
+    assert_ne!(first, second);
+    scene.close_all().await;
+    assert_eq!(scene.available(), 1);
+    scene.pool.maintain();
+    assert_eq!(scene.available(), 0);
+}
+
+#[tokio::test]
+async fn operations_that_wait_are_counted_until_they_are_served_or_leave() {
+    let scene = Scene::ready(Limits {
+        max_pool_size: 1,
+        ..limits()
+    })
+    .await;
+    let held = scene.check_out().await.unwrap();
+    assert!(!scene.pool.has_waiting());
+    let mut leaver = Box::pin(scene.check_out());
+    assert!(leaver.as_mut().now_or_never().is_none());
+    assert!(scene.pool.has_waiting());
+    let waits = scene.pool.waits(Instant::now() + LIMIT);
+    let [(user, waited)] = waits.for_own.as_slice() else {
+        panic!("{waits:?}");
+    };
+    assert!(
+        user.id() == scene.user.id() && *waited >= LIMIT / 2,
+        "{waits:?}"
+    );
+    drop(leaver);
+    assert!(!scene.pool.has_waiting());
+    let mut waiter = Box::pin(scene.check_out());
+    assert!(waiter.as_mut().now_or_never().is_none());
+    drop(held);
+    let served = timeout(LIMIT, waiter).await.unwrap();
+    assert!(served.is_ok() && !scene.pool.has_waiting());
+}
+
+#[tokio::test]
+async fn a_connection_for_a_waiter_that_left_is_given_back() {
+    let scene = Scene::ready(Limits {
+        max_pool_size: 1,
+        ..limits()
+    })
+    .await;
+    let held = scene.check_out().await.unwrap();
+    let mut leaver = Box::pin(scene.check_out());
+    assert!(leaver.as_mut().now_or_never().is_none());
+    // Handed over, but not taken.
+    drop(held);
+    assert_eq!(scene.available(), 0);
+    drop(leaver);
+    assert_eq!(scene.available(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_from_elsewhere_is_adopted() {
+    let scene = Scene::ready(limits()).await;
+    let connection = scene.connector.connect(scene.pool.address()).await.unwrap();
+    let id = connection.id();
+    scene.pool.adopt(&scene.user, connection);
+    assert_eq!(scene.available(), 1);
+    assert_eq!(scene.use_once().await, id);
+}
+
+#[tokio::test]
+async fn what_waits_for_a_hung_server_is_given_up() {
+    let scene = Scene::ready(limits()).await;
+    let mut given_up = Box::pin(scene.pool.given_up());
+    assert!(given_up.as_mut().now_or_never().is_none());
+    scene.pool.give_up();
+    assert!(given_up.now_or_never().is_some());
+}
+
+#[tokio::test]
+async fn the_cost_of_an_operation_grows_with_latency_and_load() {
+    let scene = Scene::ready(limits()).await;
+    let now = Instant::now();
+    let before = scene.pool.cost(now);
+    scene.pool.observe_latency(LIMIT, now);
+    let slow = scene.pool.cost(now);
+    assert!(slow.exceeds(before) && !before.exceeds(slow));
+    assert!(!slow.is_busier(before));
+    let _held = scene.check_out().await.unwrap();
+    assert!(scene.pool.cost(now).is_busier(slow));
+}
+
+#[test]
+fn of_two_servers_the_cheaper_is_chosen() {
+    let cost = |under_way, latency| Cost { under_way, latency };
+    // Latencies up to twice as long are equal: the load decides.
+    assert!(cost(2, 0.01).exceeds(cost(1, 0.02)));
+    assert!(!cost(1, 0.02).exceeds(cost(2, 0.01)));
+    assert!(!cost(1, 0.02).exceeds(cost(1, 0.01)));
+    assert!(!cost(1, 0.01).exceeds(cost(1, 0.02)));
+    // Beyond that, latency times load decides.
+    assert!(cost(1, 0.021).exceeds(cost(2, 0.01)));
+    assert!(!cost(2, 0.01).exceeds(cost(1, 0.021)));
+    assert!(cost(6, 0.01).exceeds(cost(2, 0.023)));
+    assert!(!cost(2, 0.023).exceeds(cost(6, 0.01)));
+    let even = [cost(2, 0.01), cost(0, 0.03)];
+    assert!(!even[0].exceeds(even[1]) && !even[1].exceeds(even[0]));
+}
+
+#[test]
+fn chances_differ() {
+    let chances: Vec<_> = (0..100).map(|_| chance()).collect();
+    assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
+    let tenths = chances.iter().map(|chance| (chance * 10.0).to_bits());
+    assert!(tenths.collect::<HashSet<_>>().len() > 50);
+    assert!(chances.iter().any(|chance| *chance < 0.5));
+    assert!(chances.iter().any(|chance| *chance > 0.5));
+}
