@@ -6,7 +6,7 @@
 //! of an element that a chunk's end cut in two.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
-use crate::wire::MAX_MESSAGE_BYTES;
+use crate::wire::{MAX_MESSAGE_BYTES, double_to_i64};
 
 /// What a reply's form depends on: the command that it answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -406,9 +406,12 @@ impl ReplyScanner {
                 .first_chunk()
                 .map(|b| (i64::from(i32::from_le_bytes(*b)), 4)),
             0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
-            _ => value
-                .first_chunk()
-                .map(|b| (i64::from(f64::from_le_bytes(*b) != 0.0), 8)),
+            _ => value.first_chunk().map(|b| {
+                let value = f64::from_le_bytes(*b);
+                // With a fraction it is no code and no count, and `ok` is true or false.
+                let number = double_to_i64(value).unwrap_or_else(|| i64::from(value != 0.0));
+                (number, 8)
+            }),
         };
         let Some((number, size)) = number else {
             return Head::Incomplete;
@@ -568,6 +571,18 @@ mod tests {
             ),
             (
                 ReplyForm::Plain,
+                doc! {"ok": 0.0, "code": 91.0, "writeErrors": [{"code": 11000i64}]},
+                ReplyFacts {
+                    ok: Some(false),
+                    code: Some(91),
+                    write_errors: 1,
+                    write_error_codes: codes(&[11000]),
+                    state_change: Some(91),
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::Plain,
                 doc! {"n": 1i64, "writeConcernError": {"code": 64, "errInfo": {"code": 91}}, "ok": true},
                 ReplyFacts {
                     ok: Some(true),
@@ -674,7 +689,7 @@ mod tests {
             .iter()
             .map(|(_, _, facts)| facts.documents())
             .collect();
-        assert_eq!(documents, [12, 0, 3, 1, 9, 1, 0, 9, 0, 0]);
+        assert_eq!(documents, [12, 0, 3, 0, 1, 9, 1, 0, 9, 0, 0]);
     }
 
     #[test]

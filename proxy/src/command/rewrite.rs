@@ -8,6 +8,7 @@
 use bson::{Bson, Document};
 
 use super::error_reply::{HOST_UNREACHABLE, is_state_change};
+use crate::wire::double_to_i64;
 
 const NEUTRAL_TEXT: &str =
     "the server that ran this operation changed its state; it can be repeated";
@@ -32,7 +33,11 @@ pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn conceal(error: &mut Document) -> bool {
-    if !error.get_i32("code").is_ok_and(is_state_change) {
+    if !error
+        .get("code")
+        .and_then(integer)
+        .is_some_and(is_state_change)
+    {
         return false;
     }
     error.insert("code", HOST_UNREACHABLE);
@@ -43,6 +48,16 @@ fn conceal(error: &mut Document) -> bool {
         error.insert("errmsg", NEUTRAL_TEXT);
     }
     true
+}
+
+/// A code of any numeric type: servers send int32, which the protocol does not promise.
+fn integer(code: &Bson) -> Option<i32> {
+    match code {
+        Bson::Int32(code) => Some(*code),
+        Bson::Int64(code) => i32::try_from(*code).ok(),
+        Bson::Double(code) => double_to_i64(*code).and_then(|code| i32::try_from(code).ok()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -70,6 +85,16 @@ mod tests {
         let text = rewritten.get_str("errmsg").unwrap();
         assert!(!text.contains("not primary") && !text.contains("not master"));
         assert!(!text.contains("node is recovering"));
+    }
+
+    #[test]
+    fn codes_of_all_numeric_types_are_concealed() {
+        for code in [Bson::Int32(91), Bson::Int64(91), Bson::Double(91.0)] {
+            let rewritten = rewritten(&doc! {"ok": 0.0, "code": code}).unwrap();
+            assert_eq!(rewritten.get_i32("code").unwrap(), 6);
+        }
+        let other = doc! {"ok": 0.0, "code": i64::MAX}.to_vec().unwrap();
+        assert_eq!(conceal_state_change(&other), None);
     }
 
     #[test]

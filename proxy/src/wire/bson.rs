@@ -94,11 +94,12 @@ impl<'a> ElementKind<'a> {
     }
 }
 
+/// The number as an integer, if it has no fraction and is within the integers that a double holds exactly.
 #[expect(
     clippy::as_conversions,
     reason = "guarded: a whole number within 2^53 converts exactly"
 )]
-fn double_to_i64(value: f64) -> Option<i64> {
+pub fn double_to_i64(value: f64) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }

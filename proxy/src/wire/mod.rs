@@ -29,7 +29,7 @@ mod sharer;
 mod stream;
 
 pub use self::{
-    bson::{BsonError, Element, ElementKind, Elements, document_at},
+    bson::{BsonError, Element, ElementKind, Elements, document_at, double_to_i64},
     budget::{Evicted, MemoryBudget, MemoryShare},
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},

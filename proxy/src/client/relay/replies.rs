@@ -186,11 +186,16 @@ fn inflated(header: Header, kept: &[u8], form: ReplyForm) -> Option<Passed> {
     let head = CompressedHead::parse(&message, INFLATED_BYTES).ok()?;
     let plain = head.inflate(&message).ok()?;
     let body = plain.get(HEADER_BYTES..)?;
+    let is_legacy = head.inner.op_code == OpCode::Reply;
+    let before = match is_legacy {
+        true => REPLY_HEAD_BYTES,
+        false => MSG_HEAD_BYTES,
+    };
     Some(Passed {
         header: head.inner,
-        facts: ReplyFacts::of(form, body.get(MSG_HEAD_BYTES..)?),
-        more_to_come: says_more(body),
-        document: document(body, MSG_HEAD_BYTES),
+        facts: ReplyFacts::of(form, body.get(before..)?),
+        more_to_come: !is_legacy && says_more(body),
+        document: document(body, before),
     })
 }
 
@@ -234,6 +239,7 @@ mod tests {
             .to_vec()
             .unwrap();
         let compressed = deflate(&encode_op_msg_like(0, 1, 8, &ok), Compressor::Snappy);
+        let legacy = deflate(&encode_op_reply(8, 3, 6, &ok), Compressor::Zstd);
         let mut more = encode_op_msg_like(0, 2, 9, &error);
         more[HEADER_BYTES] = u8::try_from(MORE_TO_COME).unwrap();
         let stream = [
@@ -241,6 +247,7 @@ mod tests {
             more,
             encode_op_reply(8, 3, 7, &ok),
             compressed.unwrap(),
+            legacy.unwrap(),
         ]
         .concat();
         let whole = passed(&stream, stream.len());
@@ -254,7 +261,8 @@ mod tests {
                 (7, false, true),
                 (9, true, false),
                 (7, false, true),
-                (8, false, true)
+                (8, false, true),
+                (6, false, true)
             ]
         );
         let facts: Vec<_> = whole
@@ -262,7 +270,10 @@ mod tests {
             .map(|(_, facts, _, _)| (facts.ok, facts.code, facts.n))
             .collect();
         let good = (Some(true), None, Some(3));
-        assert_eq!(facts, [good, (Some(false), Some(11), None), good, good]);
+        assert_eq!(
+            facts,
+            [good, (Some(false), Some(11), None), good, good, good]
+        );
         for piece in [1, 3, 16, 17, 50] {
             assert_eq!(passed(&stream, piece), whole, "{piece}");
         }
