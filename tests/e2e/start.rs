@@ -14,7 +14,7 @@ use seawall_tests::{
         Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, shared_replica_set,
         shared_standalone, unique_name,
     },
-    process::run,
+    process::{Process, run},
     raw::{Login, RawClient, RawError},
     recorder::Recorder,
     scratch::Scratch,
@@ -416,4 +416,30 @@ async fn a_server_that_asks_for_credentials_is_not_open_to_clients_that_came_ear
         Ok(reply) => assert_eq!(reply.code(), Some(13), "{reply:?}"),
         Err(error) => assert!(matches!(error, RawError::Closed), "{error:?}"),
     }
+}
+
+async fn process_with(toml: &str) -> Process {
+    let scratch = Scratch::create().unwrap();
+    let toml = format!(
+        "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
+         deployment.uri = \"mongodb://127.0.0.1:1/?tls=true&tlsAllowInvalidCertificates=true\"\n{toml}"
+    );
+    Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await
+}
+
+#[tokio::test]
+async fn each_start_warns_of_certificates_that_are_not_verified() {
+    let process = process_with("").await;
+    let warning = process.said("certificates of servers are not verified");
+    let warning = warning.unwrap_or_else(|| panic!("{}", process.log()));
+    assert_eq!(warning["level"], "WARN", "{warning}");
+}
+
+#[tokio::test]
+async fn core_dumps_are_off_unless_they_are_asked_for() {
+    assert_eq!(process_with("").await.core_dump_limit(), "0");
+    let allowed = process_with("runtime.core_dumps = true\n").await;
+    let own = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let inherited = format!("Max core file size        {}", allowed.core_dump_limit());
+    assert!(own.contains(&inherited), "{inherited}");
 }

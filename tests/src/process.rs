@@ -179,6 +179,20 @@ impl Process {
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
+    /// The largest core dump that it may leave, as the kernel prints it: `0`, `unlimited` or bytes.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn core_dump_limit(&self) -> String {
+        let path = format!("/proc/{}/limits", self.pid().as_raw_nonzero());
+        let limits = std::fs::read_to_string(path).expect("the process runs");
+        let row = limits
+            .lines()
+            .find(|row| row.starts_with("Max core file size"));
+        let soft = row.and_then(|row| row.split_whitespace().nth(4));
+        soft.expect("the kernel names this limit").to_owned()
+    }
+
     /// Sends a signal.
     ///
     /// # Panics

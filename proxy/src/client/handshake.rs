@@ -303,8 +303,7 @@ impl Client {
             self.share_by_user(&identity);
             self.identity = Some(identity);
             self.handshake = None;
-            self.monitor = None;
-            self.eviction.set_exempt(false);
+            self.leave_monitors();
             self.connected.reached(Stage::Ready);
         }
         Ok(stepped.reply)
@@ -330,6 +329,10 @@ impl Client {
         let limits = &self.shared.limits;
         let permit = limits.admit_handshake(self.sharer, &self.eviction);
         self.handshake = Some(LoginDue { permit, deadline });
+        self.leave_monitors();
+    }
+
+    fn leave_monitors(&mut self) {
         self.monitor = None;
         self.eviction.set_exempt(false);
     }
