@@ -125,7 +125,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("true"),
         unit: "",
         change: Change::Restart,
-        meaning: "repeat an operation once where that is safe, as a mongos does; with false, errors reach clients unchanged, and a server that closes its connection during an operation has that client's connection closed",
+        meaning: "repeat an operation once where that is safe, as a mongos does; with false, errors reach clients unchanged, and when a server closes its connection during an operation, Seawall closes that client's connection",
     },
     Key {
         path: "deployment.local_threshold_ms",

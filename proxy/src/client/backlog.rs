@@ -10,7 +10,7 @@ use std::{
     future::poll_fn,
     io, mem,
     pin::{Pin, pin},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -67,21 +67,21 @@ impl<'a, 't> Steps<'a, 't> {
         Self { turn, moved: 0 }
     }
 
-    /// One step. Without anything to move, the turn passes to others.
-    fn poll<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        step: impl FnOnce(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
-        ready!(self.turn.poll_take(cx));
-        let moved = step(cx);
+    /// Ready when it is its turn.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.turn.poll_take(cx)
+    }
+
+    /// One step in its turn. Without anything to move, the turn passes to others.
+    fn poll<T>(&mut self, step: impl FnOnce() -> Poll<T>) -> Poll<T> {
+        let moved = step();
         if moved.is_pending() {
             self.release();
         }
         moved
     }
 
-    /// So many bytes were moved. The turn is kept until other tasks have run.
+    /// Bytes were moved. The turn is kept until other tasks have run.
     async fn moved(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.moved >= TURN_BYTES {
@@ -158,9 +158,6 @@ impl Backlog {
         let Some(first) = self.pieces.front() else {
             return Poll::Ready(Ok(0));
         };
-        if self.share.as_ref().is_some_and(MemoryShare::is_evicted) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
         let rest = first.get(self.written..).unwrap_or_default();
         let written = match Pin::new(client).poll_write(cx, rest) {
             Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -178,6 +175,25 @@ impl Backlog {
             share.settle(self.bytes, written, None);
         }
         Poll::Ready(Ok(written))
+    }
+
+    /// Whether its memory was needed for others.
+    fn is_evicted(&self) -> bool {
+        self.share.as_ref().is_some_and(MemoryShare::is_evicted)
+    }
+
+    /// The client has to take bytes before more are read for it.
+    fn owes(&self, cx: &Context<'_>) {
+        if let Some(share) = &self.share {
+            share.note(0, Some(cx.waker()));
+        }
+    }
+
+    /// Seawall itself is not ready: it waits for a turn.
+    fn pause(&self) {
+        if let Some(share) = &self.share {
+            share.pause();
+        }
     }
 
     /// Whether there is room for one more piece.
@@ -211,7 +227,18 @@ impl Backlog {
         let overdue_at = Instant::now() + MESSAGE_LIMIT;
         while !self.is_empty() {
             let until = overdue_at.min(Instant::now() + client.write_idle);
-            let written = poll_fn(|cx| steps.poll(cx, |cx| self.poll_write(cx, client.stream)));
+            let written = poll_fn(|cx| {
+                if self.is_evicted() {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+                if steps.poll_turn(cx).is_pending() {
+                    self.pause();
+                    return client
+                        .poll_gone(cx)
+                        .map(|()| Err(io::ErrorKind::BrokenPipe.into()));
+                }
+                steps.poll(|| self.poll_write(cx, client.stream))
+            });
             match timeout_at(until, written).await {
                 Ok(written) => steps.moved(written?).await,
                 // Seawall was not ready.
@@ -219,10 +246,9 @@ impl Backlog {
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-        if client.stream.is_encrypted() {
-            poll_fn(|cx| Pin::new(&mut *client.stream).poll_flush(cx)).await?;
-        }
-        Ok(())
+        // A flush can take as long as the client likes: not in a turn that others wait for.
+        steps.release();
+        client.flush().await
     }
 }
 
@@ -300,19 +326,27 @@ pub(super) async fn forward_large(
     transfer.take_in(client, first)?;
     while transfer.seen < length {
         let look_again_at = transfer.look_again_at();
-        let seen = transfer.seen;
-        let moved = poll_fn(|cx| steps.poll(cx, |cx| transfer.poll_move(cx, client, server)));
-        match look_again_at {
-            None => moved.await?,
-            Some(until) => match timeout_at(until, moved).await {
+        let moving = poll_fn(|cx| {
+            if transfer.backlog.is_evicted() {
+                return Poll::Ready(Err(transfer.gone()));
+            }
+            if steps.poll_turn(cx).is_pending() {
+                transfer.pause();
+                return client.poll_gone(cx).map(|()| Err(transfer.gone()));
+            }
+            steps.poll(|| transfer.poll_move(cx, client, server))
+        });
+        let moved = match look_again_at {
+            None => moving.await?,
+            Some(until) => match timeout_at(until, moving).await {
                 Ok(moved) => moved?,
                 // Seawall was not ready.
                 Err(_) if steps.is_waiting() => continue,
-                Err(_) => {}
+                Err(_) => 0,
             },
-        }
+        };
         transfer.check_pace(client)?;
-        steps.moved(transfer.seen - seen).await;
+        steps.moved(moved).await;
     }
     Ok(Reply::Forwarded(Forwarded {
         facts: *transfer.scanner.facts(),
@@ -351,31 +385,38 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    /// Writes what the client accepts and reads what there is room for. Ready when either made progress.
+    fn pause(&mut self) {
+        self.progress.pause(Instant::now());
+        self.backlog.pause();
+    }
+
+    /// Writes what the client accepts and reads what there is room for. Ready with the bytes moved, when either made progress.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut ClientEnd<'_>,
         server: &mut Stream,
-    ) -> Poll<Result<(), RelayError>> {
-        let mut has_moved = false;
-        while !self.backlog.is_empty() {
+    ) -> Poll<Result<usize, RelayError>> {
+        let mut moved = 0;
+        let mut is_behind = false;
+        while !self.backlog.is_empty() && moved < TURN_BYTES {
             match self.backlog.poll_write(cx, client.stream) {
                 Poll::Ready(Ok(bytes)) => {
-                    has_moved = true;
+                    moved += bytes;
                     self.taken_at = Instant::now();
                     self.progress.moved(bytes, self.taken_at);
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(self.gone())),
                 Poll::Pending => {
                     self.progress.owes(Instant::now());
+                    is_behind = true;
                     break;
                 }
             }
         }
         if self.backlog.is_empty() {
             self.taken_at = Instant::now();
-            if has_moved && client.stream.is_encrypted() {
+            if moved > 0 && client.stream.is_encrypted() {
                 // What does not fit is sent with the next piece, or at the end.
                 let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
                 if matches!(flushed, Poll::Ready(Err(_))) {
@@ -385,6 +426,9 @@ impl Transfer<'_> {
         }
         let left = self.length - self.seen;
         self.room = self.backlog.poll_room(cx, &self.awaited, left);
+        if is_behind {
+            self.backlog.owes(cx);
+        }
         if self.room == Room::Given {
             let mut piece = mem::take(&mut self.backlog.spare);
             match poll_read_into(cx, server, &mut piece) {
@@ -392,15 +436,18 @@ impl Transfer<'_> {
                     let ended = io::ErrorKind::UnexpectedEof.into();
                     return Poll::Ready(Err(RelayError::MidReply(ended)));
                 }
-                Poll::Ready(Ok(_)) => return Poll::Ready(self.take_in(client, piece)),
+                Poll::Ready(Ok(read)) => {
+                    let taken_in = self.take_in(client, piece);
+                    return Poll::Ready(taken_in.map(|()| moved + read));
+                }
                 Poll::Ready(Err(error)) => {
                     return Poll::Ready(Err(RelayError::MidReply(error)));
                 }
                 Poll::Pending => self.backlog.spare = piece,
             }
         }
-        if has_moved {
-            return Poll::Ready(Ok(()));
+        if moved > 0 {
+            return Poll::Ready(Ok(moved));
         }
         client.poll_gone(cx).map(|()| Err(self.gone()))
     }
@@ -440,7 +487,8 @@ mod tests {
                     let mut turn = turns.stepwise(Sharer::Local);
                     let mut steps = Steps::new(&mut turn);
                     for _ in 0..8 {
-                        poll_fn(|cx| steps.poll(cx, |_| Poll::Ready(()))).await;
+                        poll_fn(|cx| steps.poll_turn(cx)).await;
+                        assert!(steps.poll(|| Poll::Ready(())).is_ready());
                         order.lock().push(task);
                         steps.moved(STEP_BYTES).await;
                     }

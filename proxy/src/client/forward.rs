@@ -388,10 +388,19 @@ impl ClientEnd<'_> {
             }
             rest = rest.get(step..).unwrap_or_default();
         }
-        if self.stream.is_encrypted() {
-            poll_fn(|cx| Pin::new(&mut *self.stream).poll_flush(cx)).await?;
+        self.flush().await
+    }
+
+    /// Sends what TLS holds back. The client has to take it within its limit.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        if !self.stream.is_encrypted() {
+            return Ok(());
         }
-        Ok(())
+        let flush = poll_fn(|cx| Pin::new(&mut *self.stream).poll_flush(cx));
+        match poll_once(flush).await {
+            Ok(flushed) => flushed,
+            Err(flush) => timeout(self.write_idle, flush).await?,
+        }
     }
 }
 

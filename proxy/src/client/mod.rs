@@ -380,7 +380,8 @@ impl Client {
         if self.current_identity().is_none() || !head.is_ok_and(is_configured) {
             return self.close("compressed_refused");
         }
-        let reserved = message.reserve_inflated(self.max_message_bytes(), &shared.budget);
+        let reserved =
+            message.reserve_inflated(self.max_message_bytes(), &shared.budget, self.sharer);
         let inflated = match reserved.await {
             Ok(inflating) => {
                 let heavy = shared.limits.heavy(self.sharer);

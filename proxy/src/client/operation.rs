@@ -518,7 +518,8 @@ impl Operation<'_> {
             _ => topology.report_connection_ended(checkout, generation),
         }
         tracing::debug!(%error, command = self.command.name_str(), "connection ended under an operation");
-        if !self.shared.settings.repeats {
+        let has_ended = error.kind() != io::ErrorKind::TimedOut;
+        if has_ended && !self.shared.settings.repeats {
             // The client sees what it would see without Seawall.
             return Attempt::Ended(Ended::Close(Outcome::ServerFailed));
         }

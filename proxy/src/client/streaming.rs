@@ -2,7 +2,7 @@
 //!
 //! A request of up to a megabyte is read whole, so that a slow sender holds no server connection and an operation can
 //! be sent again. One beyond that would cost too much memory: once its head is there (the body, and what its
-//! fingerprint is made of), it gets a connection, and the rest passes in pieces, each within a time limit. It is
+//! fingerprint is made of), it gets a connection, and the rest passes in pieces. It is
 //! sent once only. What has another form (its body behind its sequences, a checksum, compressed) is read whole
 //! within the memory budget.
 

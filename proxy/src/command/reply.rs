@@ -542,6 +542,18 @@ mod tests {
                     ..ReplyFacts::default()
                 },
             ),
+            (
+                ReplyForm::Plain,
+                doc! {"ok": 0.0, "code": 91.0, "writeErrors": [{"code": 11000i64}]},
+                ReplyFacts {
+                    ok: Some(false),
+                    code: Some(91),
+                    write_errors: 1,
+                    write_error_codes: codes(&[11000]),
+                    state_change: Some(91),
+                    ..ReplyFacts::default()
+                },
+            ),
         ]
         .into_iter()
         .chain(replies_to_writes())
@@ -565,18 +577,6 @@ mod tests {
                     n: Some(3),
                     write_errors: 2,
                     write_error_codes: codes(&[11000, 91]),
-                    state_change: Some(91),
-                    ..ReplyFacts::default()
-                },
-            ),
-            (
-                ReplyForm::Plain,
-                doc! {"ok": 0.0, "code": 91.0, "writeErrors": [{"code": 11000i64}]},
-                ReplyFacts {
-                    ok: Some(false),
-                    code: Some(91),
-                    write_errors: 1,
-                    write_error_codes: codes(&[11000]),
                     state_change: Some(91),
                     ..ReplyFacts::default()
                 },
@@ -689,7 +689,7 @@ mod tests {
             .iter()
             .map(|(_, _, facts)| facts.documents())
             .collect();
-        assert_eq!(documents, [12, 0, 3, 0, 1, 9, 1, 0, 9, 0, 0]);
+        assert_eq!(documents, [12, 0, 0, 3, 1, 9, 1, 0, 9, 0, 0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Work that takes a thread long: compressing, inflating.
+//! Work that would keep a thread from serving clients: compressing and inflating large messages.
 
 use tokio::task::spawn_blocking;
 
@@ -58,7 +58,7 @@ impl Heavy<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::{
-        Arc,
+        Arc, Barrier,
         atomic::{AtomicUsize, Ordering},
     };
 
@@ -70,17 +70,20 @@ mod tests {
     async fn heavy_work_runs_on_half_of_the_cores() {
         let work = HeavyWork::new(4);
         let [running, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        // Each run waits for another one, so that two overlap.
+        let overlap = Arc::new(Barrier::new(2));
         let runs = (0..50).map(|n| {
             let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+            let overlap = Arc::clone(&overlap);
             work.of(Sharer::Local).run(HEAVY_BYTES + 1, move || {
                 let now = running.fetch_add(1, Ordering::SeqCst) + 1;
                 most.fetch_max(now, Ordering::SeqCst);
-                std::thread::yield_now();
+                overlap.wait();
                 running.fetch_sub(1, Ordering::SeqCst);
                 n
             })
         });
         assert_eq!(join_all(runs).await, (0..50).collect::<Vec<_>>());
-        assert!(most.load(Ordering::SeqCst) <= 2);
+        assert_eq!(most.load(Ordering::SeqCst), 2);
     }
 }

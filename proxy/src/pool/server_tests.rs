@@ -6,11 +6,11 @@ use bson::rawdoc;
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     runtime::Handle,
-    task::{AbortHandle, JoinSet},
-    time::{Instant, sleep, timeout},
+    task::{AbortHandle, JoinSet, yield_now},
+    time::{Instant, timeout},
 };
 
 use super::{
@@ -113,10 +113,19 @@ impl Scene {
 
     /// The server closes all connections. Returns when that has arrived.
     async fn close_all(&self) {
+        let ServerAddress::Tcp { host, port } = self.pool.address() else {
+            panic!("it listens on a port");
+        };
+        let accepted = self.accepted();
+        let mut last = TcpStream::connect((host.as_str(), *port)).await.unwrap();
+        while self.accepted() == accepted {
+            yield_now().await;
+        }
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        sleep(Duration::from_millis(1)).await;
+        // The last one was accepted, and is closed, after all others.
+        assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 
     fn available(&self) -> usize {

@@ -70,6 +70,8 @@ struct Holder {
     /// When bytes came last.
     progress_at: Instant,
     progress: Progress,
+    /// Since when Seawall has not been ready for its peer, if it is not.
+    paused_at: Option<Instant>,
     /// While it waits for memory: since when, and the bytes until its message is complete.
     waits: Option<(Instant, usize)>,
     is_evicted: bool,
@@ -172,6 +174,7 @@ impl Inner {
             bytes: 0,
             progress_at: now,
             progress: Progress::default(),
+            paused_at: None,
             waits: None,
             is_evicted: false,
             waker: None,
@@ -188,12 +191,14 @@ impl Inner {
         if holder.is_evicted {
             return Grant::Evicted;
         }
+        let owed = holder.progress.is_owing();
         holder.progress.pause(now);
         let is_alone = self.used == holder.bytes;
         if let Some((since, left)) = holder.waits.take() {
-            // Time that it waits for memory is none that its sender takes.
-            let waited = now.saturating_duration_since(since);
-            holder.progress_at += waited;
+            // Time that it waits for memory is none that its sender takes. A client that has bytes to take is not excused.
+            if !owed {
+                holder.progress_at += now.saturating_duration_since(since);
+            }
             let sharer = holder.sharer;
             self.waiting.remove(sharer, self.held_by(sharer), left, id);
         }
@@ -277,6 +282,7 @@ impl Inner {
     fn progress(&mut self, id: HolderId, bytes: usize, now: Instant) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.progress_at = now;
+            holder.paused_at = None;
             holder.progress.moved(bytes, now);
         }
     }
@@ -286,6 +292,9 @@ impl Inner {
             self.progress(id, moved, now);
         }
         if let (Some(waker), Some(holder)) = (waker, self.holders.get_mut(&id)) {
+            if let Some(since) = holder.paused_at.take() {
+                holder.progress_at += now.saturating_duration_since(since);
+            }
             holder.progress.owes(now);
             holder.waker = Some(waker.clone());
         }
@@ -303,7 +312,9 @@ impl Inner {
             // All wait, and none can finish: the one with most left starts over.
             victims.extend(self.last_waiting(waiter));
         }
-        let mut freed = 0;
+        // What was closed before may not have given its memory back yet.
+        let closed = self.holders.values().filter(|holder| holder.is_evicted);
+        let mut freed: usize = closed.map(|holder| holder.bytes).sum();
         for id in victims {
             if freed >= wanted {
                 return;
@@ -501,7 +512,7 @@ impl MemoryShare {
         }
     }
 
-    /// Gives back what is more than so many bytes; for the rest see [`Self::note`].
+    /// Gives back what is more than `bytes`; for the rest see [`Self::note`].
     pub fn settle(&mut self, bytes: usize, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.release(self.id, self.bytes.saturating_sub(bytes));
@@ -513,7 +524,17 @@ impl MemoryShare {
         }
     }
 
-    /// The peer moved so many bytes since it was asked last. With a waker it owes the next ones, and the waker is woken if
+    /// Seawall is not ready for the peer until the next [`Self::note`].
+    pub fn pause(&self) {
+        let now = Instant::now();
+        let mut inner = self.budget.shared.inner.lock();
+        if let Some(holder) = inner.holders.get_mut(&self.id) {
+            holder.progress.pause(now);
+            holder.paused_at.get_or_insert(now);
+        }
+    }
+
+    /// The peer moved `moved` bytes since it was asked last. With a waker it owes the next ones, and the waker is woken if
     /// the share is closed.
     pub fn note(&self, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();

@@ -13,7 +13,7 @@ pub(super) const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
 /// What that average is taken over.
 pub(super) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
-/// How long one message may take to come or to go, whoever waits: at the least rate, half of the largest.
+/// How long a message may take to come, or to go, also while no other waits.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// How fast a peer brings or takes the bytes of messages.
@@ -54,6 +54,12 @@ impl Progress {
 
     /// Whether the peer has been slower than the least rate for a whole window.
     pub fn is_slow(&self, now: Instant) -> bool {
+        let waits = self
+            .owing_since
+            .map(|since| now.saturating_duration_since(since));
+        if waits.is_some_and(|waits| waits >= RATE_WINDOW) {
+            return true;
+        }
         let is_judged = self.was_slow || self.owed_by(now) >= RATE_WINDOW;
         is_judged && self.is_below_rate(now)
     }
@@ -83,7 +89,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A peer that moves so many bytes a second. Gives the seconds in which it is slow, at the end of each.
+    /// A peer that moves this many bytes in each second. Gives the seconds in which it is slow, at the end of each.
     fn slow_seconds(bytes_per_second: impl Fn(u64) -> usize, seconds: u64) -> Vec<u64> {
         let began = Instant::now();
         let mut progress = Progress::default();

@@ -93,7 +93,7 @@ impl Message {
         self.bytes.len() < self.header.message_length
     }
 
-    /// Takes memory for the message inside a compressed one.
+    /// Takes memory for the message inside a compressed one, charged to `sharer`.
     ///
     /// # Errors
     /// See [`InflateError`]; the stream must be closed.
@@ -101,8 +101,9 @@ impl Message {
         self,
         max_message_bytes: usize,
         budget: &MemoryBudget,
+        sharer: Sharer,
     ) -> Result<Inflating, InflateError> {
-        let share = self.share.unwrap_or_else(|| budget.open(Sharer::Local));
+        let share = self.share.unwrap_or_else(|| budget.open(sharer));
         Inflating::reserve(self.bytes, share, max_message_bytes).await
     }
 
@@ -114,8 +115,9 @@ impl Message {
         &self,
         max_message_bytes: usize,
         budget: &MemoryBudget,
+        sharer: Sharer,
     ) -> Result<Inflating, InflateError> {
-        let share = budget.open(Sharer::Local);
+        let share = budget.open(sharer);
         Inflating::reserve(self.bytes.clone(), share, max_message_bytes).await
     }
 }
@@ -148,7 +150,7 @@ impl Inflating {
         self.head.inner.message_length
     }
 
-    /// The message inside. This takes a thread long if the message is large.
+    /// The message inside. For a large message this is too much work for a thread that serves clients.
     ///
     /// # Errors
     /// [`InflateError::Bytes`]; the stream must be closed.
@@ -298,7 +300,8 @@ impl MessageReader {
         budget: &MemoryBudget,
     ) -> Result<usize, ReadError> {
         loop {
-            let limit = match (self.buffer.is_empty(), self.waits_for_memory) {
+            let waited_for_memory = self.waits_for_memory;
+            let limit = match (self.buffer.is_empty(), waited_for_memory) {
                 (true, _) => None,
                 (false, true) => Some(MemoryShare::ASK_AGAIN_AFTER),
                 (false, false) => Some(PARTIAL_MESSAGE_IDLE),
@@ -314,7 +317,8 @@ impl MessageReader {
                 None => filling.await?,
                 Some(limit) => match timeout(limit, filling).await {
                     Ok(filled) => filled?,
-                    Err(_) if self.waits_for_memory => Filled::WaitsForMemory,
+                    // Its sender may have been read from only a moment ago.
+                    Err(_) if waited_for_memory => Filled::WaitsForMemory,
                     Err(_) => return Err(ReadError::Stalled),
                 },
             };

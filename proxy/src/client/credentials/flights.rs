@@ -178,7 +178,7 @@ mod tests {
         let began = Instant::now();
         let mut stalled = Vec::new();
         for address in 1..=100 {
-            // All of them began just now.
+            // These logins have waited for others long enough; their introductions begin now.
             let waited = Instant::now() - OTHERS_LIMIT;
             stalled.push(lead(&flights, address, waited).unwrap());
             advance(OTHERS_LIMIT / 100).await;
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_logins_go_on_when_an_introduction_ends() {
+    async fn waiting_logins_ask_again_when_an_introduction_ends() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();

@@ -9,8 +9,8 @@
 //!
 //! Invariants: a login is accepted only by a proof against keys that a server or the configuration gave, and only if
 //! they are still the latest at its last step; the user's restrictions have been read by then, whatever the mode; keys
-//! that cannot be confirmed lapse; a user made again is another identity. Control traffic is single flight a user and
-//! bounded over all.
+//! that cannot be confirmed lapse; a user made again is another identity. Readings are single flight for each user,
+//! introductions for each user and address; both are bounded over all.
 
 mod conversations;
 mod flights;

@@ -191,7 +191,7 @@ impl<'a> Session<'a> {
         if self.watch.lock().has_to_log_in() {
             return Verdict::Close("compressed_refused");
         }
-        let reserved = message.reserve_look_inside(MAX_MESSAGE_BYTES, &self.shared.budget);
+        let reserved = message.reserve_look_inside(MAX_MESSAGE_BYTES, &self.shared.budget, sharer);
         let inflated = match reserved.await {
             Ok(inflating) => {
                 let heavy = self.shared.limits.heavy(sharer);

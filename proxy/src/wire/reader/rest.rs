@@ -138,7 +138,7 @@ mod tests {
 
     const MESSAGE_BYTES: usize = 4 << 20;
 
-    /// Sends so many bytes each second, for ever.
+    /// Sends this many bytes each second, without end.
     async fn trickle(mut far: DuplexStream, bytes: usize) {
         while far.write_all(&vec![0; bytes]).await.is_ok() {
             sleep(Duration::from_secs(1)).await;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_may_take_longer_than_the_limit_of_a_message() {
+    async fn no_message_takes_longer_than_its_limit() {
         let (seconds, read) = rest_at(10, &budget(), &|| false).await;
         assert!(matches!(read, Err(ReadError::Stalled)), "{read:?}");
         assert_eq!(seconds, MESSAGE_LIMIT.as_secs());
@@ -198,7 +198,8 @@ mod tests {
         let has_room = AtomicBool::new(false);
         let waiter = async {
             sleep(Duration::from_secs(60)).await;
-            let share = budget.reserve(Sharer::Address([192, 0, 2, 1].into()), 2 << 20);
+            // Of the same address: only the least rate makes the sender give way.
+            let share = budget.reserve(Sharer::Local, 2 << 20);
             let _share = share.await;
             has_room.store(true, Ordering::SeqCst);
         };
