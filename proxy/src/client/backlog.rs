@@ -56,14 +56,14 @@ enum Room {
 const TURN_BYTES: usize = 256 * 1024;
 
 /// Moves bytes of large replies in turns, so that short operations never wait behind many of them.
-struct Steps<'a, 't> {
-    turn: &'a mut StepwiseTurn<'t>,
+struct Steps<'t> {
+    turn: StepwiseTurn<'t>,
     /// Bytes moved in this turn.
     moved: usize,
 }
 
-impl<'a, 't> Steps<'a, 't> {
-    fn new(turn: &'a mut StepwiseTurn<'t>) -> Self {
+impl<'t> Steps<'t> {
+    fn new(turn: StepwiseTurn<'t>) -> Self {
         Self { turn, moved: 0 }
     }
 
@@ -218,7 +218,7 @@ impl Backlog {
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
-        turn: &mut StepwiseTurn<'_>,
+        turn: StepwiseTurn<'_>,
     ) -> io::Result<()> {
         if !client.is_awaiting {
             return Ok(());
@@ -247,7 +247,7 @@ impl Backlog {
             }
         }
         // A flush can take as long as the client likes: not in a turn that others wait for.
-        steps.release();
+        drop(steps);
         client.flush().await
     }
 }
@@ -321,8 +321,7 @@ pub(super) async fn forward_large(
         overdue_at: Instant::now() + MESSAGE_LIMIT,
         room: Room::Given,
     };
-    let mut turn = awaited.limits.forwarding().stepwise(awaited.sharer);
-    let mut steps = Steps::new(&mut turn);
+    let mut steps = Steps::new(awaited.limits.forwarding().stepwise(awaited.sharer));
     transfer.take_in(client, first)?;
     while transfer.seen < length {
         let look_again_at = transfer.look_again_at();
@@ -484,8 +483,7 @@ mod tests {
             .map(|task| {
                 let (turns, order) = (turns.clone(), Arc::clone(&order));
                 tokio::spawn(async move {
-                    let mut turn = turns.stepwise(Sharer::Local);
-                    let mut steps = Steps::new(&mut turn);
+                    let mut steps = Steps::new(turns.stepwise(Sharer::Local));
                     for _ in 0..8 {
                         poll_fn(|cx| steps.poll_turn(cx)).await;
                         assert!(steps.poll(|| Poll::Ready(())).is_ready());

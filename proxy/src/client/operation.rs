@@ -120,7 +120,7 @@ impl Client {
             }
             Ended::Answered(backlog, outcome) => {
                 backlog
-                    .send(&mut end, &mut operation.forwarding())
+                    .send(&mut end, operation.forwarding())
                     .await
                     .map_err(|_| End::Gone)?;
                 outcome
@@ -220,7 +220,7 @@ impl Operation<'_> {
             None => end.send(&packed).await,
             share => {
                 Backlog::of(packed, share)
-                    .send(end, &mut self.forwarding())
+                    .send(end, self.forwarding())
                     .await
             }
         };

@@ -511,6 +511,21 @@ fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
 }
 
 #[cfg(test)]
+impl Observer {
+    /// For tests in which shapes do not matter.
+    pub fn without_shapes() -> Self {
+        let settings = Settings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        Self::new(settings, None).unwrap()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use bson::doc;
 

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     auth::{Identity, NonceSource},
     connection::{ConnectionId, Connector, ServerAddress},
-    observe::{Observer, Settings},
+    observe::Observer,
     pool::Checkout,
     wire::{MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, Sharer, encode_op_msg_like},
 };
@@ -69,14 +69,7 @@ impl Scene {
         };
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-        let settings = Settings {
-            counts_shapes: false,
-            max_shapes: 1,
-            name_key: None,
-            max_namespaces: 1,
-            keeps_seconds: false,
-        };
-        let metrics = Observer::new(settings, None).unwrap().server("test");
+        let metrics = Observer::without_shapes().server("test");
         let runtime = Handle::current();
         Self {
             pool: ServerPool::new(address, limits, connector.clone(), metrics, runtime),
@@ -91,6 +84,14 @@ impl Scene {
         let scene = Self::paused(limits).await;
         scene.pool.ready();
         scene
+    }
+
+    async fn with_one_connection() -> Self {
+        Self::ready(Limits {
+            max_pool_size: 1,
+            ..limits()
+        })
+        .await
     }
 
     async fn check_out(&self) -> Result<Checkout, CheckOutError> {
@@ -223,11 +224,7 @@ async fn connections_that_ended_are_neither_kept_nor_handed_out() {
 
 #[tokio::test]
 async fn operations_that_wait_are_counted_until_they_are_served_or_leave() {
-    let scene = Scene::ready(Limits {
-        max_pool_size: 1,
-        ..limits()
-    })
-    .await;
+    let scene = Scene::with_one_connection().await;
     let held = scene.check_out().await.unwrap();
     assert!(!scene.pool.has_waiting());
     let mut leaver = Box::pin(scene.check_out());
@@ -252,11 +249,7 @@ async fn operations_that_wait_are_counted_until_they_are_served_or_leave() {
 
 #[tokio::test]
 async fn a_connection_for_a_waiter_that_left_is_given_back() {
-    let scene = Scene::ready(Limits {
-        max_pool_size: 1,
-        ..limits()
-    })
-    .await;
+    let scene = Scene::with_one_connection().await;
     let held = scene.check_out().await.unwrap();
     let mut leaver = Box::pin(scene.check_out());
     assert!(leaver.as_mut().now_or_never().is_none());

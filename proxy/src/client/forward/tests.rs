@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 use super::*;
 use crate::{
     limits::OperationPlaces,
-    observe::{Observer, Settings},
+    observe::Observer,
     shape::Input,
     wire::{Sharer, encode_op_msg_like},
 };
@@ -17,17 +17,6 @@ const REQUEST_ID: i32 = 7;
 fn pair() -> (Stream, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     (Stream::Unix(near), far)
-}
-
-fn observer() -> Observer {
-    let settings = Settings {
-        counts_shapes: false,
-        max_shapes: 1,
-        name_key: None,
-        max_namespaces: 1,
-        keeps_seconds: false,
-    };
-    Observer::new(settings, None).unwrap()
 }
 
 fn reply(request_id: i32) -> Vec<u8> {
@@ -42,7 +31,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         body: body.as_bytes(),
         sequences: &[],
     };
-    let observer = observer();
+    let observer = Observer::without_shapes();
     let mut observation = observer.begin(&input, 1, Instant::now());
     let mut reader = MessageReader::default();
     let mut end = ClientEnd {
