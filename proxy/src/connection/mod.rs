@@ -6,6 +6,8 @@
 mod address;
 mod control;
 mod establish;
+#[cfg(test)]
+pub(crate) mod scripted;
 mod tls;
 
 use std::sync::atomic::{AtomicU64, Ordering};

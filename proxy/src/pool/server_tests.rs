@@ -2,14 +2,10 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use bson::rawdoc;
+use bson::{RawDocument, rawdoc};
 use futures_util::FutureExt as _;
-use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
     runtime::Handle,
-    task::{AbortHandle, JoinSet, yield_now},
     time::{Instant, timeout},
 };
 
@@ -19,10 +15,13 @@ use super::{
 };
 use crate::{
     auth::{Identity, NonceSource},
-    connection::{ConnectionId, Connector, ServerAddress},
+    connection::{
+        ConnectionId, Connector,
+        scripted::{Response, ScriptedServer},
+    },
     observe::Observer,
     pool::Checkout,
-    wire::{MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, Sharer, encode_op_msg_like},
+    wire::Sharer,
 };
 
 /// Longer than anything takes here; no test waits for it to end.
@@ -33,50 +32,26 @@ struct Scene {
     pool: Arc<ServerPool>,
     connector: Connector,
     user: Arc<Identity>,
-    connections: Arc<Mutex<Vec<AbortHandle>>>,
-    _server: JoinSet<()>,
+    server: ScriptedServer,
 }
 
-async fn answer_all(mut stream: TcpStream) {
-    let budget = MemoryBudget::of_bytes(1 << 20);
-    let mut reader = MessageReader::default();
-    while let Ok(Some(message)) = reader.next(&mut stream, MAX_MESSAGE_BYTES, &budget).await {
-        let reply = rawdoc! { "ok": 1, "maxWireVersion": 17 };
-        let reply = encode_op_msg_like(0, 1, message.header.request_id, reply.as_bytes());
-        if stream.write_all(&reply).await.is_err() {
-            return;
-        }
-    }
+fn answer_all(_command: &RawDocument) -> Response {
+    Response::Reply(rawdoc! { "ok": 1, "maxWireVersion": 17 })
 }
 
 impl Scene {
     /// With a pool in state paused.
     async fn paused(limits: Limits) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let connections = Arc::<Mutex<Vec<_>>>::default();
-        let accepted = Arc::clone(&connections);
-        let mut server = JoinSet::new();
-        server.spawn(async move {
-            let mut serving = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                accepted.lock().push(serving.spawn(answer_all(stream)));
-            }
-        });
-        let address = ServerAddress::Tcp {
-            host: "127.0.0.1".to_owned(),
-            port,
-        };
+        let server = ScriptedServer::start(|| answer_all).await;
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
         let metrics = Observer::without_shapes().server("test");
-        let runtime = Handle::current();
+        let (address, runtime) = (server.address().clone(), Handle::current());
         Self {
             pool: ServerPool::new(address, limits, connector.clone(), metrics, runtime),
             connector,
             user: identity("u"),
-            connections,
-            _server: server,
+            server,
         }
     }
 
@@ -108,27 +83,6 @@ impl Scene {
         id
     }
 
-    fn accepted(&self) -> usize {
-        self.connections.lock().len()
-    }
-
-    /// The server closes all connections. Returns when that has arrived.
-    async fn close_all(&self) {
-        let ServerAddress::Tcp { host, port } = self.pool.address() else {
-            panic!("it listens on a port");
-        };
-        let accepted = self.accepted();
-        let mut last = TcpStream::connect((host.as_str(), *port)).await.unwrap();
-        while self.accepted() == accepted {
-            yield_now().await;
-        }
-        for connection in self.connections.lock().drain(..) {
-            connection.abort();
-        }
-        // The last one was accepted, and is closed, after all others.
-        assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
-    }
-
     fn available(&self) -> usize {
         self.pool.snapshot().available
     }
@@ -139,7 +93,7 @@ async fn a_connection_is_used_again() {
     let scene = Scene::ready(limits()).await;
     let first = scene.use_once().await;
     assert_eq!(scene.use_once().await, first);
-    assert_eq!(scene.accepted(), 1);
+    assert_eq!(scene.server.accepted(), 1);
 }
 
 #[tokio::test]
@@ -213,10 +167,10 @@ async fn the_connections_of_a_forgotten_user_are_closed() {
 async fn connections_that_ended_are_neither_kept_nor_handed_out() {
     let scene = Scene::ready(limits()).await;
     let first = scene.use_once().await;
-    scene.close_all().await;
+    scene.server.close_all().await;
     let second = scene.use_once().await;
     assert_ne!(first, second);
-    scene.close_all().await;
+    scene.server.close_all().await;
     assert_eq!(scene.available(), 1);
     scene.pool.maintain();
     assert_eq!(scene.available(), 0);

@@ -172,6 +172,60 @@ impl Topology {
         topology
     }
 
+    /// Of one standalone server, which is not watched: for tests.
+    #[cfg(test)]
+    pub(crate) fn of_standalone(
+        address: ServerAddress,
+        limits: Limits,
+        connector: Connector,
+        observer: Arc<Observer>,
+    ) -> Arc<Self> {
+        let runtime = Handle::current();
+        let metrics = observer.server(&address.to_string());
+        let pool = ServerPool::new(
+            address.clone(),
+            limits.clone(),
+            connector.clone(),
+            metrics,
+            runtime.clone(),
+        );
+        pool.ready();
+        let server = Server {
+            address,
+            kind: ServerKind::Standalone,
+            tags: Vec::new(),
+            probe: Probe::default(),
+            is_suspect: false,
+            is_demoted: false,
+        };
+        let description = Description {
+            kind: Kind::Single,
+            servers: vec![server],
+            ..Description::default()
+        };
+        let snapshot = Snapshot {
+            description,
+            pools: vec![pool],
+        };
+        Arc::new(Self {
+            settings: Settings {
+                local_threshold: Duration::ZERO,
+                heartbeat_frequency: Duration::from_secs(10),
+                pool: limits,
+            },
+            state: Mutex::default(),
+            published: watch::Sender::new(Arc::new(snapshot)),
+            connector,
+            observer,
+            data_plane: runtime.clone(),
+            control_plane: runtime,
+            stop: CancellationToken::new(),
+            turn: AtomicUsize::new(0),
+            control_client: Mutex::new(None),
+            relay_choice: Mutex::new(None),
+        })
+    }
+
     /// The deployment as it is known now.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.published.borrow())

@@ -429,3 +429,6 @@ impl Credentials {
         known.credentials.restrictions.permits(peer)
     }
 }
+
+#[cfg(test)]
+mod tests;

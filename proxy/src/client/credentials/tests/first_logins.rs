@@ -1,0 +1,295 @@
+//! A user's first login: at a server, which decides.
+
+use bson::rawdoc;
+use futures_util::FutureExt as _;
+use zeroize::Zeroizing;
+
+use super::{
+    Asked, CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret, refused,
+    user,
+    users::{Account, error, keys_of, users_info},
+};
+use crate::{
+    auth::{Login, Mechanism, Standing},
+    wire::Sharer,
+};
+
+fn configured(secret: UserSecret) -> Vec<(String, String, UserSecret)> {
+    vec![("u".to_owned(), SOURCE.to_owned(), secret)]
+}
+
+fn password(password: &str) -> UserSecret {
+    UserSecret::Password(Zeroizing::new(password.to_owned()))
+}
+
+#[tokio::test]
+async fn after_a_first_login_the_user_is_known_and_its_connection_pooled() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    assert_eq!(known.identity.standing(), Standing::Good);
+    assert_eq!(known.identity.user_id(), Some([1; 16]));
+    assert!(matches!(known.identity.login(), Login::Keys { .. }));
+    assert_eq!(scene.credentials.known_users(), 1);
+    assert_eq!(scene.pool.snapshot().available, 1);
+    // The next one asks no server.
+    let again = scene.obtain(&user("u")).await;
+    assert!(matches!(again, Ok(Obtained::Known(_))));
+    assert_eq!(scene.server.count("saslStart"), 1);
+    assert_eq!(scene.server.count("usersInfo"), 1);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_refused_and_the_connection_serves_another_login() {
+    let scene = Scene::new().await;
+    assert!(refused(scene.log_in("u", "wrong").await));
+    assert_eq!(scene.pool.snapshot().available, 0);
+    assert!(scene.known("u").is_none());
+    assert!(scene.log_in("u", "secret").await.is_ok());
+    assert_eq!(scene.server.server.accepted(), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_user_is_refused_at_once_for_a_while_by_that_mechanism() {
+    let scene = Scene::new().await;
+    assert!(refused(scene.start("nobody").await));
+    scene.server.set_password("nobody", "secret");
+    scene.credentials.remember_unknown(&user("nobody"), SHA_256);
+    assert!(refused(scene.obtain(&user("nobody")).await));
+    let (nobody, mechanism) = (user("nobody"), Mechanism::ScramSha1);
+    let asked = Asked {
+        user: &nobody,
+        mechanism,
+        sharer: Sharer::Local,
+    };
+    let other = scene.credentials.obtain(&asked).await;
+    assert!(matches!(other, Ok(Obtained::Introduce(_))));
+}
+
+#[tokio::test]
+async fn a_spare_connection_that_ended_is_replaced() {
+    let scene = Scene::new().await;
+    assert!(refused(scene.log_in("u", "wrong").await));
+    scene.server.server.close_all().await;
+    assert!(scene.log_in("u", "secret").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_exactly_the_users_is_refused() {
+    let authenticated = |users: bson::RawArrayBuf| {
+        let reply = rawdoc! { "authInfo": { "authenticatedUsers": users }, "ok": 1 };
+        ("connectionStatus", reply)
+    };
+    let of = |names: &[(&str, &str)]| {
+        let users = names.iter();
+        let users = users.map(|(name, source)| rawdoc! { "user": *name, "db": *source });
+        authenticated(users.collect())
+    };
+    let scene = Scene::new().await;
+    for (command, reply) in [
+        of(&[]),
+        of(&[("u", SOURCE), ("v", SOURCE)]),
+        of(&[("v", SOURCE)]),
+        of(&[("u", "other")]),
+        ("connectionStatus", rawdoc! { "ok": 1 }),
+    ] {
+        scene.server.change(|behaviour| {
+            behaviour.instead.insert(command, reply.clone());
+        });
+        assert!(refused(scene.log_in("u", "secret").await), "{reply:?}");
+        assert_eq!(scene.pool.snapshot().available, 0);
+    }
+}
+
+#[tokio::test]
+async fn keys_that_do_not_fit_the_proof_are_refused() {
+    let scene = Scene::new().await;
+    let other = users_info("u", &Account::new("u", "other"), []);
+    scene.server.change(|behaviour| {
+        behaviour.instead.insert("usersInfo", other);
+    });
+    assert!(refused(scene.log_in("u", "secret").await));
+    assert!(scene.known("u").is_none());
+    assert_eq!(scene.pool.snapshot().available, 0);
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_read_its_keys_is_refused() {
+    let scene = Scene::new().await;
+    scene.server.change(|behaviour| {
+        behaviour.instead.insert("usersInfo", error(13));
+    });
+    assert!(refused(scene.log_in("u", "secret").await));
+    assert_eq!(scene.pool.snapshot().available, 0);
+}
+
+#[tokio::test]
+async fn a_server_that_wants_an_empty_exchange_gets_it() {
+    let scene = Scene::new().await;
+    scene
+        .server
+        .change(|behaviour| behaviour.wants_empty_exchange = true);
+    assert!(scene.log_in("u", "secret").await.is_ok());
+    assert_eq!(scene.server.count("saslContinue"), 2);
+}
+
+#[tokio::test]
+async fn a_second_first_login_waits_for_the_one_under_way() {
+    let scene = Scene::new().await;
+    let (client, carried, server_first) = scene.start("u").await.unwrap();
+    let u = user("u");
+    let mut second = Box::pin(scene.obtain(&u));
+    assert!(second.as_mut().now_or_never().is_none());
+    let answered = client.0.respond_with_password(&server_first, "secret");
+    let (_, client_final, _) = answered.unwrap();
+    let known = carried.finish(&client_final).await.unwrap().0;
+    let Ok(Obtained::Known(second)) = second.await else {
+        panic!("the first login made the user known");
+    };
+    assert_eq!(second.identity.id(), known.identity.id());
+}
+
+#[tokio::test]
+async fn a_login_holds_no_exchange_while_its_client_is_waited_for() {
+    let scene = Scene::new().await;
+    for name in ["a", "b", "c"] {
+        scene.server.set_password(name, "secret");
+    }
+    // The server may be asked by two at a time; four may wait for their clients.
+    let a = scene.start("a").await.unwrap();
+    let b = scene.start("b").await.unwrap();
+    assert!(a.1.deadline() <= b.1.deadline());
+    assert!(scene.log_in("c", "secret").await.is_ok());
+}
+
+#[tokio::test]
+async fn configured_passwords_log_in_by_themselves() {
+    let scene = Scene::with(CredentialMode::Users, configured(password("secret"))).await;
+    let Ok(Obtained::Known(known)) = scene.obtain(&user("u")).await else {
+        panic!("the configured password is right");
+    };
+    assert!(matches!(known.identity.login(), Login::Keys { .. }));
+    assert_eq!(scene.pool.snapshot().available, 1);
+    assert!(refused(scene.obtain(&user("v")).await));
+    let scene = Scene::with(CredentialMode::Users, configured(password("wrong"))).await;
+    assert!(refused(scene.obtain(&user("u")).await));
+}
+
+#[tokio::test]
+async fn configured_keys_serve_their_mechanism_only() {
+    let derived = keys_of(SHA_256, "u", "secret");
+    let secret = UserSecret::Keys {
+        sha1: None,
+        sha256: Some(derived.keys.clone()),
+    };
+    let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
+    let u = user("u");
+    let mut asked = Asked {
+        user: &u,
+        mechanism: Mechanism::ScramSha1,
+        sharer: Sharer::Local,
+    };
+    assert!(refused(scene.credentials.obtain(&asked).await));
+    asked.mechanism = SHA_256;
+    let Ok(Obtained::Configured(keys)) = scene.credentials.obtain(&asked).await else {
+        panic!("keys are configured");
+    };
+    assert_eq!(keys, derived.keys);
+    let logged_in = (scene.credentials).log_in_with_keys(&asked, derived.client_key.clone(), keys);
+    let known = logged_in.await.unwrap();
+    assert_eq!(known.identity.user_id(), Some([1; 16]));
+    assert_eq!(scene.pool.snapshot().available, 1);
+    // Known by now: proven without a server.
+    let again = scene
+        .credentials
+        .log_in_with_keys(&asked, derived.client_key, derived.keys);
+    assert!(again.await.is_ok());
+    assert_eq!(scene.server.count("usersInfo"), 1);
+    let other = keys_of(SHA_256, "u", "other");
+    let other = scene
+        .credentials
+        .log_in_with_keys(&asked, other.client_key, other.keys);
+    assert!(refused(other.await));
+}
+
+#[tokio::test]
+async fn configured_keys_that_the_server_does_not_have_are_refused() {
+    let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
+    let derived = keys_of(SHA_256, "u", "other");
+    let u = user("u");
+    let asked = Asked {
+        user: &u,
+        mechanism: SHA_256,
+        sharer: Sharer::Local,
+    };
+    let logged_in = scene.credentials.log_in_with_keys(
+        &asked,
+        derived.client_key.clone(),
+        derived.keys.clone(),
+    );
+    assert!(refused(logged_in.await));
+    scene
+        .server
+        .change(|behaviour| behaviour.closes_at.push("isMaster"));
+    let logged_in = scene
+        .credentials
+        .log_in_with_keys(&asked, derived.client_key, derived.keys);
+    assert_eq!(logged_in.await.err(), Some(CredentialError::Unavailable));
+}
+
+#[tokio::test]
+async fn mechanisms_are_asked_for_once() {
+    let scene = Scene::new().await;
+    let mechanisms = |name| {
+        let user = user(name);
+        async { scene.credentials.mechanisms(&{ user }).await.unwrap() }
+    };
+    assert_eq!(mechanisms("u").await, ["SCRAM-SHA-256"]);
+    assert!(mechanisms("nobody").await.is_empty());
+    let asked = scene.server.count("isMaster");
+    assert_eq!(mechanisms("u").await, ["SCRAM-SHA-256"]);
+    assert_eq!(scene.server.count("isMaster"), asked);
+    // All by one connection.
+    assert_eq!(scene.server.server.accepted(), 1);
+    scene.server.server.close_all().await;
+    assert!(mechanisms("another").await.is_empty());
+}
+
+#[tokio::test]
+async fn clients_are_anonymous_while_the_server_requires_no_login() {
+    let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
+    scene
+        .server
+        .change(|behaviour| behaviour.requires_login = false);
+    assert!(scene.credentials.anonymous().is_none());
+    assert_eq!(scene.credentials.decided_mode().await, CredentialMode::None);
+    let anonymous = scene.credentials.anonymous().unwrap();
+    // Who logs in all the same is verified.
+    assert!(refused(scene.log_in("u", "wrong").await));
+    assert!(scene.log_in("u", "secret").await.is_ok());
+    scene.credentials.keys_refused(&anonymous, 0);
+    assert_eq!(anonymous.standing(), Standing::Good);
+    scene.credentials.anonymous_refused();
+    assert_eq!(anonymous.standing(), Standing::Gone);
+    assert!(scene.credentials.anonymous().is_none());
+    assert_eq!(scene.credentials.mode(), CredentialMode::Own);
+}
+
+#[tokio::test]
+async fn a_server_that_requires_a_login_decides_for_it() {
+    let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
+    assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
+    // Nothing else changes with a refusal.
+    scene.credentials.anonymous_refused();
+    assert_eq!(scene.credentials.mode(), CredentialMode::Own);
+    assert!(scene.log_in("u", "secret").await.is_ok());
+}
+
+#[tokio::test]
+async fn other_modes_stay_when_an_anonymous_client_is_refused() {
+    let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
+    scene.credentials.anonymous_refused();
+    assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
+    // No service account is there to look users up.
+    let unavailable = scene.obtain(&user("u")).await.err();
+    assert_eq!(unavailable, Some(CredentialError::Unavailable));
+}

@@ -1,0 +1,144 @@
+//! Logins against a server with users, without a client's connection.
+
+mod first_logins;
+mod readings;
+mod users;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{runtime::Handle, time::Instant};
+
+use self::users::{SOURCE, UserServer};
+use super::{
+    Asked, Carried, CredentialError, CredentialMode, CredentialSettings, Credentials, Introduction,
+    Known, Obtained, Secret, UserName, UserSecret,
+};
+use crate::{
+    auth::{ClientConversation, ClientFirst, Mechanism, NonceSource},
+    connection::Connector,
+    observe::Observer,
+    pool::{Limits, ServerPool},
+    topology::Topology,
+    wire::Sharer,
+};
+
+/// Longer than anything takes here; no test waits for it to end.
+const LIMIT: Duration = Duration::from_secs(10);
+
+const SHA_256: Mechanism = Mechanism::ScramSha256;
+
+/// A server with a user `u` whose password is `secret`, and what Seawall knows of its users.
+struct Scene {
+    server: UserServer,
+    pool: Arc<ServerPool>,
+    credentials: Arc<Credentials>,
+    nonces: Arc<NonceSource>,
+}
+
+/// A client's side of a login that a server answers.
+struct Client(ClientConversation);
+
+impl Scene {
+    async fn with(mode: CredentialMode, users: Vec<(String, String, UserSecret)>) -> Self {
+        let server = UserServer::start().await;
+        server.set_password("u", "secret");
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), LIMIT, Arc::clone(&nonces));
+        let limits = Limits {
+            max_pool_size: 3,
+            min_pool_size: 0,
+            max_server_connections: 4,
+            max_connecting: 2,
+            connections_per_second: None,
+            max_idle_time: None,
+            max_life_time: None,
+            wait_queue_timeout: LIMIT,
+            wait_queue_size: 8,
+        };
+        let observer = Arc::new(Observer::without_shapes());
+        let address = server.server.address().clone();
+        let topology = Topology::of_standalone(address, limits, connector, observer);
+        let pool = Arc::clone(&topology.snapshot().pools[0]);
+        let settings = CredentialSettings {
+            mode,
+            users,
+            max_stale: Duration::from_secs(300),
+            max_users: 8,
+            introductions: 2,
+            conversations: 4,
+        };
+        let runtime = Handle::current();
+        let credentials = Credentials::start(settings, topology, Arc::clone(&nonces), runtime);
+        Self {
+            server,
+            pool,
+            credentials,
+            nonces,
+        }
+    }
+
+    async fn new() -> Self {
+        Self::with(CredentialMode::Own, Vec::new()).await
+    }
+
+    async fn obtain(&self, user: &UserName) -> Result<Obtained, CredentialError> {
+        let asked = Asked {
+            user,
+            mechanism: SHA_256,
+            sharer: Sharer::Local,
+        };
+        self.credentials.obtain(&asked).await
+    }
+
+    /// The right to introduce a user, which nobody else introduces.
+    async fn introduction(&self, name: &str) -> Introduction {
+        match self.obtain(&user(name)).await {
+            Ok(Obtained::Introduce(introduction)) => introduction,
+            Ok(Obtained::Known(_)) => panic!("{name} is known"),
+            Ok(Obtained::Configured(_)) => panic!("{name} is configured"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The first half of a first login.
+    async fn start(&self, name: &str) -> Result<(Client, Carried, Secret), CredentialError> {
+        let introduction = self.introduction(name).await;
+        let nonce = self.nonces.nonce();
+        let (conversation, payload) = ClientConversation::start(SHA_256, name, &nonce);
+        let client_first = ClientFirst::parse(&payload).unwrap();
+        let started = introduction.start(SHA_256, client_first, &payload).await?;
+        let (carried, server_first) = started;
+        Ok((Client(conversation), carried, server_first))
+    }
+
+    /// A whole first login, at whose end the client has checked the server's signature.
+    async fn log_in(&self, name: &str, password: &str) -> Result<Known, CredentialError> {
+        let (Client(conversation), carried, server_first) = self.start(name).await?;
+        let answered = conversation.respond_with_password(&server_first, password);
+        let (proof_sent, client_final, _) = answered.unwrap();
+        let (known, server_final) = carried.finish(&client_final).await?;
+        proof_sent.finish(&server_final).unwrap();
+        Ok(known)
+    }
+
+    /// What is known of a user, without reading it again.
+    fn known(&self, name: &str) -> Option<Known> {
+        let mut store = self.credentials.store.lock();
+        store.known(&user(name), Instant::now())
+    }
+
+    /// Waits until a reading of the user's keys that runs, or one begun now, has ended.
+    async fn read_again(&self, known: &Known) {
+        let (user, identity) = (UserName::of(&known.identity), &known.identity);
+        let mut done = self.credentials.read_again(&user, identity);
+        done.wait_for(|done| *done).await.unwrap();
+    }
+}
+
+fn user(name: &str) -> UserName {
+    UserName::new(name, SOURCE).unwrap()
+}
+
+fn refused<T>(result: Result<T, CredentialError>) -> bool {
+    matches!(result, Err(CredentialError::Refused))
+}

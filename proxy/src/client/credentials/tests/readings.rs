@@ -1,0 +1,233 @@
+//! Keys that a user reads again, and logins that are checked with them.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    CredentialError, Credentials, Obtained, SHA_256, Scene, refused, user,
+    users::{Account, error, keys_of, no_user, users_info},
+};
+use crate::auth::{Login, Standing};
+
+#[tokio::test]
+async fn a_reading_confirms_the_keys() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.read_again(&known).await;
+    let confirmed = scene.known("u").unwrap();
+    assert!(confirmed.confirmed_at > known.confirmed_at);
+    assert_eq!(confirmed.identity.id(), known.identity.id());
+    assert_eq!(scene.server.count("usersInfo"), 2);
+    assert_eq!(scene.pool.snapshot().available, 1);
+}
+
+#[tokio::test]
+async fn readings_of_a_user_are_shared() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let mut readings = Vec::new();
+    for _ in 0..3 {
+        readings.push(scene.credentials.read_again(&user("u"), &known.identity));
+    }
+    for mut reading in readings {
+        reading.wait_for(|done| *done).await.unwrap();
+    }
+    assert_eq!(scene.server.count("usersInfo"), 2);
+    scene.read_again(&known).await;
+    assert_eq!(scene.server.count("usersInfo"), 3);
+}
+
+#[tokio::test]
+async fn changed_keys_end_the_way_to_log_in_but_not_the_identity() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.server.set_password("u", "changed");
+    scene.read_again(&known).await;
+    let changed = scene.known("u").unwrap();
+    assert_eq!(changed.identity.id(), known.identity.id());
+    assert_eq!(known.identity.standing(), Standing::Good);
+    assert!(matches!(known.identity.login(), Login::Unknown));
+    let keys = changed.credentials.keys(SHA_256);
+    assert_eq!(keys, Some(&keys_of(SHA_256, "u", "changed").keys));
+}
+
+#[tokio::test]
+async fn a_user_that_is_gone_loses_its_identity_and_its_connections() {
+    for gone in [no_user(), error(13)] {
+        let scene = Scene::new().await;
+        let known = scene.log_in("u", "secret").await.unwrap();
+        scene.server.change(|behaviour| {
+            behaviour.instead.insert("usersInfo", gone);
+        });
+        scene.read_again(&known).await;
+        assert_eq!(known.identity.standing(), Standing::Gone);
+        assert!(scene.known("u").is_none());
+        assert_eq!(scene.pool.snapshot().available, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_answer_changes_nothing() {
+    // 10107 is NotWritablePrimary, 11600 InterruptedAtShutdown, 50 MaxTimeMSExpired.
+    for code in [10_107, 11_600, 50] {
+        let scene = Scene::new().await;
+        let known = scene.log_in("u", "secret").await.unwrap();
+        scene.server.change(|behaviour| {
+            behaviour.instead.insert("usersInfo", error(code));
+        });
+        scene.read_again(&known).await;
+        assert_eq!(known.identity.standing(), Standing::Good);
+        assert_eq!(scene.known("u").unwrap().confirmed_at, known.confirmed_at);
+    }
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene
+        .server
+        .change(|behaviour| behaviour.closes_at.push("usersInfo"));
+    scene.read_again(&known).await;
+    assert_eq!(known.identity.standing(), Standing::Good);
+}
+
+#[tokio::test]
+async fn a_reply_about_another_user_ends_the_identity() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let other = users_info("v", &Account::new("v", "secret"), []);
+    scene.server.change(|behaviour| {
+        behaviour.instead.insert("usersInfo", other);
+    });
+    scene.read_again(&known).await;
+    assert_eq!(known.identity.standing(), Standing::Refused);
+}
+
+#[tokio::test]
+async fn keys_that_a_server_refuses_at_a_reading_end_the_identity() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.server.server.close_all().await;
+    scene.pool.maintain();
+    scene.server.set_password("u", "changed");
+    scene.read_again(&known).await;
+    assert_eq!(known.identity.standing(), Standing::Refused);
+    assert!(scene.known("u").is_none());
+}
+
+#[tokio::test]
+async fn a_proof_that_failed_has_the_keys_read_again() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.credentials.proof_failed(&user("u"), &known.identity);
+    assert!(scene.known("u").unwrap().is_doubted());
+    assert!(
+        scene
+            .credentials
+            .fresh(&user("u"), Instant::now())
+            .is_none()
+    );
+    let Ok(Obtained::Known(confirmed)) = scene.obtain(&user("u")).await else {
+        panic!("the user is known");
+    };
+    assert!(confirmed.confirmed_at > known.confirmed_at);
+    scene.read_again(&known).await;
+    assert!(!scene.known("u").unwrap().is_doubted());
+}
+
+#[tokio::test]
+async fn fresh_keys_serve_one_login_at_a_time_without_asking() {
+    let scene = Scene::new().await;
+    let (credentials, u) = (&scene.credentials, user("u"));
+    assert!(credentials.fresh(&u, Instant::now()).is_none());
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let lent = credentials.fresh(&u, Instant::now());
+    assert!(lent.is_some());
+    assert!(credentials.fresh(&u, Instant::now()).is_none());
+    drop(lent);
+    assert!(credentials.fresh(&u, Instant::now()).is_some());
+    assert_eq!(scene.server.count("usersInfo"), 1);
+    // Old keys are read again first.
+    let later = Instant::now() + Duration::from_secs(2);
+    assert!(credentials.fresh(&u, later).is_none());
+    scene.read_again(&known).await;
+    assert_eq!(scene.server.count("usersInfo"), 2);
+}
+
+#[tokio::test]
+async fn a_login_beside_one_on_trust_waits_for_a_reading() {
+    let scene = Scene::new().await;
+    scene.log_in("u", "secret").await.unwrap();
+    let lent = scene.credentials.fresh(&user("u"), Instant::now());
+    let began = Instant::now();
+    let Ok(Obtained::Known(read)) = scene.obtain(&user("u")).await else {
+        panic!("the user is known");
+    };
+    assert!(lent.is_some() && read.confirmed_at >= began);
+}
+
+#[tokio::test]
+async fn a_login_with_keys_that_were_replaced_is_refused() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let (credentials, u) = (&scene.credentials, user("u"));
+    let client_key = || keys_of(SHA_256, "u", "secret").client_key;
+    let version = known.identity.login_version();
+    assert!(credentials.prove(&u, &known, SHA_256, client_key()).is_ok());
+    assert_eq!(known.identity.login_version(), version + 1);
+    scene.server.set_password("u", "changed");
+    scene.read_again(&known).await;
+    assert!(refused(credentials.prove(
+        &u,
+        &known,
+        SHA_256,
+        client_key()
+    )));
+}
+
+#[tokio::test]
+async fn refused_keys_end_the_identity_unless_they_were_replaced_since() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let version = known.identity.login_version();
+    scene.credentials.keys_refused(&known.identity, version - 1);
+    assert_eq!(known.identity.standing(), Standing::Good);
+    scene.credentials.keys_refused(&known.identity, version);
+    assert_eq!(known.identity.standing(), Standing::Refused);
+    assert_eq!(scene.pool.snapshot().available, 0);
+}
+
+#[tokio::test]
+async fn a_user_that_a_server_no_longer_knows_is_gone() {
+    let scene = Scene::new().await;
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene
+        .credentials
+        .user_unknown_on_connection(&known.identity);
+    assert_eq!(known.identity.standing(), Standing::Gone);
+    assert_eq!(scene.credentials.known_users(), 0);
+}
+
+#[tokio::test]
+async fn a_users_clients_may_come_from_where_its_restrictions_say() {
+    let scene = Scene::new().await;
+    let restricted = users_info("u", &Account::new("u", "secret"), ["10.0.0.0/8"]);
+    scene.server.change(|behaviour| {
+        behaviour.instead.insert("usersInfo", restricted);
+    });
+    let known = scene.log_in("u", "secret").await.unwrap();
+    let permits = |peer: &str| Credentials::permits(&known, Some(peer.parse().unwrap()));
+    assert!(permits("10.1.2.3"));
+    assert!(!permits("11.1.2.3"));
+    assert!(!Credentials::permits(&known, None));
+}
+
+#[tokio::test]
+async fn a_login_whose_server_went_away_is_no_wrong_password() {
+    for command in ["saslContinue", "connectionStatus"] {
+        let scene = Scene::new().await;
+        scene
+            .server
+            .change(|behaviour| behaviour.closes_at.push(command));
+        let failed = scene.log_in("u", "secret").await.err();
+        assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
+    }
+}

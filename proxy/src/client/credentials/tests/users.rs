@@ -1,0 +1,249 @@
+//! A server with users: it speaks SCRAM, and tells each user its own keys.
+
+use std::{collections::HashMap, sync::Arc};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bson::{
+    Binary, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc,
+    spec::BinarySubtype::{Generic, Uuid},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    auth::{
+        ClientFirst, DerivedKeys, Mechanism, ScramKeys, ServerConversation, derive_from_password,
+    },
+    connection::scripted::{Response, ScriptedServer},
+};
+
+/// Database of all users.
+pub(super) const SOURCE: &str = "admin";
+
+/// The keys that a server stores for a password.
+pub(super) fn keys_of(mechanism: Mechanism, name: &str, password: &str) -> DerivedKeys {
+    let salt = format!("{password:-<16}");
+    derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap()
+}
+
+/// A user, with SCRAM-SHA-256 only.
+#[derive(Clone)]
+pub(super) struct Account {
+    pub(super) user_id: u8,
+    pub(super) keys: ScramKeys,
+}
+
+impl Account {
+    pub(super) fn new(name: &str, password: &str) -> Self {
+        Self {
+            user_id: 1,
+            keys: keys_of(Mechanism::ScramSha256, name, password).keys,
+        }
+    }
+}
+
+/// What the server knows and does. A test may change it at any time.
+pub(super) struct Behaviour {
+    pub(super) users: HashMap<String, Account>,
+    pub(super) requires_login: bool,
+    /// Replies in place of the usual ones, by command.
+    pub(super) instead: HashMap<&'static str, RawDocumentBuf>,
+    /// Commands that make the server close the connection, each of them once.
+    pub(super) closes_at: Vec<&'static str>,
+    /// Whether it wants one more empty exchange, as servers before 4.4 do.
+    pub(super) wants_empty_exchange: bool,
+    /// How often each command came.
+    pub(super) counts: HashMap<String, usize>,
+}
+
+pub(super) struct UserServer {
+    pub(super) server: ScriptedServer,
+    behaviour: Arc<Mutex<Behaviour>>,
+}
+
+impl UserServer {
+    pub(super) async fn start() -> Self {
+        let behaviour = Arc::new(Mutex::new(Behaviour {
+            users: HashMap::new(),
+            requires_login: true,
+            instead: HashMap::new(),
+            closes_at: Vec::new(),
+            wants_empty_exchange: false,
+            counts: HashMap::new(),
+        }));
+        let shared = Arc::clone(&behaviour);
+        let server = ScriptedServer::start(move || {
+            let (behaviour, mut session) = (Arc::clone(&shared), Session::default());
+            move |command: &RawDocument| session.respond(&mut behaviour.lock(), command)
+        });
+        Self {
+            server: server.await,
+            behaviour,
+        }
+    }
+
+    pub(super) fn change(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.behaviour.lock());
+    }
+
+    pub(super) fn set_password(&self, name: &str, password: &str) {
+        self.change(|behaviour| {
+            let account = Account::new(name, password);
+            behaviour.users.insert(name.to_owned(), account);
+        });
+    }
+
+    pub(super) fn count(&self, command: &str) -> usize {
+        let behaviour = self.behaviour.lock();
+        behaviour.counts.get(command).copied().unwrap_or_default()
+    }
+}
+
+/// The state of one connection.
+#[derive(Default)]
+struct Session {
+    name: String,
+    conversation: Option<ServerConversation>,
+    is_authenticated: bool,
+}
+
+impl Session {
+    fn respond(&mut self, behaviour: &mut Behaviour, command: &RawDocument) -> Response {
+        let name = command.iter().next().unwrap().unwrap().0.as_str();
+        *behaviour.counts.entry(name.to_owned()).or_default() += 1;
+        if let Some(at) = behaviour.closes_at.iter().position(|at| *at == name) {
+            behaviour.closes_at.remove(at);
+            return Response::Close;
+        }
+        if let Some(reply) = behaviour.instead.get(name) {
+            return Response::Reply(reply.clone());
+        }
+        Response::Reply(match name {
+            "isMaster" => self.greet(behaviour, command),
+            "saslStart" => self.start(behaviour, command),
+            "saslContinue" => self.proceed(behaviour, command),
+            "getParameter" if behaviour.requires_login && !self.is_authenticated => error(13),
+            "connectionStatus" => rawdoc! {
+                "authInfo": { "authenticatedUsers": [{ "user": self.name.as_str(), "db": SOURCE }] },
+                "ok": 1,
+            },
+            "usersInfo" if self.is_authenticated => self.users_info(behaviour),
+            "usersInfo" => error(13),
+            _ => rawdoc! { "ok": 1 },
+        })
+    }
+
+    fn greet(&mut self, behaviour: &Behaviour, command: &RawDocument) -> RawDocumentBuf {
+        let mut reply = rawdoc! { "ok": 1, "maxWireVersion": 17 };
+        if let Ok(start) = command.get_document("speculativeAuthenticate") {
+            reply.append(
+                cstr!("speculativeAuthenticate"),
+                self.start(behaviour, start),
+            );
+        }
+        if let Ok(user) = command.get_str("saslSupportedMechs") {
+            let name = user.strip_prefix("admin.").unwrap();
+            if behaviour.users.contains_key(name) {
+                let mut names = RawArrayBuf::new();
+                names.push("SCRAM-SHA-256");
+                // What is no name is passed over.
+                names.push(7);
+                reply.append(cstr!("saslSupportedMechs"), names);
+            }
+        }
+        reply
+    }
+
+    fn start(&mut self, behaviour: &Behaviour, command: &RawDocument) -> RawDocumentBuf {
+        let client_first = ClientFirst::parse(payload(command)).unwrap();
+        self.name = client_first.user().to_owned();
+        let account = behaviour.users.get(&self.name);
+        let knows_mechanism = matches!(command.get_str("mechanism"), Ok("SCRAM-SHA-256"));
+        let Some(account) = account.filter(|_| knows_mechanism) else {
+            return error(18);
+        };
+        let nonce = "a nonce of the server's".replace(' ', "+");
+        let (conversation, payload) =
+            ServerConversation::start(client_first, &account.keys, &nonce);
+        self.conversation = Some(conversation);
+        sasl_reply(payload, false)
+    }
+
+    fn proceed(&mut self, behaviour: &Behaviour, command: &RawDocument) -> RawDocumentBuf {
+        assert_eq!(command.get_i32("conversationId").unwrap(), 7);
+        assert_eq!(command.get_str("$db").unwrap(), SOURCE);
+        let Some(conversation) = self.conversation.take() else {
+            assert!(payload(command).is_empty() && behaviour.wants_empty_exchange);
+            self.is_authenticated = true;
+            return sasl_reply(Vec::new(), true);
+        };
+        let Ok(verified) = conversation.verify(payload(command)) else {
+            return error(18);
+        };
+        let is_done = !behaviour.wants_empty_exchange;
+        self.is_authenticated = is_done;
+        sasl_reply(verified.server_final, is_done)
+    }
+
+    fn users_info(&self, behaviour: &Behaviour) -> RawDocumentBuf {
+        let Some(account) = behaviour.users.get(&self.name) else {
+            return error(13);
+        };
+        users_info(&self.name, account, [])
+    }
+}
+
+/// A reply to `usersInfo`.
+pub(super) fn users_info(
+    name: &str,
+    account: &Account,
+    client_sources: impl IntoIterator<Item = &'static str>,
+) -> RawDocumentBuf {
+    let keys = &account.keys;
+    let restrictions = client_sources.into_iter();
+    let restrictions: RawArrayBuf = restrictions
+        .map(|range| rawdoc! { "clientSource": [range] })
+        .collect();
+    let user_id = Binary {
+        subtype: Uuid,
+        bytes: vec![account.user_id; 16],
+    };
+    let credentials = rawdoc! { "SCRAM-SHA-256": {
+        "iterationCount": i32::try_from(keys.iterations()).unwrap(),
+        "salt": STANDARD.encode(keys.salt()),
+        "storedKey": STANDARD.encode(keys.stored_key().as_bytes()),
+        "serverKey": STANDARD.encode(keys.server_key().as_bytes()),
+    } };
+    rawdoc! {
+        "users": [{
+            "userId": user_id,
+            "user": name,
+            "db": SOURCE,
+            "mechanisms": ["SCRAM-SHA-256"],
+            "credentials": credentials,
+            "authenticationRestrictions": restrictions,
+            "inheritedAuthenticationRestrictions": [],
+        }],
+        "ok": 1,
+    }
+}
+
+/// A reply that says that there is no such user.
+pub(super) fn no_user() -> RawDocumentBuf {
+    rawdoc! { "users": [], "ok": 1 }
+}
+
+pub(super) fn error(code: i32) -> RawDocumentBuf {
+    rawdoc! { "ok": 0, "code": code, "errmsg": "refused" }
+}
+
+fn sasl_reply(bytes: Vec<u8>, is_done: bool) -> RawDocumentBuf {
+    let payload = Binary {
+        subtype: Generic,
+        bytes,
+    };
+    rawdoc! { "conversationId": 7, "done": is_done, "payload": payload, "ok": 1 }
+}
+
+fn payload(command: &RawDocument) -> &[u8] {
+    command.get_binary("payload").unwrap().bytes
+}
