@@ -9,7 +9,10 @@ use seawall_tests::{
     recorder::Recorder,
     seawall::{self, Seawall},
 };
-use tokio::{net::TcpSocket, sync::OnceCell};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    sync::OnceCell,
+};
 
 /// A standalone with authentication whose users have the fewest rounds that drivers take.
 pub(crate) async fn server() -> &'static Standalone {
@@ -67,6 +70,11 @@ pub(crate) async fn connect(seawall: &Seawall) -> RawClient {
 
 /// A client of Seawall that comes from this address.
 pub(crate) async fn connect_from(seawall: &Seawall, source: [u8; 4]) -> RawClient {
+    RawClient::new(connection_from(seawall, source).await)
+}
+
+/// A connection to Seawall from this address.
+pub(crate) async fn connection_from(seawall: &Seawall, source: [u8; 4]) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket
         .bind(SocketAddr::new(IpAddr::from(source), 0))
@@ -75,7 +83,7 @@ pub(crate) async fn connect_from(seawall: &Seawall, source: [u8; 4]) -> RawClien
     let address = SocketAddr::from(([127, 0, 0, 1], listen.port()));
     let stream = socket.connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    RawClient::new(stream)
+    stream
 }
 
 /// A client of Seawall that has tried to log in.

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use seawall_tests::{
+    certificates::Certificates,
     eventually::eventually,
     mongod::{FailTimes, Options, Standalone, fail_command},
     raw::{Header, OpMsg, RawClient, RawError, message::OP_MSG},
+    seawall::Seawall,
 };
 
 use crate::{
     protocol::compression::{OP_COMPRESSED, SNAPPY, compressed},
-    scene::{connect, connect_from, logged_in, seawall, seawall_at, writer},
+    scene::{connect, connect_from, connection_from, logged_in, seawall, seawall_at, writer},
 };
 
 /// The largest message that servers take (`maxMessageSizeBytes`).
@@ -39,7 +41,7 @@ fn largest_insert() -> OpMsg {
     message
 }
 
-async fn pools_cleared(seawall: &seawall_tests::seawall::Seawall) -> f64 {
+async fn pools_cleared(seawall: &Seawall) -> f64 {
     let reason = [r#"reason="stale""#];
     seawall
         .metric("seawall_server_connections_closed_total", &reason)
@@ -176,34 +178,62 @@ async fn slow_senders_hold_up_nobody_elses_large_requests() {
     }
 }
 
+/// Ten clients ask for a large document and read nothing. Another client's replies still arrive.
+async fn check_slow_readers(
+    seawall: &Seawall,
+    connect: impl AsyncFn(&Seawall, [u8; 4]) -> RawClient,
+) {
+    const READERS: usize = 10;
+    let mut client = connect(seawall, [127, 0, 0, 7]).await;
+    for (id, bytes) in [(1, 15 << 20), (2, 100 << 10)] {
+        let document = doc! {"_id": id, "pad": "x".repeat(bytes)};
+        let update = doc! {"q": {"_id": id}, "u": document, "upsert": true};
+        let command = doc! {"update": "c", "updates": [update]};
+        let reply = client.command("test", command).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    let find = |id: i32| OpMsg::new(doc! {"find": "c", "filter": {"_id": id}, "$db": "test"});
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut reader = connect(seawall, [127, 0, 0, 9]).await;
+        reader.send_bytes(&find(1).to_bytes()).await.unwrap();
+        readers.push(reader);
+    }
+    // Enough for the readers that fit into the budget to have their whole reply in it.
+    for _ in 0..READERS {
+        let reply = client.exchange(&find(2)).await.unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    drop(readers);
+}
+
+const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_readers_hold_up_nobody_elses_replies() {
-    const READERS: usize = 10;
     let server = Standalone::start(Options::default()).await.unwrap();
     for compressors in ["", "&compressors=snappy"] {
         let uri = format!("{}?directConnection=true{compressors}", server.uri());
-        let toml = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
-        let seawall = seawall_at(&uri, toml).await;
-        let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
-        for (id, bytes) in [(1, 15 << 20), (2, 100 << 10)] {
-            let document = doc! {"_id": id, "pad": "x".repeat(bytes)};
-            let update = doc! {"q": {"_id": id}, "u": document, "upsert": true};
-            let command = doc! {"update": "c", "updates": [update]};
-            let reply = client.command("test", command).await.unwrap();
-            assert!(reply.is_ok(), "{reply:?}");
-        }
-        let find = |id: i32| OpMsg::new(doc! {"find": "c", "filter": {"_id": id}, "$db": "test"});
-        let mut readers = Vec::new();
-        for _ in 0..READERS {
-            let mut reader = connect_from(&seawall, [127, 0, 0, 9]).await;
-            reader.send_bytes(&find(1).to_bytes()).await.unwrap();
-            readers.push(reader);
-        }
-        // Enough for the readers that fit into the budget to have their whole reply in it.
-        for _ in 0..READERS {
-            let reply = client.exchange(&find(2)).await.unwrap();
-            assert!(reply.is_ok(), "{compressors}: {reply:?}");
-        }
-        drop(readers);
+        let seawall = seawall_at(&uri, SLOW_READERS_TOML).await;
+        check_slow_readers(&seawall, connect_from).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_with_tls_hold_up_nobody_elses_replies() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let certificates = Certificates::generate().unwrap();
+    let toml = format!(
+        "{SLOW_READERS_TOML}listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
+        certificates.server_certificate_file(),
+        certificates.server_key_file()
+    );
+    let seawall = seawall_at(&server.uri(), &toml).await;
+    let connect = async |seawall: &Seawall, source| {
+        let stream = connection_from(seawall, source).await;
+        let config = certificates.client_config().unwrap();
+        let client = RawClient::begin_tls(stream, "localhost", config).await;
+        client.unwrap()
+    };
+    check_slow_readers(&seawall, connect).await;
 }

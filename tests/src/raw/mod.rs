@@ -53,9 +53,18 @@ impl RawClient {
         name: &str,
         config: Arc<ClientConfig>,
     ) -> Result<Self, RawError> {
-        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let stream = within(CONNECT_LIMIT, TcpStream::connect(address)).await?;
         stream.set_nodelay(true)?;
+        Self::begin_tls(stream, name, config).await
+    }
+
+    /// Begins TLS on a connection; the certificate must be valid for `name`.
+    pub async fn begin_tls(
+        stream: TcpStream,
+        name: &str,
+        config: Arc<ClientConfig>,
+    ) -> Result<Self, RawError> {
+        let name = ServerName::try_from(name.to_owned()).map_err(io::Error::other)?;
         let stream = TlsConnector::from(config).connect(name, stream);
         Ok(Self::new(within(CONNECT_LIMIT, stream).await?))
     }
