@@ -5,13 +5,17 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, doc, rawdoc};
+use mongodb::options::SelectionCriteria;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{ClusterTime, Topology, description::Probe};
+use super::{
+    ClusterTime, Topology,
+    description::{Probe, ServerKind},
+};
 use crate::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
 /// Time between probes of a server that has failed.
@@ -44,10 +48,36 @@ pub(super) async fn keep_probing(
             Look::Answered(_) | Look::Failed => 0,
         };
         let pause = strong.take_probe(&address, seen, silences >= SILENCES);
+        let unaware = strong.unaware_driver(&address);
         drop(strong);
         // Notified or not, the next probe is the same; the time-out is the usual way out.
-        drop(timeout(pause, look.notified()).await);
+        drop(timeout(pause, notified(&look, unaware)).await);
         sleep_until(began + LEAST_PAUSE).await;
+    }
+}
+
+/// Returns when the prober is notified: by the driver too, once it has seen the server that it is unaware of.
+async fn notified(look: &Notify, unaware: Option<mongodb::Client>) {
+    let Some(driver) = unaware else {
+        return look.notified().await;
+    };
+    tokio::select! {
+        () = look.notified() => {}
+        () = check_servers(driver) => look.notified().await,
+    }
+}
+
+/// Has the driver check its servers now, and again every half second, until dropped. Otherwise it would check a server that
+/// came back only at the next heartbeat. The driver does so while an operation waits for a server. This one waits for a
+/// server that is never found, so that no command is sent.
+async fn check_servers(driver: mongodb::Client) {
+    let none = SelectionCriteria::Predicate(Arc::new(|_| false));
+    let ping = doc! { "ping": 1 };
+    let admin = driver.database("admin");
+    let waiting = admin.run_command(ping).selection_criteria(none);
+    // It ends when the driver's selection times out.
+    if let Err(error) = waiting.await {
+        tracing::debug!(%error, "the driver has not seen a server that replies");
     }
 }
 
@@ -117,6 +147,15 @@ async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
 }
 
 impl Topology {
+    /// The driver's client, if a server replies to probes that the driver takes for unavailable.
+    fn unaware_driver(&self, address: &ServerAddress) -> Option<mongodb::Client> {
+        let state = self.state.lock();
+        let server = &state.members.get(address)?.server;
+        let is_unaware = server.kind == ServerKind::Unknown && !server.is_suspect;
+        drop(state);
+        is_unaware.then(|| self.control_client()).flatten()
+    }
+
     /// Applies the result of a probe; returns the pause until the next.
     fn take_probe(
         self: &Arc<Self>,
