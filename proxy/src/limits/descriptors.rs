@@ -19,3 +19,17 @@ pub fn raise_descriptor_limit() -> Option<u64> {
         Err(_) => limit.current.unwrap_or(hard),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let hard = getrlimit(Resource::Nofile).maximum;
+        let raised = raise_descriptor_limit();
+        assert!(raised.is_some_and(|raised| raised > 1));
+        assert_eq!(raised, hard.or(raised));
+        assert_eq!(getrlimit(Resource::Nofile).current, raised);
+    }
+}

@@ -298,6 +298,7 @@ mod tests {
     fn of_one_user_the_newest_goes_first_and_one_in_four_is_the_oldest() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
+        assert!(!waiters.is_empty());
         assert_eq!(drained(&mut waiters), [0, 9, 8, 7, 1, 6, 5, 4, 2, 3]);
         assert!(waiters.is_empty());
     }
@@ -341,6 +342,29 @@ mod tests {
         let left: Vec<_> = std::iter::from_fn(|| queue.shed()).collect();
         assert_eq!(left.len(), 5);
         assert!(queue.is_empty() && queue.pop().is_none());
+    }
+
+    #[test]
+    fn a_key_with_but_one_more_waiter_makes_no_room() {
+        let mut queue = TurnQueue::default();
+        for (key, waiter) in [(1, 10), (1, 11), (2, 20)] {
+            queue.push(key, waiter);
+        }
+        assert_eq!(queue.make_room(2), None, "they would have changed places");
+        queue.push(1, 12);
+        assert_eq!(queue.make_room(2), Some(12));
+    }
+
+    #[test]
+    fn a_key_keeps_its_turn_when_the_last_waiter_of_another_is_shed() {
+        let mut queue = TurnQueue::default();
+        (1..=3).for_each(|n| queue.push(n, n));
+        let shed = queue.shed().unwrap();
+        assert!(!queue.is_empty());
+        let left: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        let expected: Vec<_> = (1..=3).filter(|n| *n != shed).collect();
+        assert_eq!(left, expected);
+        assert!(queue.is_empty());
     }
 
     #[test]

@@ -256,6 +256,7 @@ impl LoginGates {
 mod tests {
     use std::sync::Arc;
 
+    use futures_util::FutureExt as _;
     use proptest::prelude::*;
 
     use super::*;
@@ -265,6 +266,18 @@ mod tests {
     fn look(gate: &Gate, wait: Duration, times: u32) {
         for _ in 0..times {
             gate.look(wait, LOOK_EVERY);
+        }
+    }
+
+    /// Whether more pass at once than a gate with any rate lets through.
+    fn is_open(gate: &Gate) -> bool {
+        (0..10_000).all(|_| gate.try_pass())
+    }
+
+    /// So many come, wait and leave.
+    fn come_and_leave(gate: &Gate, count: usize) {
+        for _ in 0..count {
+            assert!(gate.pass(Origin::default()).now_or_never().is_none());
         }
     }
 
@@ -297,6 +310,81 @@ mod tests {
         // A moment's wait is none.
         look(&gate, BUSY, 4);
         assert!(gate.try_pass());
+    }
+
+    #[test]
+    fn a_gate_closes_once_waits_have_been_too_long_for_a_tenth_of_a_second() {
+        let gate = Gate::of_logins();
+        look(&gate, BUSY, 4);
+        assert!(is_open(&gate));
+        // A look without a wait, and the time begins anew.
+        look(&gate, Duration::ZERO, 1);
+        look(&gate, BUSY, 4);
+        assert!(is_open(&gate));
+        look(&gate, BUSY, 1);
+        assert!(!is_open(&gate));
+    }
+
+    #[test]
+    fn a_wait_as_long_as_the_target_is_not_too_long() {
+        let gate = Gate::of_logins();
+        look(&gate, OPERATIONS_TARGET, 50);
+        assert!(is_open(&gate));
+        look(&gate, OPERATIONS_TARGET + Duration::from_millis(1), 50);
+        assert!(!is_open(&gate));
+    }
+
+    #[test]
+    fn a_gate_closes_at_the_average_rate_of_the_last_looks() {
+        let gate = Gate::of_logins();
+        for wait in [Duration::ZERO, BUSY] {
+            for _ in 0..5 {
+                assert!((0..20).all(|_| gate.try_pass()));
+                gate.look(wait, LOOK_EVERY);
+            }
+        }
+        // Each look moves the average by a tenth towards 1,000 a second: to 651 after ten, which is 13 for each look.
+        assert_eq!((0..100).take_while(|_| gate.try_pass()).count(), 13);
+    }
+
+    #[test]
+    fn a_gate_opens_step_by_step() {
+        let gate = Gate::of_logins();
+        look(&gate, BUSY, 5);
+        look(&gate, Duration::ZERO, 1);
+        assert!(!is_open(&gate));
+        // By 15 % at each look, from 50 a second: 42 looks make 17,700, and one more is beyond 20,000.
+        look(&gate, Duration::ZERO, 41);
+        assert!(!is_open(&gate));
+        look(&gate, Duration::ZERO, 1);
+        assert!(is_open(&gate));
+    }
+
+    #[test]
+    fn beyond_a_bound_who_has_left_is_removed_and_who_stays_is_not() {
+        let gate = Gate::of_logins();
+        look(&gate, BUSY, 5);
+        while gate.try_pass() {}
+        let mut stays = [(); 2].map(|()| Box::pin(gate.pass(Origin::default())));
+        for stay in &mut stays {
+            assert!(stay.as_mut().now_or_never().is_none());
+        }
+        // No time has passed, so that the look lets none through.
+        let waiting_after_a_look = || {
+            gate.look(BUSY, Duration::ZERO);
+            gate.state.lock().waiting.len()
+        };
+        come_and_leave(&gate, PURGE_BEYOND - 2);
+        assert_eq!(waiting_after_a_look(), PURGE_BEYOND);
+        come_and_leave(&gate, 1);
+        assert_eq!(waiting_after_a_look(), 2);
+        for stay in &mut stays {
+            assert!(stay.as_mut().now_or_never().is_none());
+        }
+        look(&gate, Duration::ZERO, 60);
+        for stay in stays {
+            assert!(stay.now_or_never().is_some());
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,7 +443,9 @@ mod tests {
         }
         while gates.try_pass(Some(busy)) {}
         assert!((0..1_000).all(|_| gates.try_pass(Some(other)) && gates.try_pass(None)));
-        // Once they do not wait any more, the gate opens, and goes.
+        // Once they do not wait any more, the gate opens step by step, and goes.
+        gates.look(Duration::ZERO, std::iter::empty(), LOOK_EVERY);
+        assert!(!(0..1_000).all(|_| gates.try_pass(Some(busy))));
         for _ in 0..60 {
             gates.look(Duration::ZERO, std::iter::empty(), LOOK_EVERY);
         }
@@ -385,6 +475,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
+        settle().await;
+        assert!(passed.lock().is_empty(), "all wait");
         // At the least rate, one at each look.
         look(3);
         settle().await;

@@ -239,4 +239,33 @@ mod tests {
         assert!(waits.now_or_never().is_some());
         assert_eq!(places.in_flight(), 0);
     }
+
+    #[test]
+    fn operations_that_left_are_not_many_more_than_those_that_wait() {
+        let places = OperationPlaces::new(1);
+        let user = User::new(1);
+        let held = user.take_all(&places);
+        let come = |count: usize| -> Vec<_> {
+            let waits = |_| {
+                let mut operation = Box::pin(places.admit(user.operator()));
+                assert!(operation.as_mut().now_or_never().is_none());
+                operation
+            };
+            (0..count).map(waits).collect()
+        };
+        let queued = || places.0.waiters.lock().len();
+        let waiting = come(10);
+        for _ in 0..100 {
+            drop(come(1));
+            assert!(queued() <= 40, "{}", queued());
+        }
+        // A crowd that leaves at once is gone when the next operation comes.
+        drop(come(100));
+        drop(come(1));
+        assert_eq!(queued(), 11);
+        drop(held);
+        for operation in waiting {
+            assert!(operation.now_or_never().is_some());
+        }
+    }
 }

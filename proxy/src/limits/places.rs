@@ -289,6 +289,10 @@ mod tests {
         let len: usize = taken.by_sharer.values().map(BTreeMap::len).sum();
         assert_eq!(len, taken.len);
         assert!(len <= places.max);
+        assert!(
+            taken.by_sharer.values().all(|own| !own.is_empty()),
+            "who has no place is forgotten"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -357,6 +361,21 @@ mod tests {
         let _place = places.take_from_silent(sharer(3), &newcomer).unwrap();
         assert!(active.is_evicted() && !busy.is_evicted());
         assert!(places.take_from_silent(sharer(4), &newcomer).is_none());
+        check(&places);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_at_another_sharer_begins_with_its_oldest_connection() {
+        let places = Places::new(4);
+        let oldest = client(&places, 2);
+        let crowd: Vec<_> = (0..3).map(|_| client(&places, 1)).collect();
+        let newcomer = Eviction::default();
+        let _third = places.take_from_silent(sharer(3), &newcomer).unwrap();
+        assert!(crowd[0].is_evicted() && !oldest.is_evicted());
+        drop(crowd);
+        let later = [client(&places, 2), client(&places, 2)];
+        let _fourth = places.take_from_silent(sharer(4), &newcomer).unwrap();
+        assert!(oldest.is_evicted() && !later.iter().any(Client::is_evicted));
         check(&places);
     }
 

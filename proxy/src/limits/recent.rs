@@ -110,6 +110,7 @@ mod tests {
         for n in 0..3 {
             drop(map.insert(n, 0));
         }
+        assert!(!map.is_empty());
         for n in 0..3 {
             *map.get_mut(&n).unwrap() += n;
             assert_eq!(map.get(&n), Some(&n));

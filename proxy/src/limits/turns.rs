@@ -193,9 +193,12 @@ mod tests {
         let mut second = turns.stepwise(from(1));
         let poll =
             |turn: &mut StepwiseTurn<'_>| poll_fn(|cx| turn.poll_take(cx)).now_or_never().is_some();
+        assert!(!first.is_waiting(), "it has not asked yet");
         assert!(poll(&mut first) && poll(&mut first));
+        assert!(!first.is_waiting(), "it has a turn");
         assert!(!poll(&mut second) && second.is_waiting());
         first.release();
+        assert!(!first.is_waiting(), "it has given its turn back");
         assert!(!poll(&mut first), "the second one is next");
         assert!(poll(&mut second));
         drop(second);
