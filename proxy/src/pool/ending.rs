@@ -407,6 +407,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_not_wanted_any_more_gives_its_place_to_another() {
+        let (ending, user) = (Ending::default(), identity("a"));
+        let ask = || asked(&ending, &user, Generation::default()).0;
+        let len_and_capacity = || {
+            let queue = ending.queue.lock();
+            let reads = &queue.batches[&user.id()].reads;
+            (reads.len(), reads.capacity())
+        };
+        let mut requests = vec![ask()];
+        while len_and_capacity().0 < len_and_capacity().1 {
+            requests.push(ask());
+        }
+        let (_, capacity) = len_and_capacity();
+        drop(requests);
+        let _wanted = ask();
+        assert_eq!(len_and_capacity(), (1, capacity));
+    }
+
+    #[tokio::test]
     async fn reads_of_another_generation_are_refused() {
         let ending = Ending::default();
         let user = identity("a");

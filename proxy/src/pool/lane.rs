@@ -116,4 +116,20 @@ mod tests {
         drop(waiting);
         assert_eq!(lane.counts(), (3, 0));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn slices_are_shortest_while_more_wait_than_there_are_places() {
+        let lane = Lane::new(12);
+        let held = [lane.enter().await, lane.enter().await, lane.enter().await];
+        let mut waiting: Vec<_> = (0..5).map(|_| Box::pin(lane.enter())).collect();
+        for place in &mut waiting {
+            assert!(poll!(place).is_pending());
+        }
+        drop(held);
+        let mut waiting = waiting.into_iter();
+        let while_four_wait = waiting.next().unwrap().await;
+        assert_eq!(while_four_wait.slice, SHORTEST_SLICE);
+        let while_three_wait = waiting.next().unwrap().await;
+        assert_eq!(while_three_wait.slice, SHORT_SLICE);
+    }
 }

@@ -80,4 +80,24 @@ mod tests {
         // Unasked it is forgotten.
         assert!(latency.seconds(after(200)) < 0.000_1);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slower_operation_raises_it_to_its_own_latency() {
+        let (latency, now) = (Latency::default(), Instant::now());
+        latency.observe(Duration::from_millis(1), now);
+        latency.observe(Duration::from_millis(5), now);
+        let raised = latency.seconds(now);
+        assert!((0.0049..0.0051).contains(&raised), "{raised}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_faster_operation_counts_for_what_the_average_has_lost() {
+        let (latency, began) = (Latency::default(), Instant::now());
+        latency.observe(Duration::from_millis(10), began);
+        let later = began + DECAY;
+        latency.observe(Duration::from_millis(1), later);
+        // A third of the old one and two thirds of the new one, or nearly.
+        let fallen = latency.seconds(later);
+        assert!((0.0043..0.0044).contains(&fallen), "{fallen}");
+    }
 }

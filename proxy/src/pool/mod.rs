@@ -8,11 +8,15 @@
 
 mod checkout;
 mod ending;
+#[cfg(test)]
+mod ending_tests;
 mod inner;
 mod lane;
 mod latency;
 mod pace;
 mod queue;
+#[cfg(test)]
+mod room_tests;
 #[cfg(test)]
 mod server_tests;
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::{
         ConnectionId, Connector,
         scripted::{Response, ScriptedServer},
     },
-    observe::Observer,
+    observe::{CloseReason, Observer},
     pool::Checkout,
     wire::Sharer,
 };
@@ -94,6 +94,17 @@ async fn a_connection_is_used_again() {
     let first = scene.use_once().await;
     assert_eq!(scene.use_once().await, first);
     assert_eq!(scene.server.accepted(), 1);
+}
+
+#[tokio::test]
+async fn a_discarded_connection_is_closed_though_its_exchange_is_complete() {
+    let scene = Scene::ready(limits()).await;
+    let mut checkout = scene.check_out().await.unwrap();
+    checkout.begin();
+    checkout.finish();
+    checkout.discard(CloseReason::Broken);
+    drop(checkout);
+    assert_eq!(scene.available(), 0);
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use crate::{
     wire::{Sharer, Stream},
 };
 
-const CLIENT: Asker = Asker::Client(Sharer::Local);
+pub(super) const CLIENT: Asker = Asker::Client(Sharer::Local);
 
 pub(super) fn limits() -> Limits {
     Limits {
@@ -33,7 +33,7 @@ pub(super) fn limits() -> Limits {
     }
 }
 
-fn inner(limits: Limits) -> Inner {
+pub(super) fn inner(limits: Limits) -> Inner {
     let mut inner = Inner::new(limits);
     inner.ready();
     inner
@@ -48,19 +48,19 @@ pub(super) fn identity(name: &str) -> Arc<Identity> {
     ))
 }
 
-fn connection(now: Instant, generation: Generation) -> Connection {
+pub(super) fn connection(now: Instant, generation: Generation) -> Connection {
     let (near, _far) = UnixStream::pair().unwrap();
     let mut connection = Connection::new(Stream::Unix(near), now);
     connection.generation = generation;
     connection
 }
 
-fn reasons(todo: &Todo) -> Vec<CloseReason> {
+pub(super) fn reasons(todo: &Todo) -> Vec<CloseReason> {
     todo.close.iter().map(|(_, reason)| *reason).collect()
 }
 
 /// Checks out until a connection is had, establishing as told.
-fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
+pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
     let (start, todo) = inner.check_out(user, CLIENT, now);
     match start {
         Start::Ready(connection) => connection,
@@ -188,7 +188,18 @@ async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
     inner.check_invariants();
 }
 
-fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Suspicion {
+#[tokio::test(start_paused = true)]
+async fn a_pool_is_cleared_once_in_each_generation() {
+    let mut inner = inner(limits());
+    let first = inner.generation();
+    assert!(inner.clear(first).is_some());
+    assert!(inner.clear(inner.generation()).is_none(), "paused already");
+    inner.ready();
+    assert!(inner.clear(first).is_none(), "of an earlier generation");
+    assert!(inner.clear(inner.generation()).is_some());
+}
+
+pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Suspicion {
     inner.suspect(inner.generation(), user.id(), now, |_| false)
 }
 
@@ -249,6 +260,18 @@ async fn ended_connections_pause_the_hand_out_rarely() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_hand_out_pauses_again_after_a_tenth_of_a_second() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
+    inner.recover(now);
+    for (ms, pauses) in [(99, false), (100, true)] {
+        let later = now + Duration::from_millis(ms);
+        assert_eq!(suspect(&mut inner, &user, later), Suspicion::Probe);
+        assert_eq!(inner.suspected_for(later).is_some(), pauses);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_ended_connection_of_an_earlier_generation_says_nothing() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let before = inner.generation();
@@ -296,6 +319,30 @@ async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
     assert_eq!(todo.establish[0].0.id(), other.id());
     inner.check_invariants();
     drop(waits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_without_connections_is_forgotten() {
+    let (mut inner, now) = (inner(limits()), Instant::now());
+    let users = ["gone", "here"].map(identity);
+    let [gone, here] = [0, 1].map(|n| obtain(&mut inner, &users[n], now));
+    inner.check_in(users[0].id(), gone, Some(CloseReason::Broken), now);
+    inner.check_in(users[1].id(), here, None, now);
+    inner.maintain(now, |_| false);
+    let left = inner.snapshot().users;
+    let left: Vec<_> = left.iter().map(|user| user.name.as_str()).collect();
+    assert_eq!(left, ["here"]);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_room_of_a_user_that_is_no_more_comes_free() {
+    let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
+    let connection = obtain(&mut inner, &user, now);
+    inner.check_in(user.id(), connection, None, now);
+    let todo = inner.forget(user.id());
+    assert_eq!(reasons(&todo), [CloseReason::Unauthorized]);
+    inner.check_invariants();
 }
 
 #[tokio::test(start_paused = true)]
@@ -360,7 +407,12 @@ fn from(address: u8) -> Asker {
 }
 
 /// Waits of a user whose bound is reached.
-fn wait(inner: &mut Inner, user: &Arc<Identity>, asker: Asker, now: Instant) -> (Answer, Todo) {
+pub(super) fn wait(
+    inner: &mut Inner,
+    user: &Arc<Identity>,
+    asker: Asker,
+    now: Instant,
+) -> (Answer, Todo) {
     let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now) else {
         panic!("has to wait")
     };
@@ -647,5 +699,23 @@ async fn a_question_of_our_own_goes_before_those_that_wait() {
         let handed = (first.try_recv().is_ok(), waits.try_recv().is_ok());
         assert_eq!(handed, (is_first, !is_first));
     }
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_of_our_own_waits_until_it_leaves_itself() {
+    let now = Instant::now();
+    let (mut inner, user) = (inner(limits()), identity("u"));
+    let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
+    let [client, question] = [CLIENT, Asker::Seawall].map(|asker| {
+        let (Start::Wait(ticket, _), _) = inner.check_out(&user, asker, now) else {
+            panic!("the pool is full");
+        };
+        ticket
+    });
+    inner.leave(user.id(), client);
+    assert_eq!(inner.snapshot().wait_queue, 1);
+    inner.leave(user.id(), question);
+    assert_eq!(inner.snapshot().wait_queue, 0);
     inner.check_invariants();
 }

@@ -1,0 +1,197 @@
+//! Ends reads at a server on which one runs over each connection.
+//!
+//! The clock is paused. It moves by itself only when there is nothing to do, so that it stands still while a test looks
+//! again and again for what the server has ended.
+
+use std::{sync::Arc, time::Duration};
+
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, task::yield_now, time::advance};
+
+use super::{
+    EndRequest, ServerPool,
+    tests::{identity, limits},
+};
+use crate::{
+    auth::{Identity, NonceSource},
+    connection::{
+        Connector,
+        scripted::{Response, ScriptedServer},
+    },
+    observe::Observer,
+};
+
+/// How often a test looks for what the server has ended; a few times are enough.
+const LOOKS: u32 = 1_000_000;
+
+/// From one login to the next.
+const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A connection's number that is no `int`.
+const LONG: i64 = 1 << 40;
+
+/// What the server knows.
+#[derive(Debug, Default)]
+struct Log {
+    /// Connections made so far; they have numbers from 1.
+    connections: usize,
+    /// Operations that were ended, each with the connection over which that was asked for.
+    ended: Vec<(usize, String)>,
+}
+
+/// The operation that runs over a connection.
+fn operation_of(connection: i64) -> String {
+    format!("shard:{connection}")
+}
+
+/// The connections whose operations a command wants to see.
+fn looked_for(command: &RawDocument) -> Option<Vec<i64>> {
+    let stages = command.get_array("pipeline").ok()?;
+    let matched = stages.into_iter().find_map(|stage| {
+        let stage = stage.ok()?.as_document()?;
+        stage.get_document("$match").ok()
+    })?;
+    let connections = matched.get_document("connectionId").ok()?;
+    let connections = connections.get_array("$in").ok()?.into_iter();
+    Some(connections.filter_map(|id| id.ok()?.as_i64()).collect())
+}
+
+/// A row of `$currentOp`: the server writes a number as an `int` where it can.
+fn row(connection: i64) -> RawDocumentBuf {
+    let operation = operation_of(connection);
+    match i32::try_from(connection) {
+        Ok(connection) => rawdoc! { "opid": operation, "connectionId": connection },
+        Err(_) => rawdoc! { "opid": operation, "connectionId": connection },
+    }
+}
+
+fn respond(log: &mut Log, over: usize, command: &RawDocument) -> RawDocumentBuf {
+    if let Some(connections) = looked_for(command) {
+        let rows: RawArrayBuf = connections.into_iter().map(row).collect();
+        return rawdoc! { "cursor": { "firstBatch": rows }, "ok": 1 };
+    }
+    if command.get_i32("killOp").is_ok()
+        && let Ok(operation) = command.get_str("op")
+    {
+        log.ended.push((over, operation.to_owned()));
+    }
+    rawdoc! { "ok": 1, "maxWireVersion": 17 }
+}
+
+/// A server, and a pool of connections to it.
+struct Scene {
+    pool: Arc<ServerPool>,
+    log: Arc<Mutex<Log>>,
+    _server: ScriptedServer,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let log = Arc::<Mutex<Log>>::default();
+        let shared = Arc::clone(&log);
+        let server = ScriptedServer::start(move || {
+            let log = Arc::clone(&shared);
+            log.lock().connections += 1;
+            let over = log.lock().connections;
+            move |command: &RawDocument| Response::Reply(respond(&mut log.lock(), over, command))
+        });
+        let server = server.await;
+        let nonces = Arc::new(NonceSource::new().unwrap());
+        let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
+        let metrics = Observer::without_shapes().server("test");
+        let (address, runtime) = (server.address().clone(), Handle::current());
+        Self {
+            pool: ServerPool::new(address, limits(), connector, metrics, runtime),
+            log,
+            _server: server,
+        }
+    }
+
+    fn end_read(&self, user: &Arc<Identity>, connection: i64) -> EndRequest {
+        let generation = self.pool.generation();
+        self.pool.end_read(user, generation, connection)
+    }
+
+    /// What the server has ended, as soon as it is so much.
+    async fn ended(&self, count: usize) -> Vec<(usize, String)> {
+        for _ in 0..LOOKS {
+            let ended = self.log.lock().ended.clone();
+            if ended.len() >= count {
+                return ended;
+            }
+            yield_now().await;
+        }
+        panic!("{count} expected: {:?}", self.log.lock());
+    }
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+/// Moves the clock before anything else can be done.
+fn advance_at_once(duration: Duration) {
+    advance(duration).now_or_never();
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_are_ended_over_one_connection() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
+    let ended = [7, LONG].map(|connection| (1, operation_of(connection)));
+    assert_eq!(scene.ended(2).await, ended);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_read_is_ended_over_the_connection_that_is_kept() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    let _first = scene.end_read(&user, 7);
+    scene.ended(1).await;
+    advance(LOGIN_INTERVAL * 2).await;
+    let _second = scene.end_read(&user, 8);
+    assert_eq!(scene.ended(2).await[1], (1, operation_of(8)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_kept_for_less_than_a_minute() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    let _first = scene.end_read(&user, 7);
+    scene.ended(1).await;
+    // Never unused for so long that it is closed for that.
+    let steps = [9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 5_999, 1];
+    for (count, step) in (2..).zip(steps) {
+        advance(millis(step)).await;
+        let _next = scene.end_read(&user, 7);
+        scene.ended(count).await;
+    }
+    let ended = scene.ended(9).await.into_iter();
+    let over: Vec<_> = ended.map(|(over, _)| over).collect();
+    assert_eq!(over, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_need_no_login_come_first_until_another_login_is_due() {
+    let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
+    let _first = scene.end_read(&users[0], 1);
+    scene.ended(1).await;
+    let _other = scene.end_read(&users[1], 2);
+    advance_at_once(millis(1));
+    let _own = scene.end_read(&users[0], 3);
+    assert_eq!(scene.ended(2).await[1], (1, operation_of(3)));
+    advance(LOGIN_INTERVAL - millis(1)).await;
+    assert_eq!(scene.ended(3).await[2], (2, operation_of(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_have_waited_longest_come_first_once_a_login_is_due() {
+    let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
+    let _first = scene.end_read(&users[0], 1);
+    scene.ended(1).await;
+    advance(LOGIN_INTERVAL - millis(1)).await;
+    let _other = scene.end_read(&users[1], 2);
+    advance_at_once(millis(1));
+    let _own = scene.end_read(&users[0], 3);
+    assert_eq!(scene.ended(2).await[1], (2, operation_of(2)));
+}

@@ -1,0 +1,103 @@
+//! Who gets the room of a full server and of a full queue.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    CheckOutError, Limits,
+    inner::{Inner, Start, Suspicion},
+    tests::{CLIENT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
+};
+use crate::{auth::Identity, connection::Generation};
+
+/// A full server, and users of whom so many operations each wait for it.
+fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
+    let mut inner = inner(Limits {
+        max_pool_size: 4,
+        ..limits()
+    });
+    let busy = identity("busy");
+    (0..4).for_each(|_| drop(obtain(&mut inner, &busy, now)));
+    // That user has no turn any more.
+    inner.maintain(now, |_| false);
+    let users = waiting.map(|count| {
+        let user = identity("waits");
+        (0..count).for_each(|_| drop(wait(&mut inner, &user, CLIENT, now)));
+        user
+    });
+    (inner, users)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_with_its_share_of_a_full_queue_gets_no_more_of_it() {
+    let now = Instant::now();
+    let (mut inner, [_greedy, has_share, has_less, _]) = crowded([4, 2, 1, 1], now);
+    let (start, _) = inner.check_out(&has_share, CLIENT, now);
+    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    let (_answer, todo) = wait(&mut inner, &has_less, CLIENT, now);
+    assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_who_would_have_as_many_waiters_as_the_greediest() {
+    let now = Instant::now();
+    let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
+    let (start, _) = inner.check_out(&user, CLIENT, now);
+    assert!(matches!(start, Start::Refused(CheckOutError::QueueFull)));
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_user_gives_way_only_to_one_with_less_even_afterwards() {
+    let now = Instant::now();
+    let [own, other] = ["own", "other"].map(identity);
+    for (count, gives_way) in [(2, false), (3, true)] {
+        let mut inner = inner(Limits {
+            max_server_connections: count + 1,
+            ..limits()
+        });
+        let mut held: Vec<_> = (0..count).map(|_| obtain(&mut inner, &own, now)).collect();
+        let _others = obtain(&mut inner, &other, now);
+        let _waits = [&own, &other].map(|user| wait(&mut inner, user, CLIENT, now).0);
+        let later = now + Duration::from_secs(1);
+        let todo = inner.check_in(own.id(), held.pop().unwrap(), None, later);
+        assert_eq!(!todo.close.is_empty(), gives_way, "{count} to 1");
+        inner.check_invariants();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_connection_gives_way_where_the_server_has_room() {
+    let (mut inner, now) = (inner(limits()), Instant::now());
+    let users = ["one", "other"].map(identity);
+    let held = obtain(&mut inner, &users[0], now);
+    assert_eq!(suspect(&mut inner, &users[0], now), Suspicion::Probe);
+    let _waits = wait(&mut inner, &users[1], CLIENT, now).0;
+    let todo = inner.check_in(users[0].id(), held, None, now);
+    assert_eq!(reasons(&todo), []);
+    assert_eq!(inner.recover(now).establish.len(), 1);
+    inner.check_invariants();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_adopted_only_where_there_is_room() {
+    let (user, now) = (identity("u"), Instant::now());
+    let is_adopted = |inner: &mut Inner| {
+        let todo = inner.adopt(&user, connection(now, Generation::default()), now);
+        inner.check_invariants();
+        todo.close.is_empty()
+    };
+    assert!(!is_adopted(&mut Inner::new(limits())), "it is paused");
+    let mut empty = inner(limits());
+    let adopted = [0; 4].map(|_| is_adopted(&mut empty));
+    assert_eq!(adopted, [true, true, true, false], "the user's bound holds");
+    let mut full = inner(Limits {
+        max_server_connections: 2,
+        ..limits()
+    });
+    let other = identity("other");
+    let _held = [0; 2].map(|_| obtain(&mut full, &other, now));
+    assert!(!is_adopted(&mut full), "the server's bound holds");
+}
