@@ -322,7 +322,57 @@ mod tests {
         assert!(!ElementKind::Null.is_truthy());
         assert!(!ElementKind::Double(0.0).is_truthy());
         assert!(ElementKind::String(b"").is_truthy());
+        for (number, is_true) in [(0, false), (1, true), (-2, true)] {
+            assert_eq!(ElementKind::Int32(number).is_truthy(), is_true);
+            assert_eq!(ElementKind::Int64(number.into()).is_truthy(), is_true);
+            let same = Some(i64::from(number));
+            assert_eq!(ElementKind::Int32(number).as_i64(), same);
+        }
+        for flag in [false, true] {
+            assert_eq!(ElementKind::Bool(flag).is_truthy(), flag);
+        }
         assert_eq!(ElementKind::Double(3.0).as_i64(), Some(3));
         assert_eq!(ElementKind::Double(3.5).as_i64(), None);
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        let bytes = every_type();
+        let value = |name: &str| Elements::find(&bytes, name).unwrap().value;
+        assert_eq!(value("binary"), ElementKind::Binary(0, &[1, 2]));
+        assert_eq!(value("bool"), ElementKind::Bool(true));
+        assert_eq!(value("int32"), ElementKind::Int32(7));
+        let bytes = doc! {"bool": false}.to_vec().unwrap();
+        let element = Elements::find(&bytes, "bool").unwrap();
+        assert_eq!(element.value, ElementKind::Bool(false));
+    }
+
+    /// A document of this element and a null.
+    fn with_null(element: &[u8]) -> Vec<u8> {
+        let null = b"\x0anull\0";
+        let length = i32::try_from(4 + element.len() + null.len() + 1).unwrap();
+        [&length.to_le_bytes()[..], element, null, &[0]].concat()
+    }
+
+    fn names(document: &[u8]) -> Vec<&[u8]> {
+        Elements::of(document).map(|e| e.unwrap().name).collect()
+    }
+
+    #[test]
+    fn a_pointer_is_stepped_over_by_its_length() {
+        let pointer = [&b"\x0cp\0\x02\0\0\0x\0"[..], &[7; 12]].concat();
+        assert_eq!(names(&with_null(&pointer)), [&b"p"[..], b"null"]);
+    }
+
+    #[test]
+    fn code_with_scope_has_a_least_length() {
+        let scoped = |length: u8| {
+            let (code, scope) = ([1_u8, 0, 0, 0, 0], [5_u8, 0, 0, 0, 0]);
+            with_null(&[&b"\x0fs\0"[..], &[length, 0, 0, 0], &code, &scope].concat())
+        };
+        assert_eq!(names(&scoped(14)), [&b"s"[..], b"null"]);
+        let short = scoped(13);
+        let first = Elements::of(&short).next();
+        assert_eq!(first, Some(Err(BsonError::BadLength)));
     }
 }

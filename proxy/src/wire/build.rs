@@ -73,7 +73,7 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::wire::OpMsg;
+    use crate::wire::{EXHAUST_ALLOWED, MORE_TO_COME, OpMsg};
 
     #[test]
     fn what_is_encoded_parses_with_and_without_a_checksum() {
@@ -85,6 +85,18 @@ mod tests {
             assert_eq!((header.request_id, header.response_to), (3, 4));
             assert_eq!(header.message_length, message.len());
             assert_eq!(OpMsg::parse(&message).unwrap().body, body);
+        }
+    }
+
+    #[test]
+    fn of_the_requests_flags_only_the_checksum_is_answered() {
+        let body = doc! {"ok": 1}.to_vec().unwrap();
+        let others = MORE_TO_COME | EXHAUST_ALLOWED;
+        for checksum in [0, CHECKSUM_PRESENT] {
+            for request_flags in [checksum, checksum | others] {
+                let message = encode_op_msg_like(request_flags, 3, 4, &body);
+                assert_eq!(OpMsg::parse(&message).unwrap().flags, checksum);
+            }
         }
     }
 }

@@ -232,6 +232,19 @@ mod tests {
     }
 
     #[test]
+    fn compressors_have_the_names_that_drivers_know() {
+        for (name, compressor) in [
+            ("snappy", Compressor::Snappy),
+            ("zlib", Compressor::Zlib),
+            ("zstd", Compressor::Zstd),
+        ] {
+            assert_eq!(compressor.name(), name);
+            assert_eq!(Compressor::parse(name), Some(compressor));
+        }
+        assert_eq!(Compressor::parse("lz4"), None);
+    }
+
+    #[test]
     fn what_was_compressed_comes_back() {
         for compressor in Compressor::ALL {
             let compressed = deflate(&message(), compressor).unwrap();

@@ -65,3 +65,40 @@ pub fn keep_clients_alive(socket: &impl AsFd) -> io::Result<()> {
     set_tcp_keepcnt(socket, CLIENT_COUNT)?;
     Ok(set_socket_keepalive(socket, true)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::sockopt::{
+        socket_keepalive, tcp_keepcnt, tcp_keepidle, tcp_keepintvl, tcp_user_timeout,
+    };
+    use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_looks_for_peers_that_are_gone() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        keep_clients_alive(&listener).unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (server, client) = tokio::join!(connecting, listener.accept());
+        let (server, client) = (server.unwrap(), client.unwrap().0);
+        keep_server_alive(&server).unwrap();
+        for (socket, idle, interval, count) in [
+            (&server, SERVER_IDLE, SERVER_INTERVAL, SERVER_COUNT),
+            (&client, CLIENT_IDLE, CLIENT_INTERVAL, CLIENT_COUNT),
+        ] {
+            assert!(socket_keepalive(socket).unwrap());
+            assert_eq!(tcp_keepidle(socket).unwrap(), idle);
+            assert_eq!(tcp_keepintvl(socket).unwrap(), interval);
+            assert_eq!(tcp_keepcnt(socket).unwrap(), count);
+        }
+        let server = Stream::Tcp(server);
+        limit_silence(&server).unwrap();
+        let Stream::Tcp(server) = server else {
+            unreachable!()
+        };
+        assert_eq!(tcp_user_timeout(&server).unwrap(), 30_000);
+        let (near, _far) = UnixStream::pair().unwrap();
+        limit_silence(&Stream::Unix(near)).unwrap();
+    }
+}

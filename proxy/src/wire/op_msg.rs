@@ -465,4 +465,50 @@ mod tests {
         // RFC 3720, appendix B.4: 32 bytes of zeros.
         assert_eq!(checksum([&[0u8; 16][..], &[0u8; 16]]), 0x8a91_36aa);
     }
+
+    #[test]
+    fn each_fault_is_counted_by_its_name() {
+        for (error, reason) in [
+            (MessageError::Empty, "empty_message"),
+            (MessageError::UnknownRequiredFlags(4), "unknown_flags"),
+            (MessageError::ChecksumMismatch, "checksum"),
+            (MessageError::TooManySequences, "too_many_sequences"),
+            (MessageError::TwoBodies, "two_bodies"),
+            (MessageError::NoBody, "no_body"),
+            (MessageError::SecurityToken, "unknown_section"),
+            (MessageError::UnknownSection(9), "unknown_section"),
+            (MessageError::DuplicateSequence, "duplicate_sequence"),
+            (MessageError::SequenceSize, "sequence_size"),
+            (MessageError::Body(BsonError::BadLength), "invalid_bson"),
+        ] {
+            assert_eq!(error.reason(), reason);
+        }
+    }
+
+    #[test]
+    fn all_sequences_of_a_head_are_found() {
+        let one = doc! {"_id": 1}.to_vec().unwrap();
+        let update = body(&doc! {"update": "c", "$db": "d"});
+        let sections = [update, sequence("a", &one), sequence("b", &one)].concat();
+        let head = message(0, &sections);
+        let parsed = OpMsg::parse_head(&head).unwrap();
+        let names: Vec<_> = parsed.sequences().map(|s| s.identifier).collect();
+        assert_eq!(names, [b"a", b"b"]);
+        assert!(parsed.sequences().all(|s| s.documents == one));
+    }
+
+    #[test]
+    fn flags_are_looked_at_one_by_one() {
+        for (flags, more_to_come) in [
+            (0, false),
+            (EXHAUST_ALLOWED, false),
+            (MORE_TO_COME, true),
+            (MORE_TO_COME | EXHAUST_ALLOWED, true),
+        ] {
+            let message = message(flags, &body(&doc! {"ping": 1}));
+            let parsed = OpMsg::parse(&message).unwrap();
+            assert_eq!(parsed.more_to_come(), more_to_come, "{flags}");
+            assert!(!parsed.has_checksum(), "{flags}");
+        }
+    }
 }

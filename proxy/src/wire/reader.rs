@@ -556,6 +556,9 @@ impl MessageReader {
 }
 
 #[cfg(test)]
+mod edge_tests;
+
+#[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt;
 

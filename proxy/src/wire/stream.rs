@@ -115,3 +115,57 @@ impl AsyncWrite for Stream {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    async fn tcp_pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (near, accepted) = tokio::join!(connecting, listener.accept());
+        (near.unwrap(), accepted.unwrap().0)
+    }
+
+    /// Both kinds of plain stream, and their far ends.
+    async fn pairs() -> [(Stream, Stream); 2] {
+        let (tcp, far_tcp) = tcp_pair().await;
+        let (unix, far_unix) = UnixStream::pair().unwrap();
+        [
+            (Stream::Tcp(tcp), Stream::Tcp(far_tcp)),
+            (Stream::Unix(unix), Stream::Unix(far_unix)),
+        ]
+    }
+
+    #[tokio::test]
+    async fn pieces_are_written_at_once_in_order() {
+        for (mut near, mut far) in pairs().await {
+            assert!(near.is_write_vectored() && !near.is_encrypted());
+            let pieces = [IoSlice::new(b"one "), IoSlice::new(b"message")];
+            assert_eq!(near.write_vectored(&pieces).await.unwrap(), 11);
+            let mut read = [0; 11];
+            far.read_exact(&mut read).await.unwrap();
+            assert_eq!(&read, b"one message");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_closes_its_side_has_left() {
+        for (near, mut far) in pairs().await {
+            assert!(!near.peer_has_left());
+            far.shutdown().await.unwrap();
+            let readable = match &near {
+                Stream::Tcp(near) => near.readable().await,
+                Stream::Unix(near) => near.readable().await,
+                Stream::Tls(_) => panic!("neither is encrypted"),
+            };
+            readable.unwrap();
+            assert!(near.peer_has_left());
+        }
+    }
+}

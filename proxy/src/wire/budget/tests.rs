@@ -1,0 +1,428 @@
+//! Who gets memory, and who gives way, on a clock that the test moves.
+
+use std::sync::atomic::AtomicUsize;
+
+use proptest::prelude::*;
+
+use super::{
+    super::progress::{LEAST_BYTES_PER_SECOND, RATE_WINDOW},
+    *,
+};
+
+const ALL: usize = 1_000_000;
+const RESERVE: usize = 500_000;
+const CHUNK: usize = 64 * 1024;
+
+fn inner() -> (Inner, Instant) {
+    (Inner::new(ALL, RESERVE), Instant::now())
+}
+
+fn sharer(last: u8) -> Sharer {
+    Sharer::at(Some([192, 0, 2, last].into()))
+}
+
+/// A holder that has `bytes`, and waits for its sender.
+fn holder(inner: &mut Inner, sharer: Sharer, bytes: usize, now: Instant) -> HolderId {
+    let id = inner.open(sharer, now);
+    assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
+    inner.progress(id, bytes, now);
+    inner.holders.get_mut(&id).unwrap().progress.owes(now);
+    id
+}
+
+fn is_evicted(inner: &Inner, id: HolderId) -> bool {
+    inner.holders[&id].is_evicted
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_message_at_a_time_finishes_from_the_reserve_the_one_with_least_left_first() {
+    let (mut inner, now) = inner();
+    let _full = holder(&mut inner, sharer(1), ALL, now);
+    let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
+    assert_eq!(inner.grow(a, CHUNK, 300_000, now), Grant::Granted);
+    assert_eq!(
+        inner.grow(b, CHUNK, 200_000, now),
+        Grant::Wait,
+        "one at a time"
+    );
+    assert_eq!(inner.grow(a, CHUNK, 300_000 - CHUNK, now), Grant::Granted);
+    inner.close(a);
+    let c = inner.open(sharer(2), now);
+    assert_eq!(
+        inner.grow(c, CHUNK, 250_000, now),
+        Grant::Wait,
+        "b has less left"
+    );
+    assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Granted);
+    assert!(inner.used <= ALL + RESERVE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_holds_less_goes_first() {
+    let (mut inner, now) = inner();
+    let _greedy = holder(&mut inner, sharer(1), ALL, now);
+    let first = inner.open(sharer(3), now);
+    assert_eq!(inner.grow(first, CHUNK, 100_000, now), Grant::Granted);
+    let [mine, other] = [1, 2].map(|last| inner.open(sharer(last), now));
+    assert_eq!(inner.grow(mine, 10, 10, now), Grant::Wait);
+    assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Wait);
+    inner.close(first);
+    assert_eq!(
+        inner.grow(mine, 10, 10, now),
+        Grant::Wait,
+        "though it has least left"
+    );
+    assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
+    let (mut inner, now) = inner();
+    let _full = holder(&mut inner, sharer(1), ALL, now);
+    let [a, b] = [2, 3].map(|last| inner.open(sharer(last), now));
+    assert_eq!(inner.grow(a, CHUNK, 100_000, now), Grant::Granted);
+    assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Wait);
+    assert_eq!(
+        inner.grow(b, CHUNK, 200_000, now + SILENT_AFTER),
+        Grant::Granted
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
+    let (mut inner, now) = inner();
+    let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
+    let small = holder(&mut inner, sharer(2), 150_000, now);
+    let waiting = inner.open(sharer(1), now);
+    assert_eq!(inner.grow(waiting, 500_000, 500_000, now), Grant::Granted);
+    let other = inner.open(sharer(3), now);
+    assert_eq!(inner.grow(other, 100, 100, now), Grant::Wait);
+    assert!(
+        !greedy.iter().any(|id| is_evicted(&inner, *id)),
+        "not silent yet"
+    );
+    let later = now + SILENT_AFTER;
+    inner.progress(greedy[1], 1, later);
+    inner.finisher = Some(greedy[1]);
+    assert_eq!(inner.grow(other, 100, 100, later), Grant::Wait);
+    let evicted = [greedy[0], greedy[1], small, waiting].map(|id| is_evicted(&inner, id));
+    assert_eq!(evicted, [true, false, false, false]);
+    assert_eq!(inner.grow(greedy[0], 1, 1, later), Grant::Evicted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_one_address_only_the_slow_are_closed() {
+    let (mut inner, now) = inner();
+    let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
+    for id in [slow, fast] {
+        // What came at once is no rate.
+        let mut owing = Progress::default();
+        owing.owes(now);
+        inner.holders.get_mut(&id).unwrap().progress = owing;
+    }
+    let waker = Waker::noop();
+    for second in 1..RATE_WINDOW.as_secs() {
+        let now = now + Duration::from_secs(second);
+        inner.note(slow, 100, Some(waker), now);
+        inner.note(fast, 2 * LEAST_BYTES_PER_SECOND, Some(waker), now);
+    }
+    let later = now + RATE_WINDOW;
+    let _rest = holder(&mut inner, sharer(1), 200_000, later);
+    let _finishing = {
+        let id = inner.open(sharer(1), later);
+        assert_eq!(inner.grow(id, 100, 100, later), Grant::Granted);
+        id
+    };
+    let waiting = inner.open(sharer(1), later);
+    assert_eq!(inner.grow(waiting, CHUNK, CHUNK, later), Grant::Wait);
+    assert_eq!([slow, fast].map(|id| is_evicted(&inner, id)), [true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_larger_than_all_passes_alone() {
+    let (mut inner, now) = inner();
+    let large = inner.open(sharer(1), now);
+    let bytes = 2 * (ALL + RESERVE);
+    assert_eq!(inner.grow(large, bytes, bytes, now), Grant::Granted);
+    inner.close(large);
+    assert_eq!((inner.used, inner.by_sharer.len()), (0, 0));
+}
+
+/// Senders that are all half done when the budget is exhausted, and would each be held up by the others.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_half_done_messages_all_complete_within_the_bound() {
+    const SENDERS: usize = 1_000;
+    const MESSAGE: usize = 100_000;
+    let budget = MemoryBudget::of_bytes(20_000_000);
+    let most = Arc::new(AtomicUsize::new(0));
+    let mut sending = tokio::task::JoinSet::new();
+    for n in 0..SENDERS {
+        let (budget, most) = (budget.clone(), Arc::clone(&most));
+        sending.spawn(async move {
+            let sharer = sharer(u8::try_from(n % 7).unwrap());
+            let mut share = budget.open(sharer);
+            let mut have = 0;
+            while have < MESSAGE {
+                let more = 10_000;
+                share.grow(have + more, MESSAGE - have).await?;
+                have += more;
+                share.settle(have, more, None);
+                most.fetch_max(budget.used_bytes(), Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, Evicted>(())
+        });
+    }
+    let mut completed = 0;
+    while let Some(sent) = sending.join_next().await {
+        completed += usize::from(sent.unwrap().is_ok());
+    }
+    assert_eq!(completed, SENDERS);
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= 20_000_000, "{most}");
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+/// The waiting holders in order, searched for.
+fn check(inner: &Inner) {
+    let waiting = inner.holders.iter().filter_map(|(id, holder)| {
+        let (_, left) = holder.waits?;
+        Some((inner.held_by(holder.sharer), holder.sharer, left, *id))
+    });
+    let first = waiting.min().map(|(held, _, left, id)| (held, left, id));
+    assert_eq!(inner.waiting.first(), first);
+    let used: usize = inner.holders.values().map(|holder| holder.bytes).sum();
+    assert_eq!(inner.used, used);
+}
+
+proptest! {
+    #[test]
+    fn the_first_to_wait_is_always_known(
+        steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
+    ) {
+        let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
+        let mut ids = Vec::new();
+        for (step, n, bytes) in steps {
+            now += Duration::from_millis(20);
+            let id = ids.get(n).copied();
+            match (step, id) {
+                (0, _) if ids.len() < 8 => {
+                    let from = sharer(u8::try_from(n % 3).unwrap());
+                    ids.push(inner.open(from, now));
+                }
+                (1, Some(id)) => drop(inner.grow(id, bytes, bytes, now)),
+                (2, Some(id)) => inner.release(id, bytes),
+                (3, Some(id)) => {
+                    inner.close(id);
+                    ids.remove(n);
+                }
+                _ => {}
+            }
+            check(&inner);
+        }
+    }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Wakes {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn poll_grow(
+    share: &mut MemoryShare,
+    wakes: &Arc<Wakes>,
+    bytes: usize,
+) -> Poll<Result<(), Evicted>> {
+    let waker = Waker::from(Arc::clone(wakes));
+    share.poll_grow(&mut Context::from_waker(&waker), bytes, bytes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_that_is_tried_for_is_had_only_if_there_is_room() {
+    // Half of it is the reserve.
+    let budget = MemoryBudget::of_bytes(1_000);
+    let first = budget.try_reserve(sharer(1), 400).unwrap();
+    assert_eq!((first.bytes(), budget.used_bytes()), (400, 400));
+    let _second = budget.try_reserve(sharer(2), 100).unwrap();
+    assert!(budget.try_reserve(sharer(1), 1).is_none());
+    assert!(budget.holds_most(sharer(1)) && !budget.holds_most(sharer(2)));
+    drop(first);
+    assert_eq!(budget.used_bytes(), 100);
+    assert!(budget.holds_most(sharer(2)) && !budget.holds_most(sharer(1)));
+    let _third = budget.try_reserve(sharer(1), 100).unwrap();
+    assert!(budget.holds_most(sharer(1)) && budget.holds_most(sharer(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_that_waits_is_woken_when_room_comes_free() {
+    let budget = MemoryBudget::of_bytes(1_000);
+    let mut full = budget.try_reserve(sharer(1), 500).unwrap();
+    let (mut first, mut second) = (budget.open(sharer(2)), budget.open(sharer(3)));
+    let wakes = [Arc::<Wakes>::default(), Arc::default()];
+    // From the reserve.
+    assert!(poll_grow(&mut first, &wakes[0], 100).is_ready());
+    assert!(!budget.is_short());
+    assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
+    assert!(budget.is_short());
+    for (bytes, woken) in [(450, 0), (400, 0), (399, 1)] {
+        full.settle(bytes, 0, None);
+        assert_eq!(wakes[1].count(), woken, "{bytes}");
+    }
+    assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
+    // Nothing was given back.
+    full.settle(399, 0, None);
+    assert_eq!(wakes[1].count(), 1);
+    drop(full);
+    assert_eq!(wakes[1].count(), 2);
+    assert!(poll_grow(&mut second, &wakes[1], 300).is_ready());
+    assert!(!budget.is_short());
+    assert_eq!(wakes[0].count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_is_not_silent_while_seawall_is_not_ready_for_it() {
+    const MS: Duration = Duration::from_millis(1);
+    let budget = MemoryBudget::of_bytes(1_000);
+    let greedy = budget.try_reserve(sharer(1), 500).unwrap();
+    let waker = Some(Waker::noop());
+    greedy.note(0, waker);
+    greedy.pause();
+    let wakes = Arc::default();
+    let (mut finishing, mut waiting) = (budget.open(sharer(2)), budget.open(sharer(3)));
+    assert!(poll_grow(&mut finishing, &wakes, 100).is_ready());
+    tokio::time::advance(2_000 * MS).await;
+    finishing.note(1, None);
+    assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
+    assert!(!greedy.is_evicted());
+    greedy.note(0, waker);
+    tokio::time::advance(900 * MS).await;
+    finishing.note(1, None);
+    assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
+    assert!(!greedy.is_evicted());
+    // It owes still: this is no progress.
+    greedy.note(0, waker);
+    tokio::time::advance(200 * MS).await;
+    finishing.note(1, None);
+    assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
+    assert!(greedy.is_evicted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_that_a_sender_waits_for_memory_is_no_silence() {
+    const MS: Duration = Duration::from_millis(1);
+    let (mut inner, now) = inner();
+    let large = holder(&mut inner, sharer(1), ALL - 100_000, now);
+    let sender = holder(&mut inner, sharer(2), 100_000, now);
+    let finishing = inner.open(sharer(3), now);
+    assert_eq!(inner.grow(finishing, 10, 10, now), Grant::Granted);
+    inner.progress(sender, 1, now);
+    assert_eq!(inner.grow(sender, CHUNK, CHUNK, now), Grant::Wait);
+    let granted_at = now + 900 * MS;
+    inner.close(large);
+    assert_eq!(inner.grow(sender, CHUNK, CHUNK, granted_at), Grant::Granted);
+    inner.note(sender, 0, Some(Waker::noop()), granted_at);
+    let rest = inner.open(sharer(4), granted_at);
+    let left = ALL - inner.used;
+    assert_eq!(inner.grow(rest, left, left, granted_at), Grant::Granted);
+    let later = now + 1_500 * MS;
+    inner.progress(finishing, 1, later);
+    let waiting = inner.open(sharer(5), later);
+    assert_eq!(inner.grow(waiting, 100, 100, later), Grant::Wait);
+    assert!(!is_evicted(&inner, sender));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_message_that_may_use_the_reserve_is_woken() {
+    let (mut inner, now) = inner();
+    let _full = holder(&mut inner, sharer(1), ALL, now);
+    let [stalled, first, second] = [2, 3, 4].map(|last| inner.open(sharer(last), now));
+    assert_eq!(inner.grow(stalled, 10, 1_000, now), Grant::Granted);
+    assert_eq!(inner.grow(first, 100, 100, now), Grant::Wait);
+    let wakes = Arc::<Wakes>::default();
+    inner.holders.get_mut(&first).unwrap().waker = Some(Waker::from(Arc::clone(&wakes)));
+    let later = now + SILENT_AFTER;
+    assert_eq!(inner.grow(second, 200, 200, later), Grant::Wait);
+    assert_eq!(wakes.count(), 1);
+    assert_eq!(inner.grow(first, 100, 100, later), Grant::Granted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holders_are_closed_for_others_at_intervals() {
+    const MS: Duration = Duration::from_millis(1);
+    let (mut inner, now) = inner();
+    let silent = holder(&mut inner, sharer(1), ALL, now);
+    let [finishing, waiting] = [2, 3].map(|last| inner.open(sharer(last), now));
+    assert_eq!(inner.grow(finishing, 10, 10, now), Grant::Granted);
+    for (after, is_closed) in [(960, false), (1_009, false), (1_010, true)] {
+        let now = now + after * MS;
+        inner.progress(finishing, 1, now);
+        assert_eq!(inner.grow(waiting, 100, 100, now), Grant::Wait);
+        assert_eq!(is_evicted(&inner, silent), is_closed, "{after} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_with_most_left_starts_over_if_none_can_finish() {
+    let (mut inner, now) = inner();
+    let full = inner.open(sharer(1), now);
+    assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);
+    let [finishing, short, long] = [2, 3, 4].map(|last| inner.open(sharer(last), now));
+    let most = RESERVE - 10;
+    assert_eq!(inner.grow(finishing, most, RESERVE, now), Grant::Granted);
+    let soon = now + EVICTION_INTERVAL;
+    assert_eq!(inner.grow(short, 100, 100, now), Grant::Wait);
+    assert_eq!(inner.grow(long, 200, 200, soon), Grant::Wait);
+    let evicted = |inner: &Inner| [full, finishing, short, long].map(|id| is_evicted(inner, id));
+    assert_eq!(evicted(&inner), [false; 4], "one can finish");
+    let later = soon + EVICTION_INTERVAL;
+    assert_eq!(inner.grow(finishing, 100, 100, later), Grant::Wait);
+    assert_eq!(evicted(&inner), [false, false, false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_holder_gives_way_only_to_an_address_that_holds_less() {
+    for (own, others, is_closed) in [
+        (500_000, 400_000, false),
+        (450_000, 450_000, false),
+        (400_000, 500_000, true),
+    ] {
+        let (mut inner, now) = inner();
+        let mine = inner.open(sharer(1), now);
+        assert_eq!(inner.grow(mine, own, own, now), Grant::Granted);
+        let silent = holder(&mut inner, sharer(2), others, now);
+        let empty = inner.open(sharer(2), now);
+        inner.note(empty, 0, Some(Waker::noop()), now);
+        let rest = inner.open(sharer(3), now);
+        assert_eq!(inner.grow(rest, 100_000, 100_000, now), Grant::Granted);
+        assert_eq!(inner.grow(rest, 10, 10, now), Grant::Granted);
+        let later = now + SILENT_AFTER;
+        inner.progress(rest, 1, later);
+        let waiting = inner.open(sharer(1), later);
+        assert_eq!(inner.grow(waiting, 100_000, 100_000, later), Grant::Wait);
+        assert_eq!(is_evicted(&inner, silent), is_closed, "{own} {others}");
+        assert!(!is_evicted(&inner, empty), "it holds nothing");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_turn_at_the_reserve_is_kept_when_another_message_ends() {
+    let (mut inner, now) = inner();
+    let _full = holder(&mut inner, sharer(1), ALL, now);
+    let [finishing, ended, waiting] = [2, 3, 4].map(|last| inner.open(sharer(last), now));
+    assert_eq!(inner.grow(finishing, 10, 1_000, now), Grant::Granted);
+    inner.close(ended);
+    assert_eq!(inner.grow(waiting, 10, 10, now), Grant::Wait);
+    inner.close(finishing);
+    assert_eq!(inner.grow(waiting, 10, 10, now), Grant::Granted);
+}
