@@ -417,6 +417,17 @@ mod tests {
             refused.unwrap_err(),
             UsersInfoError::CommandFailed { code: 13 }
         );
+        for ok in [Bson::Int32(1), Bson::Int64(1), Bson::Boolean(true)] {
+            let no_user = parse_reply(&doc! { "users": [], "ok": ok });
+            assert_eq!(no_user.unwrap_err(), UsersInfoError::NoSuchUser);
+        }
+        for ok in [Bson::Int64(0), Bson::Boolean(false)] {
+            let refused = parse_reply(&doc! { "users": [], "ok": ok });
+            assert_eq!(
+                refused.unwrap_err(),
+                UsersInfoError::CommandFailed { code: 0 }
+            );
+        }
         let silent = parse_reply(&doc! { "ok": 0 });
         assert_eq!(
             silent.unwrap_err(),

@@ -220,6 +220,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_address_with_one_more_than_another_keeps_them() {
+        let conversations = Conversations::new(3);
+        let mut held = Vec::new();
+        for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {
+            held.push(begun(&conversations, last, name).await);
+        }
+        assert!(conversations.begin(sharer(2), deadline()).await.is_none());
+        let third = begun(&conversations, 3, "d").await;
+        assert_eq!((held[0].take(), third.take()), (None, Some("d")));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_held_ends_with_its_conversation() {
         let conversations = Conversations::new(1);
         let held = Arc::new(());

@@ -31,7 +31,7 @@ use crate::{
 pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 
 /// Unauthenticated connections kept for the next introduction or question.
-const MAX_SPARE: usize = 8;
+pub(super) const MAX_SPARE: usize = 8;
 
 /// The right to introduce a user; ended on drop.
 #[must_use]
@@ -122,7 +122,7 @@ impl Credentials {
         }
     }
 
-    fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
+    pub(super) fn keep_spare(&self, pool: &ServerPool, connection: Connection) {
         let mut spare = self.spare.lock();
         if spare.len() < MAX_SPARE {
             spare.push((pool.address().clone(), connection));

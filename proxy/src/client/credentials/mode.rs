@@ -125,3 +125,14 @@ async fn ask_deployment(credentials: &Arc<Credentials>) -> Option<CredentialMode
     }
     Some(CredentialMode::None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::CredentialMode::{Lookup, None, Own, Undecided, Users};
+
+    #[test]
+    fn modes_have_the_names_of_the_configuration() {
+        let names = [Undecided, Own, Lookup, Users, None].map(|mode| mode.as_str());
+        assert_eq!(names, ["auto", "self", "lookup", "users", "none"]);
+    }
+}

@@ -567,4 +567,55 @@ mod tests {
         assert!(!is_unknown(Mechanism::ScramSha256, now));
         assert!(!is_unknown(Mechanism::ScramSha1, now + UNKNOWN_FOR));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_fresh_for_a_second_and_mechanisms_are_known_for_five() {
+        let (mut store, now) = (store(), Instant::now());
+        let known = learn(&mut store, "u", "one", 1, now);
+        assert!(known.is_fresh(now + FRESH_FOR - Duration::from_nanos(1)));
+        assert!(!known.is_fresh(now + FRESH_FOR));
+        drop(store.remember_mechanisms(&user("v"), vec![], now));
+        let until = now + MECHANISMS_FOR;
+        let before = store.mechanisms(&user("v"), until - Duration::from_nanos(1));
+        assert!(before.is_some());
+        assert!(store.mechanisms(&user("v"), until).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_on_trust_counts_until_a_reading_that_was_asked_for_after_it() {
+        let (mut store, now) = (store(), Instant::now());
+        learn(&mut store, "u", "one", 1, now);
+        let second = Duration::from_secs(1);
+        let lent = store.on_trust(&user("u"), now + second);
+        assert!(lent.is_some());
+        learn(&mut store, "u", "one", 1, now + second / 2);
+        assert!(store.on_trust(&user("u"), now + second).is_none());
+        learn(&mut store, "u", "one", 1, now + second);
+        assert!(store.on_trust(&user("u"), now + second).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_doubt_counts_until_a_reading_that_was_asked_for_with_it_or_later() {
+        let (mut store, now) = (store(), Instant::now());
+        learn(&mut store, "u", "one", 1, now);
+        let second = Duration::from_secs(1);
+        store.doubt(&user("u"), now + second);
+        learn(&mut store, "u", "one", 1, now + second / 2);
+        assert!(store.is_doubted(&user("u")));
+        learn(&mut store, "u", "one", 1, now + second);
+        assert!(!store.is_doubted(&user("u")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_for_an_earlier_identity_changes_nothing() {
+        let (mut store, now) = (store(), Instant::now());
+        let earlier = learn(&mut store, "u", "one", 1, now);
+        let current = learn(&mut store, "u", "two", 2, now);
+        let (read, _) = credentials("u", "three", 1);
+        let reading = Reading::Keys(Box::new(read));
+        store.confirm(&user("u"), &earlier.identity, reading, now);
+        let known = store.known(&user("u"), now).unwrap();
+        assert_eq!(known.identity.id(), current.identity.id());
+        assert_eq!(known.credentials, current.credentials);
+    }
 }

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     auth::{Login, Mechanism, Standing},
+    client::credentials::introduction::MAX_SPARE,
     wire::Sharer,
 };
 
@@ -292,4 +293,28 @@ async fn other_modes_stay_when_an_anonymous_client_is_refused() {
     // No service account is there to look users up.
     let unavailable = scene.obtain(&user("u")).await.err();
     assert_eq!(unavailable, Some(CredentialError::Unavailable));
+    // The user is not taken for unknown.
+    let unavailable = scene.obtain(&user("u")).await.err();
+    assert_eq!(unavailable, Some(CredentialError::Unavailable));
+}
+
+#[tokio::test]
+async fn a_user_of_the_same_name_on_another_database_is_another_user() {
+    let users = vec![
+        ("u".to_owned(), "other".to_owned(), password("secret")),
+        ("v".to_owned(), SOURCE.to_owned(), password("secret")),
+    ];
+    let scene = Scene::with(CredentialMode::Users, users).await;
+    assert!(refused(scene.obtain(&user("u")).await));
+}
+
+#[tokio::test]
+async fn few_spare_connections_are_kept() {
+    let scene = Scene::new().await;
+    let connector = scene.credentials.topology.connector();
+    for _ in 0..MAX_SPARE + 2 {
+        let connection = connector.connect(scene.pool.address()).await.unwrap();
+        scene.credentials.keep_spare(&scene.pool, connection);
+    }
+    assert_eq!(scene.credentials.spare.lock().len(), MAX_SPARE);
 }

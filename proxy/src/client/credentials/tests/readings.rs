@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
+    super::READING_PACE,
     CredentialError, Credentials, Obtained, SHA_256, Scene, refused, user,
     users::{Account, error, keys_of, no_user, users_info},
 };
@@ -16,7 +17,7 @@ async fn a_reading_confirms_the_keys() {
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.read_again(&known).await;
     let confirmed = scene.known("u").unwrap();
-    assert!(confirmed.confirmed_at > known.confirmed_at);
+    assert!(confirmed.confirmed_at >= known.confirmed_at + READING_PACE);
     assert_eq!(confirmed.identity.id(), known.identity.id());
     assert_eq!(scene.server.count("usersInfo"), 2);
     assert_eq!(scene.pool.snapshot().available, 1);
@@ -85,6 +86,13 @@ async fn a_server_that_cannot_answer_changes_nothing() {
     scene
         .server
         .change(|behaviour| behaviour.closes_at.push("usersInfo"));
+    scene.read_again(&known).await;
+    assert_eq!(known.identity.standing(), Standing::Good);
+    // Nor one that cannot be reached.
+    scene.server.server.close_all().await;
+    scene
+        .server
+        .change(|behaviour| behaviour.closes_at.push("isMaster"));
     scene.read_again(&known).await;
     assert_eq!(known.identity.standing(), Standing::Good);
 }
