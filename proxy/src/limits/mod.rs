@@ -218,6 +218,8 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -272,6 +274,24 @@ mod tests {
                 .count()
         };
         assert_eq!((logins(&unlimited), logins(&limited)), (9, 2));
+    }
+
+    #[tokio::test]
+    async fn more_workers_have_more_turns() {
+        let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_workers(4);
+        let take = || limits.forwarding().take(Sharer::Local).now_or_never();
+        let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
+        assert_eq!(turns.len(), 4);
+        // Each heavy work waits for the other one to begin.
+        let [(begun, other_begun), (other, this)] = [(); 2].map(|()| mpsc::channel());
+        let run = |begun: mpsc::Sender<()>, other: mpsc::Receiver<()>| {
+            limits.heavy(Sharer::Local).run(usize::MAX, move || {
+                begun.send(()).unwrap();
+                other.recv_timeout(Duration::from_secs(10)).is_ok()
+            })
+        };
+        let both = tokio::join!(run(begun, this), run(other, other_begun));
+        assert_eq!(both, (true, true));
     }
 
     #[test]

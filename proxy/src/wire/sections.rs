@@ -189,6 +189,11 @@ mod tests {
         let cases = [
             (good.clone(), Ok(())),
             (sequence("a", 3), Ok(())),
+            (sequence(&"x".repeat(MAX_IDENTIFIER_BYTES), 3), Ok(())),
+            (
+                sequence(&"x".repeat(MAX_IDENTIFIER_BYTES + 1), 3),
+                Err(MessageError::SequenceSize),
+            ),
             (
                 [sequence("a", 3), sequence("a", 3)].concat(),
                 Err(MessageError::DuplicateSequence),

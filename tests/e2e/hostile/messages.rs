@@ -219,21 +219,58 @@ async fn slow_readers_hold_up_nobody_elses_replies() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_with_tls_hold_up_nobody_elses_replies() {
-    let server = Standalone::start(Options::default()).await.unwrap();
-    let certificates = Certificates::generate().unwrap();
+/// A Seawall that its clients speak TLS with.
+async fn encrypted(server: &Standalone, certificates: &Certificates) -> Seawall {
     let toml = format!(
         "{SLOW_READERS_TOML}listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
         certificates.server_certificate_file(),
         certificates.server_key_file()
     );
-    let seawall = seawall_at(&server.uri(), &toml).await;
-    let connect = async |seawall: &Seawall, source| {
-        let stream = connection_from(seawall, source).await;
-        let config = certificates.client_config().unwrap();
-        let client = RawClient::begin_tls(stream, "localhost", config).await;
-        client.unwrap()
-    };
+    seawall_at(&server.uri(), &toml).await
+}
+
+async fn connect_with_tls(
+    seawall: &Seawall,
+    certificates: &Certificates,
+    source: [u8; 4],
+) -> RawClient {
+    let stream = connection_from(seawall, source).await;
+    let config = certificates.client_config().unwrap();
+    let client = RawClient::begin_tls(stream, "localhost", config).await;
+    client.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_readers_with_tls_hold_up_nobody_elses_replies() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let certificates = Certificates::generate().unwrap();
+    let seawall = encrypted(&server, &certificates).await;
+    let connect =
+        async |seawall: &Seawall, source| connect_with_tls(seawall, &certificates, source).await;
     check_slow_readers(&seawall, connect).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_with_tls_gets_all_of_its_reply() {
+    const BYTES: usize = 15 << 20;
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let certificates = Certificates::generate().unwrap();
+    let seawall = encrypted(&server, &certificates).await;
+    let mut client = connect_with_tls(&seawall, &certificates, [127, 0, 0, 7]).await;
+    let document = doc! {"_id": 1, "pad": "x".repeat(BYTES)};
+    let insert = doc! {"insert": "c", "documents": [document]};
+    assert!(client.command("test", insert).await.unwrap().is_ok());
+    let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
+    let mut reader = connect_with_tls(&seawall, &certificates, [127, 0, 0, 9]).await;
+    reader.send_bytes(&find.to_bytes()).await.unwrap();
+    // Others' operations have Seawall read the whole reply before its client reads a byte.
+    let served = async || {
+        let mut other = connect_with_tls(&seawall, &certificates, [127, 0, 0, 7]).await;
+        let reply = other.command("test", doc! {"find": "none"}).await;
+        reply.unwrap().is_ok()
+    };
+    for _ in 0..10 {
+        assert!(served().await);
+    }
+    assert!(reader.read_message().await.unwrap().len() > BYTES);
 }
