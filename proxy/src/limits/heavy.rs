@@ -57,14 +57,27 @@ impl Heavy<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc, Barrier,
-        atomic::{AtomicUsize, Ordering},
+    use std::{
+        sync::{
+            Arc, Barrier,
+            atomic::{AtomicUsize, Ordering},
+        },
+        thread,
     };
 
     use futures_util::future::join_all;
 
     use super::*;
+
+    #[tokio::test]
+    async fn work_on_more_than_128_kib_runs_on_another_thread() {
+        let here = thread::current().id();
+        let work = HeavyWork::new(1);
+        for (bytes, is_here) in [(131_072, true), (131_073, false)] {
+            let ran_on = work.of(Sharer::Local).run(bytes, || thread::current().id());
+            assert_eq!(ran_on.await == here, is_here, "{bytes}");
+        }
+    }
 
     #[tokio::test]
     async fn heavy_work_runs_on_half_of_the_cores() {

@@ -498,6 +498,12 @@ mod tests {
     }
 
     #[test]
+    fn flags_have_the_bits_of_the_specification() {
+        let flags = [CHECKSUM_PRESENT, MORE_TO_COME, EXHAUST_ALLOWED];
+        assert_eq!(flags, [1, 2, 65_536]);
+    }
+
+    #[test]
     fn flags_are_looked_at_one_by_one() {
         for (flags, more_to_come) in [
             (0, false),
