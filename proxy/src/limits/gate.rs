@@ -274,14 +274,14 @@ mod tests {
         (0..10_000).all(|_| gate.try_pass())
     }
 
-    /// So many come, wait and leave.
+    /// `count` callers come, wait and leave.
     fn come_and_leave(gate: &Gate, count: usize) {
         for _ in 0..count {
             assert!(gate.pass(Origin::default()).now_or_never().is_none());
         }
     }
 
-    /// So many that wait, and the order in which they are let through.
+    /// `count` callers that wait, and the order in which they are let through.
     async fn waiters(gate: &Arc<Gate>, count: usize) -> Arc<Mutex<Vec<usize>>> {
         let order = Arc::new(Mutex::new(Vec::new()));
         for number in 0..count {
@@ -317,7 +317,7 @@ mod tests {
         let gate = Gate::of_logins();
         look(&gate, BUSY, 4);
         assert!(is_open(&gate));
-        // A look without a wait, and the time begins anew.
+        // A look without a wait restarts the time.
         look(&gate, Duration::ZERO, 1);
         look(&gate, BUSY, 4);
         assert!(is_open(&gate));

@@ -20,7 +20,7 @@ mod room_tests;
 #[cfg(test)]
 mod server_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod user;
 
 use std::{

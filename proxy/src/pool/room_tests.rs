@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{auth::Identity, connection::Generation};
 
-/// A full server, and users of whom so many operations each wait for it.
+/// A full server, and users. Each has this many operations that wait for it.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
     let mut inner = inner(Limits {
         max_pool_size: 4,

@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) const CLIENT: Asker = Asker::Client(Sharer::Local);
 
-pub(super) fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         max_pool_size: 3,
         min_pool_size: 0,
@@ -59,7 +59,7 @@ pub(super) fn reasons(todo: &Todo) -> Vec<CloseReason> {
     todo.close.iter().map(|(_, reason)| *reason).collect()
 }
 
-/// Checks out until a connection is had, establishing as told.
+/// Checks a connection out. Establishes one if the pool asks for it.
 pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
     let (start, todo) = inner.check_out(user, CLIENT, now);
     match start {

@@ -118,6 +118,18 @@ pub struct Server {
 }
 
 impl Server {
+    /// A server of which nothing is known yet.
+    pub(super) fn unknown(address: ServerAddress) -> Self {
+        Self {
+            address,
+            kind: ServerKind::Unknown,
+            tags: Vec::new(),
+            probe: Probe::default(),
+            is_suspect: false,
+            is_demoted: false,
+        }
+    }
+
     /// Whether operations can be sent to it now.
     pub fn is_usable(&self) -> bool {
         self.kind.holds_data() && !self.is_suspect

@@ -153,23 +153,41 @@ impl Topology {
         data_plane: Handle,
         control_plane: Handle,
     ) -> Arc<Self> {
-        let topology = Arc::new(Self {
+        let topology = Arc::new(Self::unwatched(
+            settings,
+            connector,
+            observer,
+            data_plane,
+            control_plane,
+        ));
+        let stop = topology.stop.clone();
+        let watching = monitor::watch(Arc::downgrade(&topology), options);
+        let control_plane = &topology.control_plane;
+        control_plane.spawn(stop.run_until_cancelled_owned(watching));
+        topology
+    }
+
+    /// Of no server, until a snapshot is published.
+    fn unwatched(
+        settings: Settings,
+        connector: Connector,
+        observer: Arc<Observer>,
+        data_plane: Handle,
+        control_plane: Handle,
+    ) -> Self {
+        Self {
             settings,
             state: Mutex::default(),
             published: watch::Sender::new(Arc::default()),
             connector,
             observer,
             data_plane,
-            control_plane: control_plane.clone(),
+            control_plane,
             stop: CancellationToken::new(),
             turn: AtomicUsize::new(0),
             control_client: Mutex::new(None),
             relay_choice: Mutex::new(None),
-        });
-        let stop = topology.stop.clone();
-        let watching = monitor::watch(Arc::downgrade(&topology), options);
-        control_plane.spawn(stop.run_until_cancelled_owned(watching));
-        topology
+        }
     }
 
     /// Of one standalone server, which is not watched: for tests.
@@ -191,12 +209,8 @@ impl Topology {
         );
         pool.ready();
         let server = Server {
-            address,
             kind: ServerKind::Standalone,
-            tags: Vec::new(),
-            probe: Probe::default(),
-            is_suspect: false,
-            is_demoted: false,
+            ..Server::unknown(address)
         };
         let description = Description {
             kind: Kind::Single,
@@ -207,23 +221,14 @@ impl Topology {
             description,
             pools: vec![pool],
         };
-        Arc::new(Self {
-            settings: Settings {
-                local_threshold: Duration::ZERO,
-                heartbeat_frequency: Duration::from_secs(10),
-                pool: limits,
-            },
-            state: Mutex::default(),
-            published: watch::Sender::new(Arc::new(snapshot)),
-            connector,
-            observer,
-            data_plane: runtime.clone(),
-            control_plane: runtime,
-            stop: CancellationToken::new(),
-            turn: AtomicUsize::new(0),
-            control_client: Mutex::new(None),
-            relay_choice: Mutex::new(None),
-        })
+        let settings = Settings {
+            local_threshold: Duration::ZERO,
+            heartbeat_frequency: Duration::from_secs(10),
+            pool: limits,
+        };
+        let topology = Self::unwatched(settings, connector, observer, runtime.clone(), runtime);
+        topology.published.send_replace(Arc::new(snapshot));
+        Arc::new(topology)
     }
 
     /// The deployment as it is known now.

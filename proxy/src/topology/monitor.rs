@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::{
     Member, Topology,
-    description::{Kind, Probe, Server, ServerKind},
+    description::{Kind, Server, ServerKind},
     probe,
 };
 use crate::{connection::ServerAddress, pool::ServerPool};
@@ -220,14 +220,7 @@ impl Topology {
         let probing = probe::keep_probing(Arc::downgrade(self), address.clone(), Arc::clone(&look));
         self.control_plane
             .spawn(stop.clone().run_until_cancelled_owned(probing));
-        let server = Server {
-            address,
-            kind: ServerKind::Unknown,
-            tags: Vec::new(),
-            probe: Probe::default(),
-            is_suspect: false,
-            is_demoted: false,
-        };
+        let server = Server::unknown(address);
         Member {
             server,
             pool,

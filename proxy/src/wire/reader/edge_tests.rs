@@ -17,7 +17,7 @@ fn budget() -> MemoryBudget {
     MemoryBudget::of_bytes(64 << 20)
 }
 
-/// A request of so many bytes in all.
+/// A request of `bytes` bytes, its header included.
 fn request_of(bytes: usize) -> Vec<u8> {
     let message = encode_request(1, &vec![7; bytes - BEFORE_BODY]);
     assert_eq!(message.len(), bytes);

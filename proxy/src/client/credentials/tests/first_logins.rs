@@ -5,14 +5,13 @@ use futures_util::FutureExt as _;
 use zeroize::Zeroizing;
 
 use super::{
-    Asked, CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret, refused,
+    CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret, asked, refused,
     user,
-    users::{Account, error, keys_of, users_info},
+    users::{error, keys_of, stored_keys, users_info},
 };
 use crate::{
     auth::{Login, Mechanism, Standing},
     client::credentials::introduction::MAX_SPARE,
-    wire::Sharer,
 };
 
 fn configured(secret: UserSecret) -> Vec<(String, String, UserSecret)> {
@@ -57,11 +56,7 @@ async fn an_unknown_user_is_refused_at_once_for_a_while_by_that_mechanism() {
     scene.credentials.remember_unknown(&user("nobody"), SHA_256);
     assert!(refused(scene.obtain(&user("nobody")).await));
     let (nobody, mechanism) = (user("nobody"), Mechanism::ScramSha1);
-    let asked = Asked {
-        user: &nobody,
-        mechanism,
-        sharer: Sharer::Local,
-    };
+    let asked = asked(&nobody, mechanism);
     let other = scene.credentials.obtain(&asked).await;
     assert!(matches!(other, Ok(Obtained::Introduce(_))));
 }
@@ -93,9 +88,7 @@ async fn a_connection_that_is_not_exactly_the_users_is_refused() {
         of(&[("u", "other")]),
         ("connectionStatus", rawdoc! { "ok": 1 }),
     ] {
-        scene.server.change(|behaviour| {
-            behaviour.instead.insert(command, reply.clone());
-        });
+        scene.server.reply_instead(command, reply.clone());
         assert!(refused(scene.log_in("u", "secret").await), "{reply:?}");
         assert_eq!(scene.pool.snapshot().available, 0);
     }
@@ -104,10 +97,8 @@ async fn a_connection_that_is_not_exactly_the_users_is_refused() {
 #[tokio::test]
 async fn keys_that_do_not_fit_the_proof_are_refused() {
     let scene = Scene::new().await;
-    let other = users_info("u", &Account::new("u", "other"), []);
-    scene.server.change(|behaviour| {
-        behaviour.instead.insert("usersInfo", other);
-    });
+    let other = users_info("u", &stored_keys("u", "other"), []);
+    scene.server.reply_instead("usersInfo", other);
     assert!(refused(scene.log_in("u", "secret").await));
     assert!(scene.known("u").is_none());
     assert_eq!(scene.pool.snapshot().available, 0);
@@ -116,9 +107,7 @@ async fn keys_that_do_not_fit_the_proof_are_refused() {
 #[tokio::test]
 async fn a_user_that_may_not_read_its_keys_is_refused() {
     let scene = Scene::new().await;
-    scene.server.change(|behaviour| {
-        behaviour.instead.insert("usersInfo", error(13));
-    });
+    scene.server.reply_instead("usersInfo", error(13));
     assert!(refused(scene.log_in("u", "secret").await));
     assert_eq!(scene.pool.snapshot().available, 0);
 }
@@ -184,11 +173,7 @@ async fn configured_keys_serve_their_mechanism_only() {
     };
     let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
     let u = user("u");
-    let mut asked = Asked {
-        user: &u,
-        mechanism: Mechanism::ScramSha1,
-        sharer: Sharer::Local,
-    };
+    let mut asked = asked(&u, Mechanism::ScramSha1);
     assert!(refused(scene.credentials.obtain(&asked).await));
     asked.mechanism = SHA_256;
     let Ok(Obtained::Configured(keys)) = scene.credentials.obtain(&asked).await else {
@@ -217,20 +202,14 @@ async fn configured_keys_that_the_server_does_not_have_are_refused() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
     let derived = keys_of(SHA_256, "u", "other");
     let u = user("u");
-    let asked = Asked {
-        user: &u,
-        mechanism: SHA_256,
-        sharer: Sharer::Local,
-    };
+    let asked = asked(&u, SHA_256);
     let logged_in = scene.credentials.log_in_with_keys(
         &asked,
         derived.client_key.clone(),
         derived.keys.clone(),
     );
     assert!(refused(logged_in.await));
-    scene
-        .server
-        .change(|behaviour| behaviour.closes_at.push("isMaster"));
+    scene.server.close_at("isMaster");
     let logged_in = scene
         .credentials
         .log_in_with_keys(&asked, derived.client_key, derived.keys);

@@ -17,7 +17,7 @@ use crate::{
     auth::{ClientConversation, ClientFirst, Mechanism, NonceSource},
     connection::Connector,
     observe::Observer,
-    pool::{Limits, ServerPool},
+    pool::{ServerPool, tests::limits},
     topology::Topology,
     wire::Sharer,
 };
@@ -44,20 +44,9 @@ impl Scene {
         server.set_password("u", "secret");
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, Arc::clone(&nonces));
-        let limits = Limits {
-            max_pool_size: 3,
-            min_pool_size: 0,
-            max_server_connections: 4,
-            max_connecting: 2,
-            connections_per_second: None,
-            max_idle_time: None,
-            max_life_time: None,
-            wait_queue_timeout: LIMIT,
-            wait_queue_size: 8,
-        };
         let observer = Arc::new(Observer::without_shapes());
         let address = server.server.address().clone();
-        let topology = Topology::of_standalone(address, limits, connector, observer);
+        let topology = Topology::of_standalone(address, limits(), connector, observer);
         let pool = Arc::clone(&topology.snapshot().pools[0]);
         let settings = CredentialSettings {
             mode,
@@ -82,15 +71,10 @@ impl Scene {
     }
 
     async fn obtain(&self, user: &UserName) -> Result<Obtained, CredentialError> {
-        let asked = Asked {
-            user,
-            mechanism: SHA_256,
-            sharer: Sharer::Local,
-        };
-        self.credentials.obtain(&asked).await
+        self.credentials.obtain(&asked(user, SHA_256)).await
     }
 
-    /// The right to introduce a user, which nobody else introduces.
+    /// The right to introduce a user. No other login introduces it.
     async fn introduction(&self, name: &str) -> Introduction {
         match self.obtain(&user(name)).await {
             Ok(Obtained::Introduce(introduction)) => introduction,
@@ -137,6 +121,15 @@ impl Scene {
 
 fn user(name: &str) -> UserName {
     UserName::new(name, SOURCE).unwrap()
+}
+
+/// Keys of a user are wanted for a client on this machine.
+fn asked(user: &UserName, mechanism: Mechanism) -> Asked<'_> {
+    Asked {
+        user,
+        mechanism,
+        sharer: Sharer::Local,
+    }
 }
 
 fn refused<T>(result: Result<T, CredentialError>) -> bool {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     super::READING_PACE,
     CredentialError, Credentials, Obtained, SHA_256, Scene, refused, user,
-    users::{Account, error, keys_of, no_user, users_info},
+    users::{error, keys_of, no_user, stored_keys, users_info},
 };
 use crate::auth::{Login, Standing};
 
@@ -58,9 +58,7 @@ async fn a_user_that_is_gone_loses_its_identity_and_its_connections() {
     for gone in [no_user(), error(13)] {
         let scene = Scene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
-        scene.server.change(|behaviour| {
-            behaviour.instead.insert("usersInfo", gone);
-        });
+        scene.server.reply_instead("usersInfo", gone);
         scene.read_again(&known).await;
         assert_eq!(known.identity.standing(), Standing::Gone);
         assert!(scene.known("u").is_none());
@@ -74,25 +72,19 @@ async fn a_server_that_cannot_answer_changes_nothing() {
     for code in [10_107, 11_600, 50] {
         let scene = Scene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
-        scene.server.change(|behaviour| {
-            behaviour.instead.insert("usersInfo", error(code));
-        });
+        scene.server.reply_instead("usersInfo", error(code));
         scene.read_again(&known).await;
         assert_eq!(known.identity.standing(), Standing::Good);
         assert_eq!(scene.known("u").unwrap().confirmed_at, known.confirmed_at);
     }
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    scene
-        .server
-        .change(|behaviour| behaviour.closes_at.push("usersInfo"));
+    scene.server.close_at("usersInfo");
     scene.read_again(&known).await;
     assert_eq!(known.identity.standing(), Standing::Good);
     // Nor one that cannot be reached.
     scene.server.server.close_all().await;
-    scene
-        .server
-        .change(|behaviour| behaviour.closes_at.push("isMaster"));
+    scene.server.close_at("isMaster");
     scene.read_again(&known).await;
     assert_eq!(known.identity.standing(), Standing::Good);
 }
@@ -101,10 +93,8 @@ async fn a_server_that_cannot_answer_changes_nothing() {
 async fn a_reply_about_another_user_ends_the_identity() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
-    let other = users_info("v", &Account::new("v", "secret"), []);
-    scene.server.change(|behaviour| {
-        behaviour.instead.insert("usersInfo", other);
-    });
+    let other = users_info("v", &stored_keys("v", "secret"), []);
+    scene.server.reply_instead("usersInfo", other);
     scene.read_again(&known).await;
     assert_eq!(known.identity.standing(), Standing::Refused);
 }
@@ -217,10 +207,8 @@ async fn a_user_that_a_server_no_longer_knows_is_gone() {
 #[tokio::test]
 async fn a_users_clients_may_come_from_where_its_restrictions_say() {
     let scene = Scene::new().await;
-    let restricted = users_info("u", &Account::new("u", "secret"), ["10.0.0.0/8"]);
-    scene.server.change(|behaviour| {
-        behaviour.instead.insert("usersInfo", restricted);
-    });
+    let restricted = users_info("u", &stored_keys("u", "secret"), ["10.0.0.0/8"]);
+    scene.server.reply_instead("usersInfo", restricted);
     let known = scene.log_in("u", "secret").await.unwrap();
     let permits = |peer: &str| Credentials::permits(&known, Some(peer.parse().unwrap()));
     assert!(permits("10.1.2.3"));
@@ -232,9 +220,7 @@ async fn a_users_clients_may_come_from_where_its_restrictions_say() {
 async fn a_login_whose_server_went_away_is_no_wrong_password() {
     for command in ["saslContinue", "connectionStatus"] {
         let scene = Scene::new().await;
-        scene
-            .server
-            .change(|behaviour| behaviour.closes_at.push(command));
+        scene.server.close_at(command);
         let failed = scene.log_in("u", "secret").await.err();
         assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
     }

@@ -25,25 +25,14 @@ pub(super) fn keys_of(mechanism: Mechanism, name: &str, password: &str) -> Deriv
     derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap()
 }
 
-/// A user, with SCRAM-SHA-256 only.
-#[derive(Clone)]
-pub(super) struct Account {
-    pub(super) user_id: u8,
-    pub(super) keys: ScramKeys,
-}
-
-impl Account {
-    pub(super) fn new(name: &str, password: &str) -> Self {
-        Self {
-            user_id: 1,
-            keys: keys_of(Mechanism::ScramSha256, name, password).keys,
-        }
-    }
+/// The same for SCRAM-SHA-256, the only mechanism that the server's users have.
+pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
+    keys_of(Mechanism::ScramSha256, name, password).keys
 }
 
 /// What the server knows and does. A test may change it at any time.
 pub(super) struct Behaviour {
-    pub(super) users: HashMap<String, Account>,
+    pub(super) users: HashMap<String, ScramKeys>,
     pub(super) requires_login: bool,
     /// Replies in place of the usual ones, by command.
     pub(super) instead: HashMap<&'static str, RawDocumentBuf>,
@@ -87,9 +76,21 @@ impl UserServer {
 
     pub(super) fn set_password(&self, name: &str, password: &str) {
         self.change(|behaviour| {
-            let account = Account::new(name, password);
-            behaviour.users.insert(name.to_owned(), account);
+            let keys = stored_keys(name, password);
+            behaviour.users.insert(name.to_owned(), keys);
         });
+    }
+
+    /// From now on the server answers a command so.
+    pub(super) fn reply_instead(&self, command: &'static str, reply: RawDocumentBuf) {
+        self.change(|behaviour| {
+            behaviour.instead.insert(command, reply);
+        });
+    }
+
+    /// The server closes the connection on which the next such command comes.
+    pub(super) fn close_at(&self, command: &'static str) {
+        self.change(|behaviour| behaviour.closes_at.push(command));
     }
 
     pub(super) fn count(&self, command: &str) -> usize {
@@ -156,14 +157,13 @@ impl Session {
     fn start(&mut self, behaviour: &Behaviour, command: &RawDocument) -> RawDocumentBuf {
         let client_first = ClientFirst::parse(payload(command)).unwrap();
         self.name = client_first.user().to_owned();
-        let account = behaviour.users.get(&self.name);
+        let keys = behaviour.users.get(&self.name);
         let knows_mechanism = matches!(command.get_str("mechanism"), Ok("SCRAM-SHA-256"));
-        let Some(account) = account.filter(|_| knows_mechanism) else {
+        let Some(keys) = keys.filter(|_| knows_mechanism) else {
             return error(18);
         };
-        let nonce = "a nonce of the server's".replace(' ', "+");
         let (conversation, payload) =
-            ServerConversation::start(client_first, &account.keys, &nonce);
+            ServerConversation::start(client_first, keys, "a+nonce+of+the+server");
         self.conversation = Some(conversation);
         sasl_reply(payload, false)
     }
@@ -185,27 +185,26 @@ impl Session {
     }
 
     fn users_info(&self, behaviour: &Behaviour) -> RawDocumentBuf {
-        let Some(account) = behaviour.users.get(&self.name) else {
+        let Some(keys) = behaviour.users.get(&self.name) else {
             return error(13);
         };
-        users_info(&self.name, account, [])
+        users_info(&self.name, keys, [])
     }
 }
 
 /// A reply to `usersInfo`.
 pub(super) fn users_info(
     name: &str,
-    account: &Account,
+    keys: &ScramKeys,
     client_sources: impl IntoIterator<Item = &'static str>,
 ) -> RawDocumentBuf {
-    let keys = &account.keys;
     let restrictions = client_sources.into_iter();
     let restrictions: RawArrayBuf = restrictions
         .map(|range| rawdoc! { "clientSource": [range] })
         .collect();
     let user_id = Binary {
         subtype: Uuid,
-        bytes: vec![account.user_id; 16],
+        bytes: vec![1; 16],
     };
     let credentials = rawdoc! { "SCRAM-SHA-256": {
         "iterationCount": i32::try_from(keys.iterations()).unwrap(),
