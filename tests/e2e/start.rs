@@ -181,11 +181,7 @@ async fn tls_is_spoken_on_both_sides_and_nothing_passes_in_the_clear() {
     let server = Standalone::start(options).await.unwrap();
     let to_server = Recorder::start(server.address()).await.unwrap();
     let ours = Certificates::generate().unwrap();
-    let toml = format!(
-        "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
-        ours.server_certificate_file(),
-        ours.server_key_file()
-    );
+    let toml = ours.listen_toml();
     let uri = |ca: &Certificates, address: &str| {
         format!(
             "mongodb://{address}/?tls=true&tlsCAFile={}",

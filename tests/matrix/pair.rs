@@ -22,13 +22,7 @@ impl Pair {
         // The programs read from secondaries too, so that there must be one.
         let members = if is_tls { 2 } else { 3 };
         let set = ReplicaSet::start(members, options).await.unwrap();
-        let toml = set.certificates().map(|certificates| {
-            format!(
-                "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
-                certificates.server_certificate_file(),
-                certificates.server_key_file()
-            )
-        });
+        let toml = set.certificates().map(|own| own.listen_toml());
         let options = seawall::Options {
             toml: toml.unwrap_or_default(),
             ..seawall::Options::default()

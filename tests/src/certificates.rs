@@ -69,6 +69,15 @@ impl Certificates {
         self.scratch.join(SERVER_KEY)
     }
 
+    /// Configuration of a Seawall that shows the server's certificate to its clients.
+    pub fn listen_toml(&self) -> String {
+        format!(
+            "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
+            self.server_certificate_file(),
+            self.server_key_file()
+        )
+    }
+
     /// A client's certificate and key in one file, as drivers take them.
     pub fn client_file(&self) -> PathBuf {
         self.scratch.join(CLIENT)

@@ -221,11 +221,7 @@ async fn slow_readers_hold_up_nobody_elses_replies() {
 
 /// A Seawall that its clients speak TLS with.
 async fn encrypted(server: &Standalone, certificates: &Certificates) -> Seawall {
-    let toml = format!(
-        "{SLOW_READERS_TOML}listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
-        certificates.server_certificate_file(),
-        certificates.server_key_file()
-    );
+    let toml = format!("{SLOW_READERS_TOML}{}", certificates.listen_toml());
     seawall_at(&server.uri(), &toml).await
 }
 
