@@ -8,8 +8,8 @@ use std::sync::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{fair::TurnQueue, shares::is_within_share};
-use crate::wire::Sharer;
+use super::fair::TurnQueue;
+use crate::wire::{Sharer, is_within_share};
 
 /// Users that are tried in turn when a place comes free.
 const MAX_USERS_TRIED: usize = 8;

@@ -8,16 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// A holder may take more while it has fewer than this many times what is free. So one holder gets at most eight ninths of
-/// the resource, and a part of it stays free for holders with few.
-///
-/// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
-pub(super) const SHARE_FACTOR: usize = 8;
-
-/// True if a holder of `held` may take one more while `free` are free.
-pub(super) fn is_within_share(held: usize, free: usize) -> bool {
-    held < free.saturating_mul(SHARE_FACTOR)
-}
+use crate::wire::is_within_share;
 
 /// A bounded resource, shared by holders.
 #[derive(Debug)]

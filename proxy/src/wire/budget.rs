@@ -1,13 +1,14 @@
 //! Memory for messages of all connections together, charged as their bytes arrive.
 //!
 //! A message is charged for bytes that have arrived, never for bytes that its header announces, so that announcing costs
-//! nothing. When the budget is exhausted, its holders wait before they read more, and two rules keep it moving:
+//! nothing. An address may hold at most eight times what is free, so that one address alone leaves room for others. A
+//! holder that finds no room waits before it reads more, and two rules keep the budget moving:
 //!
-//! - One message at a time may finish from a reserve beside the budget: of those that wait, one of the address that holds
-//!   least, and among these the one with the least left. It keeps its turn as long as it makes progress.
+//! - One message at a time may finish from a reserve beside the budget: one of the address that holds least among those
+//!   that wait, and of that address the one with the least left. It keeps its turn as long as it makes progress.
 //! - A holder that makes no progress is closed when a message waits whose address holds less, or, whoever waits, when it
-//!   is slow ([`Progress`]). The slowest holder of the address that holds most
-//!   goes first. A holder that waits for the budget itself is never closed: then Seawall is not ready, and not the client.
+//!   is slow ([`Progress`]). The slowest holder of the address that holds most is closed first. A holder that waits for
+//!   the budget itself is never closed: then Seawall is not ready, and not the client.
 //!
 //! Invariant: what is charged is at most the budget and the reserve, or one message that is larger than both.
 
@@ -26,7 +27,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::{Sharer, progress::Progress};
+use super::{Sharer, is_within_share, progress::Progress};
 
 /// Least time between two searches for holders that have to give way.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
@@ -67,6 +68,8 @@ enum Grant {
 struct Holder {
     sharer: Sharer,
     bytes: usize,
+    /// The part of `bytes` that comes from the reserve.
+    reserve_bytes: usize,
     /// When bytes came last.
     progress_at: Instant,
     progress: Progress,
@@ -137,7 +140,9 @@ impl Waiting {
 struct Inner {
     all: usize,
     reserve: usize,
+    /// Of both together.
     used: usize,
+    reserve_used: usize,
     next_id: u64,
     holders: HashMap<HolderId, Holder>,
     by_sharer: HashMap<Sharer, usize>,
@@ -157,6 +162,7 @@ impl Inner {
             all,
             reserve,
             used: 0,
+            reserve_used: 0,
             next_id: 0,
             holders: HashMap::new(),
             by_sharer: HashMap::new(),
@@ -172,6 +178,7 @@ impl Inner {
         let holder = Holder {
             sharer,
             bytes: 0,
+            reserve_bytes: 0,
             progress_at: now,
             progress: Progress::default(),
             paused_at: None,
@@ -193,30 +200,44 @@ impl Inner {
         }
         let owed = holder.progress.is_owing();
         holder.progress.pause(now);
-        let is_alone = self.used == holder.bytes;
+        let (sharer, is_alone) = (holder.sharer, self.used == holder.bytes);
         if let Some((since, left)) = holder.waits.take() {
             // Time that it waits for memory is none that its sender takes. A client that has bytes to take is not excused.
             if !owed {
                 holder.progress_at += now.saturating_duration_since(since);
             }
-            let sharer = holder.sharer;
             self.waiting.remove(sharer, self.held_by(sharer), left, id);
         }
-        let fits = self.used.saturating_add(more) <= self.all;
-        if fits || is_alone || self.may_use_reserve(id, more, left, now) {
-            self.charge(id, more);
+        let fits = self.fits(sharer, more);
+        if fits || is_alone {
+            self.charge(id, more, 0);
             if fits {
                 self.wake_first();
             }
             return Grant::Granted;
         }
+        if self.may_use_reserve(id, more, left, now) {
+            let room = self.reserve.saturating_sub(self.reserve_used);
+            self.charge(id, more, more.min(room));
+            return Grant::Granted;
+        }
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.waits = Some((now, left));
-            let sharer = holder.sharer;
             self.waiting.insert(sharer, self.held_by(sharer), left, id);
         }
         self.evict_for(id, left, now);
         Grant::Wait
+    }
+
+    /// Bytes outside the reserve that nothing holds.
+    fn free(&self) -> usize {
+        self.all.saturating_sub(self.used - self.reserve_used)
+    }
+
+    /// True if `more` bytes are free, and within the share of this sharer.
+    fn fits(&self, sharer: Sharer, more: usize) -> bool {
+        let free = self.free();
+        more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
     }
 
     /// Whether a message is the one that finishes from the reserve, and has room there.
@@ -248,10 +269,13 @@ impl Inner {
         self.by_sharer.get(&sharer).copied().unwrap_or_default()
     }
 
-    fn charge(&mut self, id: HolderId, bytes: usize) {
+    /// Charges a holder; `from_reserve` of the bytes come from the reserve.
+    fn charge(&mut self, id: HolderId, bytes: usize, from_reserve: usize) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.bytes += bytes;
+            holder.reserve_bytes += from_reserve;
             self.used += bytes;
+            self.reserve_used += from_reserve;
             let sharer = holder.sharer;
             let held = self.by_sharer.entry(sharer).or_default();
             let before = *held;
@@ -265,8 +289,11 @@ impl Inner {
             return;
         };
         let bytes = bytes.min(holder.bytes);
+        let to_reserve = bytes.min(holder.reserve_bytes);
         holder.bytes -= bytes;
+        holder.reserve_bytes -= to_reserve;
         self.used -= bytes;
+        self.reserve_used -= to_reserve;
         let sharer = holder.sharer;
         if let Some(held) = self.by_sharer.get_mut(&sharer) {
             let before = *held;
@@ -425,9 +452,9 @@ impl MemoryBudget {
     pub fn try_reserve(&self, sharer: Sharer, bytes: usize) -> Option<MemoryShare> {
         let mut share = self.open(sharer);
         let mut inner = self.shared.inner.lock();
-        let fits = inner.used.saturating_add(bytes) <= inner.all;
+        let fits = inner.fits(sharer, bytes);
         if fits {
-            inner.charge(share.id, bytes);
+            inner.charge(share.id, bytes, 0);
             share.bytes = bytes;
         }
         drop(inner);
@@ -519,7 +546,7 @@ impl MemoryShare {
         inner.note(self.id, moved, waker, Instant::now());
         let has_given = self.bytes > bytes;
         self.bytes = self.bytes.min(bytes);
-        if has_given && inner.used < inner.all {
+        if has_given && inner.free() > 0 {
             inner.wake_first();
         }
     }

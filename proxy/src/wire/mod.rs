@@ -46,7 +46,7 @@ pub use self::{
         RestOfMessage, STREAMED_MESSAGE_BYTES, with_scratch,
     },
     sections::{DocumentWalk, SectionWalk},
-    sharer::Sharer,
+    sharer::{Sharer, is_within_share},
     stream::{Stream, peer_has_left},
 };
 

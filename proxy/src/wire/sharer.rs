@@ -28,6 +28,17 @@ impl Sharer {
     }
 }
 
+/// A sharer may take more while it holds less than this many times what is free. So one sharer gets at most eight ninths of
+/// a resource, and a part of it stays free for sharers that hold little.
+///
+/// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
+const SHARE_FACTOR: usize = 8;
+
+/// True if a sharer that holds `held` of a resource may take more of it while `free` are free.
+pub fn is_within_share(held: usize, free: usize) -> bool {
+    held < free.saturating_mul(SHARE_FACTOR)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

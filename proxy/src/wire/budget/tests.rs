@@ -76,6 +76,24 @@ async fn an_address_that_holds_less_goes_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_address_that_takes_all_it_can_leaves_room_for_others() {
+    const MESSAGE: usize = 60_000;
+    let (mut inner, now) = inner();
+    loop {
+        let greedy = inner.open(sharer(1), now);
+        if inner.grow(greedy, MESSAGE, MESSAGE + 5_000, now) == Grant::Wait {
+            break;
+        }
+        inner.progress(greedy, MESSAGE, now);
+    }
+    assert_eq!(inner.held_by(sharer(1)), 16 * MESSAGE);
+    let other = inner.open(sharer(2), now);
+    assert_eq!(inner.grow(other, 40_000, 200_000, now), Grant::Granted);
+    let turn = inner.finisher;
+    assert_ne!(turn, Some(other), "without the turn at the reserve");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
@@ -92,7 +110,7 @@ async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
 async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
-    let small = holder(&mut inner, sharer(2), 150_000, now);
+    let small = holder(&mut inner, sharer(2), 199_999, now);
     let waiting = inner.open(sharer(1), now);
     assert_eq!(inner.grow(waiting, 500_000, 500_000, now), Grant::Granted);
     let other = inner.open(sharer(3), now);
@@ -193,6 +211,10 @@ fn check(inner: &Inner) {
     assert_eq!(inner.waiting.first(), first);
     let used: usize = inner.holders.values().map(|holder| holder.bytes).sum();
     assert_eq!(inner.used, used);
+    let reserve_used = inner.holders.values().map(|holder| holder.reserve_bytes);
+    assert_eq!(inner.reserve_used, reserve_used.sum::<usize>());
+    assert!(inner.reserve_used <= inner.reserve);
+    assert!(inner.used <= inner.all + inner.reserve || inner.by_sharer.len() == 1);
 }
 
 proptest! {
@@ -275,14 +297,16 @@ async fn a_share_that_waits_is_woken_when_room_comes_free() {
     assert!(!budget.is_short());
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
     assert!(budget.is_short());
-    for (bytes, woken) in [(450, 0), (400, 0), (399, 1)] {
+    for (bytes, woken, why) in [
+        (500, 0, "nothing was given back"),
+        (499, 1, "a byte outside the reserve is free"),
+    ] {
         full.settle(bytes, 0, None);
-        assert_eq!(wakes[1].count(), woken, "{bytes}");
+        assert_eq!(wakes[1].count(), woken, "{why}");
     }
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
-    // Nothing was given back.
-    full.settle(399, 0, None);
-    assert_eq!(wakes[1].count(), 1);
+    full.settle(499, 0, None);
+    assert_eq!(wakes[1].count(), 1, "nothing was given back");
     drop(full);
     assert_eq!(wakes[1].count(), 2);
     assert!(poll_grow(&mut second, &wakes[1], 300).is_ready());
