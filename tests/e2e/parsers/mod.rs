@@ -18,7 +18,10 @@ use std::collections::BTreeSet;
 
 use bson::doc;
 use seawall::command::Class;
-use seawall_tests::mongod::{Options, Standalone};
+use seawall_tests::{
+    mongod::{Options, Standalone},
+    raw::RawClient,
+};
 use tokio::sync::OnceCell;
 
 use self::{
@@ -69,9 +72,11 @@ async fn start_server(auth: bool) -> Standalone {
     Standalone::start(options).await.unwrap()
 }
 
+/// The commands of a server, read without a driver: current drivers do not connect to MongoDB 4.2.
 async fn vocabulary(server: &Standalone) -> Vocabulary {
-    let admin = server.client().unwrap().database("admin");
-    let listed = admin.run_command(doc! { "listCommands": 1 }).await.unwrap();
+    let mut client = RawClient::connect(server.address()).await.unwrap();
+    let listed = client.command("admin", doc! { "listCommands": 1 }).await;
+    let listed = listed.unwrap().body;
     let commands = listed.get_document("commands").unwrap();
     Vocabulary::new(commands.keys().cloned())
 }

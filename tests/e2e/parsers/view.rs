@@ -22,6 +22,7 @@ pub(super) const ALIASES: &[(&str, &str)] = &[
     ("getlasterror", "getLastError"),
     ("ismaster", "isMaster"),
     ("mapreduce", "mapReduce"),
+    ("reseterror", "resetError"),
 ];
 
 /// How a server counts commands that it does not know.
