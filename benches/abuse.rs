@@ -1,4 +1,4 @@
-//! Attacks, measured: `cargo bench -p seawall-benches --bench abuse`.
+//! Attacks, measured: `cargo bench --bench abuse`.
 //!
 //! Each attack runs against a Seawall of its own beside two users' load: small and large finds, and logins. Printed are
 //! the victims' latencies before and during it, what failed, and what Seawall spent. With `--quick`, less of it for CI:
@@ -15,9 +15,9 @@ use seawall_benches::{
         report::{Times, measure, say_head},
         testbed::Testbed,
     },
-    setup::seawall_binary,
     sight::{Machine, Plan, say},
 };
+use seawall_tests::process::binary;
 use tokio::runtime::Builder;
 
 fn main() {
@@ -45,7 +45,7 @@ fn main() {
     let limit = raise_descriptor_limit();
     say(&format!("descriptors: {limit:?}"));
     let plan = Plan {
-        binary: seawall_binary(),
+        binary: binary().to_owned(),
         is_quick,
     };
     let runtime = Builder::new_current_thread().enable_all().build();

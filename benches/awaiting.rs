@@ -1,4 +1,4 @@
-//! What clients that wait for something to happen cost the others: `cargo bench -p seawall-benches --bench awaiting`.
+//! What clients that wait for something to happen cost the others: `cargo bench --bench awaiting`.
 //!
 //! Finds by `_id` in a closed loop through Seawall with a pool of eight, without anybody waiting and beside fifty change
 //! streams, in turn; ratios are taken within a round, and their median is printed. With `--quick`, a tenth of it, for

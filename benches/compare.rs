@@ -1,4 +1,4 @@
-//! Direct, HAProxy and Seawall side by side, interleaved: `cargo bench -p seawall-benches --bench compare`.
+//! Direct, HAProxy and Seawall side by side, interleaved: `cargo bench --bench compare`.
 //!
 //! Finds by `_id` in a closed loop over 1 to 1,000 connections, small documents and 16 KiB ones, and what idle
 //! connections cost. Every answer is checked. All three share the machine with the generator, so only ratios

@@ -1,4 +1,4 @@
-//! What an operation costs on the way: `cargo bench -p seawall-benches --bench path`.
+//! What an operation costs on the way: `cargo bench --bench path`.
 //!
 //! Read every row beside `reference/sha256_64_bytes`, which is the same work on every machine.
 

@@ -1,13 +1,11 @@
-//! Seawall's sight, measured: `cargo bench -p seawall-benches --bench sight`.
+//! Seawall's sight, measured: `cargo bench --bench sight`.
 //!
 //! A million operations and every figure made of them; what statistics cost; stalls that recur and a load that never
 //! stalls; an index that is dropped; what the history takes. `--only` and the name of a part picks it, `--runs N` says how often
 //! each is run. With `--quick`, a tenth of it, for CI: that asserts counts only.
 
-use seawall_benches::{
-    setup::seawall_binary,
-    sight::{Plan, changes, cost, exactness, history, stalls},
-};
+use seawall_benches::sight::{Plan, changes, cost, exactness, history, stalls};
+use seawall_tests::process::binary;
 use tokio::runtime::Builder;
 
 const PARTS: [&str; 6] = [
@@ -21,7 +19,7 @@ const PARTS: [&str; 6] = [
 
 fn main() {
     let plan = Plan {
-        binary: seawall_binary(),
+        binary: binary().to_owned(),
         is_quick: std::env::args().any(|argument| argument == "--quick"),
     };
     let runs = option("--runs").map_or(1, |runs| runs.parse().expect("--runs takes a number"));

@@ -1,4 +1,4 @@
-//! The incident, reproduced: `cargo bench -p seawall-benches --bench storm`.
+//! The incident, reproduced: `cargo bench --bench storm`.
 //!
 //! Clients with time-outs of 40 to 500 ms that reconnect at once, before a primary that stalls for five seconds; clients
 //! that keep their connections; connections for one find each; and Seawall killed under load. Directly and through

@@ -111,7 +111,7 @@ async fn shop(seawall: &Seawall) {
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
 async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was() {
-    let program = binary().await.display().to_string();
+    let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     shop(&seawall).await;
@@ -148,7 +148,7 @@ async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was(
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
 async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() {
-    let program = binary().await.display().to_string();
+    let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     shop(&seawall).await;
@@ -199,7 +199,7 @@ async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
 async fn reports_are_read_in_a_terminal_kept_in_files_and_compared() {
-    let program = binary().await.display().to_string();
+    let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     shop(&seawall).await;
@@ -257,7 +257,7 @@ async fn reports_are_read_in_a_terminal_kept_in_files_and_compared() {
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
 async fn top_goes_on_when_the_proxy_does_not_answer_and_ends_when_interrupted() {
-    let program = binary().await.display().to_string();
+    let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let admin = seawall.app.admin_address().unwrap().to_owned();

@@ -1,6 +1,6 @@
 //! What is compared: a mongod by itself, behind HAProxy, behind Seawall.
 
-use std::{path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{process::Command, sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc};
 use seawall::{
@@ -14,7 +14,7 @@ use seawall::{
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
-    process::build,
+    process::binary,
     scratch::Scratch,
 };
 
@@ -163,7 +163,7 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
 
 fn behind_seawall(server: &str, pool_size: usize) -> Target {
     let port = free_port().expect("a port");
-    let mut command = Command::new(seawall_binary());
+    let mut command = Command::new(binary());
     command
         .args([
             "serve",
@@ -181,12 +181,4 @@ fn behind_seawall(server: &str, pool_size: usize) -> Target {
         address,
         process: Some(process),
     }
-}
-
-/// The binary as users run it: built in release, whatever this program was built in.
-///
-/// # Panics
-/// If it does not build.
-pub fn seawall_binary() -> PathBuf {
-    build(true)
 }

@@ -16,6 +16,7 @@ use seawall_tests::{
     mongod::{
         FailTimes, NewUser, Options, ReplicaSet, clear_fail_command, create_user, fail_command,
     },
+    process::binary,
     seawall::sum_of,
 };
 use serde_json::Value;
@@ -25,10 +26,7 @@ use tokio::{
     process as tokio_process,
 };
 
-use crate::{
-    process::{Process, free_port},
-    setup::seawall_binary,
-};
+use crate::process::{Process, free_port};
 
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
@@ -87,7 +85,7 @@ impl Weather {
             set,
             control: client,
             primary,
-            binary: seawall_binary(),
+            binary: binary().to_owned(),
             seawall: None,
             listen: free_port().expect("a port"),
             admin: free_port().expect("a port"),

@@ -21,7 +21,7 @@ const DEMO_LIMIT: Duration = Duration::from_secs(300);
 #[tokio::test]
 async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
     let directory = Scratch::create().unwrap();
-    let output = demo(&directory, &["--once"]).await.output();
+    let output = demo(&directory, &["--once"]).output();
     let output: Output = timeout(DEMO_LIMIT, output).await.unwrap().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -46,7 +46,7 @@ async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
 #[tokio::test]
 async fn interrupted_demonstration_leaves_nothing_behind() {
     let directory = Scratch::create().unwrap();
-    let mut child = demo(&directory, &[]).await.spawn().unwrap();
+    let mut child = demo(&directory, &[]).spawn().unwrap();
     let stdout = child.stdout.take().unwrap();
     let mut lines = BufReader::new(stdout).lines();
     let report = async {
@@ -68,7 +68,7 @@ async fn interrupted_demonstration_leaves_nothing_behind() {
 #[tokio::test]
 async fn demonstration_interrupted_while_it_starts_leaves_nothing_behind() {
     let directory = Scratch::create().unwrap();
-    let mut child = demo(&directory, &[]).await.spawn().unwrap();
+    let mut child = demo(&directory, &[]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let starts = async {
         while let Some(line) = lines.next_line().await.unwrap() {
@@ -93,8 +93,8 @@ fn counts(line: &str) -> Option<(u64, u64)> {
     Some((sent.parse().ok()?, served.parse().ok()?))
 }
 
-async fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary().await);
+fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
     command
         .arg("demo")
         .args(arguments)

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, create_user, shared_standalone, unique_name},
-    process::{Process, binary, run},
+    process::{Process, run},
     raw::{Login, OpMsg, RawClient},
     scratch::Scratch,
     seawall::{self as proxy, Seawall},
@@ -453,8 +453,6 @@ async fn a_slow_log_tells_all_that_it_left_out_before_the_process_ends() {
 
 #[tokio::test]
 async fn top_and_report_tell_of_a_running_proxy() {
-    // Built before anything is counted: a minute later it would be told no more.
-    binary().await;
     let scene = Scene::start("").await;
     scene.finds(40).await;
     let is_told = async || {

@@ -310,7 +310,7 @@ fn versioned(name: &str, version: Option<&str>) -> String {
 /// Where a language's program stands.
 fn sources(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("drivers")
+        .join("../tests/drivers")
         .join(name)
 }
 

@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     process::{ExitStatus, Output, Stdio},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -13,8 +13,7 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
-    sync::OnceCell,
-    task::{JoinHandle, spawn_blocking},
+    task::JoinHandle,
     time::timeout,
 };
 
@@ -23,68 +22,20 @@ use crate::eventually::eventually;
 /// How long a process may take to say that it serves, or to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The binary in the profile of this test, built once for all tests of this process.
+/// The program `seawall`, which Cargo builds beside the tests and benches of its package, in their profile.
 ///
 /// # Panics
-/// If it cannot be built.
-pub async fn binary() -> &'static Path {
-    static BINARY: OnceCell<PathBuf> = OnceCell::const_new();
-    let build = async || {
-        let built = spawn_blocking(|| build(!cfg!(debug_assertions))).await;
-        built.expect("the binary is built")
-    };
-    BINARY.get_or_init(build).await
-}
-
-/// Builds the binary; Cargo says on the standard error what it does.
-///
-/// # Panics
-/// If it cannot be built.
-pub fn build(is_release: bool) -> PathBuf {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into());
-    let mut cargo = std::process::Command::new(cargo);
-    cargo.args([
-        "build",
-        "--bin",
-        "seawall",
-        "--message-format=json-render-diagnostics",
-    ]);
-    if is_release {
-        cargo.arg("--release");
-    }
-    // What the cargo that runs this program has set would make build scripts run again, here and then there.
-    for (name, _) in std::env::vars_os() {
-        if is_of_cargo(&name.to_string_lossy()) {
-            cargo.env_remove(name);
-        }
-    }
-    let built = cargo
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .expect("cargo can be run");
-    assert!(built.status.success(), "Seawall builds: {}", built.status);
-    let messages = String::from_utf8_lossy(&built.stdout);
-    let mut executables = messages.lines().filter_map(|line| {
-        let message: Value = serde_json::from_str(line).ok()?;
-        message.get("executable")?.as_str().map(PathBuf::from)
-    });
-    executables
-        .next_back()
-        .expect("cargo names what it has built")
-}
-
-/// Whether an environment variable describes the package that is being tested.
-fn is_of_cargo(name: &str) -> bool {
-    let is_packages = ["CARGO_PKG_", "CARGO_MANIFEST_"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix));
-    is_packages
-        || matches!(
-            name,
-            "CARGO_CRATE_NAME" | "CARGO_BIN_NAME" | "CARGO_PRIMARY_PACKAGE" | "LD_LIBRARY_PATH"
-        )
+/// If it is missing: this program is then not a test or bench of the package `seawall`.
+pub fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let own = std::env::current_exe().expect("the path of this program is known");
+        // Tests and benches are in `deps`, programs in the folder above it.
+        let folder = own.parent().and_then(Path::parent);
+        let binary = folder.expect("two folders above").join("seawall");
+        assert!(binary.is_file(), "{} is missing", binary.display());
+        binary
+    })
 }
 
 /// Runs a subcommand to its end.
@@ -92,7 +43,7 @@ fn is_of_cargo(name: &str) -> bool {
 /// # Panics
 /// If it does not end within a minute.
 pub async fn run(arguments: &[&str]) -> Output {
-    let mut command = Command::new(binary().await);
+    let mut command = Command::new(binary());
     command
         .args(arguments)
         .stdin(Stdio::null())
@@ -118,7 +69,7 @@ impl Process {
     /// # Panics
     /// If it ends instead, with what it said.
     pub async fn serve(toml: &Path) -> Self {
-        let mut child = Command::new(binary().await)
+        let mut child = Command::new(binary())
             .args(["serve", "--config"])
             .arg(toml)
             .env("SEAWALL_LOG__FORMAT", "json")
