@@ -1,10 +1,15 @@
-//! Attacks, measured: `cargo bench --bench abuse`.
+//! Measures attacks: `cargo bench --bench abuse`.
 //!
-//! Each attack runs against a Seawall of its own beside two users' load: small and large finds, and logins. Printed are
-//! the victims' latencies before and during it, what failed, and what Seawall spent. With `--quick`, less of it for CI:
-//! that asserts counts only. `--only NAME` picks an attack, `--runs N` says how often each is run, `--seconds N` how
-//! long each phase is. With `--direct`, attackers connect to the server itself: the rows then show what victims lose to
-//! the server and the machine alone.
+//! Each attack runs against its own Seawall process, beside the load of two users: small finds,
+//! large finds and logins. The bench prints the victims' latencies before and during the attack,
+//! the failed operations, and the CPU time and memory that Seawall used.
+//!
+//! - `--quick`: a short run for CI. It asserts counts only.
+//! - `--only NAME`: runs one attack.
+//! - `--runs N`: runs each attack N times.
+//! - `--seconds N`: the length of each phase.
+//! - `--direct`: attackers connect to the server, not to Seawall. The rows then show what victims
+//!   lose to the server and the machine alone.
 
 use std::time::Duration;
 
@@ -23,7 +28,9 @@ use tokio::runtime::Builder;
 fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let attacks_server = std::env::args().any(|argument| argument == "--direct");
-    let number = |name: &str| option(name).map(|text| text.parse::<u64>().expect("a number"));
+    let number = |name: &str| {
+        option(name).map(|text| text.parse::<u64>().expect("the option takes a number"))
+    };
     let runs: u64 = number("--runs").unwrap_or(1);
     let times = match is_quick {
         true => Times {
@@ -41,7 +48,7 @@ fn main() {
     let wanted = |attack: &&Attack| only.as_ref().is_none_or(|only| only == attack.name);
     let attacks: Vec<&Attack> = ATTACKS.iter().filter(wanted).collect();
     let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
-    assert!(!attacks.is_empty(), "--only {names:?}");
+    assert!(!attacks.is_empty(), "--only takes one of {names:?}");
     let limit = raise_descriptor_limit();
     say(&format!("descriptors: {limit:?}"));
     let plan = Plan {
@@ -50,18 +57,18 @@ fn main() {
     };
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime
-        .expect("a runtime")
+        .expect("the runtime starts")
         .block_on(run(plan, &attacks, times, runs));
 }
 
 async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
     let is_quick = plan.is_quick;
     let testbed = Testbed::start(plan).await;
-    say("\n## What is attempted\n");
+    say("\n## Attacks\n");
     for attack in attacks {
-        say(&format!("- {}: {}", attack.name, attack.pace));
+        say(&format!("- {}: {}", attack.name, attack.description));
     }
-    say("\n## What it came to\n");
+    say("\n## Results\n");
     let machine = Machine::now();
     say_head();
     let mut faults = Vec::new();
@@ -81,13 +88,13 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
     say("");
     Machine::say_since(machine);
     say(&format!(
-        "p99 over {GOAL} times that before: {}",
+        "attacks with p99 over {GOAL} times the p99 before: {}",
         over.join(", ")
     ));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The victims' p99 during an attack by that before it, at most.
+/// Goal: the victims' p99 during an attack divided by their p99 before it is at most this.
 const GOAL: f64 = 1.5;
 
 /// The word after an option on the command line.

@@ -1,8 +1,10 @@
-//! What clients that wait for something to happen cost the others: `cargo bench --bench awaiting`.
+//! Measures what change streams that wait for events cost other clients:
+//! `cargo bench --bench awaiting`.
 //!
-//! Finds by `_id` in a closed loop through Seawall with a pool of eight, without anybody waiting and beside fifty change
-//! streams, in turn; ratios are taken within a round, and their median is printed. With `--quick`, a tenth of it, for
-//! CI: that asserts counts only.
+//! The load is finds by `_id` in a closed loop through Seawall with a pool of eight connections.
+//! Each round measures it twice: alone, then beside fifty change streams. Ratios are taken within a
+//! round, and the bench prints their median. With `--quick`, a tenth of it runs, for CI: that
+//! asserts counts only.
 
 use std::{io::Write, time::Duration};
 
@@ -14,10 +16,10 @@ use tokio::{runtime::Builder, sync::mpsc, task::JoinSet};
 /// Seawall's `max_pool_size`.
 const POOL_SIZE: usize = 8;
 
-/// Clients that wait.
+/// Clients with a change stream.
 const STREAMS: usize = 50;
 
-/// Clients that do not.
+/// Clients that run finds.
 const CLIENTS: usize = 8;
 
 fn main() {
@@ -29,13 +31,13 @@ fn main() {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime");
+        .expect("the runtime starts");
     runtime.block_on(compare(rounds, time));
 }
 
 async fn compare(rounds: usize, time: Duration) {
     let setup = Setup::start(POOL_SIZE).await;
-    say("| round | p50 alone | p50 beside them | p99 alone | p99 beside them | ratio of p99 |");
+    say("| round | p50 alone | p50 beside streams | p99 alone | p99 beside streams | p99 ratio |");
     say("|---|---|---|---|---|---|");
     let mut ratios = Vec::new();
     for round in 1..=rounds {
@@ -58,13 +60,13 @@ async fn compare(rounds: usize, time: Duration) {
     }
     ratios.sort_by(f64::total_cmp);
     let median = ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN);
-    say(&format!("\nmedian ratio of p99: {median:.2}"));
+    say(&format!("\nmedian p99 ratio: {median:.2}"));
 }
 
 async fn connect(setup: &Setup) -> Connection {
-    let seawall = setup.targets.last().expect("Seawall is the last");
+    let seawall = setup.targets.last().expect("Seawall is the last target");
     let connection = setup.connect(&seawall.address).await;
-    connection.expect("the target takes connections")
+    connection.expect("the target accepts connections")
 }
 
 async fn finds(setup: &Setup, time: Duration) -> load::Outcome {
@@ -74,15 +76,15 @@ async fn finds(setup: &Setup, time: Duration) -> load::Outcome {
     }
     let (_, open) = load::run(open, "small", time / 5).await;
     let (outcome, _) = load::run(open, "small", time).await;
-    assert!(outcome.operations > 0, "nothing was answered");
+    assert!(outcome.operations > 0, "no operation got a reply");
     outcome
 }
 
-/// Clients that wait for changes which do not come.
+/// Clients that wait for changes. No change happens.
 struct Streams(JoinSet<()>);
 
 impl Streams {
-    /// Returns when each of them has waited once in vain.
+    /// Returns when each client has sent one `getMore` and received its empty reply.
     async fn open(setup: &Setup) -> Self {
         let (waited, mut waits) = mpsc::channel(STREAMS);
         let mut streams = JoinSet::new();
@@ -91,7 +93,7 @@ impl Streams {
             streams.spawn(follow(connection, waited.clone()));
         }
         for _ in 0..STREAMS {
-            waits.recv().await.expect("every stream waits");
+            waits.recv().await.expect("every stream gets a reply");
         }
         Self(streams)
     }
@@ -112,18 +114,20 @@ async fn follow(mut connection: Connection, waited: mpsc::Sender<()>) {
         let more = rawdoc! {
             "getMore": cursor, "collection": "small", "maxTimeMS": 1000_i64, "$db": "bench",
         };
-        cursor = cursor_of(&connection.run(&more).await.expect("it goes on"));
+        cursor = cursor_of(&connection.run(&more).await.expect("getMore succeeds"));
         if let Some(waited) = waited.take() {
-            waited.send(()).await.expect("somebody counts");
+            waited.send(()).await.expect("the receiver is open");
         }
     }
 }
 
 fn cursor_of(reply: &RawDocument) -> i64 {
-    let cursor = reply.get_document("cursor").expect("a cursor");
-    cursor.get_i64("id").expect("its id")
+    let cursor = reply
+        .get_document("cursor")
+        .expect("the reply has a cursor");
+    cursor.get_i64("id").expect("the cursor has an id")
 }
 
 fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("somebody reads");
+    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }

@@ -1,10 +1,11 @@
-//! Direct, HAProxy and Seawall side by side, interleaved: `cargo bench --bench compare`.
+//! Compares direct connections, HAProxy and Seawall, interleaved:
+//! `cargo bench --bench compare`.
 //!
-//! Finds by `_id` in a closed loop over 1 to 1,000 connections, small documents and 16 KiB ones, and what idle
-//! connections cost. Every answer is checked. All three share the machine with the generator, so only ratios
-//! within a round mean anything; the medians of the rounds are printed. With `--quick`, a tenth of it, for CI:
-//! that
-//! asserts counts only. `--rounds N` and `--seconds S` shorten or lengthen a full run.
+//! The load is finds by `_id` in a closed loop over 1 to 1,000 connections, with small documents
+//! and with 16 KiB documents. The bench also measures what idle connections cost. Every reply is
+//! checked. All three share the machine with the load generator, so only ratios within a round are
+//! meaningful. The bench prints the medians of the rounds. With `--quick`, a tenth of it runs, for
+//! CI: that asserts counts only. `--rounds N` and `--seconds S` change the length of a full run.
 
 use std::{io::Write, time::Duration};
 
@@ -18,7 +19,7 @@ use tokio::runtime::Builder;
 /// Seawall's `max_pool_size`.
 const POOL_SIZE: usize = 32;
 
-/// Connections made at a time before a run.
+/// Connections established in one batch before a run.
 const CONNECTING: usize = 16;
 
 struct Plan {
@@ -28,7 +29,7 @@ struct Plan {
     idle: usize,
 }
 
-/// One target's run.
+/// Result of one target in one round.
 struct Row {
     name: &'static str,
     outcome: Outcome,
@@ -55,7 +56,7 @@ fn main() {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime");
+        .expect("the runtime starts");
     runtime.block_on(compare(&plan));
 }
 
@@ -68,12 +69,12 @@ fn option<T: std::str::FromStr>(name: &str) -> Option<T> {
 async fn compare(plan: &Plan) {
     let setup = Setup::start(POOL_SIZE).await;
     if setup.targets.len() < 3 {
-        say("HAProxy is missing: install the Debian package haproxy to compare with it");
+        say("HAProxy is not installed. To compare with it, install the Debian package haproxy.");
     }
     for collection in ["small", "large"] {
         say(&format!("\n### finds by _id, {collection} documents\n"));
         say(
-            "| connections | target | operations/s | to direct | p50 | p99 | proxy CPU an operation | to HAProxy |",
+            "| connections | target | operations/s | ratio to direct | p50 | p99 | proxy CPU per operation | ratio to HAProxy |",
         );
         say("|---|---|---|---|---|---|---|---|");
         for connections in &plan.connections {
@@ -106,7 +107,11 @@ async fn round(
         let before = cpu().expect("the proxy runs");
         let (outcome, _) = load::run(open, collection, time).await;
         let proxy_cpu = cpu().expect("the proxy runs") - before;
-        assert!(outcome.operations > 0, "{} answered nothing", target.name);
+        assert!(
+            outcome.operations > 0,
+            "{} completed no operation",
+            target.name
+        );
         rows.push(Row {
             name: target.name,
             outcome,
@@ -126,7 +131,7 @@ async fn connect(
         let batch = (count - open.len()).min(CONNECTING);
         let connecting = (0..batch).map(|_| setup.connect(&target.address));
         for connection in join_all(connecting).await {
-            open.push(connection.expect("the target takes connections"));
+            open.push(connection.expect("the target accepts connections"));
         }
     }
     open
@@ -180,7 +185,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Memory of idle connections that have logged in.
+/// Measures the memory of idle connections that have logged in.
 async fn idle(setup: &Setup, count: usize) {
     say(&format!("\n### {count} idle authenticated connections\n"));
     for target in setup
@@ -198,7 +203,7 @@ async fn idle(setup: &Setup, count: usize) {
         let open = connect(setup, target, count).await;
         let each = resident().saturating_sub(before) / u64::try_from(count).unwrap_or(1);
         say(&format!(
-            "{}: {each} bytes each ({} KiB in all before)",
+            "{}: {each} bytes per connection (process before: {} KiB)",
             target.name,
             before / 1024
         ));
@@ -207,5 +212,5 @@ async fn idle(setup: &Setup, count: usize) {
 }
 
 fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("somebody reads");
+    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }

@@ -1,6 +1,7 @@
-//! What an operation costs on the way: `cargo bench --bench path`.
+//! Measures what one operation costs on the data path:
+//! `cargo bench --bench path`.
 //!
-//! Read every row beside `reference/sha256_64_bytes`, which is the same work on every machine.
+//! Compare every row with `reference/sha256_64_bytes`, which is the same work on every machine.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -58,13 +59,21 @@ fn inspection(c: &mut Criterion) {
         ("find_8_conditions", eight_conditions()),
         ("find_in_10000", ids),
     ] {
-        let body = command.to_vec().expect("a command");
+        let body = command.to_vec().expect("the command can be encoded");
         let message = encode_request(1, &body);
         c.bench_function(&format!("wire/parse/{name}"), |b| {
-            b.iter(|| OpMsg::parse(black_box(&message)).expect("sound").flags)
+            b.iter(|| {
+                OpMsg::parse(black_box(&message))
+                    .expect("the bytes are valid")
+                    .flags
+            })
         });
         c.bench_function(&format!("command/inspect/{name}"), |b| {
-            b.iter(|| Command::inspect(black_box(&body)).expect("sound").class)
+            b.iter(|| {
+                Command::inspect(black_box(&body))
+                    .expect("the bytes are valid")
+                    .class
+            })
         });
         c.bench_function(&format!("shape/fingerprint/{name}"), |b| {
             b.iter(|| {
@@ -77,8 +86,8 @@ fn inspection(c: &mut Criterion) {
         });
         c.bench_function(&format!("path/inspect_and_fingerprint/{name}"), |b| {
             b.iter(|| {
-                let parsed = OpMsg::parse(black_box(&message)).expect("sound");
-                let command = Command::inspect(parsed.body).expect("sound");
+                let parsed = OpMsg::parse(black_box(&message)).expect("the bytes are valid");
+                let command = Command::inspect(parsed.body).expect("the bytes are valid");
                 let input = Input {
                     body: parsed.body,
                     sequences: &[],
@@ -95,7 +104,7 @@ fn replies(c: &mut Criterion) {
             .map(|n| doc! {"_id": n, "text": "x".repeat(100)})
             .collect();
         let reply = doc! {"cursor": {"firstBatch": batch, "id": 0i64, "ns": "d.c"}, "ok": 1.0};
-        let bytes = reply.to_vec().expect("a reply");
+        let bytes = reply.to_vec().expect("the reply can be encoded");
         c.bench_function(&format!("command/scan_reply/{name}"), |b| {
             b.iter(|| {
                 let mut scanner = ReplyScanner::default();
@@ -107,34 +116,37 @@ fn replies(c: &mut Criterion) {
 }
 
 fn scram(c: &mut Criterion) {
-    let nonces = NonceSource::new().expect("random numbers");
+    let nonces = NonceSource::new().expect("the system has random bytes");
     for mechanism in Mechanism::ALL {
         let derived = derive_from_password(mechanism, "user", "pencil", b"salt-of-the-user", 4096);
-        let derived = derived.expect("keys");
+        let derived = derived.expect("keys can be derived");
         c.bench_function(&format!("auth/login/{mechanism}"), |b| {
             b.iter(|| {
                 let (client, first) = ClientConversation::start(mechanism, "user", &nonces.nonce());
-                let first = ClientFirst::parse(&first).expect("sound");
+                let first = ClientFirst::parse(&first).expect("the bytes are valid");
                 let (server, challenge) =
                     ServerConversation::start(first, &derived.keys, &nonces.nonce());
                 let (_, proof) = client
                     .respond(&challenge, &derived.client_key, &derived.keys)
-                    .expect("fitting keys");
-                server.verify(&proof).expect("a good proof").server_final
+                    .expect("the keys fit the challenge");
+                server
+                    .verify(&proof)
+                    .expect("the proof is right")
+                    .server_final
             })
         });
     }
 }
 
-/// An insert of so many bytes, as drivers send it.
+/// An insert of about `bytes` bytes, as drivers send it.
 fn insert_of(bytes: usize) -> Vec<u8> {
     let document = doc! {"_id": 1, "pad": "x".repeat(900)}
         .to_vec()
-        .expect("a document");
+        .expect("the document can be encoded");
     let documents = document.repeat(bytes / document.len());
     let body = doc! {"insert": "c", "$db": "d"}
         .to_vec()
-        .expect("a command");
+        .expect("the command can be encoded");
     let mut message = encode_request(1, &body);
     message.push(1);
     let length = |n: usize| i32::try_from(n).expect("under 2 GiB").to_le_bytes();
@@ -146,46 +158,50 @@ fn insert_of(bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Takes a request in, as it is taken in: whole up to a megabyte, beyond it a head and then piece by piece.
+/// Reads a request as the client connection reads it: whole up to 1 MB, above that first its head
+/// and then piece by piece. Returns the bytes of a whole request plus the number of its sequences,
+/// or the bytes of all pieces.
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
     let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;
-    let message = read.expect("sound").expect("one");
+    let message = read
+        .expect("the message is valid")
+        .expect("the stream has a message");
     let mut taken = message.bytes.len();
     if !message.is_head() {
         return taken
             + OpMsg::parse(&message.bytes)
-                .expect("sound")
+                .expect("the bytes are valid")
                 .sequences()
                 .count();
     }
-    let parsed = OpMsg::parse_head(&message.bytes).expect("sound");
-    let behind = parsed.body_offset + parsed.body.len();
-    let mut walk = SectionWalk::new(message.header.message_length - behind, Some("documents"));
-    let rest = message.bytes.get(behind..).unwrap_or_default();
-    walk.feed(rest).expect("sound");
+    let parsed = OpMsg::parse_head(&message.bytes).expect("the bytes are valid");
+    let body_end = parsed.body_offset + parsed.body.len();
+    let mut walk = SectionWalk::new(message.header.message_length - body_end, Some("documents"));
+    let rest = message.bytes.get(body_end..).unwrap_or_default();
+    walk.feed(rest).expect("the bytes are valid");
     let mut pieces = RestOfMessage::of(&message, &|| false);
     loop {
         let next = pieces.next_piece(&mut reader, &mut stream, piece).await;
-        next.expect("sound");
+        next.expect("the bytes are valid");
         if piece.is_empty() {
             return taken;
         }
-        walk.feed(piece).expect("sound");
+        walk.feed(piece).expect("the bytes are valid");
         taken += piece.len();
     }
 }
 
-/// The time has to grow with the size, and not faster.
+/// The time must grow with the size, and not faster.
 fn large_requests(c: &mut Criterion) {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime");
+        .expect("the runtime starts");
     let budget = MemoryBudget::of_bytes(64 << 20);
     let mut group = c.benchmark_group("wire/take_request");
     for kilobytes in [16, 64, 256, 1_000, 4_000, 16_000, 48_000] {
-        // A little less, so that the largest is within the limit with its head.
+        // 1,000 bytes less, so that the largest message with its header is within the limit.
         let message = insert_of(kilobytes * 1000 - 1000);
         let mut piece = Vec::new();
         group.throughput(Throughput::Bytes(u64::try_from(message.len()).unwrap_or(0)));
@@ -199,8 +215,8 @@ fn pool(c: &mut Criterion) {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
-        .expect("a runtime");
-    let nonces = Arc::new(NonceSource::new().expect("random numbers"));
+        .expect("the runtime starts");
+    let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
     let observer = Arc::new(
         Observer::new(
             seawall::observe::Settings {
@@ -212,7 +228,7 @@ fn pool(c: &mut Criterion) {
             },
             None,
         )
-        .expect("metrics"),
+        .expect("the settings are valid"),
     );
     let limits = Limits {
         max_pool_size: 32,
@@ -226,7 +242,7 @@ fn pool(c: &mut Criterion) {
         wait_queue_size: 1,
     };
     let connector = Connector::new(None, Vec::new(), Duration::from_secs(1), nonces);
-    let address = "127.0.0.1:1".parse().expect("an address");
+    let address = "127.0.0.1:1".parse().expect("the address is valid");
     let metrics = observer.server("bench");
     let pool = ServerPool::new(
         address,
@@ -237,10 +253,10 @@ fn pool(c: &mut Criterion) {
     );
     let identity = Arc::new(Identity::anonymous());
     pool.ready();
-    let _ends: Vec<_> = (0..32)
+    let _far_ends: Vec<_> = (0..32)
         .map(|_| {
-            let _inside = runtime.enter();
-            let (near, far) = UnixStream::pair().expect("a pair of sockets");
+            let _in_runtime = runtime.enter();
+            let (near, far) = UnixStream::pair().expect("a socket pair can be created");
             pool.adopt(
                 &identity,
                 Connection::new(Stream::Unix(near), Instant::now()),
@@ -255,7 +271,7 @@ fn pool(c: &mut Criterion) {
                 let began = Instant::now();
                 for _ in 0..times {
                     let taken = pool.check_out(&identity, Sharer::Local, deadline).await;
-                    let mut checkout = taken.expect("one of 32");
+                    let mut checkout = taken.expect("one of 32 connections is available");
                     black_box(checkout.begin());
                     checkout.finish();
                 }

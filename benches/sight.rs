@@ -1,8 +1,13 @@
-//! Seawall's sight, measured: `cargo bench --bench sight`.
+//! Measures Seawall's statistics: `cargo bench --bench sight`.
 //!
-//! A million operations and every figure made of them; what statistics cost; stalls that recur and a load that never
-//! stalls; an index that is dropped; what the history takes. `--only` and the name of a part picks it, `--runs N` says how often
-//! each is run. With `--quick`, a tenth of it, for CI: that asserts counts only.
+//! - `exactness`: a million operations, and every figure compared with the single operations.
+//! - `cost`: what the statistics cost.
+//! - `stalls`, `steady`: stalls that recur, and a load that never stalls.
+//! - `changes`: an index that is dropped.
+//! - `history`: the memory that the history takes.
+//!
+//! `--only` with the name of a part runs that part only. `--runs N` runs each part N times. With
+//! `--quick`, a tenth of it runs, for CI: that asserts counts only.
 
 use seawall_benches::sight::{Plan, changes, cost, exactness, history, stalls};
 use seawall_tests::process::binary;
@@ -25,13 +30,17 @@ fn main() {
     let runs = option("--runs").map_or(1, |runs| runs.parse().expect("--runs takes a number"));
     let only = option("--only");
     let is_known = |only: &String| PARTS.contains(&only.as_str());
-    assert!(only.as_ref().is_none_or(is_known), "--only {PARTS:?}");
-    // Two threads are one a core of the machine that this is made for; what is measured has as many.
+    assert!(
+        only.as_ref().is_none_or(is_known),
+        "--only takes one of {PARTS:?}"
+    );
+    // Two threads: one for each core of the machine that this bench is made for. Seawall has as
+    // many.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
-    let runtime = runtime.expect("a runtime");
+    let runtime = runtime.expect("the runtime starts");
     let wanted = |part: &&str| only.as_ref().is_none_or(|only| only == part);
     for part in PARTS.iter().filter(|part| wanted(part)) {
         for _ in 0..runs {

@@ -1,29 +1,38 @@
-//! The incident, reproduced: `cargo bench --bench storm`.
+//! Reproduces the incident: `cargo bench --bench storm`.
 //!
-//! Clients with time-outs of 40 to 500 ms that reconnect at once, before a primary that stalls for five seconds; clients
-//! that keep their connections; connections for one find each; and Seawall killed under load. Directly and through
-//! Seawall in turn. With `--quick`, a tenth of it, for CI: that asserts counts only. `--only incident|persistent|short|php|calls|idle|restart`
-//! picks a part, `--runs N` says how often each is run, `--clients N` of which size incidents are.
+//! Each part runs directly and through Seawall, in turn. `--only NAME` runs one part:
+//!
+//! - `incident`: clients with timeouts of 40 to 500 ms that reconnect at once, and a primary that
+//!   stalls for five seconds.
+//! - `persistent`: clients that keep their connections, and a primary that stalls.
+//! - `short`, `php`: one connection for each find.
+//! - `calls`: system calls of Seawall during logins.
+//! - `idle`: idle clients.
+//! - `restart`: Seawall killed under load.
+//!
+//! `--runs N` sets how often each part runs, `--clients N` the number of clients of incidents. With
+//! `--quick`, a tenth of it runs, for CI: that asserts counts only.
 
 use std::{io::Write, time::Duration};
 
 use seawall_benches::{
     extras,
     process::cpu_split,
-    weather::{Counts, Load, Stall, Told, Weather},
+    weather::{Counts, Load, LoadReport, Stall, StormTestbed},
 };
 use tokio::{
     runtime::Builder,
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size`: of one user, so of all connections to the primary but its own probes'.
+/// Seawall's `max_pool_size`. The load has one user, so this bounds all connections to the primary
+/// except Seawall's own probes.
 const POOL_SIZE: usize = 32;
 
-/// The same while clients are idle: ten connections or fewer in all.
+/// `max_pool_size` while clients are idle: at most ten server connections in total.
 const IDLE_POOL_SIZE: usize = 4;
 
-/// Operations a second that are offered beside the storm.
+/// Operations per second that the patient clients beside the storm send.
 const BESIDE: f64 = 500.0;
 
 struct Plan {
@@ -32,15 +41,15 @@ struct Plan {
     persistent: usize,
     surge: usize,
     idle: Vec<usize>,
-    /// Runs of a PHP script.
+    /// Runs of the PHP script.
     pages: usize,
     /// Seconds under strace.
-    traced: u64,
+    traced_seconds: u64,
     runs: usize,
-    /// Before a stall, the stall, and after it.
-    calm: u64,
-    stall: u64,
-    after: u64,
+    /// Seconds before the stall, of the stall, and after it.
+    calm_seconds: u64,
+    stall_seconds: u64,
+    after_seconds: u64,
 }
 
 fn main() {
@@ -54,11 +63,11 @@ fn main() {
             surge: 100,
             idle: vec![500],
             pages: 5,
-            traced: 2,
+            traced_seconds: 2,
             runs: 1,
-            calm: 2,
-            stall: 2,
-            after: 4,
+            calm_seconds: 2,
+            stall_seconds: 2,
+            after_seconds: 4,
         }
     } else {
         Plan {
@@ -68,11 +77,11 @@ fn main() {
             surge: 5_000,
             idle: vec![9_800, 18_000],
             pages: 200,
-            traced: 15,
+            traced_seconds: 15,
             runs: runs.unwrap_or(4),
-            calm: 5,
-            stall: 5,
-            after: 8,
+            calm_seconds: 5,
+            stall_seconds: 5,
+            after_seconds: 8,
         }
     };
     if let Some(size) = option("--clients").and_then(|size| size.parse().ok()) {
@@ -84,28 +93,28 @@ fn main() {
         .worker_threads(1)
         .enable_all()
         .build();
-    runtime.expect("a runtime").block_on(async {
-        let mut weather = Weather::start(POOL_SIZE).await;
+    runtime.expect("the runtime starts").block_on(async {
+        let mut testbed = StormTestbed::start(POOL_SIZE).await;
         if wanted("short") {
-            short(&weather, &plan).await;
+            short(&testbed, &plan).await;
         }
         if wanted("php") {
-            pages(&weather, &plan);
+            pages(&testbed, &plan);
         }
         if wanted("calls") {
-            calls(&weather, &plan).await;
+            calls(&testbed, &plan).await;
         }
         if wanted("idle") {
-            idle(&mut weather, &plan).await;
+            idle(&mut testbed, &plan).await;
         }
         if wanted("incident") {
-            incident(&weather, &plan).await;
+            incident(&testbed, &plan).await;
         }
         if wanted("persistent") {
-            persistent(&weather, &plan).await;
+            persistent(&testbed, &plan).await;
         }
         if wanted("restart") {
-            restart(&mut weather, &plan).await;
+            restart(&mut testbed, &plan).await;
         }
     });
 }
@@ -118,13 +127,13 @@ fn option(name: &str) -> Option<String> {
 }
 
 fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("somebody reads");
+    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }
 
-fn endpoint(weather: &Weather, is_through: bool) -> String {
+fn endpoint(testbed: &StormTestbed, is_through: bool) -> String {
     match is_through {
-        true => weather.through(),
-        false => weather.primary(),
+        true => testbed.through(),
+        false => testbed.primary(),
     }
 }
 
@@ -132,9 +141,9 @@ fn name_of(is_through: bool) -> &'static str {
     if is_through { "Seawall" } else { "direct" }
 }
 
-/// A load of the harness with its options, `database` apart from the others.
+/// Starts a load of the harness with these options.
 fn load(
-    weather: &Weather,
+    testbed: &StormTestbed,
     kind: &str,
     uri: &str,
     seconds: u64,
@@ -145,20 +154,22 @@ fn load(
     for (option, value) in [duration].iter().chain(options) {
         arguments.extend([(*option).to_owned(), value.clone()]);
     }
-    weather.load(&arguments)
+    testbed.load(&arguments)
 }
 
-/// One connection for one find, as PHP has it.
-async fn short(weather: &Weather, plan: &Plan) {
-    say("\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; 500 ms a step\n");
+/// One connection for each find, as PHP does it.
+async fn short(testbed: &StormTestbed, plan: &Plan) {
     say(
-        "| clients | run | direct, a second | Seawall, a second | ratio | server logins | server connections | Seawall's cores user + system | the server's through Seawall | the server's direct |",
+        "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; 500 ms for each step\n",
+    );
+    say(
+        "| clients | run | direct, per second | Seawall, per second | ratio | server logins | server connections | Seawall's cores, user + system | server's cores through Seawall | server's cores direct |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|");
     for clients in &plan.short_sizes {
         for run in 1..=plan.runs {
-            let direct = short_run(weather, plan, *clients, false).await;
-            let through = short_run(weather, plan, *clients, true).await;
+            let direct = short_run(testbed, plan, *clients, false).await;
+            let through = short_run(testbed, plan, *clients, true).await;
             let cores = |(user, system): (f64, f64)| format!("{user:.2} + {system:.2}");
             say(&format!(
                 "| {clients} | {run} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {} | {} | {} |",
@@ -175,7 +186,7 @@ async fn short(weather: &Weather, plan: &Plan) {
     }
 }
 
-/// What a run of short connections came to; cores are used ones, user and system.
+/// Result of a run with short connections. `seawall` and `server` are used cores, user and system.
 struct Short {
     goodput: f64,
     logins: f64,
@@ -184,43 +195,43 @@ struct Short {
     server: (f64, f64),
 }
 
-async fn short_run(weather: &Weather, plan: &Plan, clients: usize, is_through: bool) -> Short {
-    let uri = endpoint(weather, is_through);
+async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_through: bool) -> Short {
+    let uri = endpoint(testbed, is_through);
     let cpu = || {
-        [weather.seawall_id(), weather.primary_id()].map(|process| cpu_split(process.unwrap_or(0)))
+        [testbed.seawall_id(), testbed.primary_id()].map(|process| cpu_split(process.unwrap_or(0)))
     };
-    let (before, [seawall, server]) = (weather.counts().await, cpu());
+    let (before, [seawall, server]) = (testbed.counts().await, cpu());
     let options = [
         ("--clients", clients.to_string()),
         ("--timeouts-ms", "500".to_owned()),
     ];
-    let told = load(weather, "storm", &uri, plan.calm, &options)
+    let report = load(testbed, "storm", &uri, plan.calm_seconds, &options)
         .report()
         .await;
-    let (after, [seawall_then, server_then]) = (weather.counts().await, cpu());
-    calm_down().await;
+    let (after, [seawall_then, server_then]) = (testbed.counts().await, cpu());
+    pause_between_runs().await;
     if is_through {
         assert!(after.created <= limit(), "{} connections", after.created);
     }
     Short {
-        goodput: told.number("/goodput"),
+        goodput: report.number("/goodput"),
         logins: after.authentications - before.authentications,
         created: after.created,
-        seawall: share(seawall, seawall_then, plan.calm),
-        server: share(server, server_then, plan.calm),
+        seawall: share(seawall, seawall_then, plan.calm_seconds),
+        server: share(server, server_then, plan.calm_seconds),
     }
 }
 
-/// System calls of logins: what would grow with them is a reading of random numbers from the system.
-async fn calls(weather: &Weather, plan: &Plan) {
+/// Counts the system calls of logins. The count that must not grow with logins is `getrandom`.
+async fn calls(testbed: &StormTestbed, plan: &Plan) {
     say(
-        "\n## System calls of Seawall while clients connect, log in, ask and leave (strace -f -c)\n",
+        "\n## System calls of Seawall while clients connect, log in, run a find and leave (strace -f -c)\n",
     );
-    let Some(calls) = extras::calls(weather, 50, plan.traced).await else {
-        say("strace is missing: not counted");
+    let Some(calls) = extras::calls(testbed, 50, plan.traced_seconds).await else {
+        say("strace is not installed: calls are not counted");
         return;
     };
-    say("| call | in all | a login |");
+    say("| call | total | per login |");
     say("|---|---|---|");
     let random = calls.count("getrandom");
     for (name, count) in calls.by_name.iter().take(12) {
@@ -234,35 +245,38 @@ async fn calls(weather: &Weather, plan: &Plan) {
         random / calls.logins
     ));
     say(&format!("\n{:.0} logins", calls.logins));
-    assert!(calls.logins > 0.0, "nobody logged in");
-    assert!(random * 100.0 <= calls.logins, "{random} readings");
+    assert!(calls.logins > 0.0, "no client logged in");
+    assert!(
+        random * 100.0 <= calls.logins,
+        "{random} calls of getrandom"
+    );
 }
 
-async fn idle(weather: &mut Weather, plan: &Plan) {
+async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
     say("\n## Clients that have logged in and are idle\n");
-    say("| clients | connected | bytes each | server connections |");
+    say("| clients | connected | bytes per client | server connections |");
     say("|---|---|---|---|");
-    weather.set_pool_size(IDLE_POOL_SIZE);
+    testbed.set_pool_size(IDLE_POOL_SIZE);
     for clients in &plan.idle {
-        weather.restart_seawall().await;
-        let idle = extras::idle(weather, *clients).await;
+        testbed.restart_seawall().await;
+        let idle = extras::idle(testbed, *clients).await;
         say(&format!(
             "| {clients} | {:.0} | {:.0} | {:.0} |",
             idle.connected, idle.bytes_each, idle.server_connections
         ));
-        calm_down().await;
+        pause_between_runs().await;
     }
-    weather.set_pool_size(POOL_SIZE);
-    weather.restart_seawall().await;
+    testbed.set_pool_size(POOL_SIZE);
+    testbed.restart_seawall().await;
 }
 
-fn pages(weather: &Weather, plan: &Plan) {
-    say("\n## PHP scripts, one connection each\n");
-    say("| runs | direct | Seawall | ratio of times |");
+fn pages(testbed: &StormTestbed, plan: &Plan) {
+    say("\n## PHP scripts with one connection each\n");
+    say("| runs | direct | Seawall | time ratio |");
     say("|---|---|---|---|");
     for _ in 0..plan.runs {
         let took = [false, true].map(|is_through| {
-            let time = extras::pages(&endpoint(weather, is_through), plan.pages);
+            let time = extras::pages(&endpoint(testbed, is_through), plan.pages);
             time.map(|time| time.as_secs_f64())
         });
         match took {
@@ -271,7 +285,7 @@ fn pages(weather: &Weather, plan: &Plan) {
                 plan.pages,
                 through / direct
             )),
-            _ => say("| php or its driver is missing | | | |"),
+            _ => say("| PHP or its MongoDB driver is not installed | | | |"),
         }
     }
 }
@@ -283,41 +297,42 @@ fn share(before: (Duration, Duration), after: (Duration, Duration), seconds: u64
     (part(after.0, before.0), part(after.1, before.1))
 }
 
-/// The pool's limit and what probes and monitors need on both members.
+/// The bound for server connections: twice the pool size, which leaves room for probes and monitors
+/// on both members.
 fn limit() -> f64 {
     u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }
 
-/// Ports and backlogs of one run are no part of the next.
-async fn calm_down() {
+/// Waits, so that ports and backlogs of one run do not affect the next.
+async fn pause_between_runs() {
     sleep(Duration::from_secs(2)).await;
 }
 
-/// What a stalled run came to.
+/// Result of a run with a stall.
 struct Stalled {
-    storm: Told,
-    beside: Told,
+    storm: LoadReport,
+    beside: LoadReport,
     /// Readers of the member that does not stall.
-    aside: Told,
+    aside: LoadReport,
     before: Counts,
     after: Counts,
     most_open: f64,
     primary_logins: f64,
 }
 
-async fn incident(weather: &Weather, plan: &Plan) {
-    say("\n## Storms before a stalled primary\n");
+async fn incident(testbed: &StormTestbed, plan: &Plan) {
+    say("\n## Storms while the primary stalls\n");
     say(
-        "| clients | stall | target | run | hello p99 less lateness | of 500 operations a second beside, from 3 s after the stall on | nine tenths in each second after | server connections | server logins | readers aside, p99 to before | given up |",
+        "| clients | stall | target | run | hello p99 minus generator lateness | operations/s of the 500 offered by patient clients, from 3 s after the stall | 90 % served again after | server connections | server logins | p99 of readers of the other member, ratio to before | storm clients timed out |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|");
     for clients in &plan.sizes {
         for how in [Stall::Stopped, Stall::Delayed] {
             for run in 1..=plan.runs {
                 for is_through in [false, true] {
-                    let stalled = stalled(weather, plan, *clients, how, is_through).await;
+                    let stalled = stalled(testbed, plan, *clients, how, is_through).await;
                     row(plan, *clients, how, run, is_through, &stalled);
-                    calm_down().await;
+                    pause_between_runs().await;
                 }
             }
         }
@@ -325,18 +340,18 @@ async fn incident(weather: &Weather, plan: &Plan) {
 }
 
 async fn stalled(
-    weather: &Weather,
+    testbed: &StormTestbed,
     plan: &Plan,
     clients: usize,
     how: Stall,
     is_through: bool,
 ) -> Stalled {
-    let uri = endpoint(weather, is_through);
+    let uri = endpoint(testbed, is_through);
     let aside_uri = match is_through {
-        true => format!("{}?readPreference=secondary", weather.through()),
-        false => weather.secondary(),
+        true => format!("{}?readPreference=secondary", testbed.through()),
+        false => testbed.secondary(),
     };
-    let seconds = plan.calm + plan.stall + plan.after;
+    let seconds = plan.calm_seconds + plan.stall_seconds + plan.after_seconds;
     let kept = |rate: f64, clients: usize| {
         [
             ("--keep", rate.to_string()),
@@ -344,23 +359,25 @@ async fn stalled(
             ("--timeouts-ms", "500".to_owned()),
         ]
     };
-    let beside = load(weather, "storm", &uri, seconds, &kept(BESIDE, 50));
-    let aside = load(weather, "storm", &aside_uri, seconds, &kept(200.0, 10));
+    let beside = load(testbed, "storm", &uri, seconds, &kept(BESIDE, 50));
+    let aside = load(testbed, "storm", &aside_uri, seconds, &kept(200.0, 10));
     let storm = load(
-        weather,
+        testbed,
         "storm",
         &uri,
         seconds,
         &[("--clients", clients.to_string())],
     );
-    sleep(Duration::from_secs(plan.calm)).await;
-    let before = weather.counts().await;
-    // Asked before the stall, since nobody answers in it.
-    let logins_before = weather.primary_logins().await;
-    weather.stall(how, Duration::from_secs(plan.stall)).await;
+    sleep(Duration::from_secs(plan.calm_seconds)).await;
+    let before = testbed.counts().await;
+    // Read before the stall: during a stall the primary does not reply.
+    let logins_before = testbed.primary_logins().await;
+    testbed
+        .stall(how, Duration::from_secs(plan.stall_seconds))
+        .await;
     let mut most_open = 0.0_f64;
-    for _ in 0..plan.after {
-        most_open = most_open.max(weather.counts().await.open);
+    for _ in 0..plan.after_seconds {
+        most_open = most_open.max(testbed.counts().await.open);
         sleep(Duration::from_secs(1)).await;
     }
     let (storm, beside, aside) = (
@@ -368,15 +385,18 @@ async fn stalled(
         beside.report().await,
         aside.report().await,
     );
-    let after = weather.counts().await;
-    let logins = timeout(Duration::from_secs(60), weather.primary_logins()).await;
+    let after = testbed.counts().await;
+    let logins = timeout(Duration::from_secs(60), testbed.primary_logins()).await;
     if is_through {
         assert!(
             after.created <= limit(),
             "{} server connections",
             after.created
         );
-        assert!(beside.number("/steps/3/ok") > 0.0, "nothing was answered");
+        assert!(
+            beside.number("/steps/3/ok") > 0.0,
+            "no operation got a reply"
+        );
     }
     Stalled {
         storm,
@@ -390,8 +410,8 @@ async fn stalled(
 }
 
 fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, stalled: &Stalled) {
-    let stall_begins = usize::try_from(plan.calm).unwrap_or(0);
-    let stall_ends = usize::try_from(plan.calm + plan.stall).unwrap_or(0);
+    let stall_begins = usize::try_from(plan.calm_seconds).unwrap_or(0);
+    let stall_ends = usize::try_from(plan.calm_seconds + plan.stall_seconds).unwrap_or(0);
     let hello = stalled.storm.seconds("hello_p99_ms");
     let late = stalled.storm.seconds("lateness_p99_ms");
     let net = hello
@@ -412,7 +432,7 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     let (connections, logins) = match is_through {
         true => (
             format!(
-                "{:.0} open at most, {:.0} made",
+                "{:.0} open at most, {:.0} established",
                 stalled.most_open,
                 stalled.after.created - stalled.before.created
             ),
@@ -427,42 +447,43 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     ));
 }
 
-/// Seconds from the end of the stall until nine tenths of what was offered are served, and stay so.
+/// Returns the seconds from the end of the stall until at least 90 % of the offered operations are
+/// served in every second after.
 fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     let after = operations.get(stall_ends..).unwrap_or_default();
     let bad = after.iter().rposition(|served| *served < offered * 0.9);
     match bad {
         None => "at once".to_owned(),
-        Some(last) if last + 1 == after.len() => "not".to_owned(),
+        Some(last) if last + 1 == after.len() => "never".to_owned(),
         Some(last) => format!("{} s", last + 1),
     }
 }
 
-async fn persistent(weather: &Weather, plan: &Plan) {
+async fn persistent(testbed: &StormTestbed, plan: &Plan) {
     let (clients, offered) = (plan.persistent, 2_000.0);
     say(&format!(
-        "\n## {clients} clients that keep their connections, {offered:.0} operations/s with 500 ms time-outs, the primary stopped for 3 s\n"
+        "\n## {clients} clients that keep their connections, {offered:.0} operations/s with timeouts of 500 ms, the primary stopped for 3 s\n"
     ));
     say(
-        "| target | run | recovered after | operations a second before | in the last second | logins of clients |",
+        "| target | run | recovered after | operations/s before | operations/s in the last second | client logins |",
     );
     say("|---|---|---|---|---|---|");
     for run in 1..=plan.runs {
         for is_through in [false, true] {
-            let uri = endpoint(weather, is_through);
-            // As many come as there are clients; connecting is no part of it.
-            let settle = plan.calm * 2;
-            let seconds = settle + 3 + plan.after + 4;
+            let uri = endpoint(testbed, is_through);
+            // Starts the stall only when all clients are connected.
+            let settle = plan.calm_seconds * 2;
+            let seconds = settle + 3 + plan.after_seconds + 4;
             let options = [
                 ("--keep", offered.to_string()),
                 ("--clients", clients.to_string()),
                 ("--timeouts-ms", "500".to_owned()),
             ];
-            let running = load(weather, "storm", &uri, seconds, &options);
+            let running = load(testbed, "storm", &uri, seconds, &options);
             sleep(Duration::from_secs(settle)).await;
-            weather.stall(Stall::Stopped, Duration::from_secs(3)).await;
-            let told = running.report().await;
-            let operations = told.seconds("operations");
+            testbed.stall(Stall::Stopped, Duration::from_secs(3)).await;
+            let report = running.report().await;
+            let operations = report.seconds("operations");
             let stall_ends = usize::try_from(settle + 3).unwrap_or(0);
             let at = |second: usize| operations.get(second).copied().unwrap_or(f64::NAN);
             say(&format!(
@@ -471,41 +492,41 @@ async fn persistent(weather: &Weather, plan: &Plan) {
                 recovered(&operations, stall_ends, offered),
                 at(stall_ends - 5),
                 at(operations.len() - 1),
-                told.seconds("logged_in").iter().sum::<f64>(),
+                report.seconds("logged_in").iter().sum::<f64>(),
             ));
-            calm_down().await;
+            pause_between_runs().await;
         }
     }
 }
 
-async fn restart(weather: &mut Weather, plan: &Plan) {
+async fn restart(testbed: &mut StormTestbed, plan: &Plan) {
     let (clients, offered) = (plan.surge, 1_000.0);
     say(&format!(
-        "\n## Seawall killed before {clients} clients, and started a second later\n"
+        "\n## Seawall killed with {clients} connected clients, and started one second later\n"
     ));
-    say("| run | nine tenths of {offered:.0} operations/s again after | server connections | server logins |".replace("{offered:.0}", &format!("{offered:.0}")).as_str());
+    say("| run | 90 % of {offered:.0} operations/s served again after | server connections | server logins |".replace("{offered:.0}", &format!("{offered:.0}")).as_str());
     say("|---|---|---|---|");
     for run in 1..=plan.runs {
-        let uri = weather.through();
-        let settle = plan.calm * 2;
+        let uri = testbed.through();
+        let settle = plan.calm_seconds * 2;
         let options = [
             ("--keep", offered.to_string()),
             ("--clients", clients.to_string()),
             ("--timeouts-ms", "500".to_owned()),
         ];
         let running = load(
-            weather,
+            testbed,
             "storm",
             &uri,
-            settle + 1 + plan.after + 4,
+            settle + 1 + plan.after_seconds + 4,
             &options,
         );
         sleep(Duration::from_secs(settle)).await;
-        weather.kill_seawall();
+        testbed.kill_seawall();
         sleep(Duration::from_secs(1)).await;
-        weather.start_seawall();
-        let told = running.report().await;
-        let counts = weather.counts().await;
+        testbed.start_seawall();
+        let report = running.report().await;
+        let counts = testbed.counts().await;
         assert!(
             counts.created <= limit(),
             "{} server connections",
@@ -514,10 +535,10 @@ async fn restart(weather: &mut Weather, plan: &Plan) {
         let started = usize::try_from(settle + 1).unwrap_or(0);
         say(&format!(
             "| {run} | {} | {:.0} | {:.0} |",
-            recovered(&told.seconds("operations"), started, offered),
+            recovered(&report.seconds("operations"), started, offered),
             counts.created,
             counts.authentications
         ));
-        calm_down().await;
+        pause_between_runs().await;
     }
 }

@@ -1,6 +1,6 @@
-//! What an operation is told apart by is worked out on the stack: no allocation, whatever its size.
+//! Inspection and fingerprint of a command use only the stack: no allocation for any command size.
 
-#![allow(clippy::unwrap_used, reason = "all of this is tests")]
+#![allow(clippy::unwrap_used, reason = "this file contains only tests")]
 
 use allocation_counter::{AllocationInfo, measure};
 use bson::{Document, doc};

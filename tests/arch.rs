@@ -1,10 +1,10 @@
-//! The dependency test of docs/ARCHITECTURE.md: modules use what their rows of the table allow, and all arrows
-//! point down.
+//! The dependency test of docs/ARCHITECTURE.md: modules use only what their table rows allow, and
+//! all arrows point down.
 
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "all of this is tests, functions that tests share included"
+    reason = "this crate contains only tests and their helpers"
 )]
 
 use std::{
@@ -15,10 +15,13 @@ use std::{
 
 const LONGEST_FILE: usize = 800;
 
-/// The level of the arguments, where everything is known.
+/// In characters, with the indentation.
+const COMMENT_WIDTH: usize = 100;
+
+/// The level of the command line, which may use every module.
 const TOP: u32 = 9;
 
-/// What a row of the table says of a module.
+/// A module's row of the table.
 struct Row {
     level: u32,
     may_use: BTreeSet<String>,
@@ -28,7 +31,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Words between backticks, or where there are none, words between commas.
+/// The words between backticks or, if there are none, between commas.
 fn names(cell: &str) -> Vec<String> {
     let quoted: Vec<_> = cell.split('`').skip(1).step_by(2).collect();
     let words = if quoted.is_empty() {
@@ -63,13 +66,13 @@ fn table() -> BTreeMap<String, Row> {
         .collect();
     let mut table = BTreeMap::new();
     for row in rows {
-        // What stands in brackets or after a semicolon explains.
+        // Text in brackets or after a semicolon is an explanation.
         let cell = row[3].split([';', '(']).next().unwrap();
         let rest = row[3].split_once(')').map_or("", |(_, rest)| rest);
         let cell = format!("{cell}{}", rest.split(';').next().unwrap());
         let may_use = match cell.as_str().trim() {
             "nothing of ours" => BTreeSet::new(),
-            // All that is below it; the topmost may know each other too.
+            // All modules below its own level. Modules of the top level may also use each other.
             all if all.starts_with("all") => {
                 let own: u32 = row[0].parse().unwrap();
                 let below = levels
@@ -134,13 +137,13 @@ fn uses(source: &str) -> BTreeSet<String> {
             }
         }
     }
-    // A type of the crate's root would begin with a capital.
+    // A name with a capital is a type of the crate's root.
     used.retain(|name| name.chars().next().is_some_and(char::is_lowercase));
     used
 }
 
 #[test]
-fn uses_are_found_however_they_are_written() {
+fn uses_are_found_in_every_form() {
     let source = "use crate::{a::{b, c}, d,\n    e::F,\n}; // crate::no\nfn f() { crate::g::h() } type T = crate::U;";
     let found: Vec<_> = uses(source).into_iter().collect();
     assert_eq!(found, ["a", "d", "e", "g"]);
@@ -158,7 +161,7 @@ fn modules_use_what_their_rows_allow() {
         let inside = file.strip_prefix(&folder).unwrap();
         let first = inside.components().next().unwrap().as_os_str();
         let module = first.to_str().unwrap().trim_end_matches(".rs").to_owned();
-        // Unit tests may build what their module only gets.
+        // Unit tests may construct what their module only receives.
         let is_test = inside
             .iter()
             .any(|part| part == "tests" || part == "tests.rs");
@@ -195,15 +198,38 @@ fn all_arrows_point_down() {
     }
 }
 
-#[test]
-fn no_file_is_too_long() {
+/// All Rust sources of the repository.
+fn all_sources() -> Vec<PathBuf> {
     let mut files = Vec::new();
     for folder in ["config", "proxy", "tests", "benches"] {
         sources(&root().join(folder), &mut files);
     }
     assert!(files.len() > 100, "{}", files.len());
-    for file in files {
+    files
+}
+
+#[test]
+fn no_file_is_too_long() {
+    for file in all_sources() {
         let lines = fs::read_to_string(&file).unwrap().lines().count();
         assert!(lines <= LONGEST_FILE, "{}: {lines} lines", file.display());
     }
+}
+
+/// rustfmt wraps code, but not comments. A line that holds a single long word cannot be wrapped.
+#[test]
+fn comments_are_wrapped() {
+    let mut wide = Vec::new();
+    for file in all_sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        for (number, line) in text.lines().enumerate() {
+            let comment = line.trim_start();
+            let has_spaces = comment.split_whitespace().count() > 2;
+            let is_wide = line.chars().count() > COMMENT_WIDTH;
+            if comment.starts_with("//") && has_spaces && is_wide {
+                wide.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(wide.is_empty(), "over {COMMENT_WIDTH} columns: {wide:#?}");
 }

@@ -1,6 +1,7 @@
-//! The documents tell of everything that there is: metrics, log messages of note, tests of what clients may notice.
+//! The documents are complete: metrics, warnings and errors, and the tests of behaviour that
+//! clients can notice.
 
-#![allow(clippy::unwrap_used, reason = "a test tells by panicking")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     fs,
@@ -50,7 +51,7 @@ fn every_warning_and_error_is_documented() {
         let source = fs::read_to_string(&file).unwrap();
         for level in ["warn", "error"] {
             for event in source.split(&format!("tracing::{level}!(")).skip(1) {
-                // The phrase is the last literal of the call.
+                // The constant phrase of the event is the last literal of the call.
                 let call = event.split(");").next().unwrap();
                 let phrase = call.rsplit('"').nth(1).unwrap();
                 assert!(
@@ -61,11 +62,11 @@ fn every_warning_and_error_is_documented() {
             }
         }
     }
-    assert!(phrases >= 10, "the search for events finds them: {phrases}");
+    assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
 #[test]
-fn every_test_that_transparency_names_is_there() {
+fn every_test_named_in_transparency_exists() {
     let text = document("transparency.md");
     let mut named = 0;
     for quoted in text.split('`').skip(1).step_by(2) {
@@ -77,5 +78,5 @@ fn every_test_that_transparency_names_is_there() {
         assert!(source.contains(&format!("fn {test}(")), "{quoted}");
         named += 1;
     }
-    assert!(named >= 10, "the search for tests finds them: {named}");
+    assert!(named >= 10, "too few tests found: {named}");
 }

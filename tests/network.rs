@@ -1,12 +1,13 @@
-//! What takes a network of its own: rules that lead clients here, and connections on which nothing arrives any more.
+//! Tests that need a private network: firewall rules that redirect clients to Seawall, and
+//! connections on which packets are dropped.
 //!
-//! Needs `nft` and `ip`, and the right to make a namespace; so it is run by its name, as `.ci/run` does:
-//! `cargo test --test network -- --ignored`.
+//! They need `nft` and `ip`, and the right to create a network namespace. So they run only by name,
+//! as in `.ci/run`: `cargo test --test network -- --ignored`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "all of this is tests"
+    reason = "this file contains only tests"
 )]
 
 use std::{
@@ -28,35 +29,38 @@ use tokio::net::TcpSocket;
 /// Set in the process that runs inside the namespace.
 const INSIDE: &str = "NETWORK_INSIDE";
 
-/// Where clients come from that the rules lead to Seawall.
+/// The source address of the clients that the rules redirect to Seawall.
 const INTERCEPTED: &str = "127.0.0.9:0";
 
-/// Twice what the kernel takes to give up a silent connection to a server.
+/// Twice the time after which the kernel gives up a silent connection to a server.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
-fn redirected_clients_reach_the_members_that_they_asked_for() {
-    let name = "redirected_clients_reach_the_members_that_they_asked_for";
+fn redirected_clients_reach_their_original_destination() {
+    let name = "redirected_clients_reach_their_original_destination";
     in_a_namespace(name, intercept());
 }
 
 #[test]
 #[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
-fn silent_connections_are_found_and_replaced() {
-    in_a_namespace("silent_connections_are_found_and_replaced", fall_silent());
+fn silent_connections_are_detected_and_replaced() {
+    in_a_namespace(
+        "silent_connections_are_detected_and_replaced",
+        fall_silent(),
+    );
 }
 
 #[test]
 #[ignore = "needs nft, ip and a network namespace; run by .ci/run"]
-fn encrypted_bytes_pass_unseen_to_a_server_elsewhere() {
+fn encrypted_bytes_are_relayed_to_a_server_on_another_host() {
     in_a_namespace(
-        "encrypted_bytes_pass_unseen_to_a_server_elsewhere",
+        "encrypted_bytes_are_relayed_to_a_server_on_another_host",
         pass_encrypted(),
     );
 }
 
-/// An address that is not of this host, and leads to a server on it all the same.
+/// An address that does not belong to this host but is routed to a server on it.
 const ELSEWHERE: &str = "192.0.2.1";
 
 async fn pass_encrypted() {
@@ -66,7 +70,7 @@ async fn pass_encrypted() {
     };
     let server = Standalone::start(options).await.unwrap();
     let port = server.address().port();
-    // Not the whole network, which would make every address of it local.
+    // Adding the whole network would make every address in it local.
     run("ip", &["address", "add", "192.0.2.2/32", "dev", "lo"]);
     run(
         "ip",
@@ -104,7 +108,7 @@ async fn pass_encrypted() {
     assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
 }
 
-/// Runs a test of this name in a process of its own, which has a network of its own.
+/// Runs the test of this name in a separate process with its own network.
 fn in_a_namespace(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         run("ip", &["link", "set", "lo", "up"]);
@@ -158,7 +162,7 @@ async fn intercept() {
     );
     run("nft", &[&rules]);
 
-    // Each member answers for itself, the secondaries too, though the client knows nothing of Seawall.
+    // Each member replies itself, secondaries included, though the client does not know Seawall.
     let mut relayed = Vec::new();
     for member in set.members() {
         let mut client = connect(INTERCEPTED, member.address()).await;
@@ -177,7 +181,8 @@ async fn intercept() {
         assert!((count - 1.0).abs() < f64::EPSILON, "{count}");
         relayed.push(client);
     }
-    // One that was not redirected goes where relays go, and one that comes from elsewhere does not come here.
+    // A client that was not redirected is relayed to the primary. A client from another address
+    // does not reach Seawall.
     let primary = set.primary().await.unwrap().address();
     assert_eq!(
         me(&mut connect(INTERCEPTED, here).await).await,
@@ -194,7 +199,7 @@ async fn intercept() {
         .metric("seawall_client_connections_total", &[])
         .await;
     assert!((after - before).abs() < f64::EPSILON);
-    // The changes of a step down do not concern them.
+    // A step down does not affect redirected clients.
     set.step_down().await.unwrap();
     for client in &mut relayed {
         assert!(
@@ -207,7 +212,7 @@ async fn intercept() {
     }
 }
 
-/// Local ports of the connections to a port.
+/// The local ports of the established connections to a port.
 fn connected_to(port: u16) -> BTreeSet<u16> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let established = table.lines().skip(1).filter_map(|line| {
@@ -219,7 +224,7 @@ fn connected_to(port: u16) -> BTreeSet<u16> {
     ours.map(|(from, _, _)| from).collect()
 }
 
-/// From now on nothing arrives on these connections, at either end, and nobody is told.
+/// Drops all further packets of these connections, in both directions. Neither end is notified.
 fn silence(from: &BTreeSet<u16>, to: u16) {
     assert!(!from.is_empty());
     let from: Vec<_> = from.iter().map(u16::to_string).collect();
@@ -251,7 +256,7 @@ async fn fall_silent() {
     waiting.set_limit(LIMIT);
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     assert!(client.command("silent", insert(1)).await.unwrap().is_ok());
-    // Two at a time, so that there are two connections.
+    // Two concurrent operations open two connections.
     let slow = || doc! {"find": "things", "filter": {"$where": "sleep(500) || true"}};
     let (one, other) = tokio::join!(
         client.command("silent", slow()),
@@ -260,7 +265,7 @@ async fn fall_silent() {
     assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
     let pooled: BTreeSet<_> = connected_to(port).difference(&watching).copied().collect();
     assert!(pooled.len() >= 2, "{pooled:?}");
-    // The probes' connection stays well, so that it is not they who find it.
+    // The probe's connection still works, so the probe does not detect the failure.
     silence(&pooled, port);
     let unused = async || {
         let closed = "seawall_server_connections_closed_total";
@@ -270,7 +275,7 @@ async fn fall_silent() {
     let read = waiting.command("silent", doc! {"find": "things"});
     let write = async {
         eventually(LIMIT, unused).await.unwrap();
-        // Nobody may repeat it: it has to go well on the first try.
+        // This write is not retryable, so it must succeed on the first attempt.
         client.command("silent", insert(2)).await
     };
     let (read, write) = tokio::join!(read, write);

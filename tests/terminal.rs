@@ -1,11 +1,13 @@
-//! `seawall top` and `seawall report` in a real terminal: what they show, what keys do, and what is left behind.
+//! `seawall top` and `seawall report` in a real terminal: their output, their keys, and the state
+//! they leave.
 //!
-//! Needs `tmux`; so it is run by its name, as `.ci/run` does: `cargo test --test terminal -- --ignored`.
+//! These tests need `tmux`. So they run only by name, as in `.ci/run`: `cargo test --test terminal
+//! -- --ignored`.
 
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "all of this is tests"
+    reason = "this file contains only tests"
 )]
 
 use std::{
@@ -25,7 +27,7 @@ use seawall_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A terminal with a program in it; ended with the value.
+/// A terminal that runs a program. Dropping it ends the program.
 struct Terminal(String);
 
 impl Drop for Terminal {
@@ -40,7 +42,7 @@ impl Terminal {
         let size = ["-x", "130", "-y", "40"];
         let mut arguments = vec!["new-session", "-d"];
         arguments.extend(size);
-        // What it says at its end stays to be read.
+        // Keeps the program's last output on the screen.
         let kept = format!("{program}; echo \"ended with $?\"; exec cat");
         arguments.push(&kept);
         assert!(terminal.tmux(&arguments).status.success());
@@ -55,7 +57,7 @@ impl Terminal {
         command
             .stdin(Stdio::null())
             .output()
-            .expect("tmux is there")
+            .expect("tmux is installed")
     }
 
     fn press(&self, keys: &[&str]) {
@@ -69,7 +71,7 @@ impl Terminal {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// All that was printed, also what has left the screen; lines that were too long for it are whole again.
+    /// The whole output, also the lines that have left the screen. Wrapped lines are joined.
     fn printed(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p", "-J", "-S", "-"]);
         String::from_utf8(output.stdout).unwrap()
@@ -96,7 +98,7 @@ impl Terminal {
     }
 }
 
-/// Operations on two collections, the first of them the busier.
+/// Runs operations on two collections, more on the first one.
 async fn shop(seawall: &Seawall) {
     let address = seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
@@ -110,7 +112,7 @@ async fn shop(seawall: &Seawall) {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was() {
+async fn top_shows_sorts_filters_and_opens_shapes_and_restores_the_terminal() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -119,13 +121,13 @@ async fn top_shows_shapes_sorts_filters_opens_and_leaves_the_terminal_as_it_was(
     let terminal = Terminal::start(&format!("{program} top --admin http://{admin}"));
     terminal.shows("shop.orders").await;
     terminal.shows("shop.customers").await;
-    // A filter leaves one of them.
+    // A filter shows one of them.
     terminal.press(&["/", "c", "u", "s", "t", "Enter"]);
     terminal.shows_no("shop.orders").await;
     terminal.shows("shop.customers").await;
     terminal.press(&["Escape"]);
     terminal.shows("shop.orders").await;
-    // By count the busier one is the first, and opens.
+    // Sorted by count, the busier collection comes first, and opens.
     terminal.press(&["c", "Home", "Enter"]);
     terminal.shows_no("shop.customers").await;
     terminal.shows("{filter:{value:?}}").await;
@@ -166,23 +168,23 @@ async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() 
         terminal.press(&[key]);
         terminal.shows(&format!(", by {sort}")).await;
     }
-    // A filter holds in one shape's view too: the other one is not there.
+    // A filter also applies to one shape's view: the other shape is not shown.
     terminal.press(&["/", "o", "r", "d", "e", "r", "s", "Enter"]);
     terminal.shows(", filter: orders").await;
     terminal.shows_no("shop.customers").await;
     terminal.press(&["Enter"]);
     for part in [
         "40 operations, 0 errors",
-        "operations, most ",
+        "operations, max ",
         " UTC",
-        "where the time went",
+        "time by phase",
         "durations, logarithmic",
     ] {
         terminal.shows(part).await;
     }
     terminal.press(&["l"]);
     terminal.shows("durations, linear, 0 to ").await;
-    // A range that begins later leaves something out at its lower end.
+    // Raising the start of the range hides its lower end.
     terminal.press(&["]", "]"]);
     terminal.shows_no("durations, linear, 0 to ").await;
     terminal.shows("durations, linear, ").await;
@@ -198,20 +200,20 @@ async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() 
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn reports_are_read_in_a_terminal_kept_in_files_and_compared() {
+async fn reports_are_printed_saved_and_compared() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     shop(&seawall).await;
-    let is_told = async || {
-        let told = seawall.api("/api/v1/shapes?since=10m").await;
+    let is_reported = async || {
+        let shapes_now = seawall.api("/api/v1/shapes?since=10m").await;
         let of = |collection: &str| {
-            let mut shapes = told["shapes"].as_array().unwrap().iter();
+            let mut shapes = shapes_now["shapes"].as_array().unwrap().iter();
             shapes.any(|shape| shape["collection"] == *collection)
         };
         of("orders") && of("customers")
     };
-    eventually(LIMIT, is_told).await.unwrap();
+    eventually(LIMIT, is_reported).await.unwrap();
     let admin = seawall.app.admin_address().unwrap();
     let scratch = Scratch::create().unwrap();
     let file = |name: &str| scratch.path().join(name);
@@ -236,14 +238,14 @@ async fn reports_are_read_in_a_terminal_kept_in_files_and_compared() {
         "shop.orders",
         "shop.customers",
         "Stalls",
-        "now against yesterday",
-        "not compared: nothing is known of the baseline",
+        "now compared with yesterday",
+        "not compared: no data for the baseline",
         "Pools",
     ] {
         assert!(report.contains(part), "{part}: {report}");
     }
     assert!(
-        comparison.contains("What changed, by what it costs the servers"),
+        comparison.contains("Changes, by cost to the servers"),
         "{comparison}"
     );
     assert!(comparison.contains("operations/s") && comparison.contains("nothing changed"));
@@ -256,7 +258,7 @@ async fn reports_are_read_in_a_terminal_kept_in_files_and_compared() {
 
 #[tokio::test]
 #[ignore = "needs tmux; run by .ci/run"]
-async fn top_goes_on_when_the_proxy_does_not_answer_and_ends_when_interrupted() {
+async fn top_survives_an_unreachable_proxy_and_ends_on_interrupt() {
     let program = binary().display().to_string();
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;

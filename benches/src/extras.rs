@@ -1,5 +1,5 @@
-//! What beside storms is asked of a proxy for clients that come and go: system calls of a login, the weight of an idle
-//! client, and scripts that connect anew each time.
+//! Measurements beside storms, for clients that come and go: the system calls of a login, the
+//! memory of an idle client, and scripts that connect for each run.
 
 use std::{
     io,
@@ -11,30 +11,31 @@ use std::{
 use seawall_tests::{eventually::eventually, scratch::Scratch};
 use tokio::{process as tokio_process, time::Instant};
 
-use crate::{process::resident_bytes, weather::Weather};
+use crate::{process::resident_bytes, weather::StormTestbed};
 
-/// System calls of Seawall during some logins, by name, or `None` where there is no strace.
+/// System calls of Seawall during some logins.
 #[derive(Debug)]
 pub struct Calls {
-    /// Logins of clients meanwhile.
+    /// Client logins while the calls were counted.
     pub logins: f64,
     /// Calls by name, the most frequent first.
     pub by_name: Vec<(String, f64)>,
 }
 
 impl Calls {
-    /// How often this one was made.
+    /// Returns how often the call of this name was made.
     pub fn count(&self, name: &str) -> f64 {
         let found = self.by_name.iter().find(|(other, _)| other == name);
         found.map_or(0.0, |(_, count)| *count)
     }
 }
 
-/// Counts Seawall's system calls while so many clients connect, log in, ask and leave, for so long.
-pub async fn calls(weather: &Weather, clients: usize, seconds: u64) -> Option<Calls> {
-    let scratch = Scratch::create().expect("a directory");
+/// Counts Seawall's system calls for `seconds` seconds, while `clients` clients repeatedly connect,
+/// log in, run a find and leave. Returns `None` if strace is not installed.
+pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Option<Calls> {
+    let scratch = Scratch::create().expect("the directory can be created");
     let table = scratch.path().join("calls");
-    let process = weather.seawall_id()?.to_string();
+    let process = testbed.seawall_id()?.to_string();
     let mut command = tokio_process::Command::new("strace");
     command
         .args(["-f", "-c", "-o"])
@@ -53,11 +54,11 @@ pub async fn calls(weather: &Weather, clients: usize, seconds: u64) -> Option<Ca
     };
     eventually(Duration::from_secs(10), is_traced)
         .await
-        .expect("strace is there and may trace");
-    let before = weather.client_logins().await;
+        .expect("strace is attached");
+    let before = testbed.client_logins().await;
     let arguments = [
         "storm".to_owned(),
-        weather.through(),
+        testbed.through(),
         "--clients".to_owned(),
         clients.to_string(),
         "--duration-s".to_owned(),
@@ -65,20 +66,20 @@ pub async fn calls(weather: &Weather, clients: usize, seconds: u64) -> Option<Ca
         "--timeouts-ms".to_owned(),
         "5000".to_owned(),
     ];
-    weather.load(&arguments).report().await;
-    let logins = weather.client_logins().await - before;
+    testbed.load(&arguments).report().await;
+    let logins = testbed.client_logins().await - before;
     let id = tracing.id().and_then(|id| i32::try_from(id).ok());
     let id = id.and_then(rustix::process::Pid::from_raw);
-    rustix::process::kill_process(id.expect("it runs"), rustix::process::Signal::INT)
-        .expect("it can be interrupted");
-    tracing.wait().await.expect("it ends");
-    let text = std::fs::read_to_string(&table).expect("strace's table");
+    rustix::process::kill_process(id.expect("strace runs"), rustix::process::Signal::INT)
+        .expect("strace can be interrupted");
+    tracing.wait().await.expect("strace ends");
+    let text = std::fs::read_to_string(&table).expect("strace wrote its table");
     let mut by_name: Vec<_> = text.lines().filter_map(row).collect();
     by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
     Some(Calls { logins, by_name })
 }
 
-/// `% time, seconds, usecs/call, calls, [errors,] name` of one line.
+/// Parses one line of `% time, seconds, usecs/call, calls, [errors,] name`.
 fn row(line: &str) -> Option<(String, f64)> {
     let words: Vec<_> = line.split_whitespace().collect();
     let [_, _, _, calls, .., name] = *words else {
@@ -88,24 +89,25 @@ fn row(line: &str) -> Option<(String, f64)> {
     (name != "total").then(|| (name.to_owned(), calls))
 }
 
-/// What idle clients that have logged in weigh.
+/// Memory and connections with idle clients that have logged in.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     /// Clients connected at the end.
     pub connected: f64,
-    /// Bytes of resident memory each.
+    /// Bytes of resident memory per client.
     pub bytes_each: f64,
-    /// Server connections meanwhile.
+    /// Server connections while the clients are idle.
     pub server_connections: f64,
 }
 
-/// Holds so many clients that ask something every 15 seconds, and are looked at when all have asked once.
-pub async fn idle(weather: &Weather, clients: usize) -> Idle {
-    let process = weather.seawall_id().expect("Seawall runs");
-    let before = resident_bytes(process).expect("it runs");
+/// Holds `clients` clients, each with one operation every 15 seconds. Measures shortly before the
+/// load ends, when every client has run an operation.
+pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
+    let process = testbed.seawall_id().expect("Seawall runs");
+    let before = resident_bytes(process).expect("Seawall runs");
     let arguments = [
         "storm".to_owned(),
-        weather.through(),
+        testbed.through(),
         "--keep".to_owned(),
         (clients / 15).to_string(),
         "--clients".to_owned(),
@@ -116,12 +118,13 @@ pub async fn idle(weather: &Weather, clients: usize) -> Idle {
         IDLE_SECONDS.to_string(),
     ];
     let began = Instant::now();
-    let load = weather.load(&arguments);
-    // Buffers are given up while clients are idle; the last seconds before the load ends are quiet ones.
+    let load = testbed.load(&arguments);
+    // Seawall frees buffers while clients are idle. The last five seconds of the load are not
+    // measured.
     let until = Duration::from_secs(IDLE_SECONDS - 5);
     tokio::time::sleep(until.saturating_sub(began.elapsed())).await;
-    let (connected, open) = (weather.clients().await, weather.counts().await.open);
-    let after = resident_bytes(process).expect("it runs");
+    let (connected, open) = (testbed.clients().await, testbed.counts().await.open);
+    let after = resident_bytes(process).expect("Seawall runs");
     load.report().await;
     let grown = u32::try_from(after.saturating_sub(before)).map_or(f64::NAN, f64::from);
     Idle {
@@ -131,7 +134,7 @@ pub async fn idle(weather: &Weather, clients: usize) -> Idle {
     }
 }
 
-/// Time for so many thousands to connect, and to be idle for a while.
+/// Enough time for thousands of clients to connect and to be idle for a while.
 const IDLE_SECONDS: u64 = 40;
 
 /// A page of a PHP application: one connection, one find.
@@ -141,12 +144,12 @@ $query = new MongoDB\Driver\Query(['_id' => 1], ['limit' => 1]);
 foreach ($manager->executeQuery('bench.pages', $query) as $document) { }
 "#;
 
-/// Wall-clock time of so many runs of a PHP script, each with a connection of its own; `None` where PHP or its driver
-/// is missing.
+/// Returns the wall-clock time of `runs` runs of a PHP script, each with its own connection. `None`
+/// if PHP or its driver is not installed.
 pub fn pages(uri: &str, runs: usize) -> Option<Duration> {
-    let scratch = Scratch::create().expect("a directory");
+    let scratch = Scratch::create().expect("the directory can be created");
     let page = scratch.path().join("page.php");
-    std::fs::write(&page, PAGE).expect("it can be written");
+    std::fs::write(&page, PAGE).expect("the file can be written");
     let mut has_driver = Command::new("php");
     has_driver.args(["-r", "exit(extension_loaded('mongodb') ? 0 : 1);"]);
     if !has_driver.status().is_ok_and(|status| status.success()) {
@@ -155,8 +158,8 @@ pub fn pages(uri: &str, runs: usize) -> Option<Duration> {
     let began = Instant::now();
     for _ in 0..runs {
         let output = run(&page, uri);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.is_empty(), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.is_empty(), "{printed}");
     }
     Some(began.elapsed())
 }

@@ -1,4 +1,5 @@
-//! What the end-to-end comparison is made of: a load generator, the things compared, and their costs.
+//! Parts of the end-to-end benches: load generators, the compared targets, and measurements of
+//! their cost.
 
 pub mod abuse;
 pub mod extras;

@@ -1,4 +1,4 @@
-//! A closed loop of finds by `_id` over many connections, each answer checked.
+//! A closed loop of finds by `_id` over many connections. Each reply is checked.
 
 use std::{
     sync::{
@@ -21,31 +21,31 @@ use tokio::{
 
 use crate::setup::DOCUMENTS;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Operations answered, each with the right document.
+    /// Operations whose reply had the right document.
     pub operations: u64,
-    /// From the first to the last.
+    /// Time from the start of the first operation to the end of the last.
     pub elapsed: Duration,
     /// Latencies, sorted.
     pub latencies: Vec<Duration>,
 }
 
 impl Outcome {
-    /// Operations a second.
+    /// Returns operations per second.
     pub fn rate(&self) -> f64 {
         f64::from(u32::try_from(self.operations).unwrap_or(u32::MAX)) / self.elapsed.as_secs_f64()
     }
 
-    /// The latency that `percent` of the operations did not exceed.
+    /// Returns the latency that `percent` percent of the operations do not exceed.
     pub fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
         self.latencies.get(rank - 1).copied().unwrap_or_default()
     }
 }
 
-/// Runs `connections` in a closed loop for `time`, and gives them back.
+/// Runs `connections` in a closed loop for `time`, and returns them.
 pub async fn run(
     connections: Vec<Connection>,
     collection: &'static str,
@@ -67,7 +67,7 @@ pub async fn run(
     };
     let mut back = Vec::new();
     while let Some(done) = tasks.join_next().await {
-        let (connection, latencies) = done.expect("no answer was wrong");
+        let (connection, latencies) = done.expect("every reply was right");
         outcome.operations += u64::try_from(latencies.len()).unwrap_or(0);
         outcome.latencies.extend(latencies);
         back.push(connection);
@@ -99,13 +99,13 @@ async fn one(
             .stream
             .write_all(&request)
             .await
-            .expect("the request is taken");
+            .expect("the request can be written");
         read_reply(&mut connection, &mut buffer, number).await;
         latencies.push(began.elapsed());
         assert_eq!(
             found_id(&buffer),
             Some(i64::from(id)),
-            "another document than asked for"
+            "the reply has another document"
         );
     }
     (connection, latencies)
@@ -115,7 +115,7 @@ async fn read_reply(connection: &mut Connection, buffer: &mut Vec<u8>, request_i
     buffer.clear();
     loop {
         if let Some(head) = buffer.first_chunk::<HEADER_BYTES>() {
-            let header = Header::parse(head, MAX_MESSAGE_BYTES).expect("a sound header");
+            let header = Header::parse(head, MAX_MESSAGE_BYTES).expect("the header is valid");
             assert_eq!(header.response_to, request_id, "a reply to another request");
             if buffer.len() >= header.message_length {
                 return;
@@ -125,7 +125,7 @@ async fn read_reply(connection: &mut Connection, buffer: &mut Vec<u8>, request_i
             .stream
             .read_buf(buffer)
             .await
-            .expect("the reply comes");
+            .expect("the reply can be read");
         assert_ne!(read, 0, "the connection was closed");
     }
 }

@@ -1,4 +1,4 @@
-//! A program under measurement, and what it costs.
+//! A process under measurement, and the CPU time and memory that it uses.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// A child process that ends with the value.
+/// A child process. Dropping the value kills it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -17,17 +17,17 @@ pub struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A child that is gone already needs no killing.
+        // Fails if the child has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
 impl Process {
-    /// Starts a program with its output left out.
+    /// Starts a program and discards its output.
     ///
     /// # Errors
-    /// If it cannot be started.
+    /// If the program cannot be started.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let child = command
             .stdin(Stdio::null())
@@ -38,29 +38,29 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 }
 
-/// CPU time that a process has used so far, user and system together.
+/// Returns the CPU time that a process has used so far, user and system together.
 ///
 /// # Errors
-/// If the process is gone, or `/proc` is not Linux'.
+/// If the process has ended, or `/proc` is not Linux's.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     read_cpu(pid).map(|(user, system)| user + system)
 }
 
-/// The same apart; nothing of a process that is gone.
+/// Returns user and system time separately. Zero for a process that has ended.
 pub fn cpu_split(pid: u32) -> (Duration, Duration) {
     read_cpu(pid).unwrap_or_default()
 }
 
-/// CPU time that the calling thread has used so far.
+/// Returns the CPU time that the calling thread has used so far.
 ///
 /// # Errors
-/// If `/proc` is not Linux'.
+/// If `/proc` is not Linux's.
 pub fn thread_cpu_time() -> io::Result<Duration> {
     let stat = fs::read_to_string("/proc/thread-self/stat")?;
     let (user, system) = parse_cpu(&stat);
@@ -73,7 +73,7 @@ fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
 }
 
 fn parse_cpu(stat: &str) -> (Duration, Duration) {
-    // The name in brackets may hold spaces; fields are counted after it.
+    // The name in brackets may contain spaces, so fields are counted after it.
     let fields: Vec<&str> = stat
         .rsplit(") ")
         .next()
@@ -91,18 +91,18 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
     (time(ticks(11)), time(ticks(12)))
 }
 
-/// Resident memory of a process in bytes.
+/// Returns the resident memory of a process in bytes.
 ///
 /// # Errors
-/// If the process is gone.
+/// If the process has ended.
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     memory_bytes(pid, "VmRSS:")
 }
 
-/// The most resident memory that a process has had, in bytes.
+/// Returns the peak resident memory of a process in bytes.
 ///
 /// # Errors
-/// If the process is gone.
+/// If the process has ended.
 pub fn peak_resident_bytes(pid: u32) -> io::Result<u64> {
     memory_bytes(pid, "VmHWM:")
 }
@@ -122,18 +122,18 @@ fn memory_bytes(pid: u32, name: &str) -> io::Result<u64> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// A free port on loopback; free at the time of asking.
+/// Returns a loopback port that is free at the time of the call.
 ///
 /// # Errors
-/// If there is none.
+/// If no port is free.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// HAProxy in TCP mode with two threads, or `None` if it is not installed.
+/// Starts HAProxy in TCP mode with two threads. Returns `None` if it is not installed.
 ///
 /// # Errors
-/// If it is there and does not start.
+/// If HAProxy is installed and does not start.
 pub fn haproxy(directory: &Path, server: &str, port: u16) -> io::Result<Option<Process>> {
     let program = [
         "/usr/sbin/haproxy",

@@ -1,4 +1,4 @@
-//! What is compared: a mongod by itself, behind HAProxy, behind Seawall.
+//! The compared targets: a mongod directly, through HAProxy, and through Seawall.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -27,23 +27,23 @@ const PASSWORD: &str = "only-a-bench";
 /// Documents in each collection.
 pub const DOCUMENTS: i32 = 1000;
 
-/// Something that can be put under load.
+/// A target of the load.
 #[derive(Debug)]
 pub struct Target {
-    /// Its name in the table.
+    /// The target's name in the table.
     pub name: &'static str,
-    /// Where it listens.
+    /// The address that the load connects to.
     pub address: ServerAddress,
-    /// The proxy's process, if there is one between.
+    /// The proxy's process. `None` for the direct target.
     pub process: Option<Process>,
 }
 
-/// Everything that a comparison needs.
+/// The deployment and all targets of a comparison.
 #[derive(Debug)]
 pub struct Setup {
-    /// A replica set of one, with authentication.
+    /// A replica set of one member, with authentication.
     pub set: ReplicaSet,
-    /// What is compared; the first is direct.
+    /// The compared targets. The first is direct, the last is Seawall.
     pub targets: Vec<Target>,
     identity: Identity,
     connector: Connector,
@@ -52,17 +52,17 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Starts all of it; `pool_size` is Seawall's `max_pool_size`.
+    /// Starts the deployment and the targets. `pool_size` is Seawall's `max_pool_size`.
     pub async fn start(pool_size: usize) -> Self {
         let options = Options::with_auth();
         let set = ReplicaSet::start(1, options)
             .await
             .expect("a mongod starts");
-        let client = set.client().await.expect("it can be reached");
+        let client = set.client().await.expect("the server accepts connections");
         let user = NewUser::new("admin", USER, PASSWORD).role("readWriteAnyDatabase", "admin");
         create_user(&client, &user)
             .await
-            .expect("a user can be made");
+            .expect("the user can be created");
         for (collection, bytes) in [("small", 100), ("large", 16 * 1024)] {
             let documents = (0..DOCUMENTS).map(|n| doc! {"_id": n, "text": "x".repeat(bytes)});
             let collection = client.database("bench").collection::<Document>(collection);
@@ -72,7 +72,7 @@ impl Setup {
                 .expect("documents can be inserted");
         }
         let identity = identity(&client).await;
-        let nonces = Arc::new(NonceSource::new().expect("random numbers"));
+        let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
         let observer = Observer::new(
             seawall::observe::Settings {
                 counts_shapes: false,
@@ -83,17 +83,17 @@ impl Setup {
             },
             None,
         )
-        .expect("metrics");
-        let scratch = Scratch::create().expect("a directory");
+        .expect("the settings are valid");
+        let scratch = Scratch::create().expect("the directory can be created");
         let server = set
             .primary()
             .await
-            .expect("a primary")
+            .expect("the set has a primary")
             .address()
             .to_string();
         let mut targets = vec![Target {
             name: "direct",
-            address: server.parse().expect("an address"),
+            address: server.parse().expect("the address is valid"),
             process: None,
         }];
         targets.extend(behind_haproxy(&scratch, &server));
@@ -110,15 +110,15 @@ impl Setup {
             let connect = || async { setup.connect(&target.address).await };
             eventually(Duration::from_secs(20), connect)
                 .await
-                .expect("every target serves");
+                .expect("every target accepts logins");
         }
         setup
     }
 
-    /// A connection that has logged in, with keys at hand: no PBKDF2.
+    /// Connects and logs in with derived keys, without PBKDF2.
     ///
     /// # Errors
-    /// If the target refuses.
+    /// If the target refuses the connection or the login.
     pub async fn connect(
         &self,
         address: &ServerAddress,
@@ -131,18 +131,20 @@ impl Setup {
 
 async fn identity(root: &mongodb::Client) -> Identity {
     let command = users_info_command(USER, "admin");
-    let command = Document::try_from(command).expect("a command");
+    let command = Document::try_from(command).expect("the command can be decoded");
     let reply = root
         .database("admin")
         .run_command(command)
         .await
-        .expect("usersInfo");
-    let reply = RawDocumentBuf::try_from(&reply).expect("BSON");
-    let read = parse_users_info(&reply, USER, "admin").expect("credentials");
-    let keys = read.keys(Mechanism::ScramSha256).expect("SCRAM-SHA-256");
+        .expect("usersInfo succeeds");
+    let reply = RawDocumentBuf::try_from(&reply).expect("the reply can be encoded");
+    let read = parse_users_info(&reply, USER, "admin").expect("the user has credentials");
+    let keys = read
+        .keys(Mechanism::ScramSha256)
+        .expect("the user has SCRAM-SHA-256 keys");
     let (salt, iterations) = (keys.salt(), keys.iterations());
     let derived = derive_from_password(Mechanism::ScramSha256, USER, PASSWORD, salt, iterations);
-    let derived = derived.expect("keys");
+    let derived = derived.expect("keys can be derived");
     let login = Login::Keys {
         client_key: derived.client_key,
         keys: derived.keys,
@@ -151,9 +153,11 @@ async fn identity(root: &mongodb::Client) -> Identity {
 }
 
 fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
-    let port = free_port().expect("a port");
+    let port = free_port().expect("a port is free");
     let process = haproxy(scratch.path(), server, port).expect("HAProxy starts")?;
-    let address = format!("127.0.0.1:{port}").parse().expect("an address");
+    let address = format!("127.0.0.1:{port}")
+        .parse()
+        .expect("the address is valid");
     Some(Target {
         name: "HAProxy",
         address,
@@ -162,7 +166,7 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
 }
 
 fn behind_seawall(server: &str, pool_size: usize) -> Target {
-    let port = free_port().expect("a port");
+    let port = free_port().expect("a port is free");
     let mut command = Command::new(binary());
     command
         .args([
@@ -175,7 +179,9 @@ fn behind_seawall(server: &str, pool_size: usize) -> Target {
         .args(["--deployment", &format!("mongodb://{server}/")])
         .env("SEAWALL_POOL__MAX_POOL_SIZE", pool_size.to_string());
     let process = Process::start(&mut command).expect("Seawall starts");
-    let address = format!("127.0.0.1:{port}").parse().expect("an address");
+    let address = format!("127.0.0.1:{port}")
+        .parse()
+        .expect("the address is valid");
     Target {
         name: "Seawall",
         address,

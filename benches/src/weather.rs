@@ -1,5 +1,5 @@
-//! What a storm needs: a set whose primary can stall, Seawall in front of it as a process, loads as processes, and what
-//! they tell.
+//! The testbed of storms: a replica set whose primary can stall, Seawall in front of it as a
+//! process, and loads as processes with their reports.
 
 use std::{
     net::SocketAddr,
@@ -31,15 +31,16 @@ use crate::process::{Process, free_port};
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
 
-/// How long a start may take.
+/// Time limit for Seawall to become ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// A set of a primary and a secondary, and Seawall in front of it.
+/// A replica set with a primary and a secondary, and Seawall in front of it.
 #[derive(Debug)]
-pub struct Weather {
-    /// The set; the primary keeps its place whatever happens.
+pub struct StormTestbed {
+    /// The replica set. Its primary stays the same during a run.
     pub set: ReplicaSet,
-    /// Connected before any storm: in one it might not come through.
+    /// A client of the set, connected before any storm: during a storm it might not get a
+    /// connection.
     control: Client,
     primary: SocketAddr,
     binary: PathBuf,
@@ -49,58 +50,64 @@ pub struct Weather {
     pool_size: usize,
 }
 
-/// What Seawall says of its server connections and logins.
+/// Seawall's counts of server connections and logins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Connections established so far.
+    /// Server connections established so far.
     pub created: f64,
-    /// Connections now.
+    /// Server connections that are open now.
     pub open: f64,
     /// Logins at servers so far.
     pub authentications: f64,
 }
 
-/// How a server fails to answer.
+/// How a server stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
-    /// Its process is stopped.
+    /// The server's process is stopped.
     Stopped,
-    /// It takes 600 ms longer for each command of a client.
+    /// The server takes 600 ms longer for clients' finds, hellos and logins.
     Delayed,
 }
 
-impl Weather {
-    /// Starts all of it.
+impl StormTestbed {
+    /// Starts the replica set and Seawall.
     pub async fn start(pool_size: usize) -> Self {
         let mut options = Options::with_auth();
         options.priorities = vec![1, 0];
-        // Who stalls stays primary.
+        // A stalled primary must stay primary.
         options.settings.election_timeout = Duration::from_secs(60);
-        let set = ReplicaSet::start(2, options).await.expect("a set starts");
-        let primary = set.primary().await.expect("a primary").address();
-        let client = set.client().await.expect("it can be reached");
+        let set = ReplicaSet::start(2, options).await.expect("the set starts");
+        let primary = set
+            .primary()
+            .await
+            .expect("the set has a primary")
+            .address();
+        let client = set.client().await.expect("the set accepts connections");
         let user = NewUser::new("admin", USER, PASSWORD).role("readWriteAnyDatabase", "admin");
-        create_user(&client, &user).await.expect("a user is made");
-        let mut weather = Self {
+        create_user(&client, &user)
+            .await
+            .expect("the user can be created");
+        let mut testbed = Self {
             set,
             control: client,
             primary,
             binary: binary().to_owned(),
             seawall: None,
-            listen: free_port().expect("a port"),
-            admin: free_port().expect("a port"),
+            listen: free_port().expect("a port is free"),
+            admin: free_port().expect("a port is free"),
             pool_size,
         };
-        weather.restart_seawall().await;
-        weather
+        testbed.restart_seawall().await;
+        testbed
     }
 
-    /// From the next start on.
+    /// Sets the pool size for the next start of Seawall.
     pub fn set_pool_size(&mut self, pool_size: usize) {
         self.pool_size = pool_size;
     }
 
-    /// Kills Seawall and starts it again on the same ports; returns when it is ready.
+    /// Kills Seawall and starts it again on the same ports. Returns when it is ready.
     pub async fn restart_seawall(&mut self) {
         self.kill_seawall();
         self.start_seawall();
@@ -119,7 +126,7 @@ impl Weather {
         drop(self.seawall.take());
     }
 
-    /// Starts Seawall, and does not wait for it.
+    /// Starts Seawall without waiting until it is ready.
     pub fn start_seawall(&mut self) {
         let mut command = Command::new(&self.binary);
         command
@@ -130,22 +137,22 @@ impl Weather {
         self.seawall = Some(Process::start(&mut command).expect("Seawall starts"));
     }
 
-    /// Seawall's process id.
+    /// Returns Seawall's process id.
     pub fn seawall_id(&self) -> Option<u32> {
         self.seawall.as_ref().map(Process::id)
     }
 
-    /// Where loads through Seawall go.
+    /// Returns the connection string for loads through Seawall.
     pub fn through(&self) -> String {
         format!("mongodb://{USER}:{PASSWORD}@127.0.0.1:{}/", self.listen)
     }
 
-    /// Where loads on the primary itself go.
+    /// Returns the connection string for loads on the primary itself.
     pub fn primary(&self) -> String {
         format!("mongodb://{USER}:{PASSWORD}@{}/", self.primary)
     }
 
-    /// Where loads on the secondary itself go.
+    /// Returns the connection string for loads on the secondary itself.
     pub fn secondary(&self) -> String {
         let mut members = self.set.members().iter().map(Mongod::address);
         let secondary = members.find(|address| *address != self.primary);
@@ -153,14 +160,19 @@ impl Weather {
         format!("mongodb://{USER}:{PASSWORD}@{secondary}/?readPreference=secondary")
     }
 
-    /// Stalls the primary for so long.
+    /// Stalls the primary for `time`.
     pub async fn stall(&self, how: Stall, time: Duration) {
-        let primary = self.set.member_at(self.primary).expect("it is a member");
+        let primary = self
+            .set
+            .member_at(self.primary)
+            .expect("the primary is a member");
         match how {
             Stall::Stopped => {
-                primary.stop_process().expect("it can be stopped");
+                primary.stop_process().expect("the process can be stopped");
                 tokio::time::sleep(time).await;
-                primary.continue_process().expect("it can go on");
+                primary
+                    .continue_process()
+                    .expect("the process can be continued");
             }
             Stall::Delayed => {
                 let client = &self.control;
@@ -177,19 +189,21 @@ impl Weather {
                 };
                 fail_command(client, FailTimes::Always, data)
                     .await
-                    .expect("it is told");
+                    .expect("failCommand is accepted");
                 tokio::time::sleep(time).await;
-                clear_fail_command(client).await.expect("it is told");
+                clear_fail_command(client)
+                    .await
+                    .expect("failCommand is accepted");
             }
         }
     }
 
-    /// A load, to be run as a process of its own.
+    /// Starts a load as a separate process.
     pub fn load(&self, arguments: &[String]) -> Load {
         Load::start(&self.binary, arguments)
     }
 
-    /// What Seawall has counted.
+    /// Returns Seawall's counts. All are 0 if Seawall does not run.
     pub async fn counts(&self) -> Counts {
         let Some(page) = self.get("/metrics").await else {
             return Counts::default();
@@ -201,26 +215,26 @@ impl Weather {
         }
     }
 
-    /// Logins of clients so far.
+    /// Returns the successful client logins so far.
     pub async fn client_logins(&self) -> f64 {
         let page = self.get("/metrics").await.unwrap_or_default();
         let labels = ["result=\"ok\""];
         sum_of(&page, "seawall_client_authentications_total", &labels)
     }
 
-    /// Clients connected now.
+    /// Returns the number of clients that are connected now.
     pub async fn clients(&self) -> f64 {
         let page = self.get("/metrics").await.unwrap_or_default();
         sum_of(&page, "seawall_client_connections", &[])
     }
 
-    /// The primary's process id.
+    /// Returns the primary's process id.
     pub fn primary_id(&self) -> Option<u32> {
         let primary = self.set.member_at(self.primary)?.pid()?;
         u32::try_from(primary.as_raw_nonzero().get()).ok()
     }
 
-    /// A page of the admin address; `None` if Seawall does not run.
+    /// Returns a page of the admin address. `None` if Seawall does not run.
     async fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).await.ok()?;
         let request =
@@ -232,26 +246,26 @@ impl Weather {
         Some(page)
     }
 
-    /// Logins that the primary itself has begun.
+    /// Returns the logins that the primary has begun, from its own count.
     pub async fn primary_logins(&self) -> f64 {
         let status = self
             .control
             .database("admin")
             .run_command(doc! { "serverStatus": 1 })
             .await;
-        let status = status.expect("serverStatus");
+        let status = status.expect("serverStatus succeeds");
         let received = || {
             let mechanisms = status
                 .get_document("security")
                 .ok()?
                 .get_document("authentication")
                 .ok()?;
-            let of_ours = mechanisms
+            let counts = mechanisms
                 .get_document("mechanisms")
                 .ok()?
                 .get_document("SCRAM-SHA-256")
                 .ok()?;
-            let received = of_ours.get_document("authenticate").ok()?.get("received")?;
+            let received = counts.get_document("authenticate").ok()?.get("received")?;
             received
                 .as_i64()
                 .or_else(|| received.as_i32().map(i64::from))
@@ -260,7 +274,7 @@ impl Weather {
     }
 }
 
-/// A load that runs.
+/// A running load.
 #[derive(Debug)]
 pub struct Load(tokio_process::Child);
 
@@ -275,30 +289,34 @@ impl Load {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
-        Self(command.kill_on_drop(true).spawn().expect("a load starts"))
+        Self(command.kill_on_drop(true).spawn().expect("the load starts"))
     }
 
-    /// What it came to.
-    pub async fn report(self) -> Told {
-        let output = self.0.wait_with_output().await.expect("it ends");
+    /// Waits for the end of the load and returns its report.
+    pub async fn report(self) -> LoadReport {
+        let output = self.0.wait_with_output().await.expect("the load ends");
         assert!(
             output.status.success(),
             "a load ended with {}",
             output.status
         );
-        let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-        let told = Told(report);
-        assert!(told.number("/wrong").abs() < f64::EPSILON, "wrong answers");
-        told
+        let report: Value =
+            serde_json::from_slice(&output.stdout).expect("the load prints a report");
+        let report = LoadReport(report);
+        assert!(
+            report.number("/wrong").abs() < f64::EPSILON,
+            "the load got wrong replies"
+        );
+        report
     }
 }
 
-/// What a load told.
+/// The report of a load.
 #[derive(Clone, Debug)]
-pub struct Told(pub Value);
+pub struct LoadReport(pub Value);
 
-impl Told {
-    /// A number at this place.
+impl LoadReport {
+    /// Returns the number at this JSON pointer. NaN if there is none.
     pub fn number(&self, pointer: &str) -> f64 {
         self.0
             .pointer(pointer)
@@ -306,7 +324,7 @@ impl Told {
             .unwrap_or(f64::NAN)
     }
 
-    /// A field of each second.
+    /// Returns one field for each second of the timeline.
     pub fn seconds(&self, field: &str) -> Vec<f64> {
         let seconds = self.0.get("timeline").and_then(Value::as_array);
         let of_each = |second: &Value| second.get(field).and_then(Value::as_f64);

@@ -1,4 +1,4 @@
-//! Where Seawall is reached: `host:port`, `[address]:port`, `unix:/path`.
+//! Addresses that Seawall listens on: `host:port`, `[address]:port`, `unix:/path`.
 //!
 //! Only the form is checked. Hosts are resolved when the socket is bound, not here.
 
@@ -13,7 +13,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ListenAddress {
-    /// `host:port`, the host a name or an address; port 0 lets the system choose.
+    /// `host:port`. The host is a name or an address. With port 0 the system chooses a port.
     Tcp(String),
     /// The absolute path of a unix socket.
     Unix(PathBuf),
@@ -57,19 +57,19 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// Where metrics, health and the API are served, if anywhere.
+/// The address of metrics, health and the API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub enum AdminAddress {
-    /// Nowhere: the admin part is not started.
+    /// The admin part is not started.
     Off,
-    /// `host:port`, the host a name or an address; port 0 lets the system choose.
+    /// `host:port`. The host is a name or an address. With port 0 the system chooses a port.
     Tcp(String),
 }
 
 impl AdminAddress {
-    /// Whether only this machine can reach it. Names other than `localhost` count as public: what
-    /// they resolve to may change after the start.
+    /// True if only this machine can reach it. Names other than `localhost` count as public,
+    /// because their addresses may change after the start.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Off => true,
@@ -107,37 +107,37 @@ impl fmt::Display for AdminAddress {
     }
 }
 
-/// What keeps a text from being an address.
+/// The text is not an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// No colon, so no port.
     #[error("the port is missing")]
     PortMissing,
-    /// After the last colon stands no number of 16 bits.
+    /// The text after the last colon is not a 16-bit number.
     #[error("the port is not a number from 0 to 65535")]
     PortInvalid,
-    /// Nothing before the port; all interfaces are `0.0.0.0` or `[::]`.
+    /// The text before the port is empty. All interfaces are `0.0.0.0` or `[::]`.
     #[error("the host is missing; all interfaces are 0.0.0.0 or [::]")]
     HostMissing,
-    /// Neither a host name nor an address; an IPv6 address needs brackets.
+    /// Not a host name and not an address. An IPv6 address needs brackets.
     #[error("the host is neither a name nor an address (IPv6 in brackets)")]
     HostInvalid,
-    /// The path of a unix socket does not begin at the root.
+    /// The path of a unix socket is not absolute.
     #[error("the path of a unix socket must be absolute")]
     PathNotAbsolute,
-    /// The path does not fit into the kernel's socket address.
-    #[error("the path of a unix socket has {length} bytes, {max} is the most")]
+    /// The path is too long for the kernel's socket address.
+    #[error("the path of a unix socket has {length} bytes, the maximum is {max}")]
     PathTooLong {
-        /// The path's bytes.
+        /// Length of the path in bytes.
         length: usize,
-        /// The most there may be.
+        /// Maximum length in bytes.
         max: usize,
     },
 }
 
 fn check_host_and_port(text: &str) -> Result<(), AddressError> {
     let (host, port) = text.rsplit_once(':').ok_or(AddressError::PortMissing)?;
-    // `u16` alone would take a sign.
+    // `u16` alone would accept a sign.
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err(AddressError::PortInvalid);
     }
@@ -156,7 +156,7 @@ fn check_host_and_port(text: &str) -> Result<(), AddressError> {
 
 fn is_loopback(address: &str) -> bool {
     if let Ok(address) = address.parse::<SocketAddr>() {
-        // An IPv4 address may be dressed as IPv6, `[::ffff:127.0.0.1]`.
+        // An IPv4 address may be written as IPv6, `[::ffff:127.0.0.1]`.
         let ip: IpAddr = address.ip().to_canonical();
         return ip.is_loopback();
     }
@@ -169,7 +169,7 @@ const UNIX_PREFIX: &str = "unix:";
 
 const OFF: &str = "off";
 
-/// `sun_path` has 108 bytes on Linux, the last of which is a zero; other systems have 104.
+/// `sun_path` has 108 bytes on Linux and 104 on other systems. The last byte is a zero.
 const MAX_SOCKET_PATH_BYTES: usize = 103;
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_says_why() {
+    fn invalid_addresses_are_refused_with_a_reason() {
         let long = format!("unix:/{}", "x".repeat(103));
         for (text, error) in [
             ("", AddressError::PortMissing),

@@ -1,28 +1,28 @@
-//! Base64 as SCRAM keys are written: the standard alphabet, padded, nothing else (RFC 4648, 4).
+//! Base64 of SCRAM keys: only the standard alphabet, with padding (RFC 4648, section 4).
 
-/// Why a text is no base64, or not of the right length.
+/// The text is not base64, or not of the required length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Base64Error {
-    /// A character outside the alphabet; which one is not told, it may be part of a secret.
-    #[error("not base64: a character at index {index} that is not in the alphabet")]
+    /// A character outside the alphabet. It is not shown, because it may be part of a secret.
+    #[error("not base64: invalid character at index {index}")]
     NotInAlphabet {
-        /// Where the character stands, counted from 0.
+        /// Index of the character, from 0.
         index: usize,
     },
-    /// The text is no whole number of groups of four, or its padding or last bits are wrong.
+    /// The text is incomplete, or its padding or last bits are wrong.
     #[error("not base64: incomplete or wrongly padded")]
     BadEnd,
-    /// Base64 of something else than the key asked for.
+    /// The decoded length is wrong.
     #[error("base64 of {found} bytes instead of {wanted}")]
     WrongLength {
-        /// How many bytes were written.
+        /// Number of decoded bytes.
         found: usize,
-        /// How many there must be.
+        /// Required number of bytes.
         wanted: usize,
     },
 }
 
-/// The bytes that `text` stands for; each byte string has exactly one text that is accepted.
+/// Decodes `text`. Each byte string has exactly one accepted text.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
     let digits = text.trim_end_matches('=');
     let padding = text.len() - digits.len();
@@ -31,7 +31,7 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
     let mut bit_count = 0;
     for (index, character) in digits.bytes().enumerate() {
         let digit = digit(character).ok_or(Base64Error::NotInAlphabet { index })?;
-        // Fewer than 8 bits are left of earlier digits, so 6 more always fit.
+        // Fewer than 8 bits remain from earlier digits, so 6 more always fit.
         bits = bits << 6 | u16::from(digit);
         bit_count += 6;
         if bit_count >= 8 {
@@ -47,7 +47,7 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
         4 => 2,
         _ => return Err(Base64Error::BadEnd),
     };
-    // Bits that are left over say nothing and must be 0, else two texts would mean the same.
+    // Unused bits must be 0; otherwise two texts would encode the same bytes.
     if padding != wanted_padding || bits != 0 {
         return Err(Base64Error::BadEnd);
     }
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_base64_is_an_error() {
+    fn invalid_base64_is_refused() {
         for (text, error) in [
             ("Zg", Base64Error::BadEnd),
             ("Zg=", Base64Error::BadEnd),

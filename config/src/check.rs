@@ -1,8 +1,7 @@
-//! The check of each value by itself, against the schema.
+//! Checks each value alone, against the schema.
 //!
-//! A table goes in and comes out without what was wrong with it, so that one mistake hides no
-//! other, and so that what is left fits the types of [`crate::file`]. Relations between values
-//! are not looked at here.
+//! The check returns the table without the wrong values. So one mistake does not hide another, and
+//! the rest fits the types of [`crate::file`]. Relations between values are not checked here.
 
 use toml::{Table, Value};
 
@@ -11,7 +10,7 @@ use crate::base64;
 use crate::problem::{HIDDEN, Problem, Problems, shown, shown_text, shown_type};
 use crate::schema::{self, Key, Kind, LIST};
 
-/// Which source a value stands in; said in a problem, because that is where to mend it.
+/// The source of a value. Problems name it, because the value must be corrected there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     File,
@@ -19,9 +18,9 @@ pub(crate) enum Origin {
     CommandLine,
 }
 
-/// What remains of `table` when every unknown key and every wrong value has become a problem.
+/// Returns `table` without unknown keys and wrong values. Each of these is added to `problems`.
 pub(crate) fn table(table: Table, origin: Origin, problems: &mut Problems) -> Table {
-    Check { origin, problems }.table(table, &Place::default())
+    Check { origin, problems }.table(table, &KeyPath::default())
 }
 
 struct Check<'a> {
@@ -30,60 +29,60 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn table(&mut self, table: Table, place: &Place) -> Table {
+    fn table(&mut self, table: Table, path: &KeyPath) -> Table {
         table
             .into_iter()
             .filter_map(|(name, value)| {
-                let value = self.value(value, place, &place.child(&name))?;
+                let value = self.value(value, path, &path.child(&name))?;
                 Some((name, value))
             })
             .collect()
     }
 
-    fn value(&mut self, value: Value, parent: &Place, place: &Place) -> Option<Value> {
-        if let Some(key) = schema::key(&place.schema) {
-            return self.leaf(value, key, place);
+    fn value(&mut self, value: Value, parent: &KeyPath, path: &KeyPath) -> Option<Value> {
+        if let Some(key) = schema::key(&path.schema) {
+            return self.leaf(value, key, path);
         }
-        if !schema::names_in(&place.list().schema).is_empty() {
-            return self.list_of_tables(value, place);
+        if !schema::names_in(&path.list().schema).is_empty() {
+            return self.list_of_tables(value, path);
         }
-        if schema::names_in(&place.schema).is_empty() {
-            // The key may be a misspelt secret, so its value is not shown.
-            self.add(place, shown_type(&value), &unknown(parent));
+        if schema::names_in(&path.schema).is_empty() {
+            // The key may be a misspelled secret, so its value is not shown.
+            self.add(path, shown_type(&value), &unknown(parent));
             return None;
         }
         match value {
-            Value::Table(table) => Some(Value::Table(self.table(table, place))),
+            Value::Table(table) => Some(Value::Table(self.table(table, path))),
             other => {
-                let allowed = format!("must be a table, [{}]", place.shown);
-                self.add(place, shown_type(&other), &allowed);
+                let allowed = format!("must be a table, [{}]", path.shown);
+                self.add(path, shown_type(&other), &allowed);
                 None
             }
         }
     }
 
-    fn list_of_tables(&mut self, value: Value, place: &Place) -> Option<Value> {
+    fn list_of_tables(&mut self, value: Value, path: &KeyPath) -> Option<Value> {
         let elements = match value {
             Value::Array(elements) if elements.iter().all(Value::is_table) => elements,
             other => {
-                let allowed = format!("must be a list of tables, [[{}]]", place.shown);
-                self.add(place, shown_type(&other), &allowed);
+                let allowed = format!("must be a list of tables, [[{}]]", path.shown);
+                self.add(path, shown_type(&other), &allowed);
                 return None;
             }
         };
         let elements = elements.into_iter().enumerate();
         let checked = elements.map(|(index, element)| match element {
-            Value::Table(element) => Value::Table(self.table(element, &place.element(index))),
+            Value::Table(element) => Value::Table(self.table(element, &path.element(index))),
             other => other,
         });
         Some(Value::Array(checked.collect()))
     }
 
-    fn leaf(&mut self, value: Value, key: &Key, place: &Place) -> Option<Value> {
+    fn leaf(&mut self, value: Value, key: &Key, path: &KeyPath) -> Option<Value> {
         let reason = match (key.kind, &value) {
-            (Kind::Addresses, Value::Array(_)) => return self.addresses(value, key, place),
+            (Kind::Addresses, Value::Array(_)) => return self.addresses(value, key, path),
             (Kind::ShapeThresholds { max_ms }, Value::Table(_)) => {
-                return self.shape_thresholds(value, max_ms, key, place);
+                return self.shape_thresholds(value, max_ms, key, path);
             }
             (Kind::Addresses, Value::String(text)) => {
                 address_problem(text.parse::<ListenAddress>().err(), key)
@@ -103,15 +102,15 @@ impl Check<'_> {
         } else {
             shown(&value)
         };
-        self.add(place, &self.with_origin(given, key), &reason);
+        self.add(path, &self.with_origin(given, key), &reason);
         None
     }
 
-    fn addresses(&mut self, value: Value, key: &Key, place: &Place) -> Option<Value> {
+    fn addresses(&mut self, value: Value, key: &Key, path: &KeyPath) -> Option<Value> {
         let elements = value.as_array().filter(|elements| !elements.is_empty());
         let Some(elements) = elements else {
             let given = self.with_origin("[]".to_owned(), key);
-            self.add(place, &given, &must_be(key));
+            self.add(path, &given, &must_be(key));
             return None;
         };
         let mut all_fit = true;
@@ -123,7 +122,7 @@ impl Check<'_> {
             if let Some(reason) = reason {
                 all_fit = false;
                 let given = self.with_origin(shown(element), key);
-                self.add(&place.element(index), &given, &reason);
+                self.add(&path.element(index), &given, &reason);
             }
         }
         all_fit.then_some(value)
@@ -134,7 +133,7 @@ impl Check<'_> {
         value: Value,
         max_ms: i64,
         key: &Key,
-        place: &Place,
+        path: &KeyPath,
     ) -> Option<Value> {
         let mut all_fit = true;
         for (id, threshold) in value.as_table().into_iter().flatten() {
@@ -144,7 +143,7 @@ impl Check<'_> {
             }
             all_fit = false;
             let given = self.with_origin(shown(threshold), key);
-            self.add(&place.child(id), &given, &must_be(key));
+            self.add(&path.child(id), &given, &must_be(key));
         }
         all_fit.then_some(value)
     }
@@ -160,28 +159,27 @@ impl Check<'_> {
         }
     }
 
-    fn add(&mut self, place: &Place, given: &str, allowed: &str) {
-        self.problems
-            .add(Problem::new(&place.shown, given, allowed));
+    fn add(&mut self, path: &KeyPath, given: &str, allowed: &str) {
+        self.problems.add(Problem::new(&path.shown, given, allowed));
     }
 }
 
-/// Where in the configuration the check is.
+/// The path of the checked key.
 #[derive(Debug, Clone, Default)]
-struct Place {
-    /// As the schema writes it: `auth.users[].name`.
+struct KeyPath {
+    /// As in the schema: `auth.users[].name`.
     schema: String,
-    /// As a person finds it: `auth.users[0].name`.
+    /// As in messages: `auth.users[0].name`.
     shown: String,
 }
 
-impl Place {
+impl KeyPath {
     fn child(&self, name: &str) -> Self {
         let is_bare = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-        // A name with a dot in it must not pass for two names, nor one with a line break for two
-        // lines; in quotes it is in no schema and on one line.
+        // A name with a dot must not look like two names, and one with a line break must not span
+        // two lines. Quoted, it is on one line and matches nothing in the schema.
         let name = if is_bare && !name.is_empty() {
             name.to_owned()
         } else {
@@ -216,12 +214,12 @@ fn join(section: &str, name: &str) -> String {
     }
 }
 
-fn unknown(parent: &Place) -> String {
+fn unknown(parent: &KeyPath) -> String {
     let names = schema::names_in(&parent.schema).join(", ");
     if parent.shown.is_empty() {
-        format!("is no section; there are {names}")
+        format!("unknown section; the sections are {names}")
     } else {
-        format!("is no key; [{}] has {names}", parent.shown)
+        format!("unknown key; [{}] has {names}", parent.shown)
     }
 }
 
@@ -229,8 +227,8 @@ fn must_be(key: &Key) -> String {
     format!("must be {}", key.kind)
 }
 
-/// Whether the value has the kind's type and is in its bounds, for the kinds without a reason of
-/// their own.
+/// True if the value has the type and the bounds of its kind. For the kinds without a more specific
+/// reason.
 fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
         (Kind::Text | Kind::Secret | Kind::Path | Kind::Directory, Value::String(text)) => {
@@ -246,14 +244,14 @@ fn fits(kind: Kind, value: &Value) -> bool {
     }
 }
 
-/// The shape that an id names, as metrics and the API write it.
+/// Parses a shape id in the form that metrics and the API use.
 pub(crate) fn shape_id(text: &str) -> Option<u64> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_id = text.len() == 16 && text.bytes().all(is_digit);
     is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// Whether the scheme is MongoDB's and something follows it; the driver crate knows the rest.
+/// True if the scheme is MongoDB's and some text follows it. The driver crate checks the rest.
 pub(crate) fn is_connection_string(text: &str) -> bool {
     ["mongodb://", "mongodb+srv://"]
         .iter()

@@ -1,7 +1,8 @@
-//! From what was written to the settings: defaults, secrets from files, relations.
+//! Converts the file's values to settings: fills in defaults, reads secrets from files, checks
+//! relations.
 //!
-//! Everything is looked at even after a problem has been found. What follows from a problem that
-//! has been told already is not told again: a connection string of the wrong type is not missing.
+//! The conversion continues after a problem. A problem that follows from an earlier one is not
+//! reported: a connection string of the wrong type is not also missing.
 
 use std::fs;
 use std::net::IpAddr;
@@ -22,7 +23,8 @@ use crate::settings::{
 };
 use crate::{MAX_SECRET_BYTES, base64, defaults, file, read_bounded};
 
-/// The settings, unless there is no connection string; they count only if there is no problem.
+/// Converts to settings. `None` if there is no connection string. The result is valid only if there
+/// are no problems.
 pub(crate) fn settings(written: file::File, problems: &mut Problems) -> Option<Settings> {
     let listen = listen(written.listen, problems);
     let deployment = deployment(written.deployment, problems);
@@ -120,7 +122,7 @@ fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {
             problems.add(Problem::new(
                 &format!("listen.address[{index}]"),
                 &shown_text(&address.to_string()),
-                "must be listed once",
+                "must not be listed twice",
             ));
         }
     }
@@ -210,18 +212,18 @@ fn connection_string(
             problems.add(Problem::new(
                 "deployment.uri_file",
                 &shown_path(&path),
-                "must not be given beside deployment.uri",
+                "must not be given together with deployment.uri",
             ));
             None
         }
         (None, None) => {
-            let is_told = problems.has("deployment")
+            let is_reported = problems.has("deployment")
                 || problems.has("deployment.uri")
                 || problems.has("deployment.uri_file");
-            if !is_told {
+            if !is_reported {
                 problems.add(Problem::without_value(
                     "deployment.uri",
-                    "must be given, here, as deployment.uri_file, or as SEAWALL_DEPLOYMENT__URI",
+                    "must be given as deployment.uri, deployment.uri_file or SEAWALL_DEPLOYMENT__URI",
                 ));
             }
             None
@@ -287,7 +289,7 @@ fn no_user_twice(users: &[file::User], problems: &mut Problems) {
             problems.add(Problem::new(
                 &format!("auth.users[{index}].name"),
                 &shown_text(name),
-                &format!("must be given once for each source, and is in auth.users[{first}]"),
+                &format!("must be unique within its source; auth.users[{first}] has the same name"),
             ));
         }
     }
@@ -341,15 +343,15 @@ fn user(index: usize, written: file::User, problems: &mut Problems) -> Option<Us
 
 fn credential_missing(place: &str, problems: &mut Problems) {
     let forms = ["password", "password_file", "scram_sha_1", "scram_sha_256"];
-    let is_told = forms
+    let is_reported = forms
         .iter()
         .any(|form| problems.has(&format!("{place}.{form}")));
-    if !is_told {
+    if !is_reported {
         problems.add(Problem::without_value(place, ONE_CREDENTIAL));
     }
 }
 
-/// The keys of one mechanism, or `None` if there are none or some have problems.
+/// The keys of one mechanism. `None` if there are none or some have problems.
 fn keys<const N: usize>(
     user: &str,
     mechanism: &str,
@@ -455,7 +457,7 @@ fn admin(written: file::Admin, problems: &mut Problems) -> Admin {
     if !is_given && !address.is_private() {
         problems.add(Problem::without_value(
             "admin.token_file",
-            &format!("must be given when admin.address is not loopback, and it is {address}"),
+            &format!("must be given, because admin.address is not loopback: {address}"),
         ));
     }
     let token = written
@@ -532,7 +534,7 @@ fn slow_log(written: file::SlowLog) -> SlowLog {
     let thresholds = written.shape_thresholds_ms.into_iter();
     SlowLog {
         threshold: duration(written.threshold_ms, defaults::SLOW_LOG_THRESHOLD),
-        // Ids of one length and one case are in the order of their numbers.
+        // Ids have one length and one case, so their text order is their numeric order.
         shape_thresholds: thresholds
             .filter_map(|(id, ms)| Some((shape_id(&id)?, Duration::from_millis(ms))))
             .collect(),
@@ -552,7 +554,7 @@ fn slow_log(written: file::SlowLog) -> SlowLog {
     }
 }
 
-/// `None` where nothing would come of it.
+/// `None` if no fault would be injected.
 fn fault(written: file::Fault) -> Option<Fault> {
     let fault = Fault {
         command: written.command,
@@ -583,7 +585,7 @@ fn required<T>(key: &str, value: Option<T>, problems: &mut Problems) -> Option<T
     value
 }
 
-/// The path, if the file can be opened now: a start that fails later tells less.
+/// Returns the path if the file can be opened. An error at a later start would be less clear.
 fn readable(key: &str, path: PathBuf, problems: &mut Problems) -> Option<PathBuf> {
     match fs::File::open(&path) {
         Ok(_) => Some(path),
@@ -594,7 +596,7 @@ fn readable(key: &str, path: PathBuf, problems: &mut Problems) -> Option<PathBuf
     }
 }
 
-/// What the file holds but for the line break at its end, which editors and `echo` add.
+/// The content of the file without the line break at its end, which editors and `echo` add.
 fn secret_from(key: &str, path: &Path, problems: &mut Problems) -> Option<Secret> {
     let text = match read_bounded(path, MAX_SECRET_BYTES) {
         Ok(text) => text,
@@ -606,7 +608,7 @@ fn secret_from(key: &str, path: &Path, problems: &mut Problems) -> Option<Secret
     let line = text.strip_suffix('\n').unwrap_or(&text);
     let secret = line.strip_suffix('\r').unwrap_or(line);
     if secret.is_empty() {
-        let allowed = "must be a file that holds the secret, and it is empty";
+        let allowed = "must not be an empty file";
         problems.add(Problem::new(key, &shown_path(path), allowed));
         return None;
     }

@@ -1,7 +1,7 @@
-//! The environment as a table: `SEAWALL_POOL__MAX_POOL_SIZE=200` is `pool.max_pool_size`.
+//! Converts the environment to a table: `SEAWALL_POOL__MAX_POOL_SIZE=200` is `pool.max_pool_size`.
 //!
-//! Two underscores stand between section and key, because keys have single ones. The values are
-//! read as their keys' kinds demand; what does not fit stays text, for the check to refuse.
+//! Two underscores separate section and key, because keys contain single ones. A value is parsed by
+//! its key's kind. A value that cannot be parsed stays text, and the check reports it.
 
 use toml::{Table, Value};
 
@@ -10,7 +10,7 @@ use crate::overrides::insert;
 use crate::problem::{Problem, Problems};
 use crate::schema::{Key, Kind};
 
-/// What the variables say; those that look like ours and are not become problems.
+/// Converts the variables. Unknown variables with our prefix become problems.
 pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
     let mut table = Table::new();
     for (name, value) in environment {
@@ -20,7 +20,7 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
         if let Some(key) = key_of(name) {
             insert(&mut table, key.path, typed(value, key.kind));
         } else if !is_service_link(name) {
-            // The value may be a secret under a misspelt name.
+            // The value may be a secret under a misspelled name.
             problems.add(Problem::without_value(
                 &name.escape_debug().to_string(),
                 UNKNOWN,
@@ -67,10 +67,10 @@ fn typed(text: &str, kind: Kind) -> Value {
     }
 }
 
-/// Whether Kubernetes made this variable: for a service named `seawall` or `seawall-…` it gives
-/// every pod of the namespace `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`,
-/// `SEAWALL_PORT` and `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`, which must not keep the
-/// service's own pods from starting.
+/// True if Kubernetes made this variable. For a service named `seawall` or `seawall-…`, each pod of
+/// the namespace gets `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`, `SEAWALL_PORT` and
+/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. These must not stop the service's own pods from
+/// starting.
 fn is_service_link(name: &str) -> bool {
     if name.contains("__") {
         return false;
@@ -85,14 +85,15 @@ fn is_service_link(name: &str) -> bool {
         })
 }
 
-/// What every variable of ours begins with.
+/// Prefix of all our variables.
 const PREFIX: &str = "SEAWALL_";
 
-/// Variables of ours that are no keys: the mongod that demo and tests start, and the log filter.
+/// Our variables that are not keys: the mongod for demo and tests, the log filter, and the admin
+/// URL.
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
-const UNKNOWN: &str = "is no key; variables are SEAWALL_, the section, two underscores and the \
-                       key, as SEAWALL_POOL__MAX_POOL_SIZE, and [[auth.users]] have none";
+const UNKNOWN: &str = "unknown variable; expected SEAWALL_<SECTION>__<KEY>, for example \
+                       SEAWALL_POOL__MAX_POOL_SIZE; [[auth.users]] cannot be set by variables";
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
-//! The file's types: exactly what was written, nothing filled in.
+//! The types of the file: exactly what was written, without defaults.
 //!
-//! By the time serde reads them, the check has removed and reported every unknown key and every
-//! value that does not fit; `deny_unknown_fields` holds these types and the schema together.
+//! Before serde reads the values, the check has removed and reported every unknown key and every
+//! invalid value. `deny_unknown_fields` keeps these types and the schema in agreement.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -96,7 +96,7 @@ pub(crate) struct User {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScramKeys<const N: usize> {
-    /// Base64, which the check has decoded once already.
+    /// Base64. The check has verified that it can be decoded.
     pub(crate) salt: Option<String>,
     pub(crate) iterations: Option<NonZeroU32>,
     pub(crate) stored_key: Option<SecretBytes<N>>,
@@ -169,7 +169,7 @@ pub(crate) struct Pulse {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SlowLog {
     pub(crate) threshold_ms: Option<u64>,
-    /// By ids in hex, which the check has read once already.
+    /// By shape id in hex. The check has verified the ids.
     pub(crate) shape_thresholds_ms: BTreeMap<String, u64>,
     pub(crate) sample_percent: Option<f64>,
     pub(crate) file: Option<PathBuf>,

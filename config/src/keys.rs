@@ -1,7 +1,7 @@
 //! The schema: every key, in the order of the documentation.
 //!
-//! One list for four readers: the check of each value, the environment, `docs/configuration.md` and the tests that compare
-//! the defaults and the examples with it.
+//! The list has four users: the check of each value, the environment, `docs/configuration.md`, and
+//! the tests that compare the defaults and the examples with it.
 
 mod operating;
 mod serving;

@@ -1,14 +1,14 @@
-//! Kinds that several keys are of.
+//! Kinds that several keys share.
 
 use crate::schema::Kind;
 
-/// Any time that is waited for something: never 0, which would be mistaken for "no limit".
+/// A timeout. Never 0, which could be mistaken for "no limit".
 pub(crate) const TIMEOUT: Kind = Kind::Integer {
     min: 1,
     max: MAX_DURATION_MS,
 };
 
-/// A time, where 0 has a meaning of its own.
+/// A time. 0 has a special meaning.
 pub(crate) const TIME_OR_0: Kind = Kind::Integer {
     min: 0,
     max: MAX_DURATION_MS,
@@ -26,19 +26,19 @@ pub(crate) const ENTRIES: Kind = Kind::Integer {
     max: MAX_ENTRIES,
 };
 
-/// Servers make salts of 16 and 28 bytes; other makers of keys may differ.
+/// Servers create salts of 16 and 28 bytes; other tools may use other lengths.
 pub(crate) const SALT: Kind = Kind::Base64 { min: 1, max: 64 };
 
-/// Drivers refuse fewer than 4096 rounds, and many more would keep a client busy for seconds.
+/// Drivers refuse fewer than 4096 rounds. Many more would keep a client busy for seconds.
 pub(crate) const ITERATIONS: Kind = Kind::Integer {
     min: 4_096,
     max: 10_000_000,
 };
 
-/// A week: longer times are mistakes of the unit.
+/// A week. Longer times are mistakes of the unit.
 pub(crate) const MAX_DURATION_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
-/// More descriptors than one process can have on common systems.
+/// More file descriptors than a process can have on common systems.
 pub(crate) const MAX_CONNECTIONS: i64 = 1_000_000;
 
 /// Keeps the tables of one Seawall within a few GiB.
@@ -53,20 +53,20 @@ pub(crate) const LARGEST_MESSAGE_BYTES: i64 = 48_000_000;
 /// The smallest budget for large messages.
 pub(crate) const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 
-/// A TiB: more than that is a mistake of the unit.
+/// 1 TiB. More is a mistake of the unit.
 pub(crate) const MAX_MEMORY_BYTES: i64 = 1024 * 1024 * 1024 * 1024;
 
-/// The smallest history: some minutes of a few shapes.
+/// The smallest history holds some minutes of a few shapes.
 pub(crate) const MIN_HISTORY_BYTES: i64 = 1024 * 1024;
 
-/// More often than this a sample would be a load of its own.
+/// More frequent samples would be a load of their own.
 pub(crate) const MIN_PULSE_INTERVAL_MS: i64 = 100;
 
-/// A minute: what repeats at checkpoints could not be seen in samples further apart.
+/// One minute. With a longer interval, effects that repeat at checkpoints would be invisible.
 pub(crate) const MAX_PULSE_MS: i64 = 60_000;
 
-/// Lines wait in a queue, so their length bounds its memory.
+/// Lines wait in a queue, so their length bounds the queue's memory.
 pub(crate) const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 
-// The largest message must fit into the budget's half, be it a request or a reply.
+// The largest message, a command or a reply, must fit into half of the budget.
 const _: () = assert!(LARGEST_MESSAGE_BYTES <= MIN_MESSAGE_MEMORY_BYTES / 2);

@@ -1,4 +1,4 @@
-//! Seawall's configuration: file, environment and command line to validated [`Settings`].
+//! Seawall's configuration: converts file, environment and command line to validated [`Settings`].
 //!
 //! ```text
 //!  file ────────┐                                            every value alone, against KEYS
@@ -7,12 +7,12 @@
 //!                      └────────┴── problems, all of them ────────┴────► Problems
 //! ```
 //!
-//! The command line wins over the environment, the environment over the file, the file over the
-//! [`defaults`]. All problems are found in one go, and no problem shows a secret.
+//! The command line overrides the environment, the environment the file, and the file the
+//! [`defaults`]. All problems are reported at once, and no problem shows a secret.
 //!
-//! This crate knows nothing of the proxy: it resolves no host, opens no socket, and leaves the
-//! connection string to the driver crate, which defines what it may hold. The files it reads are
-//! the configuration itself and the secrets that it names.
+//! This crate is independent of the proxy: it resolves no host and opens no socket. The driver
+//! crate parses the connection string. The only files that are read are the configuration and the
+//! secret files that it names.
 
 mod address;
 mod base64;
@@ -50,18 +50,18 @@ pub use settings::{
 
 use check::Origin;
 
-/// Where the configuration comes from, gathered by the caller: nothing is read behind its back.
+/// The sources of the configuration. The caller provides them all; this crate reads no environment.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The TOML file; without one, only the other sources and the defaults count.
+    /// The TOML file. Without it, only the other sources and the defaults apply.
     pub file: Option<PathBuf>,
-    /// The process's environment; what does not begin with `SEAWALL_` is not looked at.
+    /// The process's environment. Variables without the prefix `SEAWALL_` are ignored.
     pub environment: Vec<(String, String)>,
-    /// What the command line says.
+    /// Values from the command line.
     pub overrides: Overrides,
 }
 
-/// Reads, merges and validates all sources; the error lists every problem in them.
+/// Reads, merges and validates all sources. The error lists every problem.
 pub fn load(sources: &Sources) -> Result<Settings, Problems> {
     let mut problems = Problems::default();
     let file = match &sources.file {
@@ -72,14 +72,14 @@ pub fn load(sources: &Sources) -> Result<Settings, Problems> {
 }
 
 impl Settings {
-    /// The settings that a configuration file with this text gives, without environment or flags.
+    /// Loads the text of a configuration file, without environment and flags.
     pub fn from_toml(text: &str) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let file = parse_table("configuration", text, &mut problems);
         merge_and_convert(file, &Sources::default(), problems)
     }
 
-    /// Every default, in front of the deployment that `uri` names.
+    /// All defaults, with the deployment `uri`.
     pub fn default_for(uri: &str) -> Result<Self, Problems> {
         load(&Sources {
             overrides: Overrides {
@@ -91,8 +91,8 @@ impl Settings {
     }
 }
 
-/// Checks each source by itself, then what they make together. `file` is `None` if it could not be
-/// read: the other sources are still checked, but nothing is said to be missing.
+/// Checks each source alone, then the merged result. `file` is `None` if it could not be read: the
+/// other sources are still checked, but no key is reported as missing.
 fn merge_and_convert(
     file: Option<Table>,
     sources: &Sources,
@@ -113,11 +113,11 @@ fn merge_and_convert(
     overrides::lay_over(&mut merged, flags);
 
     let Ok(written) = merged.try_into() else {
-        // The check lets through only what the file's types accept, so this is a defect of ours;
-        // serde's own message could hold a value, which may be a secret.
+        // The check accepts only what the file's types accept, so this is a bug. serde's message
+        // could contain a secret value, so it is not shown.
         problems.add(Problem::without_value(
             "configuration",
-            "a value does not have its key's type, and Seawall's check of it is at fault",
+            "a value does not have its key's type; this is a bug in Seawall",
         ));
         return Err(problems);
     };
@@ -150,11 +150,12 @@ fn parse_table(name: &str, text: &str, problems: &mut Problems) -> Option<Table>
     }
 }
 
-/// The text of a file that may have at most `max_bytes`: a device or a log named by mistake must
-/// not fill the memory.
+/// Reads a file of at most `max_bytes`. A device or a log named by mistake must not fill the
+/// memory.
 fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than allowed tells a file that is too large from one that just fits.
+    // Reading one byte more than allowed distinguishes a file that is too large from one that just
+    // fits.
     let mut bounded = File::open(path)?.take(max_bytes.saturating_add(1));
     bounded.read_to_string(&mut text)?;
     if bounded.limit() == 0 {
@@ -166,8 +167,8 @@ fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// The largest configuration file: thousands of `[[auth.users]]` fit.
+/// Maximum size of the configuration file. Thousands of `[[auth.users]]` fit.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// The largest secret file: a connection string with a hundred hosts fits many times.
+/// Maximum size of a secret file. A connection string with a hundred hosts is much smaller.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;

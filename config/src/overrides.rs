@@ -1,11 +1,11 @@
-//! What the command line says, and how one source is laid over another.
+//! Values from the command line, and the merging of sources.
 
 use toml::{Table, Value};
 
-/// The settings that the command line can give; what is absent is left to the other sources.
+/// Values that the command line can give. Absent values come from the other sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `--listen`, as often as given: these addresses and no others.
+    /// `--listen`, which may be repeated. Replaces all other addresses.
     pub listen: Vec<String>,
     /// `--deployment`: the connection string.
     pub deployment: Option<crate::Secret>,
@@ -34,7 +34,7 @@ impl Overrides {
     }
 }
 
-/// Puts `value` at `path`, making the sections that lead there.
+/// Inserts `value` at `path` and creates missing sections.
 pub(crate) fn insert(table: &mut Table, path: &str, value: Value) {
     let Some((section, rest)) = path.split_once('.') else {
         table.insert(path.to_owned(), value);
@@ -43,16 +43,16 @@ pub(crate) fn insert(table: &mut Table, path: &str, value: Value) {
     let section = table
         .entry(section)
         .or_insert_with(|| Value::Table(Table::new()));
-    // Paths come from the schema, where no section is a key as well.
+    // Paths come from the schema, in which no section is also a key.
     if let Value::Table(section) = section {
         insert(section, rest, value);
     }
 }
 
-/// Lays a stronger source over a weaker one: key by key, but a list counts as a whole.
+/// Merges a stronger source into a weaker one, key by key. A list is replaced as a whole.
 pub(crate) fn lay_over(weaker: &mut Table, stronger: Table) {
-    // The stronger source's connection string replaces the weaker one's in either form; left in
-    // place, the two would contradict each other.
+    // The connection string has two keys. Whichever one the stronger source gives replaces both of
+    // the weaker source; otherwise they would contradict each other.
     if let Some(Value::Table(above)) = stronger.get("deployment")
         && CONNECTION_STRING_KEYS
             .iter()
@@ -77,5 +77,5 @@ fn merge(weaker: &mut Table, stronger: Table) {
     }
 }
 
-/// Two keys for one thing, of which a source gives one.
+/// Two keys for the connection string. A source gives one of them.
 const CONNECTION_STRING_KEYS: [&str; 2] = ["uri", "uri_file"];

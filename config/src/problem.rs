@@ -1,20 +1,20 @@
-//! What is wrong with a configuration, told to the person who can mend it.
+//! Problems of a configuration, for the person who corrects it.
 //!
-//! A problem is one line and never shows a secret: not a value of a secret key, not a value whose
-//! key is unknown (it may be a misspelt secret), not a line of the file that is no TOML.
+//! A problem is one line and never shows a secret: no value of a secret key, no value of an unknown
+//! key (it may be a misspelled secret), and no line of a file that is not TOML.
 
 use std::fmt;
 
 use toml::Value;
 
-/// One thing that must be changed before Seawall can run.
+/// One problem that must be fixed before Seawall can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key's path (`pool.max_pool_size`, `auth.users[0].name`), or the file, or the variable.
+    /// The key's path (`pool.max_pool_size`, `auth.users[0].name`), the file or the variable.
     pub key: String,
-    /// What was given, as far as it may be shown; empty if nothing was.
+    /// The given value, as far as it may be shown; empty if there was none.
     pub value: String,
-    /// What would be accepted instead, as a statement: `must be an integer from 1 to 65535`.
+    /// The requirement as a statement: `must be an integer from 1 to 65535`.
     pub allowed: String,
 }
 
@@ -28,12 +28,12 @@ impl Problem {
         }
     }
 
-    /// A problem of something absent, or of a value that says nothing or must stay hidden.
+    /// A problem with an absent value, or one that must not be shown.
     pub fn without_value(key: &str, allowed: &str) -> Self {
         Self::new(key, "", allowed)
     }
 
-    /// A file that is no TOML, with the place of the first error in it.
+    /// A problem of a file that is not TOML, with the position of the first error.
     pub(crate) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let before = error
             .span()
@@ -59,32 +59,32 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a configuration, one a line when printed.
+/// All problems of a configuration. Printed one per line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Adds a problem, for those who check further: the connection string, the descriptor limit.
+    /// Adds a problem. Used for later checks as well: the connection string, the descriptor limit.
     pub fn add(&mut self, problem: Problem) {
         self.0.push(problem);
     }
 
-    /// The problems in the order in which they were found.
+    /// The problems in the order of their discovery.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
     }
 
-    /// How many problems there are.
+    /// Number of problems.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether nothing is wrong.
+    /// True if there are no problems.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `key` has a problem already: what follows from it need not be told as well.
+    /// True if `key` already has a problem. Problems that follow from it are not reported.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|problem| problem.key == key)
     }
@@ -128,7 +128,7 @@ impl<'a> IntoIterator for &'a Problems {
     }
 }
 
-/// A value of a key that is no secret, on one line.
+/// The value of a key that is not secret, on one line.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => shown_text(text),
@@ -139,9 +139,10 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// A text in quotes, shortened, its control characters escaped.
+/// A text in quotes, shortened, with escaped control characters.
 pub(crate) fn shown_text(text: &str) -> String {
-    // A connection string holds a password wherever it was put by mistake, `uri_file` for one.
+    // A connection string may contain a password. It may be in the wrong key by mistake, for
+    // example in `uri_file`.
     if text.contains("://") && text.contains('@') {
         return HIDDEN.to_owned();
     }
@@ -152,7 +153,7 @@ pub(crate) fn shown_text(text: &str) -> String {
     format!("{start:?}…")
 }
 
-/// What stands for a value that must not be shown: its type.
+/// Replaces a value that must not be shown by its type.
 pub(crate) fn shown_type(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "(a string)",
@@ -165,10 +166,10 @@ pub(crate) fn shown_type(value: &Value) -> &'static str {
     }
 }
 
-/// What stands for a secret.
+/// Replaces a secret.
 pub(crate) const HIDDEN: &str = "(hidden)";
 
-/// How much of a text is shown: a problem is one line, whatever was pasted into the file.
+/// Maximum length of a shown text: a problem is one line, whatever the file contains.
 const MAX_SHOWN_CHARACTERS: usize = 80;
 
 #[cfg(test)]
@@ -197,12 +198,12 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_is_hidden_wherever_it_stands() {
+    fn a_connection_string_is_hidden_in_every_key() {
         assert_eq!(shown_text("mongodb://app:hunter2@host/"), HIDDEN);
     }
 
     #[test]
-    fn a_syntax_error_names_its_line_and_column_and_not_the_line_itself() {
+    fn a_syntax_error_has_line_and_column_but_not_the_text() {
         let text = "[deployment]\nuri = \"mongodb://app:hunter2@host/\" trailing\n";
         let error = text.parse::<toml::Table>().unwrap_err();
         let problem = Problem::syntax("seawall.toml", text, &error);

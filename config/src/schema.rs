@@ -1,6 +1,6 @@
-//! What is known of a key, and how the keys form sections.
+//! Description of the keys and their sections.
 //!
-//! A path has its names joined by dots; `[]` after a name is a list of tables, so that
+//! The names in a path are joined by dots. `[]` after a name marks a list of tables:
 //! `auth.users[].name` is the `name` of each `[[auth.users]]`.
 
 use std::fmt;
@@ -10,22 +10,22 @@ use crate::keys::KEYS;
 /// One key of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Its place: `pool.max_pool_size`, `auth.users[].name`.
+    /// Its path: `pool.max_pool_size`, `auth.users[].name`.
     pub path: &'static str,
-    /// What its value may be.
+    /// The allowed values.
     pub kind: Kind,
-    /// What counts where it is absent, as text; `None` if it is required or absence means "none".
+    /// The default, as text; `None` if the key is required or has no default.
     pub default: Option<&'static str>,
-    /// What its number counts; empty if it is no number.
+    /// The unit of its number; empty if it is not a number.
     pub unit: &'static str,
-    /// When a change of it takes effect.
+    /// When a change takes effect.
     pub change: Change,
-    /// What it does, in one line.
+    /// A description of one line.
     pub meaning: &'static str,
 }
 
 impl Key {
-    /// The environment variable that sets it; keys in lists of tables have none.
+    /// The environment variable of the key. Keys in lists of tables have none.
     pub fn variable(&self) -> Option<String> {
         let is_in_list = self.path.contains(LIST);
         (!is_in_list).then(|| {
@@ -35,24 +35,24 @@ impl Key {
     }
 }
 
-/// What a value may be.
+/// The allowed values of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A string that is not empty.
     Text,
-    /// A string that is not empty and is never shown.
+    /// A string that is not empty. Never shown.
     Secret,
-    /// The path of a file; what it holds is checked when it is read.
+    /// The path of a file. Its content is checked when it is read.
     Path,
-    /// The path of a directory; whether it can be used is found out by its user.
+    /// The path of a directory. Not accessed by this crate.
     Directory,
-    /// A MongoDB connection string, of which only the scheme is checked; never shown.
+    /// A MongoDB connection string. Only the scheme is checked. Never shown.
     ConnectionString,
-    /// Base64 of that many bytes; never shown.
+    /// Base64 of this many bytes. Never shown.
     Base64 {
-        /// The fewest bytes.
+        /// Minimum number of bytes.
         min: usize,
-        /// The most bytes.
+        /// Maximum number of bytes.
         max: usize,
     },
     /// A [`crate::ListenAddress`], or a list of them.
@@ -61,21 +61,21 @@ pub enum Kind {
     AdminAddress,
     /// One of a few words.
     Choice {
-        /// Which.
+        /// The words.
         accepted: &'static [&'static str],
     },
     /// A whole number.
     Integer {
-        /// The smallest.
+        /// The minimum.
         min: i64,
-        /// The largest.
+        /// The maximum.
         max: i64,
     },
     /// A number from 0 to 100, with or without decimals.
     Percent,
-    /// A table of shapes, by their ids, and a time in milliseconds for each.
+    /// A table from shape ids to times in milliseconds.
     ShapeThresholds {
-        /// The longest of these times.
+        /// The maximum time.
         max_ms: i64,
     },
     /// True or false.
@@ -83,7 +83,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether values of this kind stay out of every message.
+    /// True if values of this kind never appear in messages.
     pub fn is_secret(self) -> bool {
         match self {
             Self::Secret | Self::ConnectionString | Self::Base64 { .. } => true,
@@ -102,7 +102,7 @@ impl Kind {
 }
 
 impl fmt::Display for Kind {
-    /// What is allowed, to follow "must be".
+    /// The allowed values, as text after "must be".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),
@@ -159,12 +159,12 @@ impl fmt::Display for Change {
     }
 }
 
-/// The key with exactly this path.
+/// The key with this path.
 pub(crate) fn key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// The names that may stand directly in this section, or list of tables; none if it is neither.
+/// The names directly in this section or list of tables; empty if `section` is neither.
 pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
     let mut names: Vec<&str> = KEYS
         .iter()
@@ -176,7 +176,7 @@ pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
             below.split(['.', '[']).next()
         })
         .collect();
-    // Keys of one section stand together.
+    // Keys of one section are adjacent.
     names.dedup();
     names
 }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_know_their_names() {
+    fn sections_list_their_names() {
         assert_eq!(
             names_in("admin"),
             ["address", "token_file", "allowed_hosts", "profile"]

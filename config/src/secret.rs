@@ -1,7 +1,7 @@
 //! Values that must not be printed by accident.
 //!
-//! They hide from `Debug` and have no `Display`; whoever needs one says so by `expose`. They are
-//! not wiped from memory when dropped.
+//! They are hidden from `Debug` and have no `Display`; code that needs the value calls `expose`.
+//! They are not wiped from memory when dropped.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use serde::Deserialize;
 
 use crate::base64;
 
-/// A password, a token, or a connection string that may hold one.
+/// A password, a token, or a connection string that may contain a password.
 ///
-/// Its equality is for tests: it takes a time that depends on the contents.
+/// Equality is for tests only: its time depends on the contents.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides `text` from here on.
+    /// Wraps `text`.
     pub fn new(text: String) -> Self {
         Self(text)
     }
 
-    /// The text itself, which must go neither into a log nor into an error.
+    /// The text itself. Never put it into a log or an error.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -36,13 +36,13 @@ impl fmt::Debug for Secret {
 
 /// A key of exactly `N` bytes, written in base64.
 ///
-/// Its equality is for tests: it takes a time that depends on the contents.
+/// Equality is for tests only: its time depends on the contents.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SecretBytes<const N: usize>([u8; N]);
 
 impl<const N: usize> SecretBytes<N> {
-    /// The bytes themselves, which must go neither into a log nor into an error.
+    /// The bytes themselves. Never put them into a log or an error.
     pub fn expose(&self) -> &[u8; N] {
         &self.0
     }

@@ -1,8 +1,8 @@
-//! The validated settings: what the parts of the proxy are built from.
+//! The validated settings, from which the parts of the proxy are built.
 //!
-//! Every value is present, within its bounds and in agreement with the others. An `Option` means
-//! that the thing itself may be absent, never that a default is still to be found. Each section
-//! goes by value to the part that it configures.
+//! Every value is present, within its bounds and consistent with the others. An `Option` means that
+//! the setting itself may be absent; defaults are already filled in. Each section is passed by
+//! value to the part that it configures.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -14,70 +14,70 @@ use serde::Deserialize;
 use crate::address::{AdminAddress, ListenAddress};
 use crate::secret::{Secret, SecretBytes};
 
-/// A whole configuration that Seawall can run with.
+/// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The door: where clients come in.
+    /// The addresses that clients connect to.
     pub listen: Listen,
     /// The servers behind Seawall.
     pub deployment: Deployment,
-    /// How clients prove who they are.
+    /// How clients authenticate.
     pub auth: Auth,
     /// Connections to servers.
     pub pool: Pool,
-    /// What is admitted, remembered and buffered at most.
+    /// Limits of admission, memory and buffers.
     pub limits: Limits,
-    /// The table of shapes.
+    /// The shape table.
     pub shapes: Shapes,
-    /// What is remembered of what was counted.
+    /// The history of the statistics.
     pub history: History,
-    /// The sampling of servers.
+    /// Sampling of the servers.
     pub pulse: Pulse,
-    /// Slow operations, one by one; `None` logs none.
+    /// The slow log; `None` if it is off.
     pub slow_log: Option<SlowLog>,
-    /// What is made to go wrong, for experiments.
+    /// Fault injection, for experiments.
     pub fault: Option<Fault>,
-    /// How Seawall ends.
+    /// The graceful stop.
     pub shutdown: Shutdown,
-    /// Threads.
+    /// Threads and process.
     pub runtime: Runtime,
     /// Metrics, health and the API.
     pub admin: Admin,
-    /// What is logged, and how.
+    /// Logging.
     pub log: Log,
 }
 
-/// The door: where clients come in.
+/// The addresses that clients connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listen {
-    /// The addresses to bind, at least one and none twice.
+    /// Addresses to bind: at least one, without duplicates.
     pub addresses: Vec<ListenAddress>,
-    /// Client connections at a time over all addresses; more are refused.
+    /// Client connections over all addresses; further ones are refused.
     pub max_client_connections: NonZeroUsize,
-    /// Connections that the kernel holds for each address until they are accepted.
+    /// Connections that the kernel holds per address until they are accepted.
     pub backlog: NonZeroU32,
-    /// What clients may compress with, none twice.
+    /// Compressors offered to clients, without duplicates.
     pub compressors: Vec<Compressor>,
-    /// With which certificate clients are met; `None` is plain TCP.
+    /// Certificate shown to clients; `None` is plain TCP.
     pub tls: Option<Tls>,
 }
 
-/// A way to compress messages that MongoDB knows.
+/// A compressor of the MongoDB protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compressor {
-    /// Fast, and the least of the three.
+    /// Fast, with the least compression of the three.
     Snappy,
-    /// The smallest for the work.
+    /// The best compression for its CPU time.
     Zstd,
-    /// Known to the oldest clients.
+    /// Supported by the oldest clients.
     Zlib,
 }
 
 impl Compressor {
-    /// All there are.
+    /// All compressors.
     pub const ALL: [Self; 3] = [Self::Snappy, Self::Zstd, Self::Zlib];
 
-    /// Its name, here and in connection strings.
+    /// The name in the configuration and in connection strings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Snappy => "snappy",
@@ -87,7 +87,7 @@ impl Compressor {
     }
 }
 
-/// The certificate that clients see. Both files could be opened when the settings were made.
+/// The certificate that clients see. Both files could be opened when the settings were loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// PEM, the certificate of this host first, then its chain.
@@ -99,26 +99,27 @@ pub struct Tls {
 /// The servers behind Seawall.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
-    /// The connection string; only its scheme has been checked.
+    /// The connection string. Only its scheme has been checked.
     pub uri: Secret,
     /// How clients are served.
     pub mode: Mode,
-    /// Whether a relay leads where its client connected to before it was redirected here (Linux).
+    /// True if a relay connects to the address that its client connected to before it was
+    /// redirected here (Linux).
     pub original_destination: bool,
-    /// Whether a relay passes TLS that the client speaks with the server, of which nothing can be seen.
+    /// True if a relay passes TLS between client and server. Seawall cannot read that traffic.
     pub relay_encrypted: bool,
     /// How long an operation waits for a suitable server.
     pub server_selection_timeout: Duration,
-    /// Whether operations carry the application's name to the servers.
+    /// True if operations carry the application's name to the servers.
     pub name_applications: bool,
-    /// Whether an operation is sent once more where that is safe, and state-change errors are
-    /// concealed. If not, errors and their labels reach clients unchanged.
+    /// True if an operation is repeated once where that is safe, and state-change errors are
+    /// concealed. Otherwise errors and their labels reach clients unchanged.
     pub repeat: bool,
-    /// Width of the latency window: 0 leaves only the fastest suitable server.
+    /// Width of the latency window. With 0, only the fastest suitable server is used.
     pub local_threshold: Duration,
     /// Time between two checks of a server, at least 500 ms.
     pub heartbeat_frequency: Duration,
-    /// Deadline for TCP and TLS to a server.
+    /// Deadline for establishing a connection to a server.
     pub connect_timeout: Duration,
 }
 
@@ -128,74 +129,76 @@ pub struct Deployment {
 pub enum Mode {
     /// Seawall authenticates clients and runs each operation on a pooled connection of its user.
     Pooled,
-    /// One server connection a client connection; all bytes pass unchanged and are only watched.
+    /// One server connection per client connection. All bytes pass unchanged; Seawall only observes
+    /// them.
     Relay,
 }
 
-/// How clients prove who they are.
+/// How clients authenticate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auth {
-    /// Where credentials come from; [`Credentials::Auto`] is left for the proxy to decide.
+    /// Source of credentials. The proxy resolves [`Credentials::Auto`].
     pub credentials: Credentials,
     /// Age at which credentials that no server could confirm are dropped.
     pub max_stale: Duration,
-    /// Deadline of a client from accept until it is authenticated.
+    /// Deadline from accept until the client is authenticated.
     pub authentication_timeout: Duration,
-    /// What becomes of clients that log in by a mechanism that cannot be terminated.
+    /// Handling of clients that log in by a mechanism that Seawall cannot terminate.
     pub other_mechanisms: OtherMechanisms,
-    /// Configured users, none twice; only with [`Credentials::Users`] and [`Credentials::Auto`].
+    /// Configured users, without duplicates; only with [`Credentials::Users`] and
+    /// [`Credentials::Auto`].
     pub users: Vec<User>,
 }
 
-/// Where the credentials of clients come from.
+/// Source of the clients' credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Credentials {
-    /// From the service account if the connection string names one, else from the configured
-    /// users if there are any, else from each user's own first login.
+    /// The service account if the connection string names one, else the configured users if there
+    /// are any, else each user's own first login.
     Auto,
-    /// From each user's own first login (`"self"`).
+    /// Each user's own first login (`"self"`).
     #[serde(rename = "self")]
     Own,
-    /// Looked up by the service account that the connection string names.
+    /// Looked up by the service account of the connection string.
     Lookup,
-    /// From the configuration.
+    /// The configured users.
     Users,
-    /// Nobody authenticates: a deployment without access control.
+    /// Clients do not authenticate: the deployment has no access control.
     None,
 }
 
-/// What becomes of clients that log in by a mechanism other than SCRAM.
+/// Handling of clients that log in by a mechanism other than SCRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OtherMechanisms {
-    /// They are told that it is not enabled.
+    /// They get an error that the mechanism is not enabled.
     Refuse,
-    /// They get a server connection each, over which their login and all else passes unchanged.
+    /// Each gets a server connection of its own. Its login and all other messages pass unchanged.
     Relay,
 }
 
 /// A user whose credentials are configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The name it logs in with.
+    /// The login name.
     pub name: String,
-    /// The database it is defined in.
+    /// The database in which the user is defined.
     pub source: String,
-    /// What proves it.
+    /// The credential that verifies the user.
     pub credential: UserCredential,
 }
 
-/// What proves a configured user.
+/// Credential of a configured user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserCredential {
     /// The password, for every mechanism.
     Password(Secret),
-    /// Keys made from the password, for the mechanisms they were made for.
+    /// Keys derived from the password, for the mechanisms that they were made for.
     Keys(UserKeys),
 }
 
-/// The SCRAM keys of a user, of at least one mechanism.
+/// The SCRAM keys of a user, for at least one mechanism.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserKeys {
     /// For SCRAM-SHA-1.
@@ -204,16 +207,16 @@ pub struct UserKeys {
     pub scram_sha_256: Option<ScramKeys<32>>,
 }
 
-/// What a server keeps of a user for one SCRAM mechanism, whose hash has `N` bytes.
+/// The data that a server stores of a user for one SCRAM mechanism, whose hash has `N` bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScramKeys<const N: usize> {
-    /// Decoded, 1 to 64 bytes.
+    /// Decoded salt, 1 to 64 bytes.
     pub salt: Vec<u8>,
     /// Rounds of PBKDF2, at least 4096.
     pub iterations: NonZeroU32,
     /// Verifies the client's proof.
     pub stored_key: SecretBytes<N>,
-    /// Signs the server's answer.
+    /// Signs the server's reply.
     pub server_key: SecretBytes<N>,
 }
 
@@ -222,17 +225,17 @@ pub struct ScramKeys<const N: usize> {
 pub struct Pool {
     /// Connections of one user to one server.
     pub max_pool_size: NonZeroUsize,
-    /// Connections of all users to one server; whichever of the two is reached first holds.
+    /// Connections of all users to one server. The lower of this and `max_pool_size` applies.
     pub max_server_connections: NonZeroUsize,
     /// Connections of one user to one server that are kept while idle, at most `max_pool_size`.
     pub min_pool_size: usize,
     /// Connections that one pool establishes at a time.
     pub max_connecting: NonZeroUsize,
-    /// Connections begun to one server in a second, of all users; `None` for no limit.
+    /// Connections per second that are begun to one server, over all users; `None` for no limit.
     pub connections_per_second: Option<NonZeroU32>,
-    /// Idle time after which a connection is closed; `None` is never.
+    /// Idle time after which a connection is closed; `None` for never.
     pub max_idle_time: Option<Duration>,
-    /// Age at which an idle connection is closed; `None` is never.
+    /// Age at which an idle connection is closed; `None` for never.
     pub max_life_time: Option<Duration>,
     /// How long an operation waits for a connection.
     pub wait_queue_timeout: Duration,
@@ -240,75 +243,76 @@ pub struct Pool {
     pub wait_queue_size: NonZeroUsize,
 }
 
-/// What is admitted, remembered and buffered at most.
+/// Limits of admission, memory and buffers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest message of a client that has not authenticated.
     pub pre_auth_message_bytes: usize,
-    /// Memory for the large messages of all clients together, at least 64 MiB.
+    /// Memory for the large messages of all clients together, at least 128 MiB.
     pub message_memory_bytes: usize,
-    /// Clients in pooled mode that are relayed at a time, for their mechanisms' sake.
+    /// Clients in pooled mode that are relayed at a time because of their mechanism.
     pub relayed_connections: NonZeroUsize,
-    /// How long a client may take no byte of its reply.
+    /// How long a client may stall while reading a reply.
     pub client_write_idle_timeout: Duration,
     /// Open cursors that are pinned to their servers.
     pub max_cursors: NonZeroUsize,
     /// Open transactions that are pinned to their servers.
     pub max_transactions: NonZeroUsize,
-    /// How long the place of an unused cursor is remembered.
+    /// How long the server of an unused cursor is remembered.
     pub cursor_idle: Duration,
-    /// How long the place of an unused transaction is remembered.
+    /// How long the server of an unused transaction is remembered.
     pub transaction_idle: Duration,
-    /// Users whose credentials are remembered.
+    /// Users whose credentials are cached.
     pub max_users: NonZeroUsize,
-    /// First logins of unknown users that are carried to servers at a time.
+    /// First logins of unknown users that servers verify at a time.
     pub introductions: NonZeroUsize,
-    /// First logins that wait for their client's proof at a time, each on a server connection.
+    /// First logins that wait for the client's proof at a time. Each uses a server connection.
     pub introduction_conversations: NonZeroUsize,
-    /// Client connections between accept and authenticated at a time.
+    /// Client connections between accept and authentication at a time.
     pub unauthenticated_connections: NonZeroUsize,
-    /// Connections of drivers' monitors, where clients have to log in.
+    /// Connections of driver monitors, if clients must log in.
     pub monitor_connections: NonZeroUsize,
-    /// Operations that are admitted at a time.
+    /// Operations admitted at a time.
     pub max_in_flight_operations: NonZeroUsize,
-    /// How often clients may connect from one address, a second.
+    /// Connections per second from one address; `None` for no limit.
     pub connections_per_second_per_address: Option<u32>,
-    /// How often one user may log in, a second.
+    /// Logins per second of one user; `None` for no limit.
     pub logins_per_second_per_user: Option<u32>,
-    /// Networks of load balancers: clients behind them share resources by user after login.
+    /// Networks of load balancers. Clients behind them share limits per user after login, not per
+    /// address.
     pub shared_addresses: Vec<IpNet>,
 }
 
-/// The table of shapes.
+/// The shape table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shapes {
-    /// Whether commands are fingerprinted and counted by shape at all.
+    /// True if commands are fingerprinted and counted by shape.
     pub enabled: bool,
-    /// Shapes that are counted one by one, the rest as `other`.
+    /// Rows of the shape table. Further shapes are counted in the rows of groups.
     pub max_shapes: NonZeroUsize,
-    /// Namespaces that appear as labels, the rest as `other`.
+    /// Namespaces with rows of their own; the others are counted as `other`.
     pub max_namespaces: NonZeroUsize,
-    /// With it, fields' names are told by keyed hashes.
+    /// Secret for keyed hashes that replace field names in shapes; `None` shows the names.
     pub name_key: Option<Secret>,
 }
 
-/// What is remembered of what was counted.
+/// The history of the statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// Whether anything is remembered at all.
+    /// True if the history is kept.
     pub enabled: bool,
-    /// Where it is kept across restarts; `None` is in memory only. Not looked at yet.
+    /// Directory for the history across restarts; `None` keeps it in memory only. Not accessed yet.
     pub directory: Option<PathBuf>,
-    /// Memory for all that is remembered, at least 1 MiB.
+    /// Memory of the history, at least 1 MiB.
     pub memory_bytes: usize,
-    /// Shapes that are remembered one by one, the rest as `other`.
+    /// Shapes with time series of their own; the others are counted as `other`.
     pub max_series_shapes: NonZeroUsize,
 }
 
-/// The sampling of servers.
+/// Sampling of the servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pulse {
-    /// Whether servers are sampled where there is a service account.
+    /// True if servers are sampled. Needs a service account.
     pub enabled: bool,
     /// Time between two samples of a server, 100 ms to a minute.
     pub interval: Duration,
@@ -316,101 +320,102 @@ pub struct Pulse {
     pub timeout: Duration,
 }
 
-/// The log of slow operations.
+/// The slow log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlowLog {
-    /// Operations that take so long are logged; 0 is every operation.
+    /// Operations of at least this duration are logged; 0 logs every operation.
     pub threshold: Duration,
-    /// Shapes with a threshold of their own, by id in ascending order and none twice.
+    /// Shapes with a threshold of their own, by ascending id, without duplicates.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// How many of the operations over their threshold are logged, 0 to 100.
+    /// The share of the operations over their threshold that is logged, 0 to 100.
     pub sample_percent: f64,
-    /// Where lines are appended; `None` is standard error. Not opened yet.
+    /// File to append to; `None` is standard error. Not opened yet.
     pub file: Option<PathBuf>,
-    /// Lines a second at most; `None` is no limit.
+    /// Maximum lines per second; `None` for no limit.
     pub max_lines_per_second: Option<NonZeroU32>,
-    /// Whether values stay out of the lines.
+    /// True if lines contain no values.
     pub redact: bool,
-    /// Where the values of a command are cut.
+    /// Maximum bytes of a command's values in a line.
     pub max_command_bytes: usize,
 }
 
-// The share is from 0 to 100, so that it equals itself.
+// `sample_percent` is from 0 to 100, never NaN, so it equals itself.
 impl Eq for SlowLog {}
 
-/// Injected failures.
+/// Fault injection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// The command's name, or every one.
+    /// The command's name; `None` for every command.
     pub command: Option<String>,
-    /// `database` or `database.collection`, or every one.
+    /// `database` or `database.collection`; `None` for every namespace.
     pub namespace: Option<String>,
-    /// How many of these operations are concerned.
+    /// The share of the matching operations that get the fault.
     pub share_percent: u64,
-    /// How long each is held.
+    /// How long each is delayed.
     pub delay: Duration,
-    /// What each is answered instead of going on.
+    /// The error code that is returned instead of running the operation.
     pub error_code: Option<i32>,
-    /// Whether the client is closed instead.
+    /// True if the client's connection is closed instead.
     pub close: bool,
 }
 
-/// How Seawall ends.
+/// The graceful stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
-    /// How long running operations, cursors and transactions may go on; 0 ends them at once.
+    /// How long running operations, cursors and transactions may continue; 0 ends them at once.
     pub drain: Duration,
 }
 
-/// Threads.
+/// Threads and process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runtime {
-    /// Threads that serve clients; `None` is one a core.
+    /// Threads that serve clients; `None` for one per core.
     pub worker_threads: Option<NonZeroUsize>,
-    /// Whether the process may write core dumps and be traced.
+    /// True if the process may write core dumps and be traced.
     pub core_dumps: bool,
 }
 
 /// Metrics, health and the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
-    /// Where they are served, if anywhere.
+    /// The address where they are served.
     pub address: AdminAddress,
-    /// The token that callers must present; always there unless the address is loopback or off.
+    /// The token that callers must present. Always present unless the address is loopback or off.
     pub token: Option<Secret>,
-    /// Host names, in lower case, that requests without a token may name beside IP addresses and `localhost`.
+    /// Host names, in lower case, that requests without a token may use besides IP addresses and
+    /// `localhost`.
     pub allowed_hosts: Vec<String>,
-    /// Whether CPU profiles are served.
+    /// True if CPU profiles are served.
     pub profile: bool,
 }
 
-/// What is logged, and how.
+/// Logging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// The least important events that are logged.
+    /// The least severe events that are logged.
     pub level: LogLevel,
-    /// How events are written.
+    /// The format of the log.
     pub format: LogFormat,
 }
 
-/// How important an event must be to be logged.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
     /// Something is broken.
     Error,
-    /// Something may break, or did and was mended.
+    /// Something may break, or broke and recovered.
     Warn,
-    /// What changed: starts, topology, drains.
+    /// Changes: starts, topology, drains.
     Info,
-    /// Single connections and operations.
+    /// Events of single connections and operations.
     Debug,
     /// Everything.
     Trace,
 }
 
 impl LogLevel {
-    /// The word that the configuration and log filters use.
+    /// The name in the configuration and in log filters.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -422,12 +427,12 @@ impl LogLevel {
     }
 }
 
-/// How events are written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// A line for people.
     Text,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
 }

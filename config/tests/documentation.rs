@@ -1,4 +1,4 @@
-//! `docs/configuration.md`, `examples/` and the schema say the same.
+//! `docs/configuration.md`, `examples/` and the schema agree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn documentation_has_exactly_the_keys_of_the_schema() {
 }
 
 #[test]
-fn defaults_in_the_schema_are_those_that_count() {
+fn defaults_in_the_schema_equal_the_settings_defaults() {
     let is_of_slow_log = |key: &&Key| key.path.starts_with(SLOW_LOG);
     assert_eq!(
         Settings::from_toml(&defaults_of(|key| !is_of_slow_log(&key))).unwrap(),
@@ -29,7 +29,7 @@ fn defaults_in_the_schema_are_those_that_count() {
 }
 
 #[test]
-fn defaults_of_the_slow_log_are_those_that_count_where_it_is_on() {
+fn slow_log_defaults_in_the_schema_equal_the_settings_defaults() {
     let of_section = Settings::from_toml(&format!("{DEPLOYMENT}[slow_log]\n")).unwrap();
     assert!(of_section.slow_log.is_some());
     assert_eq!(
@@ -38,7 +38,7 @@ fn defaults_of_the_slow_log_are_those_that_count_where_it_is_on() {
     );
 }
 
-/// A file that writes down the default of every key that is wanted.
+/// A file with the default of every key that `is_wanted` accepts.
 fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let mut text = DEPLOYMENT.to_owned();
     let keys = KEYS.iter().filter(|key| !key.path.contains("[]"));
@@ -60,7 +60,7 @@ fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
 }
 
 #[test]
-fn every_number_may_have_its_smallest_and_its_largest_value() {
+fn every_number_accepts_its_minimum_and_maximum() {
     let numbers = |pick: fn(i64, i64) -> i64| {
         let mut text = DEPLOYMENT.to_owned();
         for key in KEYS.iter().filter(|key| !key.path.contains("[]")) {
@@ -125,7 +125,7 @@ fn minimal_and_full_examples_are_all_defaults() {
 }
 
 #[test]
-fn full_example_names_every_key_with_its_default() {
+fn full_example_has_every_key_with_its_default() {
     let text = fs::read_to_string(folder().join("examples/full.toml")).unwrap();
     let named = keys_named(&text);
     let paths: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
@@ -138,8 +138,8 @@ fn full_example_names_every_key_with_its_default() {
     }
 }
 
-/// The keys that a file names with their values, those in comments too; a comment that is prose
-/// begins with two marks.
+/// The keys of a file with their values, including commented-out keys. Prose comments begin with
+/// two `#`.
 fn keys_named(text: &str) -> Vec<(String, String)> {
     let mut section = String::new();
     let mut keys = Vec::new();
@@ -172,7 +172,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
-/// The section that is off unless it is there.
+/// The section that is off if it is absent.
 const SLOW_LOG: &str = "slow_log.";
 
 const DEPLOYMENT: &str = "deployment.uri = \"mongodb://server/\"\n";

@@ -1,4 +1,4 @@
-//! Loading, from the outside: precedence, problems, secrets.
+//! Loading through the public interface: precedence, problems, secrets.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use seawall_config::{
 };
 
 #[test]
-fn a_deployment_is_all_that_must_be_given() {
+fn only_the_deployment_is_required() {
     let settings = Settings::from_toml("[deployment]\nuri = \"mongodb://server/\"").unwrap();
     assert_eq!(settings.deployment.uri.expose(), "mongodb://server/");
     assert_eq!(settings.deployment.mode, Mode::Pooled);
@@ -142,7 +142,7 @@ fn secrets_are_read_from_files_without_their_last_line_break() {
 }
 
 #[test]
-fn configured_keys_are_decoded() {
+fn scram_keys_are_decoded() {
     let settings = Settings::from_toml(&format!(
         "{DEPLOYMENT}[[auth.users]]\nname = \"app\"\nsource = \"shop\"\n\
          [auth.users.scram_sha_1]\nsalt = \"AQID\"\niterations = 10000\n\
@@ -170,7 +170,7 @@ fn configured_keys_are_decoded() {
 }
 
 #[test]
-fn zero_means_no_limit_where_the_documentation_says_so() {
+fn zero_means_no_limit_where_documented() {
     let settings = Settings::from_toml(&format!(
         "{DEPLOYMENT}[pool]\nmax_idle_time_ms = 0\nmax_life_time_ms = 0\n\
          [runtime]\nworker_threads = 3\n[shutdown]\ndrain_ms = 0\n",
@@ -183,7 +183,7 @@ fn zero_means_no_limit_where_the_documentation_says_so() {
 }
 
 #[test]
-fn the_slow_log_is_off_unless_its_section_or_a_variable_of_it_is_there() {
+fn the_slow_log_is_off_without_its_section_or_variables() {
     let off = Settings::from_toml(DEPLOYMENT).unwrap();
     assert_eq!(off.slow_log, None);
     let on = load(&Sources {
@@ -211,7 +211,7 @@ fn the_slow_log_is_off_unless_its_section_or_a_variable_of_it_is_there() {
 }
 
 #[test]
-fn a_threshold_of_one_shape_is_laid_over_those_of_the_file() {
+fn shape_thresholds_are_merged_by_shape() {
     let scratch = Scratch::new("thresholds");
     let file = scratch.file(
         "seawall.toml",
@@ -245,7 +245,7 @@ fn a_threshold_of_one_shape_is_laid_over_those_of_the_file() {
 }
 
 #[test]
-fn variables_that_are_no_keys_are_let_through_by_name_only() {
+fn only_known_variables_that_are_not_keys_are_accepted() {
     let sources = |name: &str| Sources {
         environment: environment(&[(name, "x"), ("SEAWALL_DEPLOYMENT__URI", "mongodb://s/")]),
         ..Sources::default()
@@ -286,7 +286,7 @@ fn keys(problems: &Problems) -> Vec<&str> {
         .collect()
 }
 
-/// A folder of one test, gone when the test is over.
+/// A temporary folder of one test, removed at its end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -306,7 +306,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system's own cleaning.
+        // The system cleans up what cannot be removed here.
         drop(fs::remove_dir_all(&self.0));
     }
 }

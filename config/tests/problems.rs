@@ -1,4 +1,4 @@
-//! Every kind of problem, all at once, and never a secret in one.
+//! Every kind of problem. All are reported at once, and none shows a secret.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ fn keys_of_later_versions_are_unknown() {
     ] {
         let problems = Settings::from_toml(&format!("{DEPLOYMENT}{text}\n")).unwrap_err();
         let mut lines = problems.iter().map(ToString::to_string);
-        assert!(lines.any(|line| line.contains("is no key")), "{problems}");
+        assert!(lines.any(|line| line.contains("unknown key")), "{problems}");
     }
 }
 
@@ -31,13 +31,13 @@ fn exactly_one_connection_string_is_required() {
     assert_eq!(
         lines(""),
         [
-            "deployment.uri: must be given, here, as deployment.uri_file, \
-          or as SEAWALL_DEPLOYMENT__URI"
+            "deployment.uri: must be given as deployment.uri, deployment.uri_file \
+          or SEAWALL_DEPLOYMENT__URI"
         ]
     );
     assert_eq!(
         lines("deployment.uri = \"mongodb://server/\"\ndeployment.uri_file = \"/run/uri\""),
-        ["deployment.uri_file = \"/run/uri\": must not be given beside deployment.uri"]
+        ["deployment.uri_file = \"/run/uri\": must not be given together with deployment.uri"]
     );
     for uri in [
         "server:27017",
@@ -54,7 +54,7 @@ fn exactly_one_connection_string_is_required() {
 }
 
 #[test]
-fn a_problem_that_was_told_brings_no_other_with_it() {
+fn problems_that_follow_from_another_are_not_reported() {
     assert_eq!(keys("deployment.uri = 7"), ["deployment.uri"]);
     assert_eq!(keys("deployment.uri_file = 7"), ["deployment.uri_file"]);
     assert_eq!(keys("deployment = 7"), ["deployment"]);
@@ -79,7 +79,7 @@ fn a_problem_that_was_told_brings_no_other_with_it() {
 }
 
 #[test]
-fn users_must_fit_the_credentials_and_each_other() {
+fn users_must_be_unique_and_match_the_credentials() {
     let user = |name: &str| format!("[[auth.users]]\nname = {name:?}\npassword = \"p\"\n");
     let auth = |credentials: &str, users: &str| {
         lines(&format!(
@@ -103,7 +103,7 @@ fn users_must_fit_the_credentials_and_each_other() {
     assert_eq!(
         auth("users", &twice),
         ["auth.users[1].name = \"app\": \
-          must be given once for each source, and is in auth.users[0]"]
+          must be unique within its source; auth.users[0] has the same name"]
     );
     let elsewhere = format!("{}{}source = \"shop\"\n", user("app"), user("app"));
     assert!(auth("users", &elsewhere).is_empty());
@@ -138,7 +138,7 @@ fn a_user_has_a_name_and_exactly_one_credential() {
 }
 
 #[test]
-fn configured_keys_are_complete_and_of_their_lengths() {
+fn scram_keys_must_be_complete_and_of_the_right_length() {
     let scram = |text: &str| {
         lines(&format!(
             "{DEPLOYMENT}[[auth.users]]\nname = \"a\"\n[auth.users.scram_sha_256]\n{text}"
@@ -157,7 +157,7 @@ fn configured_keys_are_complete_and_of_their_lengths() {
     assert_eq!(
         scram("salt = \"hunter 2\"\n")[0],
         "auth.users[0].scram_sha_256.salt = (hidden): must be base64 of 1 to 64 bytes: \
-         not base64: a character at index 6 that is not in the alphabet"
+         not base64: invalid character at index 6"
     );
 }
 
@@ -198,10 +198,7 @@ fn secret_files_must_be_readable_small_and_not_empty() {
             file("large", &[b'x'; 64 * 1024 + 1]),
             "must be a readable file: larger than 65536 bytes",
         ),
-        (
-            file("empty", b"\r\n"),
-            "must be a file that holds the secret, and it is empty",
-        ),
+        (file("empty", b"\r\n"), "must not be an empty file"),
         (
             file("not-a-uri", b"hunter2"),
             "must hold a string that begins with mongodb:// or mongodb+srv://",
@@ -222,7 +219,7 @@ fn secret_files_must_be_readable_small_and_not_empty() {
 }
 
 #[test]
-fn all_problems_of_all_sources_come_at_once() {
+fn all_problems_of_all_sources_are_reported_at_once() {
     let folder = std::env::temp_dir().join(format!("seawall-config-all-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let file = folder.join("seawall.toml");
@@ -266,7 +263,7 @@ fn all_problems_of_all_sources_come_at_once() {
 }
 
 #[test]
-fn a_problem_of_a_variable_or_a_flag_says_so() {
+fn a_problem_names_its_variable_or_flag() {
     let problems = load(&Sources {
         environment: vec![("SEAWALL_POOL__MAX_POOL_SIZE".to_owned(), "many".to_owned())],
         overrides: Overrides {
@@ -285,7 +282,7 @@ fn a_problem_of_a_variable_or_a_flag_says_so() {
 }
 
 #[test]
-fn a_file_that_is_absent_or_no_toml_is_a_problem_and_hides_none_of_the_environment() {
+fn an_unreadable_file_does_not_hide_problems_of_the_environment() {
     let sources = |file: PathBuf| Sources {
         file: Some(file),
         environment: vec![("SEAWALL_X".to_owned(), String::new())],
@@ -301,7 +298,7 @@ fn a_file_that_is_absent_or_no_toml_is_a_problem_and_hides_none_of_the_environme
 }
 
 #[test]
-fn no_syntax_error_shows_the_line_it_is_in() {
+fn syntax_errors_do_not_show_the_line() {
     for text in [
         "[deployment]\nuri = hunter2",
         "[deployment]\nuri = \"hunter2",
@@ -325,7 +322,7 @@ fn no_syntax_error_shows_the_line_it_is_in() {
 
 #[test]
 fn no_problem_and_no_debug_output_shows_a_secret() {
-    // A value of a type that no secret has, and one that no secret may have.
+    // Values of a type that no secret has, and values that no secret may have.
     for key in KEYS.iter().filter(|key| key.kind.is_secret()) {
         let table = key.path.replace("auth.users[].", "");
         let section = if table == key.path {
@@ -365,7 +362,7 @@ fn no_problem_and_no_debug_output_shows_a_secret() {
     assert!(!printed.contains("hunter2"), "{printed}");
 }
 
-/// The problems of a file with this text, as they are printed; none if it has none.
+/// The problems of a file with this text, as printed; empty if it has none.
 fn lines(text: &str) -> Vec<String> {
     match Settings::from_toml(text) {
         Ok(_) => Vec::new(),
@@ -387,7 +384,7 @@ fn keys_of(problems: &Problems) -> Vec<&str> {
 
 const DEPLOYMENT: &str = "[deployment]\nuri = \"mongodb://server/\"\n";
 
-/// A line of a file, and how its problem is printed.
+/// A line of a file, and its problem as printed.
 const MISTAKES: &[(&str, &str)] = &[
     (
         "pool.max_pool_size = 0",
@@ -488,8 +485,8 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "admin.address = \"0.0.0.0:9909\"",
-        "admin.token_file: must be given when admin.address is not loopback, \
-         and it is 0.0.0.0:9909",
+        "admin.token_file: must be given, because admin.address is not loopback: \
+         0.0.0.0:9909",
     ),
     (
         "admin.token_file = \"\"",
@@ -513,20 +510,20 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "listen.address = [\"a:1\", \"b:2\", \"a:1\"]",
-        "listen.address[2] = \"a:1\": must be listed once",
+        "listen.address[2] = \"a:1\": must not be listed twice",
     ),
     ("pool = 3", "pool = (an integer): must be a table, [pool]"),
     (
         "admin.adress = \"off\"",
-        "admin.adress = (a string): is no key; [admin] has address, token_file, allowed_hosts, profile",
+        "admin.adress = (a string): unknown key; [admin] has address, token_file, allowed_hosts, profile",
     ),
     (
         "shutdown.\"drain\\nms\" = 1",
-        "shutdown.\"drain\\nms\" = (an integer): is no key; [shutdown] has drain_ms",
+        "shutdown.\"drain\\nms\" = (an integer): unknown key; [shutdown] has drain_ms",
     ),
     (
         "\"shutdown.drain_ms\" = 1",
-        "\"shutdown.drain_ms\" = (an integer): is no section; there are listen, deployment, \
+        "\"shutdown.drain_ms\" = (an integer): unknown section; the sections are listen, deployment, \
          auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, admin, log",
     ),
 ];

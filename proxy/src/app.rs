@@ -30,10 +30,10 @@ use crate::{
     connection::{Connector, TlsError, client_config},
     history::StoreError,
     limits::{
-        Gate, LOOK_EVERY, Lateness, Limits, LoginGates, OperationPlaces, gather_wake_ups,
+        GATE_TICK_INTERVAL, Gate, Lateness, Limits, LoginGates, OperationPlaces, gather_wake_ups,
         raise_descriptor_limit,
     },
-    listener::{self, Address, Door, Listener, ServerTlsError, server_config},
+    listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
@@ -42,31 +42,31 @@ use crate::{
     wire::{Compressor, MemoryBudget, Stream},
 };
 
-/// How long the clients that are left at the end of a drain are closed over.
+/// Time over which the remaining clients are closed at the end of a drain.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
-/// How often pools and pins are looked after and statistics collected.
+/// Interval at which pools and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why Seawall could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The deployment's connection string.
+    /// The deployment's connection string cannot be used.
     #[error("deployment.uri: {0}")]
     Deployment(#[from] DeploymentError),
-    /// TLS towards servers.
+    /// TLS to servers cannot be set up.
     #[error("TLS to servers: {0}")]
     ServerTls(#[from] TlsError),
-    /// TLS towards clients.
+    /// TLS to clients cannot be set up.
     #[error("listen.tls: {0}")]
     ClientTls(#[from] ServerTlsError),
     /// Credentials that cannot be used.
     #[error("auth.users: {0}")]
     User(String),
-    /// `lookup` without an account to look up with.
+    /// The mode `lookup` needs a service account, and there is none.
     #[error("auth.credentials: lookup needs a user in deployment.uri")]
     NoServiceAccount,
-    /// An address in use, or not ours.
+    /// The address is in use, or cannot be bound.
     #[error("listening on {address}: {source}")]
     Bind {
         /// The address.
@@ -74,25 +74,25 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// No random numbers.
+    /// No random numbers are available.
     #[error(transparent)]
     Seed(#[from] SeedError),
-    /// Metrics.
+    /// Metrics cannot be set up.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The history's file.
+    /// The history's file cannot be used.
     #[error("history.directory: {0}")]
     History(#[from] StoreError),
-    /// The slow log's file.
+    /// The slow log's file cannot be opened.
     #[error("slow_log.file: {0}")]
     SlowLog(io::Error),
-    /// No threads.
+    /// The threads cannot be started.
     #[error("starting threads: {0}")]
     Threads(io::Error),
 }
 
 impl StartError {
-    /// Whether the configuration is at fault.
+    /// True if the configuration is at fault.
     pub fn blames_configuration(&self) -> bool {
         match self {
             Self::Deployment(_)
@@ -110,14 +110,14 @@ impl StartError {
     }
 }
 
-/// What a drain came to.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Clients that had to be closed at the end.
+    /// Number of clients that had to be closed at the end.
     pub closed_clients: usize,
 }
 
-/// A running Seawall. Ends without a drain when dropped.
+/// A running Seawall. Stops without a drain when dropped.
 pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
@@ -151,12 +151,12 @@ impl Drop for App {
 }
 
 impl App {
-    /// Tasks that serve a client.
+    /// Number of tasks that serve a client.
     pub fn client_tasks(&self) -> usize {
         self.tracker.len()
     }
 
-    /// Starts everything. Does not wait for the deployment, which may be down.
+    /// Starts all parts. Does not wait for the deployment, which may be down.
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left running.
@@ -214,17 +214,17 @@ impl App {
             };
             listeners.extend(bound.map_err(failed)?);
         }
-        self.open_window(settings).await?;
+        self.serve_admin(settings).await?;
         for listener in listeners {
             self.client_addresses.push(listener.local_address());
-            let door = Door {
+            let acceptor = Acceptor {
                 shared: Arc::clone(&self.shared),
                 tls: tls.clone(),
                 stop: self.stop_accepting.clone(),
                 closing: self.closing.subscribe(),
                 tracker: self.tracker.clone(),
             };
-            data_plane.spawn(listener::accept(listener, door));
+            data_plane.spawn(listener::accept(listener, acceptor));
         }
         self.planes.control.spawn(
             self.stop
@@ -232,7 +232,7 @@ impl App {
                 .run_until_cancelled_owned(pace(Arc::clone(&self.shared))),
         );
         let (sight, topology) = (&self.sight, &self.shared.topology);
-        let past = past::look_back(Arc::clone(sight), Arc::clone(topology));
+        let past = past::tick_history(Arc::clone(sight), Arc::clone(topology));
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(past));
@@ -248,7 +248,7 @@ impl App {
         Ok(())
     }
 
-    async fn open_window(&mut self, settings: &config::Settings) -> Result<(), StartError> {
+    async fn serve_admin(&mut self, settings: &config::Settings) -> Result<(), StartError> {
         let config::AdminAddress::Tcp(address) = &settings.admin.address else {
             return Ok(());
         };
@@ -300,17 +300,18 @@ impl App {
         Ok(())
     }
 
-    /// Where clients connect to.
+    /// Addresses to which clients connect.
     pub fn client_addresses(&self) -> &[String] {
         &self.client_addresses
     }
 
-    /// Where metrics and the API are, unless off.
+    /// Address of metrics and the API, unless they are off.
     pub fn admin_address(&self) -> Option<&str> {
         self.admin_address.as_deref()
     }
 
-    /// Serves a client over a stream of the caller's, without TLS, until it leaves. `None` if it is refused.
+    /// Serves a client over the caller's stream, without TLS, until the client leaves. `None` if
+    /// the client is refused.
     ///
     /// The future may be dropped at any time, which closes the client.
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
@@ -319,17 +320,17 @@ impl App {
         Some(client::serve(shared, stream, peer, newcomer))
     }
 
-    /// Operations in flight.
+    /// Number of operations in flight.
     pub fn operations_in_flight(&self) -> usize {
         self.shared.limits.operations().in_flight()
     }
 
-    /// Where everything is counted.
+    /// The statistics.
     pub fn observer(&self) -> &Arc<Observer> {
         &self.shared.observer
     }
 
-    /// The past.
+    /// The history, and the stalls and changes detected in it.
     pub fn sight(&self) -> &Arc<Sight> {
         &self.sight
     }
@@ -339,29 +340,26 @@ impl App {
         &self.shared.topology
     }
 
-    /// Resolves when somebody asked over the API to drain.
+    /// Resolves when a drain is requested over the API.
     pub async fn drain_requested(&self) {
         self.drain_requested.cancelled().await;
     }
 
-    /// Drains: hello answers 91, so that drivers move on; operations go on being served until no client is left
-    /// or the drain time is over, or `hasten` resolves; then the rest are closed, spread out.
+    /// Drains. `hello` returns error 91, so that drivers move on. Operations are served until no
+    /// client is left, the drain time is over or `hasten` resolves. Then the remaining clients are
+    /// closed, spread over half a second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.drain_time;
         self.draining.send_replace(Some(until));
         self.tracker.close();
-        let mut everybody_left = false;
+        let mut all_left = false;
         tokio::select! {
-            () = self.tracker.wait() => everybody_left = true,
+            () = self.tracker.wait() => all_left = true,
             () = sleep_until(until) => {}
             () = hasten => {}
         }
         self.stop_accepting.cancel();
-        let closed_clients = if everybody_left {
-            0
-        } else {
-            self.tracker.len()
-        };
+        let closed_clients = if all_left { 0 } else { self.tracker.len() };
         for percent in (0..=100).step_by(5).filter(|_| closed_clients > 0) {
             self.closing.send_replace(percent);
             sleep(CLOSING_SPREAD / 20).await;
@@ -375,19 +373,19 @@ impl App {
     }
 }
 
-/// The threads: two runtimes, so that monitors, scrapes and reports never stand in an operation's way.
+/// The threads: two runtimes, so that monitors, scrapes and reports never delay an operation.
 struct Planes {
-    /// Threads of the data plane.
+    /// Number of threads of the data plane.
     workers: usize,
-    /// What the data plane has under way.
+    /// Places for the operations in flight.
     operations: OperationPlaces,
-    /// Clients and servers.
+    /// Serves clients and servers.
     data: Plane,
-    /// Everything else.
+    /// Runs everything else.
     control: Plane,
 }
 
-/// A runtime that may be dropped inside another, which must not be blocked.
+/// A runtime that can be dropped inside another runtime without blocking it.
 struct Plane(Option<Runtime>);
 
 impl std::ops::Deref for Plane {
@@ -431,7 +429,7 @@ impl Planes {
     }
 }
 
-/// What clients share, and what looks at it.
+/// The parts that `wire` builds.
 struct Wired {
     shared: Arc<Shared>,
     sight: Arc<Sight>,
@@ -439,10 +437,10 @@ struct Wired {
     draining: watch::Sender<Option<Instant>>,
 }
 
-/// Builds what clients share, and begins to watch the deployment.
+/// Builds the parts that clients share, and starts to monitor the deployment.
 async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, StartError> {
     let observer = Arc::new(Observer::new(
-        past::counted(settings),
+        past::observe_settings(settings),
         past::slow_log(settings)?,
     )?);
     let nonces = Arc::new(NonceSource::new()?);
@@ -532,7 +530,7 @@ fn connector(
     ))
 }
 
-/// Loud, so that no experiment outlives its purpose unseen.
+/// Logs a warning, so that no experiment is forgotten.
 fn fault(fault: &config::Fault) -> Fault {
     let config::Fault {
         command,
@@ -559,7 +557,7 @@ fn fault(fault: &config::Fault) -> Fault {
         end: match (close, error_code) {
             (true, _) => FaultEnd::Close,
             (false, Some(code)) => FaultEnd::Error(*code),
-            (false, None) => FaultEnd::GoesOn,
+            (false, None) => FaultEnd::Continue,
         },
         turn: AtomicU64::new(0),
     }
@@ -574,9 +572,9 @@ fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Lets logins through at the pace that operations can bear, and new clients at that which the data plane can.
+/// Paces logins by how long operations wait, and new clients by how late the data plane is.
 async fn pace(shared: Arc<Shared>) {
-    let mut looks = interval(LOOK_EVERY);
+    let mut looks = interval(GATE_TICK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     loop {
@@ -588,8 +586,8 @@ async fn pace(shared: Arc<Shared>) {
         let own = waits.iter().flat_map(|waits| &waits.for_own);
         let own = own.map(|(user, wait)| ((user.name(), user.source()), *wait));
         let elapsed = now - last;
-        shared.gates.look(wait.unwrap_or_default(), own, elapsed);
-        shared.arrivals.look(shared.lateness.now(now), elapsed);
+        shared.gates.tick(wait.unwrap_or_default(), own, elapsed);
+        shared.arrivals.tick(shared.lateness.now(now), elapsed);
         last = now;
     }
 }
@@ -603,14 +601,16 @@ async fn maintain(shared: Arc<Shared>, sight: Arc<Sight>) {
         shared.relay_pins.maintain(Instant::now());
         shared.observer.collect();
         shared.observer.watch_storms();
-        past::look_at_self(&shared, &sight);
+        past::update_process_metrics(&shared, &sight);
     }
 }
 
-/// Descriptors beside those of clients: servers' connections, listeners, logs, monitors.
+/// Descriptors reserved for listeners, logs and monitors, in addition to those of clients and of
+/// `pool.max_server_connections`.
 const OTHER_DESCRIPTORS: u64 = 200;
 
-/// As many clients as are configured, or fewer if the process may not open so many descriptors; said in the log.
+/// The configured number of clients, or fewer if the descriptor limit is too low; logs which of the
+/// two.
 fn max_clients(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
     let servers = settings.pool.max_server_connections.get();
@@ -753,7 +753,7 @@ fn scram_keys<const N: usize>(
 ) -> Result<ScramKeys, StartError> {
     let key = |bytes: &config::SecretBytes<N>| {
         Key::new(mechanism, bytes.expose())
-            .ok_or_else(|| StartError::User(format!("a {mechanism} key of the wrong length")))
+            .ok_or_else(|| StartError::User(format!("a {mechanism} key has the wrong length")))
     };
     let (stored_key, server_key) = (key(&keys.stored_key)?, key(&keys.server_key)?);
     ScramKeys::new(

@@ -1,26 +1,26 @@
 //! Seawall, a transparent MongoDB wire-protocol proxy.
 //!
-//! It terminates client connections (TLS, SCRAM), reuses pooled server connections that are authenticated as
-//! the same user, times every operation, and tells every kind of operation apart by its fingerprint.
-//! `docs/ARCHITECTURE.md` tells one operation step by step and says which module may use which; this is the
-//! map, from the composition root down.
+//! It terminates client connections (TLS, SCRAM), reuses pooled server connections that are
+//! authenticated as the same user, times every operation, and distinguishes kinds of operations by
+//! their fingerprints. `docs/ARCHITECTURE.md` follows one operation step by step and lists which
+//! module may use which. This table is the map, from the composition root down.
 //!
-//! | module | what it is |
+//! | module | purpose |
 //! |---|---|
-//! | [`commands`] | one file a subcommand: serve, demo, check, load |
-//! | [`app`] | the composition root: builds every part from its settings, wires, runs, drains |
-//! | [`listener`] | the door: accept, TLS |
-//! | [`admin`] | the window: metrics, health, JSON API over HTTP |
+//! | [`commands`] | the subcommands: serve, demo, check, load, top, report, completions |
+//! | [`app`] | the composition root: builds and connects all parts, runs, drains |
+//! | [`listener`] | accepts client connections: TCP, Unix sockets, TLS |
+//! | [`admin`] | metrics, health checks and the JSON API over HTTP |
 //! | [`client`] | one client connection: handshake, login, operations |
-//! | [`topology`] | many servers: the deployment's description, selection |
-//! | [`pool`] | one server's connections, a pool a user |
-//! | [`connection`] | one connection to a server: establish, control commands |
-//! | [`limits`], [`pins`] | what is refused; what must stay put |
-//! | [`sight`], [`pulse`] | what can be told of the past; what servers say of themselves |
-//! | [`observe`] | what is counted: metrics, tables, the observation of an operation |
-//! | [`command`], [`history`] | what a message asks and a reply says; distributions |
-//! | [`wire`], [`shape`], [`auth`] | bytes and messages; fingerprints; SCRAM: they know nothing else of ours |
-//! | [`load`] | the load harness: storms and steady loads, for any endpoint |
+//! | [`topology`] | the deployment's description; server selection |
+//! | [`pool`] | the connections to one server, with one pool per user |
+//! | [`connection`] | one connection to a server: establishing it, control commands |
+//! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
+//! | [`sight`], [`pulse`] | changes and stalls in the history; samples of `serverStatus` |
+//! | [`observe`] | metrics, tables of counts, the observation of one operation |
+//! | [`command`], [`history`] | parsing of commands and replies; stored distributions |
+//! | [`wire`], [`shape`], [`auth`] | messages; fingerprints; SCRAM. They use no other module |
+//! | [`load`] | the load harness: storms and steady loads against any endpoint |
 //! | [`mongod`] | a private mongod, for the demo and for tests |
 
 pub mod admin;

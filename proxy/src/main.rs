@@ -1,4 +1,4 @@
-//! The `seawall` binary: arguments to a subcommand, its outcome to an exit code.
+//! The `seawall` binary: parses the arguments, runs the subcommand, returns its exit code.
 
 use std::process::ExitCode;
 

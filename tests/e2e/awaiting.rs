@@ -1,4 +1,5 @@
-//! Operations that wait for something to happen: in slices, in a lane of their own.
+//! Operations that wait for an event: split into slices, with a separate limit on the connections
+//! they use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,7 +56,7 @@ impl Scene {
         things.insert_one(document).await.unwrap();
     }
 
-    /// `maxTimeMS` of the `getMore`s that reached the server.
+    /// The `maxTimeMS` of each `getMore` that reached the server.
     fn slices(&self) -> Vec<i64> {
         let connections = self.recorder.connections();
         let commands = connections
@@ -103,13 +104,13 @@ fn batch(reply: &RawReply) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_wait_is_cut_into_slices_and_stays_one_for_its_client() {
+async fn a_long_await_runs_in_slices_and_gets_one_reply() {
     let scene = Scene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
     let nothing = client.command(DB, more(cursor, Some(4500))).await.unwrap();
     assert!(batch(&nothing).is_empty());
-    // It still has what a driver resumes by.
+    // The reply still has the resume token that a driver needs.
     let resume = nothing.body.get_document("cursor").unwrap();
     assert!(resume.contains_key("postBatchResumeToken"), "{resume}");
     let slices = scene.slices();
@@ -118,7 +119,7 @@ async fn a_wait_is_cut_into_slices_and_stays_one_for_its_client() {
         slices.iter().all(|slice| (1..=1000).contains(slice)),
         "{slices:?}"
     );
-    // Without a time of its own it waits as long as a server would.
+    // Without its own `maxTimeMS` it waits as long as on a server.
     let nothing = client.command(DB, more(cursor, None)).await.unwrap();
     assert!(batch(&nothing).is_empty());
     let slices = scene.slices();
@@ -126,7 +127,7 @@ async fn a_wait_is_cut_into_slices_and_stays_one_for_its_client() {
         slices.iter().all(|slice| (1..=1000).contains(slice)),
         "{slices:?}"
     );
-    // What happens ends the wait, however long it was to be.
+    // An event ends the wait early, however long its `maxTimeMS` is.
     client.set_limit(LIMIT);
     let mut long = more(cursor, Some(600_000));
     long.insert("$db", DB);
@@ -144,7 +145,7 @@ async fn a_wait_is_cut_into_slices_and_stays_one_for_its_client() {
 }
 
 #[tokio::test]
-async fn tailable_cursors_wait_too_and_end_with_their_cursor() {
+async fn awaiting_a_tailable_cursor_works_until_the_cursor_ends() {
     let scene = Scene::start(8).await;
     let client = scene.set.client().await.unwrap();
     let create = doc! {"create": "log", "capped": true, "size": 1 << 20};
@@ -167,7 +168,7 @@ async fn tailable_cursors_wait_too_and_end_with_their_cursor() {
 }
 
 #[tokio::test]
-async fn many_change_streams_leave_the_pool_to_the_others() {
+async fn many_change_streams_do_not_block_other_operations() {
     const STREAMS: i32 = 50;
     let scene = Arc::new(Scene::start(8).await);
     let mut streams = JoinSet::new();
@@ -190,7 +191,7 @@ async fn many_change_streams_leave_the_pool_to_the_others() {
     let queued = ["state=\"queued\""];
     let all_wait = async || scene.seawall.metric(awaiting, &queued).await >= 40.0;
     eventually(LIMIT, all_wait).await.unwrap();
-    // The others have the rest of the pool to themselves.
+    // Other clients can use the rest of the pool.
     let mut client = scene.client().await;
     for n in 0..300 {
         let find = doc! {"find": "things", "filter": {"_id": n}};

@@ -1,4 +1,5 @@
-//! The main job: operations of the official driver through Seawall, nothing configured but the address.
+//! The main task: operations of the official driver through Seawall, with only the address
+//! configured.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -25,7 +26,8 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
     let seawall = Seawall::start(&set.uri()).await;
     let client = seawall.client(&user, "secret", "admin").await;
     if server_version().await.unwrap() < OLDEST_OF_THE_DRIVER {
-        // Told in the driver's own words; `tests/matrix` compares them with those it has directly.
+        // The error has the driver's own words. `tests/matrix` compares them with a direct
+        // connection's.
         let refused = client.list_database_names().await.unwrap_err();
         assert!(refused.to_string().contains("wire version"), "{refused}");
         return;
@@ -83,7 +85,7 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn short_connections_open_no_more_server_connections_and_no_login_reaches_a_server() {
+async fn a_thousand_short_connections_cost_one_server_login_per_pooled_connection() {
     const CONNECTIONS: usize = 1000;
     const AT_A_TIME: usize = 20;
     const MAX_POOL_SIZE: usize = 10;
@@ -133,7 +135,8 @@ async fn short_connections_open_no_more_server_connections_and_no_login_reaches_
         .await;
     let created = whole(created);
     assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
-    // A pool takes in the connection of an introduction: each of its connections is one authentication.
+    // An introduction's connection joins the pool, so each of the pool's connections has one
+    // authentication.
     let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;
@@ -146,7 +149,8 @@ async fn short_connections_open_no_more_server_connections_and_no_login_reaches_
 /// The oldest server that the Rust driver supports.
 const OLDEST_OF_THE_DRIVER: ServerVersion = ServerVersion(4, 4, 0);
 
-/// How many SCRAM-SHA-256 conversations the server itself has counted; `None` for servers before 4.4, which count none.
+/// The server's own count of SCRAM-SHA-256 conversations. `None` before 4.4, which has no such
+/// count.
 async fn scram_conversations(root: &mut RawClient) -> Option<i64> {
     if server_version().await.unwrap() < ServerVersion(4, 4, 0) {
         return None;

@@ -1,5 +1,6 @@
-//! Cancellation: the future that serves a client is dropped after its first poll, its second, and so on. Every time, all
-//! that it held is free again, and no other client sees any of its replies.
+//! Cancellation: the future that serves a client is dropped after its first poll, its second, and
+//! so on. Each time it must release everything that it held, and no other client may see any of its
+//! replies.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -17,16 +18,16 @@ use crate::scene::{logged_in, seawall, seawall_at, writer};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// After so many polls every script has ended.
+/// Every script ends within this number of polls.
 const MAX_POLLS: usize = 400;
 
-/// Places of every kind: fewer than the clients of a test, so that a place that is not given back is noticed.
+/// Limits below the number of clients of a test, so that a place that is not released is noticed.
 const FEW_PLACES: &str = "listen.max_client_connections = 8
 limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
 ";
 
-/// Polls a future at most so many times. True if it ended.
+/// Polls a future at most `times` times. Returns true if it completed.
 async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize) -> bool {
     let mut left = times;
     poll_fn(|cx| {
@@ -40,8 +41,8 @@ async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize
     .await
 }
 
-/// Serves a client that runs a script, and drops the serving future after one poll, two polls and so on, until the script
-/// ends by itself. `check` is run after each. Returns how often the future was dropped.
+/// Serves a client that runs a script, and drops the serving future after one poll, two polls and
+/// so on, until the script completes. Runs `check` after each drop. Returns the number of drops.
 async fn cancel_everywhere(
     seawall: &Seawall,
     script: impl AsyncFn(RawClient) -> Result<(), RawError>,
@@ -54,7 +55,7 @@ async fn cancel_everywhere(
             text: "cancelled".to_owned(),
         };
         let served = seawall.app.serve(Stream::Unix(near), peer);
-        let mut served = Box::pin(served.expect("places are free again"));
+        let mut served = Box::pin(served.expect("all places are released"));
         let serving = async {
             poll_times(served.as_mut(), polls).await;
             drop(served);
@@ -69,7 +70,7 @@ async fn cancel_everywhere(
 }
 
 /// Waits until no place, connection or queue entry is held.
-async fn nothing_is_held(seawall: &Seawall) {
+async fn wait_until_nothing_is_held(seawall: &Seawall) {
     let is_free = async || {
         let snapshot = seawall.app.topology().snapshot();
         let is_idle = snapshot.pools.iter().all(|pool| {
@@ -78,11 +79,13 @@ async fn nothing_is_held(seawall: &Seawall) {
         });
         is_idle && seawall.app.operations_in_flight() == 0
     };
-    eventually(LIMIT, is_free).await.expect("all is free again");
+    eventually(LIMIT, is_free)
+        .await
+        .expect("everything is released");
 }
 
-/// Another client of the same user still gets its own replies.
-async fn sees_its_own(witness: &mut RawClient, user: &NewUser, n: usize) {
+/// Checks that another client of the same user still gets its own replies.
+async fn assert_own_replies(witness: &mut RawClient, user: &NewUser, n: usize) {
     let id = i64::try_from(n).unwrap();
     let insert = doc! { "insert": "witness", "documents": [{ "_id": id }] };
     let reply = witness.command(&user.name, insert).await.unwrap();
@@ -94,7 +97,8 @@ async fn sees_its_own(witness: &mut RawClient, user: &NewUser, n: usize) {
     assert_eq!(batch, &[doc! { "_id": id }.into()]);
 }
 
-/// [`cancel_everywhere`], with the checks that nothing is held and that another client gets its own replies.
+/// Runs [`cancel_everywhere`]. Each check verifies that nothing is held and that another client
+/// gets its own replies.
 async fn cancel_beside_witness(
     seawall: &Seawall,
     user: &NewUser,
@@ -102,8 +106,8 @@ async fn cancel_beside_witness(
 ) -> usize {
     let witness = Mutex::new(logged_in(seawall, &user.login()).await);
     let check = async |n| {
-        sees_its_own(&mut *witness.lock().await, user, n).await;
-        nothing_is_held(seawall).await;
+        assert_own_replies(&mut *witness.lock().await, user, n).await;
+        wait_until_nothing_is_held(seawall).await;
     };
     cancel_everywhere(seawall, script, check).await
 }
@@ -116,7 +120,7 @@ async fn run(client: &mut RawClient, db: &str, commands: &[Document]) -> Result<
 }
 
 #[tokio::test]
-async fn a_cancelled_login_or_operation_holds_nothing() {
+async fn a_cancelled_login_or_operation_releases_everything() {
     let seawall = seawall(FEW_PLACES).await;
     let user = writer().await;
     let script = async |mut client: RawClient| {
@@ -131,11 +135,11 @@ async fn a_cancelled_login_or_operation_holds_nothing() {
         run(&mut client, &user.name, &commands).await
     };
     let cancelled = cancel_beside_witness(&seawall, &user, script).await;
-    assert!(cancelled > 8, "more than there are places: {cancelled}");
+    assert!(cancelled > 8, "more drops than places: {cancelled}");
 }
 
 #[tokio::test]
-async fn cancelled_large_messages_hold_nothing() {
+async fn a_cancelled_large_message_releases_everything() {
     let seawall = seawall(FEW_PLACES).await;
     let user = writer().await;
     let text = "x".repeat(1_500_000);
@@ -152,7 +156,7 @@ async fn cancelled_large_messages_hold_nothing() {
 }
 
 #[tokio::test]
-async fn cancelled_waits_for_a_connection_hold_nothing() {
+async fn a_cancelled_wait_for_a_connection_releases_everything() {
     let toml = format!("{FEW_PLACES}pool.max_pool_size = 1\n");
     let seawall = seawall(&toml).await;
     let user = writer().await;
@@ -170,12 +174,14 @@ async fn cancelled_waits_for_a_connection_hold_nothing() {
         assert!(held.unwrap().is_ok());
         waited.map(drop)
     };
-    let cancelled = cancel_everywhere(&seawall, script, async |_| nothing_is_held(&seawall).await);
+    let cancelled = cancel_everywhere(&seawall, script, async |_| {
+        wait_until_nothing_is_held(&seawall).await
+    });
     assert!(cancelled.await > 2);
 }
 
 #[tokio::test]
-async fn cancelled_server_selections_hold_nothing() {
+async fn a_cancelled_server_selection_releases_everything() {
     let set = shared_replica_set().await.unwrap();
     let toml = format!("{FEW_PLACES}deployment.server_selection_timeout_ms = 200\n");
     let seawall = seawall_at(&set.uri(), &toml).await;
@@ -188,6 +194,8 @@ async fn cancelled_server_selections_hold_nothing() {
         }
         Ok(())
     };
-    let cancelled = cancel_everywhere(&seawall, script, async |_| nothing_is_held(&seawall).await);
+    let cancelled = cancel_everywhere(&seawall, script, async |_| {
+        wait_until_nothing_is_held(&seawall).await
+    });
     assert!(cancelled.await > 8);
 }

@@ -1,4 +1,5 @@
-//! Users that change while their clients are connected: passwords, roles, being dropped and made again.
+//! Users that change while their clients are connected: changed passwords and roles, dropped and
+//! recreated users.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::scene::{
     with_password, writer,
 };
 
-/// How many of several logins, one after another, are refused; the last one must not be.
+/// The number of refused logins out of several sequential ones. The last login must succeed.
 async fn refused(seawall: &Seawall, login: &Login) -> usize {
     let mut refused = 0;
     for _ in 0..4 {
@@ -33,7 +34,7 @@ async fn refused(seawall: &Seawall, login: &Login) -> usize {
 }
 
 #[tokio::test]
-async fn a_changed_password_refuses_one_login_at_most_and_the_old_one_fails() {
+async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_password_fails() {
     let seawall = seawall("").await;
     let root = root().await;
     for mechanism in Mechanism::ALL {
@@ -53,7 +54,7 @@ async fn a_changed_password_refuses_one_login_at_most_and_the_old_one_fails() {
             assert!(refused <= 1, "{refused}");
             let (_, outcome) = log_in(&seawall, &login_with(&old)).await;
             assert_eq!(outcome.code(), Some(18), "{outcome:?}");
-            // As at a server: who is connected goes on.
+            // As on a server, a connected client keeps its login.
             assert!(find(&mut connected, &user.name).await.is_ok());
             old = new;
         }
@@ -61,7 +62,7 @@ async fn a_changed_password_refuses_one_login_at_most_and_the_old_one_fails() {
 }
 
 #[tokio::test]
-async fn a_changed_password_refuses_one_at_most_of_many_logins_at_once() {
+async fn after_a_password_change_at_most_one_of_many_concurrent_logins_is_refused() {
     let seawall = seawall("").await;
     let root = root().await;
     for start in [Start::Command, Start::SpeculativeHello] {
@@ -84,7 +85,7 @@ async fn a_changed_password_refuses_one_at_most_of_many_logins_at_once() {
 }
 
 #[tokio::test]
-async fn the_same_password_set_again_refuses_one_login_at_most() {
+async fn after_the_same_password_is_set_again_at_most_one_login_is_refused() {
     let seawall = seawall("").await;
     let user = writer().await;
     logged_in(&seawall, &user.login()).await;
@@ -96,7 +97,7 @@ async fn the_same_password_set_again_refuses_one_login_at_most() {
 }
 
 #[tokio::test]
-async fn an_old_password_fails_without_anybody_using_the_new_one() {
+async fn an_old_password_fails_before_any_login_with_the_new_one() {
     let seawall = seawall("").await;
     let user = writer().await;
     logged_in(&seawall, &user.login()).await;
@@ -107,7 +108,7 @@ async fn an_old_password_fails_without_anybody_using_the_new_one() {
 }
 
 #[tokio::test]
-async fn keys_that_a_server_refuses_are_evicted_and_the_users_clients_closed() {
+async fn keys_that_a_server_refuses_are_evicted_and_their_users_clients_are_closed() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut connected = logged_in(&seawall, &user.login()).await;
@@ -127,9 +128,9 @@ async fn keys_that_a_server_refuses_are_evicted_and_the_users_clients_closed() {
     assert!(insert(&mut client, &user.name).await.is_ok());
 }
 
-/// A server that is no primary any more, or is going down, says nothing of the user.
+/// A server that is not primary or is shutting down gives no information about the user.
 #[tokio::test]
-async fn keys_that_cannot_be_read_for_now_are_kept() {
+async fn keys_are_kept_while_they_cannot_be_read() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.administrator().await.unwrap();
     let user = NewUser::new("admin", "kept", "secret").role("readWrite", "kept");
@@ -141,7 +142,7 @@ async fn keys_that_cannot_be_read_for_now_are_kept() {
         fail_command(&root, FailTimes::Count(2), data)
             .await
             .unwrap();
-        // It makes the keys doubtful, so that they are read again.
+        // A failed login makes the keys doubtful, so Seawall reads them again.
         let (_, wrong) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(wrong.code(), Some(18));
         logged_in(&seawall, &user.login()).await;
@@ -150,7 +151,7 @@ async fn keys_that_cannot_be_read_for_now_are_kept() {
 }
 
 #[tokio::test]
-async fn changed_roles_hold_from_the_next_command_on() {
+async fn changed_roles_apply_to_the_next_command() {
     let seawall = seawall("").await;
     let user = writer().await;
     let mut client = logged_in(&seawall, &user.login()).await;
@@ -167,7 +168,7 @@ async fn drop_user(root: &impl RunCommand, user: &NewUser) {
 }
 
 #[tokio::test]
-async fn clients_of_a_dropped_user_get_13_and_nobody_logs_in_as_it() {
+async fn clients_of_a_dropped_user_get_code_13_and_new_logins_fail() {
     let seawall = seawall("").await;
     let user = writer().await;
     let mut clients = Vec::new();
@@ -187,7 +188,7 @@ async fn clients_of_a_dropped_user_get_13_and_nobody_logs_in_as_it() {
 }
 
 #[tokio::test]
-async fn clients_of_a_user_made_again_never_gain_its_new_rights() {
+async fn clients_of_a_recreated_user_gain_its_rights_only_by_a_new_login() {
     let seawall = seawall("").await;
     let root = root().await;
     for works_between in [false, true] {
@@ -211,7 +212,7 @@ async fn clients_of_a_user_made_again_never_gain_its_new_rights() {
                 assert!(insert(&mut new, "more").await.is_ok());
                 assert_eq!(insert(&mut old, "more").await.code(), Some(13));
             }
-            // On the same connection too, a new login is what it takes.
+            // A new login on the same connection gives the new rights.
             let again = old.login(&login).await.unwrap();
             assert!(again.is_authenticated(), "{again:?}");
             assert!(insert(&mut old, "more").await.is_ok());
@@ -219,5 +220,5 @@ async fn clients_of_a_user_made_again_never_gain_its_new_rights() {
     }
 }
 
-/// Far more than anything here takes; only a failure waits for it.
+/// Generous limit: only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);

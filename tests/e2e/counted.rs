@@ -1,4 +1,5 @@
-//! What operations came to: codes, failed writes, documents, retries and repeats, whether pooled or relayed.
+//! Counts of operations: codes, failed writes, documents, retries and repeats, in pooled and relay
+//! mode.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,12 +15,12 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Replies beyond this are forwarded as they come.
+/// Larger replies are forwarded as they arrive.
 const HELD_REPLY_BYTES: i32 = 64 * 1024;
 
 const RELAYED: &str = "deployment.mode = \"relay\"\n";
 
-/// A set of one, with Seawall in front of it.
+/// A set of one member, with Seawall in front of it.
 struct Scene {
     set: ReplicaSet,
     seawall: Seawall,
@@ -51,7 +52,7 @@ impl Scene {
         self.set.raw_client(&self.set.members()[0]).await.unwrap()
     }
 
-    /// Makes the server's next command of a name fail.
+    /// Makes the server's next `times` commands of this name fail.
     async fn fail(&self, times: i32, command: &str, mut how: Document) {
         how.insert("failCommands", [command]);
         let client = self.set.direct_client(&self.set.members()[0]).unwrap();
@@ -60,12 +61,13 @@ impl Scene {
             .unwrap();
     }
 
-    /// The row of a command, once it has counted so many: a client may see its reply before it is counted.
+    /// The row of a command, once its count is `count`. A client may see its reply before it is
+    /// counted.
     async fn row(&self, command: &str, count: u64) -> Value {
         let row = async || {
             let answer = self.seawall.api("/api/v1/namespaces").await;
             let rows = answer["namespaces"].as_array().unwrap().iter();
-            // What is asked before a login counts without its database's name.
+            // Before a login, operations are counted without the name of their database.
             let own = rows.filter(|row| {
                 [&*self.db, "admin", "other"]
                     .map(Value::from)
@@ -80,7 +82,7 @@ impl Scene {
         eventually(LIMIT, row).await.unwrap()
     }
 
-    /// The sum of a metric's series of this scene's own database.
+    /// The sum of a metric's series for this scene's database.
     async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let db = format!("db=\"{}\"", self.db);
         let labels: Vec<_> = labels.iter().copied().chain([&*db]).collect();
@@ -98,13 +100,13 @@ fn session() -> Document {
 }
 
 #[tokio::test]
-async fn failed_writes_are_told_apart_by_code_however_large_the_reply_is() {
+async fn write_errors_count_by_code_for_replies_of_any_size() {
     for (toml, count) in [("", 3), ("", 2000), (RELAYED, 3), (RELAYED, 2000)] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
         let create = doc! { "create": "c", "validator": { "n": { "$lt": 9 } } };
         assert!(ask(&mut client, &scene.db, create).await.is_ok());
-        // The first of them is written.
+        // The first of these documents is written.
         let mut documents = vec![doc! { "_id": 1, "n": 1 }; count + 1];
         documents.push(doc! { "_id": 2, "n": 9 });
         let insert = doc! { "insert": "c", "documents": documents, "ordered": false };
@@ -131,9 +133,9 @@ async fn failed_writes_are_told_apart_by_code_however_large_the_reply_is() {
 }
 
 #[tokio::test]
-async fn write_concern_errors_count_by_the_code_that_the_client_is_told() {
-    // A relay changes nothing in a reply.
-    for (toml, told) in [("", 6), (RELAYED, 91)] {
+async fn write_concern_errors_count_by_the_code_in_the_clients_reply() {
+    // A relay forwards replies unchanged.
+    for (toml, reported) in [("", 6), (RELAYED, 91)] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
         for (id, code) in [(1, 64), (2, 64), (3, 91)] {
@@ -142,11 +144,11 @@ async fn write_concern_errors_count_by_the_code_that_the_client_is_told() {
             let insert = doc! { "insert": "c", "documents": [{ "_id": id }] };
             let reply = ask(&mut client, &scene.db, insert).await;
             let error = reply.body.get_document("writeConcernError").unwrap();
-            let expected = if code == 91 { told } else { code };
+            let expected = if code == 91 { reported } else { code };
             assert_eq!(error.get_i32("code").unwrap(), expected, "{error}");
         }
         let row = scene.row("insert", 3).await;
-        let codes = json!({ "64": 2, told.to_string(): 1 });
+        let codes = json!({ "64": 2, reported.to_string(): 1 });
         assert_eq!(row["write_concern_error_codes"], codes, "{row}");
         assert_eq!(
             (&row["write_errors"], &row["documents"]),
@@ -162,7 +164,7 @@ async fn write_concern_errors_count_by_the_code_that_the_client_is_told() {
 }
 
 #[tokio::test]
-async fn errors_of_seawalls_own_and_reworded_ones_count_by_the_code_that_was_answered() {
+async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_clients_reply() {
     let fault = "fault = {command = \"count\", share_percent = 100, error_code = 189}";
     let scene = Scene::start(fault).await;
     let mut client = scene.client().await;
@@ -188,7 +190,8 @@ async fn errors_of_seawalls_own_and_reworded_ones_count_by_the_code_that_was_ans
         .metric("seawall_operation_errors_total", &of_code)
         .await;
     assert_eq!(counted, 2.0);
-    // It was sent twice before it was given up, and what succeeds the second time has no code.
+    // This find was sent twice before it failed. A command that succeeds the second time has no
+    // error code.
     scene.fail(1, "find", close).await;
     assert!(ask(&mut client, &scene.db, find.clone()).await.is_ok());
     scene.fail(1, "find", doc! { "errorCode": 10107 }).await;
@@ -203,7 +206,7 @@ async fn errors_of_seawalls_own_and_reworded_ones_count_by_the_code_that_was_ans
 }
 
 #[tokio::test]
-async fn what_is_refused_for_want_of_a_server_or_a_login_counts_by_its_code() {
+async fn refusals_without_a_suitable_server_or_a_login_count_by_their_code() {
     let scene = Scene::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = scene.client().await;
     let find = doc! { "find": "c", "$readPreference": { "mode": "secondary" } };
@@ -238,7 +241,7 @@ fn commands() -> Vec<(Document, u64)> {
         (modify(99, doc! { "update": &update, "upsert": true }), 1),
         (modify(1, doc! { "remove": true }), 1),
         (modify(98, doc! { "remove": true }), 0),
-        // Its reply holds the whole document.
+        // The reply contains the whole document.
         (modify(2, doc! { "update": &update, "new": true }), 1),
         (doc! { "count": "things" }, 5),
         (doc! { "find": "things", "projection": { "large": 0 } }, 5),
@@ -254,7 +257,7 @@ fn commands() -> Vec<(Document, u64)> {
 }
 
 #[tokio::test]
-async fn documents_are_counted_whatever_the_form_and_size_of_the_reply() {
+async fn documents_are_counted_in_replies_of_any_form_and_size() {
     for toml in ["", RELAYED] {
         let scene = Scene::start(toml).await;
         let pattern = bson::Regex {
@@ -295,7 +298,7 @@ async fn documents_are_counted_whatever_the_form_and_size_of_the_reply() {
 }
 
 #[tokio::test]
-async fn statements_of_writes_are_counted_by_shape_whatever_their_form_and_size() {
+async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size() {
     for toml in ["", RELAYED] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
@@ -307,7 +310,7 @@ async fn statements_of_writes_are_counted_by_shape_whatever_their_form_and_size(
             }
             _ => doc! { "q": { "_id": n.to_string(), "pad": &pad }, "limit": 1 },
         };
-        // What is over a megabyte is not read as a whole.
+        // A message over a megabyte is streamed, not parsed as a whole.
         let mut first = 0;
         for count in [3, 4, 5_000] {
             for (name, field) in [
@@ -333,9 +336,9 @@ async fn statements_of_writes_are_counted_by_shape_whatever_their_form_and_size(
         let modify = doc! { "findAndModify": "c", "query": { "_id": 1i64 }, "remove": true };
         ask(&mut client, &scene.db, modify).await;
         ask(&mut client, &scene.db, doc! { "find": "c", "limit": 1 }).await;
-        client.is_counted().await.unwrap();
-        let told = scene.seawall.api("/api/v1/shapes").await;
-        let rows = told["shapes"].as_array().unwrap().iter();
+        client.wait_until_counted().await.unwrap();
+        let shapes = scene.seawall.api("/api/v1/shapes").await;
+        let rows = shapes["shapes"].as_array().unwrap().iter();
         let own = rows.filter(|row| row["db"] == *scene.db);
         let own: BTreeMap<_, _> = own
             .map(|row| {
@@ -356,7 +359,7 @@ async fn statements_of_writes_are_counted_by_shape_whatever_their_form_and_size(
 }
 
 #[tokio::test]
-async fn unacknowledged_writes_count_what_the_server_tells_of_them() {
+async fn unacknowledged_writes_count_the_servers_documents_and_errors() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let unacknowledged = |command: Document| OpMsg::new(command).flags(MORE_TO_COME);
@@ -373,7 +376,7 @@ async fn unacknowledged_writes_count_what_the_server_tells_of_them() {
     };
     client.send(&unacknowledged(modify)).await.unwrap();
     assert_eq!(scene.row("findAndModify", 1).await["documents"], 1);
-    // A reply that is too large to be held is not sent on either.
+    // A reply that is too large to be held is not forwarded either.
     let documents = vec![doc! { "_id": 2 }; 2000];
     let insert = doc! { "insert": "c", "documents": documents, "ordered": false, "$db": db };
     client.send(&unacknowledged(insert)).await.unwrap();
@@ -386,7 +389,7 @@ async fn unacknowledged_writes_count_what_the_server_tells_of_them() {
 }
 
 #[tokio::test]
-async fn ends_of_transactions_that_come_again_are_retries() {
+async fn a_repeated_commit_or_abort_counts_as_a_retry() {
     for toml in ["", RELAYED] {
         let scene = Scene::start(toml).await;
         let mut client = scene.client().await;
@@ -416,7 +419,7 @@ async fn ends_of_transactions_that_come_again_are_retries() {
             let row = scene.row(end, 3).await;
             assert_eq!(row["retries"], 2, "{row}");
         }
-        // Two statements of one transaction are not one twice.
+        // Two statements of one transaction do not count as a retry.
         let row = scene.row("insert", 4).await;
         assert_eq!(row["retries"], 0, "{row}");
         for (count, number, retries) in [(5, 3, 0), (6, 3, 1), (7, 4, 1)] {
@@ -437,7 +440,7 @@ async fn ends_of_transactions_that_come_again_are_retries() {
 }
 
 #[tokio::test]
-async fn relayed_operations_are_told_by_server_and_with_their_client() {
+async fn relayed_operations_are_reported_by_server_and_client() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml =
@@ -458,7 +461,7 @@ async fn relayed_operations_are_told_by_server_and_with_their_client() {
                 .is_ok()
         );
     }
-    // A driver that waits for news is no load.
+    // The await of a driver's monitor does not count as load.
     let watch = doc! { "topologyVersion": version, "maxAwaitTimeMS": 50 };
     assert!(client.hello(watch).await.unwrap().is_ok());
     let row = scene.row("hello", 2).await;

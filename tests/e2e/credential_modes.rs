@@ -1,4 +1,4 @@
-//! Where credentials come from: found out, looked up, configured, or needed by nobody.
+//! Sources of credentials: detected, looked up, configured, or not needed.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub(crate) async fn mode(seawall: &Seawall) -> String {
     status["credentials"].as_str().unwrap().to_owned()
 }
 
-/// A role with the one right that a lookup needs, an account that has it, and a URI of that account.
+/// Creates a role with the one right that a lookup needs and an account with that role. Returns a
+/// URI of the account.
 async fn service_uri(address: std::net::SocketAddr) -> String {
     let (root, name) = (root().await, unique_name("service"));
     let privilege = doc! { "resource": { "db": "", "collection": "" }, "actions": ["viewUser"] };
@@ -33,7 +34,7 @@ async fn service_uri(address: std::net::SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn lookup_serves_users_without_any_introduction() {
+async fn lookup_logs_users_in_without_an_introduction() {
     let recorder = Recorder::start(server().await.address()).await.unwrap();
     let seawall = seawall_at(&service_uri(recorder.address()).await, "").await;
     assert_eq!(mode(&seawall).await, "lookup");
@@ -47,7 +48,7 @@ async fn lookup_serves_users_without_any_introduction() {
         let (_, outcome) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(outcome.code(), Some(18), "{outcome:?}");
         let mut client = logged_in(&seawall, &user.login()).await;
-        // The user's proof was verified here.
+        // Seawall verified the user's proof itself.
         assert_eq!(introductions(&recorder, &user.name), []);
         assert!(find(&mut client, &db).await.is_ok());
         assert_eq!(insert(&mut client, &db).await.code(), Some(13));
@@ -55,7 +56,7 @@ async fn lookup_serves_users_without_any_introduction() {
 }
 
 #[tokio::test]
-async fn lookup_refuses_the_unknown_the_dropped_and_those_from_elsewhere() {
+async fn lookup_refuses_unknown_and_dropped_users_and_restricted_sources() {
     let seawall = seawall_at(&service_uri(server().await.address()).await, "").await;
     let root = root().await;
     let nobody = NewUser::new("admin", &unique_name("nobody"), "p");
@@ -89,7 +90,7 @@ async fn lookup_refuses_the_unknown_the_dropped_and_those_from_elsewhere() {
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
 }
 
-/// The keys of a user as the configuration takes them.
+/// The keys of a user in the form of the configuration.
 pub(crate) async fn configured_keys(user: &NewUser) -> String {
     let command =
         doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
@@ -145,7 +146,7 @@ async fn configured_users_log_in_and_others_are_refused() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_where_the_deployment_asks_nobody() {
+async fn no_login_is_needed_where_the_deployment_needs_none() {
     let open = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&open.uri()).await;
     assert_eq!(mode(&seawall).await, "none");
@@ -158,7 +159,7 @@ async fn nobody_is_asked_where_the_deployment_asks_nobody() {
 
 #[tokio::test]
 async fn a_server_without_users_grants_nothing_through_seawall() {
-    // Such a server lets whoever comes from loopback make the first user.
+    // Such a server lets any client from loopback create the first user.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -179,7 +180,7 @@ async fn a_server_without_users_grants_nothing_through_seawall() {
 }
 
 #[tokio::test]
-async fn a_deployment_that_asks_after_all_ends_the_mode_none() {
+async fn the_mode_none_ends_when_the_deployment_requires_a_login() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
     assert_eq!(mode(&seawall).await, "none");
     let mut early = connect(&seawall).await;
@@ -193,5 +194,5 @@ async fn a_deployment_that_asks_after_all_ends_the_mode_none() {
     assert!(insert(&mut early, &user.name).await.is_ok());
 }
 
-/// Far more than anything here takes; only a failure waits for it.
+/// Generous limit: only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Zero configuration: users log in with nothing configured, and keep their own rights.
+//! Zero configuration: users log in without configured credentials and keep their own rights.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const STARTS: [Start; 3] = [
     Start::SpeculativeLegacyHello,
 ];
 
-/// Each kind of user, in each way of logging in: the first login and a later one.
+/// Logs in each kind of user in each way, once for the first time and once again.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [
@@ -55,21 +55,21 @@ async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
 }
 
 #[tokio::test]
-async fn users_of_every_kind_log_in_in_every_way_and_keep_their_rights() {
+async fn all_kinds_of_users_log_in_in_all_ways_and_keep_their_rights() {
     let seawall = seawall("").await;
     assert_eq!(seawall.api("/api/v1/status").await["credentials"], "self");
     log_in_in_every_way(&seawall, &root().await).await;
 }
 
 #[tokio::test]
-async fn users_of_a_replica_set_log_in_in_every_way_and_keep_their_rights() {
+async fn all_kinds_of_users_of_a_replica_set_log_in_in_all_ways_and_keep_their_rights() {
     let set = shared_replica_set().await.unwrap();
     let seawall = seawall_at(&set.uri(), "").await;
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn refusals_of_a_missing_right_keep_the_pools_connections() {
+async fn a_missing_right_closes_no_pooled_connection() {
     let seawall = seawall("").await;
     let user = writer().await;
     let mut client = logged_in(&seawall, &user.login()).await;
@@ -78,7 +78,8 @@ async fn refusals_of_a_missing_right_keep_the_pools_connections() {
         .await;
     for _ in 0..30 {
         assert_eq!(insert(&mut client, "another").await.code(), Some(13));
-        // Quoted in the refusal, but not what a server says of a user that is no more.
+        // The refusal quotes this text. It must not be mistaken for a server's reply about a
+        // dropped user.
         let quoted = doc! { "find": "command x requires authentication" };
         let refused = client.command("another", quoted).await.unwrap();
         assert_eq!(refused.code(), Some(13));
@@ -107,7 +108,7 @@ async fn logins_of_a_known_user_reach_no_server() {
 }
 
 #[tokio::test]
-async fn mechanisms_are_told_exactly_as_a_server_tells_them() {
+async fn supported_mechanisms_are_reported_as_by_a_server() {
     let seawall = seawall("").await;
     let root = root().await;
     let mut direct = server().await.raw_client().await.unwrap();
@@ -123,14 +124,14 @@ async fn mechanisms_are_told_exactly_as_a_server_tells_them() {
         let user = NewUser::new("admin", &unique_name("x.y"), "p").mechanisms(mechanisms);
         create_user(&root, &user).await.unwrap();
         let asked = doc! { "saslSupportedMechs": format!("admin.{}", user.name) };
-        let told = mechanisms_of(direct.greet(asked.clone()).await.unwrap());
-        assert_eq!(told.as_ref().map(Vec::len), Some(mechanisms.len()));
+        let expected = mechanisms_of(direct.greet(asked.clone()).await.unwrap());
+        assert_eq!(expected.as_ref().map(Vec::len), Some(mechanisms.len()));
         let mut client = connect(&seawall).await;
         let before = mechanisms_of(client.greet(asked.clone()).await.unwrap());
         let legacy = mechanisms_of(client.legacy_hello(asked.clone()).await.unwrap());
         logged_in(&seawall, &user.login()).await;
         let after = mechanisms_of(client.greet(asked).await.unwrap());
-        assert_eq!([&before, &legacy, &after], [&told; 3]);
+        assert_eq!([&before, &legacy, &after], [&expected; 3]);
     }
     let asked = doc! { "saslSupportedMechs": format!("admin.{}", unique_name("nobody")) };
     for client in [&mut direct, &mut connect(&seawall).await] {
@@ -141,11 +142,11 @@ async fn mechanisms_are_told_exactly_as_a_server_tells_them() {
 }
 
 #[tokio::test]
-async fn speculation_is_taken_up_for_fresh_users_only() {
+async fn speculative_authentication_works_only_for_users_with_fresh_keys() {
     let seawall = seawall("").await;
     let user = writer().await;
     let login = user.login().start(Start::SpeculativeHello);
-    // Hello and two commands, where the speculation was not taken up.
+    // Three replies: hello and two commands, because the server did not use the speculation.
     let (_, first) = log_in(&seawall, &login).await;
     assert_eq!((first.is_authenticated(), first.replies.len()), (true, 3));
     let reply = &first.replies[0];
@@ -202,7 +203,7 @@ async fn client_source_is_enforced_on_first_and_later_logins_and_through_roles()
 }
 
 #[tokio::test]
-async fn a_restriction_that_comes_later_is_enforced() {
+async fn a_restriction_added_after_a_login_is_enforced() {
     let seawall = seawall("").await;
     let user = writer().await;
     let restriction = doc! { "authenticationRestrictions": [{ "clientSource": ["127.0.0.1"] }] };
@@ -219,10 +220,11 @@ async fn a_restriction_that_comes_later_is_enforced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_users_share_few_server_connections_and_none_starves() {
+async fn many_users_share_few_server_connections_and_all_are_served() {
     const USERS: usize = 200;
     const MAX_SERVER_CONNECTIONS: u32 = 20;
-    /// 64 introductions, eight connections kept for the next ones, monitors, and what is just being closed.
+    /// 64 introductions, eight connections kept for the next ones, monitors, and connections that
+    /// are being closed.
     const OUTSIDE_OF_POOLS: u32 = 84;
     let toml = format!(
         "[pool]\nmax_server_connections = {MAX_SERVER_CONNECTIONS}\nmax_pool_size = 5\nwait_queue_timeout_ms = 60000\n"
@@ -236,7 +238,7 @@ async fn many_users_share_few_server_connections_and_none_starves() {
         create_user(&root, &user).await.unwrap();
         users.push(user);
     }
-    // What a client derives from its password is not what is measured here.
+    // The cache keeps the clients' key derivation out of the measurement.
     let keys = KeyCache::default();
     for user in &users {
         let mut direct = server().await.raw_client().await.unwrap();
@@ -285,7 +287,7 @@ async fn many_users_share_few_server_connections_and_none_starves() {
     );
 }
 
-/// Far more than anything here takes; only a failure waits for it.
+/// Generous limit: only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long one of a thousand clients may wait for its turn, on a machine that also compiles.
+/// Time limit for one of a thousand clients to get its reply, on a machine that also compiles.
 const CROWD_LIMIT: Duration = Duration::from_secs(120);

@@ -1,4 +1,5 @@
-//! Cross-wiring: whatever clients do, a reply reaches the client that asked, and no connection is lost.
+//! Cross-wiring: whatever clients do, each reply reaches the client that sent the request, and no
+//! server connection is lost.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +26,8 @@ use tokio::task::JoinSet;
 const CLIENTS: u64 = 200;
 const OPERATIONS_EACH: u64 = 100;
 
-/// Operations over turbulent connections in `cargo test`; the full count is `SEAWALL_CHAOS_OPERATIONS=200000`.
+/// The number of operations over turbulent connections in `cargo test`. The full number is
+/// `SEAWALL_CHAOS_OPERATIONS=200000`.
 const CHAOS_OPERATIONS: u64 = 20_000;
 const POOL_SIZE: u64 = 20;
 const SEED: u64 = 0x5ea_4a11;
@@ -67,7 +69,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
     let disconnects = disconnects.load(Ordering::Relaxed);
     assert!(
         disconnects >= 1000,
-        "only {disconnects} clients left in mid-operation"
+        "only {disconnects} clients disconnected during an operation"
     );
 
     let is_idle = || async {
@@ -78,7 +80,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
         }
     };
     eventually(LIMIT, is_idle).await.unwrap();
-    // Every place of the pool can be used again, all at the same time.
+    // All connections of the pool can be used again at the same time.
     let mut clients = JoinSet::new();
     for number in 0..i32::try_from(POOL_SIZE).unwrap() {
         let address = seawall.address().parse().unwrap();
@@ -98,7 +100,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turbulence_between_proxy_and_server_makes_no_wrong_reply() {
+async fn turbulence_on_server_connections_causes_no_wrong_reply() {
     let operations = std::env::var("SEAWALL_CHAOS_OPERATIONS").ok();
     let operations = operations.map_or(CHAOS_OPERATIONS, |count| count.parse().unwrap());
     let server = Standalone::start(Options::with_auth()).await.unwrap();
@@ -137,7 +139,8 @@ async fn turbulence_between_proxy_and_server_makes_no_wrong_reply() {
         failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
         "{failures}"
     );
-    // Nothing is left of it: no client, no operation, no more connections than the pool may have.
+    // Everything has been released: no client, no operation, and no more connections than the pool
+    // may have.
     let is_idle = || async {
         let [pending, available, in_use, waiting] = pool(&seawall).await;
         let clients = seawall.metric("seawall_client_connections", &[]).await;
@@ -152,7 +155,7 @@ async fn turbulence_between_proxy_and_server_makes_no_wrong_reply() {
     eventually(LIMIT, is_idle).await.unwrap();
 }
 
-/// A user, and what is read.
+/// Creates a user and the documents to read.
 async fn prepare(root: &mongodb::Client) -> NewUser {
     let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
     create_user(root, &user).await.unwrap();
@@ -163,7 +166,7 @@ async fn prepare(root: &mongodb::Client) -> NewUser {
     user
 }
 
-/// The largest number of server connections that was ever seen.
+/// The largest observed number of server connections.
 async fn watch(seawall: Arc<Seawall>, is_over: Arc<AtomicBool>) -> u64 {
     let mut most = 0;
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
@@ -181,17 +184,17 @@ async fn pool(seawall: &Seawall) -> [u64; 4] {
         .map(|part| pools["pools"][0][part].as_u64().unwrap())
 }
 
-/// One client that now and then leaves at the worst moment, and comes back.
+/// A client that sometimes disconnects at a bad moment and reconnects.
 struct Chaos {
     address: std::net::SocketAddr,
     login: Login,
     rng: StdRng,
     disconnects: Arc<AtomicUsize>,
-    /// Where operations may fail, how many did.
+    /// The number of failed operations, in tests where operations may fail.
     failures: Option<Arc<AtomicUsize>>,
 }
 
-/// How an operation is left.
+/// The point at which a client leaves an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Never,
@@ -228,7 +231,7 @@ impl Chaos {
             let mut client = RawClient::connect(self.address).await.unwrap();
             client.set_limit(LIMIT);
             let outcome = client.login(&self.login).await.unwrap();
-            // A server that cannot be asked is no wrong password.
+            // An unreachable server must not look like a wrong password.
             assert_ne!(outcome.code(), Some(18), "{outcome:?}");
             if outcome.is_authenticated() {
                 return client;
@@ -243,7 +246,7 @@ impl Chaos {
         failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One operation to its end; false if the connection ended with it.
+    /// Runs an operation to its end. Returns false if the connection closed.
     async fn echo(&mut self, client: &mut RawClient, unique: i64) -> bool {
         let command = self.command(unique);
         let reply = match self.exchange(client, &command, unique).await {
@@ -266,7 +269,8 @@ impl Chaos {
         }
     }
 
-    /// Sends a request and reads its reply; the client sees to it that the one answers the other.
+    /// Sends a request and reads its reply. The client checks that the reply belongs to the
+    /// request.
     async fn exchange(&self, client: &mut RawClient, message: &OpMsg, unique: i64) -> Exchanged {
         match client.exchange(message).await {
             Ok(reply) if self.failures.is_some() && reply.code().is_some_and(is_failure) => {
@@ -282,7 +286,7 @@ impl Chaos {
         }
     }
 
-    /// The request carries a value that no other has, and its reply has to bring it back.
+    /// A command with a unique value that its reply must return.
     fn command(&mut self, unique: i64) -> OpMsg {
         let projection = doc! {"pad": 1, "v": {"$literal": unique}};
         let body = match self.rng.random_range(0..8) {
@@ -328,13 +332,13 @@ impl Chaos {
     }
 }
 
-/// What an exchange came to.
+/// The result of an exchange.
 enum Exchanged {
     Reply(RawReply),
     Failed { is_open: bool },
 }
 
-/// What may be said of a server that cannot be reached, or of its cursor.
+/// True if the code may report an unreachable server, or a lost cursor of such a server.
 fn is_failure(code: i32) -> bool {
     const HOST_UNREACHABLE: i32 = 6;
     const CURSOR_NOT_FOUND: i32 = 43;

@@ -1,4 +1,4 @@
-//! `seawall demo` as a newcomer runs it: the real binary, from nothing to nothing.
+//! `seawall demo` as a new user runs it: the real binary, from start to cleanup.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use tokio::{
     time::timeout,
 };
 
-/// A busy machine may have to fetch a mongod first.
+/// A busy machine may have to download a mongod first.
 const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
-async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
+async fn demonstration_with_once_ends_by_itself_and_its_numbers_agree() {
     let directory = Scratch::create().unwrap();
     let output = demo(&directory, &["--once"]).output();
     let output: Output = timeout(DEMO_LIMIT, output).await.unwrap().unwrap();
@@ -44,7 +44,7 @@ async fn demonstration_ends_by_itself_when_told_so_and_its_numbers_agree() {
 }
 
 #[tokio::test]
-async fn interrupted_demonstration_leaves_nothing_behind() {
+async fn an_interrupted_demonstration_cleans_up() {
     let directory = Scratch::create().unwrap();
     let mut child = demo(&directory, &[]).spawn().unwrap();
     let stdout = child.stdout.take().unwrap();
@@ -66,7 +66,7 @@ async fn interrupted_demonstration_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn demonstration_interrupted_while_it_starts_leaves_nothing_behind() {
+async fn a_demonstration_interrupted_during_its_start_cleans_up() {
     let directory = Scratch::create().unwrap();
     let mut child = demo(&directory, &[]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -85,7 +85,7 @@ async fn demonstration_interrupted_while_it_starts_leaves_nothing_behind() {
     assert_nothing_is_left(directory.path());
 }
 
-/// `find: driver 201, Seawall 201`, with or without a verdict behind it.
+/// Parses `find: driver 201, Seawall 201`, with or without a verdict at the end.
 fn counts(line: &str) -> Option<(u64, u64)> {
     let (_, counts) = line.split_once(": driver ")?;
     let (sent, served) = counts.split_once(", Seawall ")?;
@@ -98,7 +98,7 @@ fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
     command
         .arg("demo")
         .args(arguments)
-        // The mongod's directory is made here, so what is left of it can be seen.
+        // The mongod's directory is created here, so leftovers are visible.
         .env("TMPDIR", directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -119,7 +119,7 @@ fn assert_nothing_is_left(directory: &Path) {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
-/// The command lines that name a directory.
+/// The command lines of processes that name a directory.
 fn processes_of(directory: &Path) -> Vec<String> {
     let wanted = directory.to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -1,5 +1,5 @@
-//! Differential: every command of the server, well formed and not, gets the same reply directly and through
-//! Seawall, but for what is listed here.
+//! Differential: every command of the server, well formed or not, gets the same reply directly and
+//! through Seawall, except for the commands and fields listed here.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
@@ -12,7 +12,8 @@ use seawall_tests::{
 
 const DB: &str = "differential";
 
-/// Commands that end the server, change it for all, wait, or belong to other parts of a cluster.
+/// Commands that stop the server, change it for all clients, wait, or belong to other parts of a
+/// cluster.
 const NOT_SENT: &[&str] = &[
     "shutdown",
     "fsync",
@@ -59,14 +60,14 @@ const NOT_SENT: &[&str] = &[
     "validateDBMetadata",
     "dbCheck",
     "oidcListKeys",
-    // Versions 4.4 and 5.0 abort when a server with authentication gets it.
+    // Versions 4.4 and 5.0 abort when a server with authentication receives it.
     "repairDatabase",
-    // They would succeed, and leave another state to the second: the story has them.
+    // These would succeed and leave a different state for the second run. The story contains them.
     "create",
     "drop",
 ];
 
-/// What Seawall answers itself, as a router or as this connection (docs/transparency.md).
+/// Commands that Seawall answers itself, as a router or for this connection (docs/transparency.md).
 const ANSWERED_HERE: &[&str] = &[
     "hello",
     "isMaster",
@@ -79,7 +80,8 @@ const ANSWERED_HERE: &[&str] = &[
     "logout",
 ];
 
-/// Fields that differ between any two replies of one server: times, counters, identifiers, sizes on disk.
+/// Fields that differ between any two replies of a server: times, counters, identifiers, sizes on
+/// disk.
 const VOLATILE: &[&str] = &[
     "$clusterTime",
     "operationTime",
@@ -109,7 +111,7 @@ const VOLATILE: &[&str] = &[
     "queryHash",
 ];
 
-/// Replies that are the server's state, of which only the fields' names are compared.
+/// Commands whose replies report the server's state. Only the names of their fields are compared.
 const STATE: &[&str] = &[
     "serverStatus",
     "replSetGetStatus",
@@ -148,7 +150,8 @@ fn masked(value: Bson) -> Bson {
     match value {
         Bson::Document(document) => Bson::Document(masked_document(document)),
         Bson::Array(values) => values.into_iter().map(masked).collect::<Vec<_>>().into(),
-        // A refused command is quoted as the server saw it, with `$client`; an index build by its number.
+        // An error text quotes a refused command as the server received it, with `$client`, and an
+        // index build by its identifier.
         Bson::String(text) => {
             let ends = ["to execute command ", "Index build failed: "];
             let end = ends.iter().find_map(|end| text.split_once(end));
@@ -171,7 +174,7 @@ fn masked_document(document: Document) -> Document {
     fields.collect()
 }
 
-/// What is compared of a reply.
+/// The part of a reply that is compared.
 fn compared(name: &str, reply: &RawReply) -> Document {
     if STATE.contains(&name) && reply.is_ok() {
         let names: BTreeSet<_> = reply.body.keys().cloned().collect();
@@ -180,7 +183,7 @@ fn compared(name: &str, reply: &RawReply) -> Document {
     masked_document(reply.body.clone())
 }
 
-/// One after another, each on the state that those before it have left.
+/// Commands that run in this order, each on the state that the earlier ones left.
 fn story() -> Vec<Document> {
     [
         inserts(),
@@ -325,7 +328,7 @@ fn sessions() -> Vec<Document> {
     ]
 }
 
-/// Each command of the server by its name, with arguments that make little sense.
+/// Each command of the server by its name, with mostly invalid arguments.
 async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     let listed = client
         .command("admin", doc! {"listCommands": 1})
@@ -354,7 +357,8 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     });
     let mut cases = Vec::new();
     for name in names {
-        // `{createUser: "no such"}` and the like change nothing: what they need is missing.
+        // Commands like `{createUser: "no such"}` change nothing, because required fields are
+        // missing.
         let variants = [
             doc! {name: "no such"},
             doc! {name: 1.5, "bogus": 1},
@@ -370,7 +374,7 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     cases
 }
 
-/// A connection of the root user that is made again after it was closed.
+/// A connection of the root user that reconnects after it was closed.
 struct Root {
     address: SocketAddr,
     client: RawClient,
@@ -384,7 +388,7 @@ impl Root {
         Self { address, client }
     }
 
-    /// The reply, or `None` where the connection was closed instead.
+    /// The reply, or `None` if the connection was closed.
     async fn command(&mut self, db: &str, command: &Document) -> Option<RawReply> {
         match self.client.command(db, command.clone()).await {
             Ok(reply) => Some(reply),

@@ -1,4 +1,4 @@
-//! Going away without an error: drains, signals, and what the shell is told.
+//! Graceful stop without an error: drains, signals, and exit codes.
 
 use std::{
     net::TcpListener,
@@ -32,7 +32,7 @@ use tokio::{
 const LIMIT: Duration = Duration::from_secs(30);
 const SHUTDOWN_IN_PROGRESS: i32 = 91;
 
-/// A configuration file for a process in front of the shared set.
+/// Writes a configuration file for a process in front of the shared set.
 async fn configuration(scratch: &Scratch, listen: &str, drain_ms: u32) -> std::path::PathBuf {
     let uri = shared_replica_set().await.unwrap().uri();
     let toml = format!(
@@ -51,7 +51,7 @@ async fn is_ready(process: &Process) -> bool {
     client.hello(doc! {}).await.is_ok_and(|reply| reply.is_ok())
 }
 
-/// Retryable reads and writes of the official driver, until told to stop.
+/// Runs retryable reads and writes of the official driver until it is stopped.
 struct Load {
     client: Client,
     done: Arc<AtomicUsize>,
@@ -105,11 +105,11 @@ impl Load {
         load
     }
 
-    /// Waits until each worker has gone on for a while.
-    async fn goes_on(&self) {
+    /// Waits until the workers have completed 200 more rounds.
+    async fn wait_for_progress(&self) {
         let target = self.done.load(Ordering::Relaxed) + 200;
-        let goes_on = async || self.done.load(Ordering::Relaxed) >= target;
-        eventually(LIMIT, goes_on).await.unwrap();
+        let has_progress = async || self.done.load(Ordering::Relaxed) >= target;
+        eventually(LIMIT, has_progress).await.unwrap();
     }
 
     async fn end(self) -> Vec<String> {
@@ -131,7 +131,7 @@ async fn a_rolling_restart_under_load_fails_no_operation() {
         .each_ref()
         .map(|process| process.address().to_owned());
     let load = Load::begin(&addresses.each_ref().map(String::as_str)).await;
-    load.goes_on().await;
+    load.wait_for_progress().await;
     for process in &mut processes {
         let address = process.address().to_owned();
         process.signal(Signal::TERM);
@@ -140,21 +140,21 @@ async fn a_rolling_restart_under_load_fails_no_operation() {
         assert_eq!(status.code(), Some(0), "{}", process.log());
         assert!(
             began.elapsed() < Duration::from_secs(20),
-            "clients moved on before the end"
+            "clients must leave before the drain times out"
         );
         let drained = process.said("drained").unwrap();
         assert_eq!(drained["fields"]["closed_clients"], 0, "{}", process.log());
-        load.goes_on().await;
+        load.wait_for_progress().await;
         let same = configuration(&scratch, &address, 20_000).await;
         *process = Process::serve(&same).await;
         eventually(LIMIT, || is_ready(process)).await.unwrap();
-        load.goes_on().await;
+        load.wait_for_progress().await;
     }
     assert_eq!(load.end().await, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_second_signal_hastens_and_what_is_closed_is_counted() {
+async fn a_second_signal_ends_the_drain_and_closed_clients_are_counted() {
     let scratch = Scratch::create().unwrap();
     let patient = configuration(&scratch, "127.0.0.1:0", 600_000).await;
     let mut process = Process::serve(&patient).await;
@@ -171,7 +171,7 @@ async fn a_second_signal_hastens_and_what_is_closed_is_counted() {
     for client in &mut idle {
         let drains =
             async || client.hello(doc! {}).await.unwrap().code() == Some(SHUTDOWN_IN_PROGRESS);
-        drains_soon(drains).await;
+        wait_until(drains).await;
     }
     process.signal(Signal::TERM);
     assert_eq!(process.ended().await.code(), Some(0), "{}", process.log());
@@ -184,13 +184,13 @@ async fn a_second_signal_hastens_and_what_is_closed_is_counted() {
 }
 
 /// [`eventually`] for an attempt that borrows mutably.
-async fn drains_soon(mut attempt: impl AsyncFnMut() -> bool) {
+async fn wait_until(mut attempt: impl AsyncFnMut() -> bool) {
     let soon = async { while !attempt().await {} };
     timeout(LIMIT, soon).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_interrupt_ends_at_once_and_says_so() {
+async fn an_interrupt_ends_the_process_at_once_with_code_130() {
     let scratch = Scratch::create().unwrap();
     let patient = configuration(&scratch, "127.0.0.1:0", 600_000).await;
     let mut process = Process::serve(&patient).await;
@@ -204,7 +204,7 @@ async fn an_interrupt_ends_at_once_and_says_so() {
 }
 
 #[tokio::test]
-async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() {
+async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end() {
     let set = shared_replica_set().await.unwrap();
     let options = seawall::Options {
         toml: "shutdown.drain_ms = 10000".to_owned(),
@@ -220,18 +220,18 @@ async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() 
     let (hasten, hastened) = oneshot::channel::<()>();
     let began = Instant::now();
     let draining = seawall.app.drain(async {
-        // Held back to the end, so that the time alone ends the drain.
+        // The sender is kept until the end, so only the timeout ends the drain.
         drop(hastened.await);
     });
     let watching = async {
-        drains_soon(async || seawall.get("/health/ready").await.0 == 503).await;
+        wait_until(async || seawall.get("/health/ready").await.0 == 503).await;
         assert_eq!(seawall.get("/health/live").await.0, 200);
         let hello = busy.hello(doc! {}).await.unwrap();
         assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
         let remaining = hello.body.get_i64("remainingQuiesceTimeMillis").unwrap();
         assert!((1..=10_000).contains(&remaining), "{hello:?}");
         assert_eq!(hello.body.get("topologyVersion"), None);
-        // Who comes now is told the same, and may still work.
+        // A new client gets the same reply, and its operations are still served.
         let mut late = connect().await.unwrap();
         let hello = late.hello(doc! {}).await.unwrap();
         assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
@@ -258,7 +258,7 @@ async fn while_draining_hello_says_91_and_operations_are_served_until_the_end() 
         .await
         .unwrap();
     assert_eq!(drained.closed_clients, 3);
-    assert!(connect().await.is_err(), "nobody listens any more");
+    assert!(connect().await.is_err(), "the listener is closed");
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn a_drain_ends_when_the_last_client_has_left() {
         .unwrap();
     assert!(client.hello(doc! {}).await.unwrap().is_ok());
     let leaving = async {
-        drains_soon(async || {
+        wait_until(async || {
             client.hello(doc! {}).await.unwrap().code() == Some(SHUTDOWN_IN_PROGRESS)
         })
         .await;
@@ -288,7 +288,7 @@ async fn a_drain_ends_when_the_last_client_has_left() {
 }
 
 #[tokio::test]
-async fn configuration_errors_are_told_all_at_once_before_a_port_is_bound() {
+async fn all_configuration_errors_are_reported_at_once_before_a_port_is_bound() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -325,7 +325,7 @@ async fn configuration_errors_are_told_all_at_once_before_a_port_is_bound() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_unavailable() {
+async fn an_address_in_use_ends_with_code_69() {
     let scratch = Scratch::create().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

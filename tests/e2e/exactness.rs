@@ -1,4 +1,4 @@
-//! Exactness: what Seawall counts is what the server's own profiler counts, operation by operation.
+//! Exactness: Seawall's counts equal those of the server's own profiler, operation by operation.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ const ROUNDS: i32 = 65;
 const DB: &str = "exactness";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Collection and command: the profiler's and Seawall's common key within one database.
+/// Collection and command: the common key of the profiler's and Seawall's rows within one database.
 type Place = (String, String);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ struct Profiled {
 }
 
 #[tokio::test]
-async fn counts_equal_the_profilers_and_times_contain_the_servers() {
+async fn counts_equal_the_profilers_and_times_cover_the_profilers() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
     let db = prepare(&server, &user).await;
@@ -68,7 +68,8 @@ async fn counts_equal_the_profilers_and_times_contain_the_servers() {
     let total: u64 = sent.values().sum();
     assert!(total >= 5000, "{total}");
 
-    // An operation ends when its reply has been written, which its client may see a moment before.
+    // An operation is counted after its reply has been written, so its client may see the reply
+    // first.
     let is_counted = async || seawall_counts(&seawall).values().sum::<u64>() == total;
     eventually(LIMIT, is_counted).await.unwrap();
     let counted = seawall_counts(&seawall);
@@ -101,7 +102,7 @@ async fn counts_equal_the_profilers_and_times_contain_the_servers() {
     check_times(&shapes, &profiled, waited);
 }
 
-/// A user, some documents, and a profiler that forgets nothing.
+/// Creates a user, some documents, and a profiler that drops no entry.
 async fn prepare(server: &Standalone, user: &NewUser) -> Database {
     let root = server.client().unwrap();
     create_user(&root, user).await.unwrap();
@@ -127,7 +128,8 @@ async fn profile(db: &Database, level: i32) {
     db.run_command(doc! {"profile": level}).await.unwrap();
 }
 
-/// Each command, some in several forms; returns what was sent, and the time that the client waited for it.
+/// Runs each command, some in several forms. Returns the number of each command sent, and the time
+/// that the client waited.
 async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Duration) {
     let mut sent = BTreeMap::new();
     let mut waited = Duration::ZERO;
@@ -157,7 +159,7 @@ fn more(command: &Document, cursor: i64) -> Option<Document> {
 fn commands(id: i32) -> Vec<Document> {
     let mut commands = vec![
         doc! {"insert": "written", "documents": [{"_id": id}]},
-        // Write errors inside `ok: 1` are operations too.
+        // A reply with `ok: 1` and write errors also counts as an operation.
         doc! {"insert": "changed", "documents": [{"_id": 0}]},
         doc! {"find": "read", "filter": {"_id": id % 400}},
         doc! {"find": "read", "filter": {"even": true, "n": {"$lt": id}}, "batchSize": 1000},
@@ -170,9 +172,9 @@ fn commands(id: i32) -> Vec<Document> {
         doc! {"findAndModify": "changed", "query": {"_id": id % 400}, "update": {"$set": {"last": id}}},
     ];
     if id % 10 == 0 {
-        // Several batches: three getMores follow.
+        // A find with several batches: three getMores follow.
         commands.push(doc! {"find": "read", "filter": {}, "batchSize": 100, "comment": "batches"});
-        // Some milliseconds a document, so that the profiler's times are not all 0.
+        // Some milliseconds per document, so that the profiler's times are not all 0.
         commands.push(doc! {"find": "slow", "filter": {"$where": "sleep(4) || true"}});
         commands.push(doc! {"aggregate": "read", "pipeline": [], "cursor": {"batchSize": 150}});
     }
@@ -201,7 +203,7 @@ fn seawall_counts(seawall: &Seawall) -> BTreeMap<Place, u64> {
     .collect()
 }
 
-/// What the profiler remembers of the clients' operations.
+/// The profiler's entries for the clients' operations.
 async fn entries(db: &Database) -> Vec<Document> {
     let entries = db.collection::<Document>("system.profile");
     let other = doc! {"ns": {"$nin": [format!("{DB}.system.profile"), format!("{DB}.$cmd")]}};
@@ -244,13 +246,13 @@ async fn profiled(db: &Database) -> BTreeMap<Place, Profiled> {
     sums
 }
 
-/// The same by shape, `getMore` left out: it has none of its own.
+/// The profiler's sums by shape, without `getMore`, which has no shape of its own.
 async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     let mut sums: BTreeMap<String, Profiled> = BTreeMap::new();
     for entry in entries(db).await {
         let statement = entry.get_document("command").unwrap().clone();
         let collection = collection_of(&entry);
-        // The profiler keeps single statements of writes, and no documents.
+        // The profiler keeps single statements of updates and deletes, and no inserted documents.
         let command = match command_of(&entry) {
             "getMore" => continue,
             "update" => doc! {"update": collection, "updates": [statement], "$db": DB},
@@ -272,7 +274,7 @@ fn count_of(sums: &BTreeMap<Place, Profiled>) -> u64 {
     sums.values().map(|sums| sums.count).sum()
 }
 
-/// Each shape has the profiler's count, and no less time on the server.
+/// Checks that each shape has the profiler's count and at least the profiler's time on the server.
 fn check_server_times(answer: &Value, profiled: &BTreeMap<String, Profiled>) {
     let shapes = answer["shapes"].as_array().unwrap();
     let own: BTreeMap<_, _> = shapes
@@ -293,11 +295,12 @@ fn check_server_times(answer: &Value, profiled: &BTreeMap<String, Profiled>) {
     }
     assert!(
         compared_ms >= 500,
-        "the profiler saw next to no time: {compared_ms} ms"
+        "the profiler measured almost no time: {compared_ms} ms"
     );
 }
 
-/// Phases add up, and all of it fits into what the clients waited.
+/// Checks that the phases add up and that their sum does not exceed the time that the clients
+/// waited.
 fn check_times(answer: &Value, profiled: &BTreeMap<Place, Profiled>, waited: Duration) {
     let shapes = answer["shapes"].as_array().unwrap();
     let own: Vec<_> = shapes.iter().filter(|shape| shape["db"] == DB).collect();

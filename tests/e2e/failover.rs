@@ -1,4 +1,5 @@
-//! The primary is killed under load, again and again: nothing acknowledged is lost, and no application notices.
+//! The primary is killed repeatedly under load. No acknowledged write is lost, and no application
+//! sees an error.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +33,7 @@ async fn driver(uri: &str) -> Client {
     Client::with_options(options).unwrap()
 }
 
-/// Follows a change stream until it has seen all of these inserts, in whatever order their primaries had them.
+/// Follows a change stream until it has seen all of these inserts, in any order.
 async fn follow(
     mut stream: ChangeStream<ChangeStreamEvent<Document>>,
     mut wanted: watch::Receiver<Option<BTreeSet<String>>>,
@@ -66,11 +67,11 @@ async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     let seawall = Seawall::start(&set.uri()).await;
     let follower = driver(&seawall.uri()).await;
     let things = follower.database(DATABASE).collection("things");
-    let (tell, wanted) = watch::channel(None);
+    let (expect_inserts, wanted) = watch::channel(None);
     let following = tokio::spawn(follow(things.watch().await.unwrap(), wanted));
     let (stop, over) = watch::channel(false);
     let mut writing = JoinSet::new();
-    // Kept to the end: a driver that is dropped closes its connections itself.
+    // Kept to the end, because a dropped driver closes its connections.
     let mut drivers = vec![follower];
     for number in 0..CLIENTS {
         let (client, over) = (driver(&seawall.uri()).await, over.clone());
@@ -93,16 +94,16 @@ async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
         assert!(written.failed.is_empty(), "{:?}", written.failed);
         acknowledged.extend(written.acknowledged);
     }
-    tell.send_replace(Some(acknowledged.clone()));
+    expect_inserts.send_replace(Some(acknowledged.clone()));
     let followed = timeout(LIMIT, following).await.unwrap();
     followed.unwrap().unwrap();
     assert_stored(&set, DATABASE, &acknowledged).await;
     seawall.assert_all_connected().await;
 }
 
-/// A primary that hangs closes no connection, and its kernel answers for it.
+/// A hung primary closes no connection, and its kernel still acknowledges packets.
 #[tokio::test]
-async fn operations_on_a_hung_primary_go_on_with_the_next() {
+async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();
     let options = seawall::Options {
         toml: "deployment.connect_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500"
@@ -118,11 +119,11 @@ async fn operations_on_a_hung_primary_go_on_with_the_next() {
         clients.push(client);
     }
     let [reader, writer] = clients.as_mut_slice() else {
-        panic!("there are two");
+        panic!("there are two clients");
     };
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     assert!(writer.command(DATABASE, insert(1)).await.unwrap().is_ok());
-    // Two at a time, so that there is a connection for each.
+    // Two concurrent operations, so that there is a connection for each.
     let slow = doc! {"find": "things", "filter": {"$where": "sleep(300) || true"}};
     let (one, other) = tokio::join!(
         reader.command(DATABASE, slow.clone()),
@@ -137,7 +138,7 @@ async fn operations_on_a_hung_primary_go_on_with_the_next() {
         writer.command(DATABASE, insert(2))
     );
     hung.continue_process().unwrap();
-    // Nobody but its driver may repeat the write.
+    // Only the driver may retry the write.
     let read = read.unwrap();
     assert!(read.is_ok(), "{read:?}");
     assert_eq!(written.unwrap().code(), Some(HOST_UNREACHABLE));

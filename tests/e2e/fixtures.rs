@@ -1,4 +1,4 @@
-//! The fixtures themselves, against real servers: what other tests build on must hold.
+//! The fixtures themselves, tested against real servers, because other tests rely on them.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -93,7 +93,7 @@ async fn restriction_of_a_user_reaches_the_server() {
 }
 
 #[tokio::test]
-async fn every_form_of_message_is_understood() {
+async fn servers_accept_every_form_of_message() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let mut client = server.raw_client().await.unwrap();
     let hello = client.legacy_hello(doc! {}).await.unwrap();
@@ -144,7 +144,7 @@ async fn every_form_of_message_is_understood() {
 }
 
 #[tokio::test]
-async fn close_and_silence_are_told_apart() {
+async fn close_and_silence_are_distinguished() {
     let server = shared_standalone().await.unwrap();
     let mut client = server.raw_client().await.unwrap();
     client.send_bytes(&[0xFF; 64]).await.unwrap();
@@ -213,7 +213,7 @@ async fn set_has_the_members_tags_and_priorities_it_was_given() {
 }
 
 #[tokio::test]
-async fn the_most_wished_member_is_primary_when_a_set_has_started() {
+async fn start_waits_for_the_highest_priority_primary() {
     let options = Options {
         priorities: vec![1, 1, 9],
         ..Options::with_auth()
@@ -226,7 +226,7 @@ async fn the_most_wished_member_is_primary_when_a_set_has_started() {
 }
 
 #[tokio::test]
-async fn tls_set_answers_its_root_user() {
+async fn root_user_reaches_a_set_with_tls() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -241,7 +241,7 @@ async fn tls_set_answers_its_root_user() {
 }
 
 #[tokio::test]
-async fn shared_set_replicates_and_every_member_can_be_asked() {
+async fn shared_set_replicates_and_every_member_accepts_commands() {
     let set = shared_replica_set().await.unwrap();
     let db = unique_name("replicated");
     let client = set.client().await.unwrap();
@@ -266,7 +266,7 @@ async fn set_recovers_from_step_down_stop_and_kill() {
     let second = set.step_down().await.unwrap().address();
     assert_ne!(first, second);
 
-    // A stopped primary is replaced, and steps down when it goes on.
+    // A suspended primary is replaced, and steps down when it resumes.
     set.member_at(second).unwrap().stop_process().unwrap();
     let others = || async {
         let primary = set.primary().await.ok()?;
@@ -286,7 +286,7 @@ async fn set_recovers_from_step_down_stop_and_kill() {
 }
 
 #[tokio::test]
-async fn restart_keeps_data_and_terminate_ends_in_order() {
+async fn restart_keeps_data_and_drop_removes_it() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
     let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
     server
@@ -310,7 +310,7 @@ async fn restart_keeps_data_and_terminate_ends_in_order() {
 }
 
 #[tokio::test]
-async fn commands_fail_as_often_as_they_are_told() {
+async fn commands_fail_the_requested_number_of_times() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let driver = server.client().unwrap();
     let data = doc! { "failCommands": ["find"], "errorCode": 91 };
@@ -396,7 +396,7 @@ async fn recorder_freezes_delays_cuts_and_refuses() {
     assert!(client.read_to_close().await.unwrap().is_empty());
 }
 
-/// Not a test by itself: the process that the next test kills.
+/// Not a test by itself: the next test starts this process and kills it.
 #[tokio::test]
 #[ignore = "started by killed_process_leaves_no_mongod"]
 async fn holds_a_mongod_until_killed() {
@@ -430,7 +430,7 @@ async fn killed_process_leaves_no_mongod() {
         let mut words = text.split(' ');
         let pid = Pid::from_raw(words.next()?.parse().ok()?)?;
         let directory = std::path::PathBuf::from(words.next()?);
-        // The last word says that the others were written whole.
+        // The last word shows that the file is complete.
         words.next().map(|_| (pid, directory))
     };
     let (pid, directory) = eventually(LIMIT, read).await.unwrap();
@@ -446,7 +446,7 @@ async fn killed_process_leaves_no_mongod() {
     eventually(LIMIT, is_gone).await.unwrap();
 }
 
-/// Far more than anything here takes; only a failure waits for it.
+/// Generous limit: only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Tells the process that is to be killed where to write what it has started.
+/// Names the file to which the process under test writes what it has started.
 const REPORT_VARIABLE: &str = "FIXTURE_REPORT";

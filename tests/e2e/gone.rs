@@ -1,4 +1,5 @@
-//! Clients that leave in mid-operation: their reads end at the server, their connections stay in the pool.
+//! Clients that disconnect during an operation: their reads end at the server, and their server
+//! connections stay in the pool.
 
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 
-/// Under the time that the reads would take.
+/// Less than the duration of the reads.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Clients and connections in `cargo test`; the full count is `SEAWALL_GONE_CLIENTS=500`.
+/// The number of clients and connections in `cargo test`. The full number is
+/// `SEAWALL_GONE_CLIENTS=500`.
 const CLIENTS: usize = 50;
 
 fn clients() -> usize {
@@ -61,7 +63,7 @@ impl Scene {
         client
     }
 
-    /// Clients that have begun a long read, and have no answer.
+    /// Clients that have sent a long read and have no reply yet.
     async fn reading(&self, count: usize) -> Vec<RawClient> {
         let mut clients = Vec::new();
         for _ in 0..count {
@@ -73,7 +75,7 @@ impl Scene {
         clients
     }
 
-    /// How many of the reads run at the server.
+    /// The number of these reads that run on the server.
     async fn running(&self) -> usize {
         let admin = self.root.database("admin");
         let pipeline = [
@@ -88,7 +90,7 @@ impl Scene {
         }
     }
 
-    /// A client that leaves in the middle of its read, which then ends.
+    /// Starts a read, disconnects its client, and waits until the read has ended.
     async fn read_and_leave(&self) {
         let reading = self.reading(1).await;
         eventually(LIMIT, async || self.running().await == 1)
@@ -110,7 +112,7 @@ fn count(n: usize) -> f64 {
 }
 
 #[tokio::test]
-async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
+async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept() {
     let clients = clients();
     let scene = Scene::start(clients).await;
     let reading = scene.reading(clients).await;
@@ -139,7 +141,7 @@ async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
         scene.metric("seawall_clients_gone_total").await,
         count(clients)
     );
-    // The pool is whole, and serves.
+    // The pool is complete and usable.
     let closed = scene
         .metric("seawall_server_connections_closed_total")
         .await;
@@ -162,7 +164,7 @@ async fn reads_of_clients_that_leave_are_ended_and_their_connections_kept() {
 }
 
 #[tokio::test]
-async fn reads_that_are_left_one_after_another_cost_one_login() {
+async fn several_abandoned_reads_cost_one_login() {
     let scene = Scene::start(1).await;
     for _ in 0..4 {
         scene.read_and_leave().await;
@@ -173,7 +175,7 @@ async fn reads_that_are_left_one_after_another_cost_one_login() {
 }
 
 #[tokio::test]
-async fn reads_are_ended_after_a_restart_of_the_server_too() {
+async fn abandoned_reads_end_also_after_a_server_restart() {
     let mut scene = Scene::start(1).await;
     for _ in 0..2 {
         scene.read_and_leave().await;
@@ -183,7 +185,7 @@ async fn reads_are_ended_after_a_restart_of_the_server_too() {
 }
 
 #[tokio::test]
-async fn operations_that_wait_leave_the_queue_with_their_clients() {
+async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
     let (pooled, more) = (clients() / 5, clients() * 4 / 5);
     let scene = Scene::start(pooled).await;
     let reading = scene.reading(pooled).await;
@@ -191,14 +193,15 @@ async fn operations_that_wait_leave_the_queue_with_their_clients() {
     eventually(LIMIT, all_run).await.unwrap();
     let waiting = scene.reading(more).await;
     let in_queue = async || scene.metric("seawall_wait_queue_length").await;
-    // A question of Seawall's own, about the user, may wait there too.
+    // Seawall's own command about the user may also be in the queue.
     let all_wait = async || in_queue().await >= count(more);
     eventually(LIMIT, all_wait).await.unwrap();
     drop(waiting);
     let gone = async || scene.metric("seawall_clients_gone_total").await;
     let all_left = async || gone().await == count(more) && in_queue().await == 0.0;
     eventually(LIMIT, all_left).await.unwrap();
-    // They never reached the server, where the others go on until their clients leave too.
+    // The queued reads never reached the server. The other reads run until their clients disconnect
+    // too.
     assert_eq!(scene.running().await, pooled);
     drop(reading);
     eventually(LIMIT, async || scene.running().await == 0)
@@ -211,7 +214,7 @@ async fn operations_that_wait_leave_the_queue_with_their_clients() {
 }
 
 #[tokio::test]
-async fn a_write_of_a_client_that_leaves_is_carried_out() {
+async fn a_write_of_a_disconnected_client_completes() {
     let scene = Scene::start(5).await;
     let mut client = scene.client().await;
     let slow = doc! {"q": {"$where": "sleep(5000) || true"}, "u": {"$set": {"done": true}}};

@@ -1,5 +1,5 @@
-//! First logins, carried to a server: what travels, how many at a time, and what ends them; and
-//! conversations in general, where Seawall has to answer as a server does.
+//! First logins, which Seawall forwards to a server: what is forwarded, how many run at a time, and
+//! what ends them. Also conversations in general, which must have a server's error codes.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn sasl_continue(conversation_id: impl Into<Bson>) -> Document {
     doc! { "saslContinue": 1, "conversationId": conversation_id, "payload": binary("c=biws,r=x,p=AAAA") }
 }
 
-/// Begins to log in and says no more.
+/// Begins a login and never continues it.
 async fn stall(client: &mut RawClient, user: &NewUser) {
     let started = client
         .command(&user.db, sasl_start(&user.name))
@@ -40,7 +40,7 @@ async fn stall(client: &mut RawClient, user: &NewUser) {
     assert!(started.is_ok(), "{started:?}");
 }
 
-/// What is known of a connection's users.
+/// The users that a connection is authenticated as.
 async fn users_of(client: &mut RawClient) -> Vec<String> {
     let reply = client
         .command("admin", doc! { "connectionStatus": 1 })
@@ -60,7 +60,7 @@ async fn users_of(client: &mut RawClient) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn only_payloads_travel_in_commands_that_seawall_builds() {
+async fn introductions_forward_only_the_clients_payloads() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut client = connect(&seawall).await;
@@ -105,7 +105,7 @@ async fn only_payloads_travel_in_commands_that_seawall_builds() {
 }
 
 #[tokio::test]
-async fn logins_of_one_unknown_user_make_one_introduction() {
+async fn concurrent_first_logins_of_a_user_share_one_introduction() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let began = Instant::now();
@@ -129,7 +129,7 @@ async fn logins_of_one_unknown_user_make_one_introduction() {
 }
 
 #[tokio::test]
-async fn introductions_that_wait_for_their_client_are_bounded_and_the_oldest_gives_way() {
+async fn waiting_introductions_are_limited_and_the_oldest_is_displaced() {
     let toml = "[limits]\nintroductions = 1\nintroduction_conversations = 2\n";
     let (seawall, recorder) = recorded(toml).await;
     let mut stalled = Vec::new();
@@ -147,7 +147,7 @@ async fn introductions_that_wait_for_their_client_are_bounded_and_the_oldest_giv
     eventually(LIMIT, is_closed).await.unwrap();
     let outcome = client.finish_login(&begun).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
-    // The one that gave way is told so when it sends a proof, and may begin again.
+    // The client that was displaced gets an error when it sends its proof, and may log in again.
     let continued = first
         .command(&first_user.db, sasl_continue(1))
         .await
@@ -158,7 +158,7 @@ async fn introductions_that_wait_for_their_client_are_bounded_and_the_oldest_giv
 }
 
 #[tokio::test]
-async fn a_login_outlasts_several_stalled_introductions_before_it() {
+async fn a_login_succeeds_behind_several_stalled_introductions() {
     let (seawall, recorder) = recorded("[limits]\nintroductions = 1\n").await;
     let (first, second, user) = (writer().await, writer().await, writer().await);
     let mut stalled = connect(&seawall).await;
@@ -173,7 +173,7 @@ async fn a_login_outlasts_several_stalled_introductions_before_it() {
 }
 
 #[tokio::test]
-async fn a_stalled_leader_holds_up_the_next_login_briefly_and_is_given_up() {
+async fn a_stalled_introduction_delays_the_next_login_briefly_and_is_closed() {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut leader = connect(&seawall).await;
@@ -182,8 +182,8 @@ async fn a_stalled_leader_holds_up_the_next_login_briefly_and_is_given_up() {
     logged_in(&seawall, &user.login()).await;
     assert!(began.elapsed() < Duration::from_secs(3), "{began:?}");
     let carried = introductions(&recorder, &user.name)[0].0;
-    let is_given_up = || async { !recorder.connections()[carried].is_open };
-    eventually(LIMIT, is_given_up).await.unwrap();
+    let is_closed = || async { !recorder.connections()[carried].is_open };
+    eventually(LIMIT, is_closed).await.unwrap();
     let late = leader.command(&user.db, sasl_continue(1)).await.unwrap();
     assert_eq!(late.code(), Some(17), "{late:?}");
     let outcome = leader.login(&user.login()).await.unwrap();
@@ -191,14 +191,14 @@ async fn a_stalled_leader_holds_up_the_next_login_briefly_and_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_client_that_has_logged_in_cannot_hold_an_introduction_for_ever() {
+async fn a_logged_in_client_cannot_keep_an_introduction_open() {
     let (seawall, _recorder) = recorded("[limits]\nintroduction_conversations = 1\n").await;
     let mut client = logged_in(&seawall, &writer().await.login()).await;
     stall(&mut client, &writer().await).await;
     let user = writer().await;
     let is_served = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
     eventually(LIMIT, is_served).await.unwrap();
-    // The one who stalled keeps its identity.
+    // The stalled client keeps its identity.
     let late = client.command("admin", sasl_continue(1)).await.unwrap();
     assert_eq!(late.code(), Some(17), "{late:?}");
     assert_eq!(users_of(&mut client).await.len(), 1);
@@ -209,7 +209,7 @@ async fn a_refused_client_may_try_again_on_its_connection() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
-        // Before and after the first good login.
+        // Once before and once after the first successful login.
         for _ in 0..2 {
             let mut client = connect(&seawall).await;
             let nobody = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");
@@ -246,7 +246,7 @@ async fn a_mechanism_that_a_user_lacks_is_refused_and_the_other_one_works() {
 }
 
 #[tokio::test]
-async fn names_that_failed_are_remembered_briefly() {
+async fn failed_names_are_cached_briefly() {
     let (seawall, recorder) = recorded("").await;
     let name = unique_name("nobody");
     let user = NewUser::new("admin", &name, "p");
@@ -266,7 +266,8 @@ async fn names_that_failed_are_remembered_briefly() {
     eventually(LIMIT, logs_in).await.unwrap();
 }
 
-/// The code of each step, which must be those of a server; and who the client is after it.
+/// The code of each step, which must be the code of a server. Also checks the authenticated users
+/// after some steps.
 async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec<String> {
     let [own, same_db, other_db] = users;
     let mut codes = Vec::new();
@@ -330,12 +331,12 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
 }
 
 #[tokio::test]
-async fn conversations_have_the_codes_of_a_server() {
+async fn conversations_return_a_servers_codes() {
     let seawall = seawall("").await;
     let other_db = NewUser::new(&unique_name("db"), "other", "p");
     create_user(&root().await, &other_db).await.unwrap();
     let users = [writer().await, writer().await, other_db];
-    // Once by introductions, once with keys that are known.
+    // Once by introductions, once with known keys.
     let mut codes = Vec::new();
     for _ in 0..2 {
         codes.push(conversation_codes(&mut connect(&seawall).await, &users).await);
@@ -345,7 +346,7 @@ async fn conversations_have_the_codes_of_a_server() {
         assert!(codes[0].contains(&refused), "{codes:?}");
     }
     assert_eq!(codes[0], codes[1]);
-    // Older servers let a second user log in on a connection; Seawall does what newer ones do.
+    // Older servers let a second user log in on a connection. Seawall behaves like newer ones.
     if server_version().await.unwrap() >= ONE_USER {
         let mut direct = server().await.raw_client().await.unwrap();
         let expected = conversation_codes(&mut direct, &users).await;
@@ -355,5 +356,5 @@ async fn conversations_have_the_codes_of_a_server() {
 
 /// The first version that refuses a second user on a connection.
 const ONE_USER: ServerVersion = ServerVersion(6, 0, 0);
-/// Far more than anything here takes; only a failure waits for it.
+/// Generous limit: only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! Requests too large to be held: forwarded as they come, in bounded memory, and harmless where they break off.
+//! Requests too large to be held: forwarded as they arrive, in bounded memory, and harmless if they
+//! break off.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,13 +20,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const INVALID_NAMESPACE: i32 = 73;
 const MIB: u64 = 1 << 20;
 
-/// Clients that send a message of the largest size at once.
+/// Clients that concurrently send a message of the largest size.
 const CLIENTS: usize = 200;
 
-/// What all large messages together may take, by configuration: the least.
+/// The configured memory limit for all large messages together: the smallest allowed value.
 const BUDGET_MIB: u64 = 128;
 
-/// What a process takes besides: code, connections, the buffers of its sockets' readers, what the allocator keeps.
+/// Other memory of the process: code, connections, the buffers of its socket readers, and memory
+/// that the allocator keeps.
 const BESIDES_MIB: u64 = 24;
 
 async fn connect(seawall: &Seawall) -> RawClient {
@@ -45,8 +47,9 @@ fn insert(db: &str, documents: Vec<Document>) -> OpMsg {
     OpMsg::new(doc! {"insert": "c", "$db": db}).sequence("documents", documents)
 }
 
-/// Waits until so many operations are counted as streamed: each is when its reply has been sent.
-async fn is_streamed(seawall: &Seawall, expected: f64) {
+/// Waits until `expected` operations are counted as streamed. An operation is counted after its
+/// reply has been sent.
+async fn wait_until_streamed(seawall: &Seawall, expected: f64) {
     let streamed = "seawall_operations_streamed_total";
     let is_counted = async || match seawall.metric(streamed, &[]).await {
         count if (count - expected).abs() < 0.5 => Ok(()),
@@ -56,7 +59,7 @@ async fn is_streamed(seawall: &Seawall, expected: f64) {
 }
 
 #[tokio::test]
-async fn large_writes_do_the_same_directly_and_through_the_proxy() {
+async fn large_writes_have_the_same_replies_directly_and_through_the_proxy() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
@@ -91,7 +94,7 @@ async fn large_writes_do_the_same_directly_and_through_the_proxy() {
         let one = without_clock(one.body, &direct_db);
         assert_eq!(one, without_clock(other.body, &through_db));
     }
-    is_streamed(&seawall, 4.0).await;
+    wait_until_streamed(&seawall, 4.0).await;
     let shapes = seawall.api("/api/v1/shapes").await;
     let of_updates = shapes["shapes"].as_array().unwrap();
     let of_updates = of_updates
@@ -105,7 +108,7 @@ async fn large_writes_do_the_same_directly_and_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn an_unacknowledged_large_write_of_a_client_that_leaves_is_carried_out() {
+async fn an_unacknowledged_large_write_of_a_disconnected_client_completes() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");
@@ -121,11 +124,11 @@ async fn an_unacknowledged_large_write_of_a_client_that_leaves_is_carried_out() 
     while found < 20 {
         found = count().await.body.get_i32("n").unwrap();
     }
-    is_streamed(&seawall, 1.0).await;
+    wait_until_streamed(&seawall, 1.0).await;
 }
 
 #[tokio::test]
-async fn large_requests_that_are_wrong_meet_the_servers_reaction_and_harm_nobody() {
+async fn malformed_large_requests_get_a_servers_reaction_and_close_no_server_connection() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let large = || Section::Sequence {
@@ -166,7 +169,7 @@ async fn large_requests_that_are_wrong_meet_the_servers_reaction_and_harm_nobody
         }
         assert_eq!(reactions[0], reactions[1], "{number}");
     }
-    // A third sequence, a second body, and so on are found before the message is complete.
+    // Seawall detects a third sequence, a second body and so on before the message is complete.
     let reason = [r#"reason="error""#];
     let failed = seawall
         .metric("seawall_operations_total", &[r#"outcome="server_failed""#])
@@ -179,7 +182,7 @@ async fn large_requests_that_are_wrong_meet_the_servers_reaction_and_harm_nobody
 }
 
 #[tokio::test]
-async fn a_large_request_that_breaks_off_does_nothing() {
+async fn a_truncated_large_request_has_no_effect() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");
@@ -203,7 +206,7 @@ async fn a_large_request_that_breaks_off_does_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_closes_over_a_large_write_costs_an_error_and_not_the_client() {
+async fn a_server_close_during_a_large_write_returns_an_error_and_keeps_the_client() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = Seawall::start(&set.uri()).await;
     let db = unique_name("large");
@@ -216,7 +219,7 @@ async fn a_server_that_closes_over_a_large_write_costs_an_error_and_not_the_clie
     let lsid = doc! {"id": Uuid::new()};
     let body = doc! {"insert": "c", "lsid": lsid, "txnNumber": 1i64, "$db": &db};
     let message = OpMsg::new(body).sequence("documents", documents(20, 100_000));
-    // It was sent on and not kept, so that it is the driver's to repeat.
+    // The request was streamed and not kept, so only the driver can repeat it.
     let reply = client.exchange(&message).await.unwrap();
     assert_eq!(reply.code(), Some(6), "{}", reply.body);
     assert_eq!(reply.error_labels(), ["RetryableWriteError"]);
@@ -225,7 +228,7 @@ async fn a_server_that_closes_over_a_large_write_costs_an_error_and_not_the_clie
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_largest_messages_cost_little_memory_and_many_of_them_no_more_than_their_budget() {
+async fn large_messages_stay_within_their_memory_budget() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let toml = format!(
@@ -246,7 +249,7 @@ async fn the_largest_messages_cost_little_memory_and_many_of_them_no_more_than_t
     let mut client = connect_to(&process).await;
     client.send_bytes(&largest(&db, "c", 1)).await.unwrap();
     assert!(client.read_reply().await.unwrap().is_ok());
-    // The server reads all of it and does nothing: it is the proxy that is to be loaded.
+    // The server reads the whole message and refuses it, so the load is on the proxy.
     let message: Arc<[u8]> = largest(&db, "not a name: $", 3).into();
     assert!(message.len() > 47_900_000, "{}", message.len());
     let read: Arc<[u8]> = OpMsg::new(doc! {"find": "c", "$db": &db}).to_bytes().into();
@@ -281,7 +284,8 @@ async fn the_largest_messages_cost_little_memory_and_many_of_them_no_more_than_t
     process.signal(Signal::TERM);
 }
 
-/// An insert of so many documents of nearly the largest size. Put together by hand, as the library would take a minute.
+/// An insert of `count` documents of nearly the largest size. It is built by hand, because the
+/// library would take a minute.
 fn largest(db: &str, collection: &str, count: u8) -> Vec<u8> {
     const PAD_BYTES: usize = 15_990_000;
     let length = |bytes: usize| i32::try_from(bytes).unwrap().to_le_bytes();
@@ -313,7 +317,7 @@ async fn exchange(client: &mut RawClient, message: &[u8]) {
     assert_eq!(reply.code(), Some(INVALID_NAMESPACE), "{}", reply.body);
 }
 
-/// Reads a reply without looking into it, which would take longer than all the rest.
+/// Reads a reply without parsing it. Parsing would take longer than the rest of the test.
 async fn fetch(client: &mut RawClient, request: &[u8]) {
     client.send_bytes(request).await.unwrap();
     let reply = client.read_message().await.unwrap();

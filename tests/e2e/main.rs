@@ -1,9 +1,9 @@
-//! End-to-end tests against real servers: one binary, one module a theme.
+//! End-to-end tests against real servers: one binary, one module per theme.
 
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "all of this is tests, functions that tests share included"
+    reason = "this crate contains only tests and their helpers"
 )]
 
 mod awaiting;

@@ -1,4 +1,5 @@
-//! What is told of the time that has passed: periods, timelines, the slow log, codes, retries; over HTTP and by commands.
+//! Reports about the past: time ranges, timelines, the slow log, codes, retries; over HTTP and by
+//! commands.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A user with a database of the same name, and Seawall with more configuration.
+/// A user with a database of the same name, and a Seawall with additional configuration.
 struct Scene {
     user: NewUser,
     seawall: Seawall,
@@ -56,10 +57,10 @@ impl Scene {
             let reply = client.command(&self.user.name, command).await.unwrap();
             assert_eq!(reply.body.get_f64("ok").unwrap(), 1.0);
         }
-        client.is_counted().await.unwrap();
+        client.wait_until_counted().await.unwrap();
     }
 
-    /// The rows of this test's own database at a path.
+    /// The rows of this test's own database at a path of the API.
     async fn rows(&self, path: &str, list: &str) -> Vec<Value> {
         let answer = self.seawall.api(path).await;
         let rows = answer[list].as_array().unwrap().iter();
@@ -73,15 +74,15 @@ fn sum(rows: &[Value], field: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn what_was_counted_is_told_by_period_in_steps_and_in_a_report() {
+async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
     let scene = Scene::start("").await;
     scene.finds(120).await;
-    // The second has to be over.
-    let is_told = async || {
+    // A second is reported only after it has ended.
+    let is_reported = async || {
         let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
         sum(&rows, "count") == 120
     };
-    eventually(LIMIT, is_told).await.unwrap();
+    eventually(LIMIT, is_reported).await.unwrap();
     let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
     let [row] = &*rows else { panic!("{rows:?}") };
     assert_eq!(row["shape"], "{filter:{name:?}}");
@@ -98,7 +99,7 @@ async fn what_was_counted_is_told_by_period_in_steps_and_in_a_report() {
         120
     );
     assert_eq!(sum(in_full["timeline"].as_array().unwrap(), "count"), 120);
-    // What only rows know is of the time since the start, and said to be.
+    // Figures that only the rows have cover the time since the start, and are marked so.
     assert_eq!(in_full["since_start"]["streamed"], 0);
     assert!(in_full.get("streamed").is_none(), "{in_full}");
     let report = scene.seawall.api("/api/v1/report?since=1m").await;
@@ -133,36 +134,36 @@ async fn namespaces_have_a_timeline() {
         .command(db, doc! { "insert": "things", "documents": [{ "a": 1 }] })
         .await
         .unwrap();
-    let told = async |of: &str| {
+    let reported = async |of: &str| {
         let path = format!("/api/v1/timeline?since=10m&step=1s&db={db}{of}");
         let (status, body) = scene.seawall.get(&path).await;
         let steps = serde_json::from_str::<Value>(&body).unwrap_or_default();
         let steps = steps["steps"].as_array().map(|steps| sum(steps, "count"));
         (status, steps)
     };
-    let all = async || told("").await == (200, Some(31));
+    let all = async || reported("").await == (200, Some(31));
     eventually(LIMIT, all).await.unwrap();
-    assert_eq!(told("&collection=things").await, (200, Some(31)));
+    assert_eq!(reported("&collection=things").await, (200, Some(31)));
     assert_eq!(
-        told("&collection=things&command=insert").await,
+        reported("&collection=things&command=insert").await,
         (200, Some(1))
     );
-    assert_eq!(told("&collection=nothing").await.0, 404);
-    assert_eq!(told("&server=a:1").await.0, 400);
+    assert_eq!(reported("&collection=nothing").await.0, 404);
+    assert_eq!(reported("&server=a:1").await.0, 400);
 }
 
 #[tokio::test]
-async fn shapes_that_are_not_listed_are_told_together() {
+async fn shapes_beyond_the_limit_are_summed_as_other() {
     let scene = Scene::start("").await;
     scene.finds(9).await;
     for since in ["", "&since=10m"] {
         let path = format!("/api/v1/shapes?limit=0{since}");
-        let is_told = async || {
+        let is_reported = async || {
             let other = scene.seawall.api(&path).await["other"].clone();
             let count = other["count"].as_u64().ok_or("no count")?;
             (count >= 9).then_some(other).ok_or("not counted yet")
         };
-        let other = eventually(LIMIT, is_told).await.unwrap();
+        let other = eventually(LIMIT, is_reported).await.unwrap();
         let fields = [
             "errors",
             "total_time_ms",
@@ -180,15 +181,16 @@ async fn shapes_that_are_not_listed_are_told_together() {
 }
 
 #[tokio::test]
-async fn a_server_is_told_with_whole_operations_and_with_its_answers() {
+async fn a_server_reports_whole_operations_and_its_reply_times() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let of = async |path: &str| scene.seawall.api(path).await["servers"][0].clone();
     let both = async || {
         let server = of("/api/v1/servers").await;
         let in_report = of("/api/v1/report?since=10m").await;
-        let is_told = server["count"].as_u64() >= Some(50) && server["count"] == in_report["count"];
-        is_told.then_some((server, in_report))
+        let is_reported =
+            server["count"].as_u64() >= Some(50) && server["count"] == in_report["count"];
+        is_reported.then_some((server, in_report))
     };
     let (server, in_report) = eventually(LIMIT, both).await.unwrap();
     assert_eq!(server["latency_ms"], in_report["latency_ms"]);
@@ -197,13 +199,13 @@ async fn a_server_is_told_with_whole_operations_and_with_its_answers() {
 }
 
 #[tokio::test]
-async fn changes_tell_what_they_compared_or_why_not() {
+async fn changes_report_their_time_ranges_or_why_they_are_not_comparable() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
-    let told = scene.seawall.api("/api/v1/changes?against=yesterday").await;
-    assert_eq!(told["comparable"], false);
-    assert_eq!(told["reason"], "nothing is known of the baseline");
-    let at = |side: &str, end: &str| told[side][end].as_u64().unwrap();
+    let changes = scene.seawall.api("/api/v1/changes?against=yesterday").await;
+    assert_eq!(changes["comparable"], false);
+    assert_eq!(changes["reason"], "no data for the baseline");
+    let at = |side: &str, end: &str| changes[side][end].as_u64().unwrap();
     assert_eq!(at("now", "to") - at("now", "from"), 600);
     let ago = at("now", "to") - at("baseline", "to");
     assert!((86_400..87_000).contains(&ago), "{ago}");
@@ -229,7 +231,7 @@ async fn changes_tell_what_they_compared_or_why_not() {
 }
 
 #[tokio::test]
-async fn history_that_is_off_is_off() {
+async fn disabled_history_returns_404() {
     let scene = Scene::start("history.enabled = false").await;
     scene.finds(5).await;
     let past = [
@@ -253,25 +255,25 @@ async fn history_that_is_off_is_off() {
 }
 
 #[tokio::test]
-async fn history_goes_on_after_a_restart() {
+async fn history_continues_after_a_restart() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().join("kept");
     let toml = format!("history.directory = {directory:?}");
     let mut scene = Scene::start(&toml).await;
     scene.finds(30).await;
-    let told = async |scene: &Scene| {
+    let reported = async |scene: &Scene| {
         let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
         sum(&rows, "count")
     };
-    eventually(LIMIT, async || told(&scene).await == 30)
+    eventually(LIMIT, async || reported(&scene).await == 30)
         .await
         .unwrap();
     scene.seawall.app.drain(std::future::ready(())).await;
     let server = shared_standalone().await.unwrap();
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
-    assert_eq!(told(&scene).await, 30);
-    // When it was seen is known of what has no row any more.
+    assert_eq!(reported(&scene).await, 30);
+    // The first and last time are known even for shapes that have no row any more.
     for row in scene.rows("/api/v1/shapes?since=10m", "shapes").await {
         let (first, last) = (row["first_seen"].as_f64(), row["last_seen"].as_f64());
         assert!(first.unwrap() < last.unwrap(), "{row}");
@@ -281,13 +283,13 @@ async fn history_goes_on_after_a_restart() {
         0
     );
     scene.finds(12).await;
-    eventually(LIMIT, async || told(&scene).await == 42)
+    eventually(LIMIT, async || reported(&scene).await == 42)
         .await
         .unwrap();
 }
 
 #[tokio::test]
-async fn codes_failed_writes_and_retries_are_counted() {
+async fn error_codes_failed_writes_and_retries_are_counted() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
@@ -299,14 +301,15 @@ async fn codes_failed_writes_and_retries_are_counted() {
             "lsid": lsid.clone(), "txnNumber": number,
         }
     };
-    // A standalone refuses numbered writes with code 20; that they are the same ones is seen all the same.
+    // A standalone refuses numbered writes with code 20. Seawall still recognises the repeated
+    // ones.
     for number in [1, 1, 2] {
         send(insert(1, number)).await;
     }
     send(doc! { "insert": "things", "documents": [{ "_id": 1 }, { "_id": 1 }], "ordered": false })
         .await;
     send(doc! { "find": "things", "filter": { "$nonsense": 1 } }).await;
-    client.is_counted().await.unwrap();
+    client.wait_until_counted().await.unwrap();
     let metric = async |name: &str, label: &str| {
         let db = format!("db=\"{db}\"");
         scene.seawall.metric(name, &[&db, label]).await
@@ -337,7 +340,7 @@ async fn codes_failed_writes_and_retries_are_counted() {
 }
 
 #[tokio::test]
-async fn the_slow_log_has_every_operation_that_it_shall_have_and_no_value() {
+async fn the_slow_log_has_every_operation_and_values_only_if_configured() {
     let scratch = Scratch::create().unwrap();
     for redact in [true, false] {
         let file = scratch.path().join(format!("slow-{redact}.json"));
@@ -375,7 +378,7 @@ fn lines_of(path: &std::path::Path) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn values_in_the_slow_log_are_those_of_sequences_too_and_of_no_secret() {
+async fn values_in_the_slow_log_include_sequences_and_exclude_secrets() {
     let scratch = Scratch::create().unwrap();
     let file = scratch.path().join("slow.json");
     let toml = format!(
@@ -414,7 +417,7 @@ async fn values_in_the_slow_log_are_those_of_sequences_too_and_of_no_secret() {
 }
 
 #[tokio::test]
-async fn a_slow_log_tells_all_that_it_left_out_before_the_process_ends() {
+async fn the_slow_log_counts_all_omitted_operations_before_the_process_ends() {
     let server = shared_standalone().await.unwrap();
     let name = unique_name("past");
     let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
@@ -452,14 +455,14 @@ async fn a_slow_log_tells_all_that_it_left_out_before_the_process_ends() {
 }
 
 #[tokio::test]
-async fn top_and_report_tell_of_a_running_proxy() {
+async fn top_and_report_show_a_running_proxy() {
     let scene = Scene::start("").await;
     scene.finds(40).await;
-    let is_told = async || {
+    let is_reported = async || {
         let rows = scene.rows("/api/v1/shapes?since=1m", "shapes").await;
         sum(&rows, "count") == 40
     };
-    eventually(LIMIT, is_told).await.unwrap();
+    eventually(LIMIT, is_reported).await.unwrap();
     let admin = format!("http://{}", scene.seawall.app.admin_address().unwrap());
     let scratch = Scratch::create().unwrap();
     let said = async |arguments: &[&str]| {
@@ -474,7 +477,8 @@ async fn top_and_report_tell_of_a_running_proxy() {
     let text = said(&["report", "--since", "1m", "--against", "2h"]).await;
     assert!(text.contains("{filter:{name:?}}"), "{text}");
     assert!(
-        text.contains("now against 2h") && text.contains("not compared: nothing is known"),
+        text.contains("now compared with 2h")
+            && text.contains("not compared: no data for the baseline"),
         "{text}"
     );
     let html = said(&["report", "--since", "1m", "--format", "html"]).await;
@@ -485,13 +489,13 @@ async fn top_and_report_tell_of_a_running_proxy() {
     let file = file.to_str().unwrap();
     let output = run(&["report", "compare", file, file]).await;
     assert!(output.status.success(), "{output:?}");
-    // Where nobody answers it says so.
+    // Without a proxy at the address, the command fails.
     let output = run(&["top", "--once", "--admin", "http://127.0.0.1:1"]).await;
     assert_eq!(output.status.code(), Some(69));
 }
 
 #[tokio::test]
-async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
+async fn cursors_count_in_their_shape_with_the_time_they_were_open() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
@@ -513,12 +517,12 @@ async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
     for _ in 0..2 {
         let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
         client.command(db, more).await.unwrap();
-        // The cursor is open for longer than it is asked.
+        // The cursor is open for longer than its getMores take.
         for _ in 0..20 {
-            client.is_counted().await.unwrap();
+            client.wait_until_counted().await.unwrap();
         }
     }
-    client.is_counted().await.unwrap();
+    client.wait_until_counted().await.unwrap();
     let rows = scene.rows("/api/v1/shapes", "shapes").await;
     let find = rows.iter().find(|row| row["command"] == "find").unwrap();
     assert_eq!(find["count"], 1);
@@ -527,9 +531,10 @@ async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
     assert_eq!(find["cursors"]["exhausted"], 1);
     let open = find["cursors"]["open_ms"]["max"].as_f64().unwrap();
     let more = find["more"]["total_time_ms"].as_f64().unwrap();
-    assert!(open > more, "{open} ms open, {more} ms of it asked");
+    assert!(open > more, "{open} ms open, {more} ms in getMores");
     assert!(!rows.iter().any(|row| row["command"] == "getMore"));
-    // The shape's load is both; of one shape no less is told than of all.
+    // The shape's load includes its getMores, and the page of one shape has the same figures as the
+    // list.
     let own = find["total_time_ms"].as_f64().unwrap();
     let load = find["load_ms"].as_f64().unwrap();
     assert!((own + more - load).abs() < 1e-9, "{find}");
@@ -539,7 +544,7 @@ async fn cursors_are_their_shapes_and_told_how_long_they_were_open() {
         let shape = scene.seawall.api(&format!("{path}?since=10m")).await;
         (shape["more"]["count"] == 2)
             .then_some(shape)
-            .ok_or("not over yet")
+            .ok_or("not reported yet")
     };
     let in_period = eventually(LIMIT, in_period).await.unwrap();
     assert!(in_period.get("cursors").is_none(), "{in_period}");

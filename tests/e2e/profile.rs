@@ -1,4 +1,4 @@
-//! Where Seawall's own CPU time goes, on request.
+//! A profile of Seawall's own CPU time, on request.
 
 use bson::doc;
 use seawall_tests::{
@@ -8,7 +8,7 @@ use seawall_tests::{
 };
 
 #[tokio::test]
-async fn a_busy_seawall_draws_one_flame_graph_at_a_time() {
+async fn a_busy_seawall_returns_one_flame_graph_at_a_time() {
     let server = shared_standalone().await.unwrap();
     let options = Options {
         toml: "admin.profile = true\n".to_owned(),
@@ -25,15 +25,15 @@ async fn a_busy_seawall_draws_one_flame_graph_at_a_time() {
     let profiled = seawall.get("/api/v1/profile?seconds=2&frequency=499");
     let (status, graph) = tokio::select! {
         profiled = profiled => profiled,
-        () = busy => unreachable!("it never ends"),
+        () = busy => unreachable!("the load never ends"),
     };
     assert_eq!(status, 200, "{graph:.300}");
     assert!(graph.contains("<svg"), "{graph:.300}");
-    // Stacks go down to the threads' first functions, so what was between can be told.
+    // Stacks reach down to the threads' first functions, so all layers appear.
     for part in ["seawall-data", "seawall::client", "tokio::runtime"] {
         assert!(graph.contains(part), "{part}");
     }
-    // One at a time in a process, and none for long.
+    // Only one profile at a time per process, and only a short one.
     for asked in [
         "seconds=0",
         "seconds=61",

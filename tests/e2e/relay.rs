@@ -1,4 +1,4 @@
-//! Relayed: one server connection a client, its bytes unchanged, and observed all the same.
+//! Relay mode: one server connection per client, unchanged bytes, and observed operations.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -40,7 +40,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
         .unwrap()
 }
 
-/// A reply without what differs between any two connections.
+/// A reply without the fields that differ between any two connections.
 fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
     const CLOCK: [&str; 8] = [
         "opTime",
@@ -92,7 +92,7 @@ async fn a_relayed_client_gets_the_servers_own_bytes() {
             assert_eq!(comparable(&reply, &other), expected, "{asked:?}");
         }
     }
-    // The one that drivers begin with, and the one that they keep watch with.
+    // The hello that drivers begin with, and the one that they monitor with.
     for client in [&mut direct, &mut through] {
         client
             .send_query(&OpQuery::new(doc! {"isMaster": 1}))
@@ -114,11 +114,11 @@ async fn a_relayed_client_gets_the_servers_own_bytes() {
     }
 }
 
-/// Two inserts, one of them with a write error, a find with two getMores, and a count.
+/// Checks the counts of two inserts (one write error), a find with two getMores, and a count.
 async fn counts_agree(seawall: &Seawall, db: &str) {
     let labels = [format!("db=\"{db}\"")];
     let labels: Vec<_> = labels.iter().map(String::as_str).collect();
-    // Two inserts, a find, two getMores and a count; the last is counted once its reply has been sent.
+    // Two inserts, a find, two getMores and a count. An operation is counted after its reply.
     let is_counted = async || match seawall.metric("seawall_operations_total", &labels).await {
         6.0 => Ok(()),
         operations => Err(operations.to_string()),
@@ -152,7 +152,7 @@ async fn counts_agree(seawall: &Seawall, db: &str) {
 }
 
 #[tokio::test]
-async fn relayed_operations_are_observed_like_the_others() {
+async fn relayed_operations_are_observed_like_pooled_ones() {
     let set = shared_replica_set().await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let db = unique_name("relay");
@@ -179,7 +179,7 @@ async fn relayed_operations_are_observed_like_the_others() {
     assert_eq!(found, 250);
     let again = things.insert_one(doc! {"_id": 1}).await;
     assert!(again.is_err());
-    // A compressed one is looked into, and goes on as it came.
+    // Seawall inspects a compressed message and forwards it unchanged.
     let mut raw = connect(&seawall).await;
     raw.hello(doc! {"compression": ["snappy"]}).await.unwrap();
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
@@ -212,7 +212,7 @@ async fn relayed_operations_are_observed_like_the_others() {
 }
 
 #[tokio::test]
-async fn what_a_client_sends_before_it_leaves_reaches_the_server() {
+async fn messages_sent_before_a_client_disconnects_reach_the_server() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let db = unique_name("relay");
@@ -241,8 +241,8 @@ async fn what_a_client_sends_before_it_leaves_reaches_the_server() {
 }
 
 #[tokio::test]
-async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
-    // Authentication is on, and there is nobody yet: whoever comes from this host may make the first user.
+async fn a_relay_blocks_commands_that_servers_allow_only_from_their_own_host() {
+    // Authentication is on without users: a client from this host may create the first user.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -258,7 +258,7 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
         let mut client = connect(&seawall).await;
         let reply = client.command("admin", command.clone()).await.unwrap();
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
-        // The connection goes on.
+        // The connection stays usable.
         assert!(client.hello(doc! {}).await.unwrap().is_ok());
         client
             .send_query(&OpQuery::new(command.clone()))
@@ -266,14 +266,14 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
             .unwrap();
         let reply = client.read_reply().await.unwrap();
         assert_eq!(reply.code(), Some(UNAUTHORIZED), "{}", reply.body);
-        // Compressed messages are refused before a login.
+        // Seawall refuses compressed messages before a login.
         let mut packed = command;
         packed.insert("$db", "admin");
         let packed = compressed(&OpMsg::new(packed).to_bytes(), SNAPPY);
         client.send_bytes(&packed).await.unwrap();
         assert!(matches!(client.read_reply().await, Err(RawError::Closed)));
     }
-    // What is not understood here might be understood there.
+    // A server might understand a message that Seawall cannot parse.
     let mut client = connect(&seawall).await;
     let mut twice = OpMsg::new(doc! {"ping": 1, "$db": "admin"});
     twice.sections.push(Section::Body(user));
@@ -289,7 +289,7 @@ async fn what_only_the_servers_own_host_may_do_passes_no_relay() {
 }
 
 #[tokio::test]
-async fn the_first_message_after_a_login_may_be_larger_than_those_before_it() {
+async fn large_messages_are_relayed_only_after_a_login() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let seawall = relaying(&server.uri(), "").await;
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
@@ -300,14 +300,14 @@ async fn the_first_message_after_a_login_may_be_larger_than_those_before_it() {
         let reply = client.command("test", large.clone()).await.unwrap();
         assert!(reply.is_ok(), "{}", reply.body);
     }
-    // Without a login it is still refused.
+    // Without a login, Seawall still refuses it.
     let mut client = connect(&seawall).await;
     let refused = client.command("test", large).await;
     assert!(matches!(refused, Err(RawError::Closed)), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_login_that_is_given_up_opens_nothing_any_more() {
+async fn no_command_is_relayed_after_a_logout() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -316,7 +316,7 @@ async fn a_login_that_is_given_up_opens_nothing_any_more() {
     for flags in [0, MORE_TO_COME] {
         let mut client = connect(&seawall).await;
         assert!(client.login(&login).await.unwrap().is_authenticated());
-        // Both are on their way before the first is answered.
+        // Both are sent before the first reply.
         let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"}).flags(flags);
         let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
         let both = [logout.to_bytes(), OpMsg::new(user).to_bytes()].concat();
@@ -335,11 +335,11 @@ async fn a_login_that_is_given_up_opens_nothing_any_more() {
 }
 
 #[tokio::test]
-async fn what_a_server_might_read_otherwise_closes_the_relay() {
+async fn a_message_that_a_server_might_read_differently_is_refused() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", server.address());
     let seawall = relaying(&uri, "").await;
-    // No text, in front of what is to be refused.
+    // A name that is not valid text, before a field that must be refused.
     let start =
         doc! {"saslStart": "AA", "mechanism": "MONGODB-X509", "payload": "", "$db": "$external"};
     let mut bytes = OpMsg::new(start).to_bytes();
@@ -349,7 +349,7 @@ async fn what_a_server_might_read_otherwise_closes_the_relay() {
     client.send_bytes(&bytes).await.unwrap();
     let reply = client.read_reply().await.unwrap();
     assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
-    // Wrapped in what a server unwraps though it should not.
+    // Wrapped in an array, which a server unwraps although it should not.
     let inner = doc! {"0": {"createUser": "mallory"}};
     let inner: Vec<_> = inner.into_iter().map(|(_, value)| value).collect();
     client
@@ -360,7 +360,7 @@ async fn what_a_server_might_read_otherwise_closes_the_relay() {
 }
 
 #[tokio::test]
-async fn plain_bytes_do_not_pass_for_encrypted_ones() {
+async fn plain_bytes_after_a_tls_record_are_not_relayed() {
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -370,7 +370,7 @@ async fn plain_bytes_do_not_pass_for_encrypted_ones() {
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     let toml = "deployment.relay_encrypted = true\nauth.authentication_timeout_ms = 1000\n";
     let seawall = relaying(&uri, toml).await;
-    // A record that is the beginning of a message of an opcode that servers pass over.
+    // A TLS record that is also the start of a message whose opcode servers ignore.
     let record = [&[0x16, 3, 1, 0, 100][..], &[0; 100]].concat();
     let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
     let mut client = connect(&seawall).await;
@@ -385,7 +385,7 @@ async fn plain_bytes_do_not_pass_for_encrypted_ones() {
 }
 
 #[tokio::test]
-async fn a_certificate_of_seawalls_is_nobodys_login() {
+async fn no_client_can_log_in_with_seawalls_certificate() {
     let set = shared_replica_set().await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let start = doc! {"mechanism": "MONGODB-X509", "payload": "", "db": "$external"};
@@ -408,7 +408,7 @@ async fn a_certificate_of_seawalls_is_nobodys_login() {
 }
 
 #[tokio::test]
-async fn relays_leave_a_primary_that_stepped_down() {
+async fn relayed_clients_of_a_former_primary_are_closed() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "deployment.heartbeat_frequency_ms = 500\n").await;
     let mut client = connect(&seawall).await;
@@ -426,7 +426,7 @@ async fn relays_leave_a_primary_that_stepped_down() {
 }
 
 #[tokio::test]
-async fn encrypted_bytes_do_not_pass_unseen_to_a_server_on_the_same_host() {
+async fn encrypted_bytes_are_not_relayed_to_a_server_on_the_same_host() {
     let options = Options {
         tls: true,
         ..Options::default()
@@ -452,14 +452,14 @@ async fn encrypted_bytes_do_not_pass_unseen_to_a_server_on_the_same_host() {
             seawall.metric("seawall_unobserved_total", &[reason]).await,
             1.0
         );
-        // One that speaks plainly gets TLS from Seawall.
+        // Seawall uses TLS to the server for a client that does not.
         let mut plain = connect(&seawall).await;
         let ping = plain.command("admin", doc! {"ping": 1}).await.unwrap();
         assert!(ping.is_ok());
     }
 }
 
-/// A command to `$external` by the legacy opcode.
+/// A command on `$external` by the legacy opcode.
 fn external(query: Document) -> OpQuery {
     OpQuery {
         collection: "$external.$cmd".to_owned(),
@@ -468,7 +468,7 @@ fn external(query: Document) -> OpQuery {
 }
 
 #[tokio::test]
-async fn legacy_queries_that_a_server_reads_otherwise_do_not_pass() {
+async fn legacy_queries_that_a_server_reads_differently_are_not_relayed() {
     let set = shared_replica_set().await.unwrap();
     let recorder = Recorder::start(set.primary().await.unwrap().address())
         .await
@@ -509,7 +509,7 @@ async fn legacy_queries_that_a_server_reads_otherwise_do_not_pass() {
 }
 
 #[tokio::test]
-async fn a_legacy_command_to_a_database_that_cannot_be_read_does_not_pass() {
+async fn a_legacy_command_on_a_database_not_in_utf8_is_not_relayed() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -519,7 +519,7 @@ async fn a_legacy_command_to_a_database_that_cannot_be_read_does_not_pass() {
         collection: "?.$cmd".to_owned(),
         ..OpQuery::new(doc! {"isMaster": 1, "speculativeAuthenticate": x509})
     };
-    // The database is named by a byte that is not UTF-8, which a server does not mind.
+    // The database's name contains a byte that is not UTF-8. A server accepts it.
     let mut message = query.to_bytes();
     let at = message.iter().position(|byte| *byte == b'?').unwrap();
     message[at] = 0xff;
@@ -537,7 +537,7 @@ async fn a_legacy_command_to_a_database_that_cannot_be_read_does_not_pass() {
 }
 
 #[tokio::test]
-async fn before_a_login_only_commands_of_the_handshake_pass_a_relay() {
+async fn before_a_login_only_handshake_commands_are_relayed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -561,7 +561,7 @@ async fn before_a_login_only_commands_of_the_handshake_pass_a_relay() {
             .unwrap()
             .is_ok()
     );
-    // The proof is not checked yet when the next request comes.
+    // The next request arrives before the proof has been checked.
     let begun = client
         .begin_login(&Login::new("admin", ROOT, ROOT_PASSWORD))
         .await
@@ -577,7 +577,7 @@ async fn before_a_login_only_commands_of_the_handshake_pass_a_relay() {
     let sent = recorder.connections();
     let mut sent = sent.iter().map(|r| String::from_utf8_lossy(&r.from_client));
     assert!(!sent.any(|bytes| bytes.contains("planted")));
-    // Where the server wants no login, everything passes.
+    // A relay forwards everything to a server without access control.
     let open = Standalone::start(Options::default()).await.unwrap();
     let seawall = relaying(&open.uri(), "").await;
     let insert = doc! {"insert": "c", "documents": [{}]};
@@ -589,7 +589,8 @@ async fn before_a_login_only_commands_of_the_handshake_pass_a_relay() {
     assert!(reply.is_ok(), "{}", reply.body);
 }
 
-/// A mechanism that no community server has: whoever says it knows the password is logged in by SCRAM behind.
+/// A forwarder that adds a mechanism no community server has. It logs in at the server with SCRAM
+/// on behalf of a client that sends the right password.
 struct Plain {
     address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -671,8 +672,8 @@ fn plain(password: &[u8]) -> Document {
     doc! {"saslStart": 1, "mechanism": "PLAIN", "payload": binary(&payload)}
 }
 
-/// The server knows the application's name, and Seawall has counted what it did.
-async fn is_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &str) {
+/// Checks that the server knows the application's name and that Seawall has counted its operations.
+async fn assert_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &str) {
     let running =
         doc! {"aggregate": 1, "pipeline": [{"$currentOp": {"localOps": true}}], "cursor": {}};
     let own = client.command("admin", running).await.unwrap();
@@ -702,7 +703,7 @@ async fn is_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &s
 }
 
 #[tokio::test]
-async fn a_mechanism_that_cannot_be_terminated_is_relayed_where_that_is_allowed() {
+async fn an_unsupported_mechanism_is_relayed_if_allowed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
     create_user(&server.client().unwrap(), &user).await.unwrap();
@@ -730,7 +731,7 @@ async fn a_mechanism_that_cannot_be_terminated_is_relayed_where_that_is_allowed(
     assert!(hello.is_ok());
     let refused = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(refused.code(), Some(18), "{}", refused.body);
-    // It may try again; only it is relayed, and there is room for one.
+    // The client may try again. The limit allows one relayed connection, and this client has it.
     let reply = client.command("admin", plain(b"secret")).await.unwrap();
     assert!(reply.is_ok(), "{}", reply.body);
     let mut second = connect(&seawall).await;
@@ -758,8 +759,8 @@ async fn a_mechanism_that_cannot_be_terminated_is_relayed_where_that_is_allowed(
         let insert = doc! {"insert": "c", "documents": [{"from": "either"}]};
         assert!(client.command(&db, insert).await.unwrap().is_ok());
     }
-    is_seen_on_both_sides(&seawall, &mut client, &db).await;
-    // X.509 is not carried on, allowed or not.
+    assert_seen_on_both_sides(&seawall, &mut client, &db).await;
+    // X.509 is never relayed, whatever the setting.
     let x509 = doc! {"saslStart": 1, "mechanism": "MONGODB-X509", "payload": binary(b"")};
     let reply = connect(&seawall)
         .await
@@ -785,7 +786,7 @@ async fn a_relayed_client_that_does_not_log_in_is_closed() {
     };
     let seawall = Seawall::start_with(&uri, options).await;
     let mut client = connect(&seawall).await;
-    // It begins as a driver's monitor does, which may stay without a login.
+    // The client begins like a driver's monitor, which may stay connected without a login.
     let application = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     client.hello(doc! {"client": application}).await.unwrap();
     let reply = client.command("admin", plain(b"wrong")).await.unwrap();

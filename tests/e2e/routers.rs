@@ -1,4 +1,5 @@
-//! Several routers: what has begun on one stays there, and one that is slow or leaves is left in peace.
+//! Several routers: cursors and transactions stay with their router, and a slow or stopping router
+//! gets little or no load.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -26,7 +27,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
     RawClient::connect(address).await.unwrap()
 }
 
-/// Two Seawalls, each in front of a set of its own, are the routers of a third.
+/// Two Seawalls, each in front of its own set, are the routers of a third Seawall.
 struct Sharded {
     sets: [ReplicaSet; 2],
     routers: [Seawall; 2],
@@ -36,10 +37,10 @@ struct Sharded {
 
 const DOCUMENTS: usize = 30;
 
-/// How long a server keeps an unused cursor, by default.
+/// The idle time after which a server closes a cursor: the server's default.
 const CURSOR_IDLE_MS: u32 = 600_000;
 
-/// Whichever answers faster, both are within the window.
+/// A window so wide that both routers are always within it.
 const BOTH_ROUTERS: &str = "deployment.local_threshold_ms = 60000";
 
 impl Sharded {
@@ -47,7 +48,7 @@ impl Sharded {
         Self::start_with(toml, CURSOR_IDLE_MS).await
     }
 
-    /// The sets keep an unused cursor so long.
+    /// The sets close a cursor that is idle for this time.
     async fn start_with(toml: &str, cursor_idle_ms: u32) -> Self {
         let set = async |number: i32| {
             let parameters = ["cursorTimeoutMillis", "clientCursorMonitorFrequencySecs"];
@@ -127,7 +128,7 @@ async fn cursors_stay_with_their_router() {
         connect(&sharded.seawall).await,
     ];
     let mut cursors = Vec::new();
-    // A router that was slow once is left alone for a while.
+    // A router that was slow once gets no reads for a while.
     let both_have_some = async {
         let mut opened_at = [0; 2];
         while cursors.len() < 300 || opened_at.iter().any(|count| *count < 50) {
@@ -163,7 +164,7 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
         sets[usize::try_from(opened.set).unwrap()] = true;
         cursors.push(opened.cursor);
     }
-    assert_eq!(sets, [true; 2], "both routers had their share");
+    assert_eq!(sets, [true; 2], "both routers opened cursors");
     let kill = doc! {"killCursors": "things", "cursors": cursors.clone()};
     let killed = client.command("sharded", kill.clone()).await.unwrap();
     assert!(killed.is_ok(), "{killed:?}");
@@ -180,13 +181,13 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
 #[tokio::test]
 async fn transactions_stay_with_their_router() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
-    // The collection has to be on both sets: a transaction here is no place to make it.
+    // The collection must exist on both sets, because these transactions cannot create it.
     for set in &sharded.sets {
         let db = set.client().await.unwrap().database("sharded");
         db.create_collection("moved").await.unwrap();
     }
     let client = Client::with_uri_str(sharded.seawall.uri()).await.unwrap();
-    // A router that was slow once is left alone for a while.
+    // A router that was slow once gets no reads for a while.
     let both_have_some = async {
         let mut opened = 0;
         loop {
@@ -208,7 +209,7 @@ async fn transactions_stay_with_their_router() {
     timeout(LIMIT, both_have_some).await.unwrap();
 }
 
-/// Transactions that are all open at once.
+/// Runs transactions that are all open at the same time.
 async fn transactions(client: &Client, ids: Range<u32>) {
     let moved = client.database("sharded").collection::<Document>("moved");
     let mut sessions = Vec::new();
@@ -262,7 +263,7 @@ async fn only_routers_within_the_latency_window_are_used() {
 const READERS: u32 = 8;
 const READS: u32 = 250;
 
-/// Reads of several clients at once, and what each took on average.
+/// Runs the reads of several clients concurrently. Returns the average duration of a read.
 async fn reads(sharded: &Sharded) -> Duration {
     let began = Instant::now();
     let mut clients = JoinSet::new();
@@ -281,7 +282,7 @@ async fn reads(sharded: &Sharded) -> Duration {
 }
 
 #[tokio::test]
-async fn a_slow_router_gets_little_of_the_reads() {
+async fn a_slow_router_gets_few_of_the_reads() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let all = f64::from(READERS * READS);
     // A reply is counted after it has been sent.
@@ -292,7 +293,7 @@ async fn a_slow_router_gets_little_of_the_reads() {
         };
         eventually(LIMIT, shares).await.unwrap()
     };
-    // Ten times as slow as it is here and now; the way back is delayed too.
+    // Slows the router to about ten times the usual latency. The delay applies in both directions.
     let usual = reads(&sharded).await;
     sharded.recorders[1].delay((usual * 9 / 2).max(Duration::from_millis(20)));
     let before = shares(all).await;
@@ -300,12 +301,12 @@ async fn a_slow_router_gets_little_of_the_reads() {
     let after = shares(2.0 * all).await;
     let (fast, slow) = (after.0 - before.0, after.1 - before.1);
     assert!(slow * 5.0 < fast + slow, "{fast} {slow}");
-    // It is not forgotten either.
+    // The slow router still gets some reads.
     assert!(slow > 0.0, "{fast} {slow}");
 }
 
 #[tokio::test]
-async fn a_router_that_drains_is_left_without_an_error() {
+async fn a_router_that_drains_causes_no_error() {
     let sharded = Sharded::start("deployment.heartbeat_frequency_ms = 500").await;
     let mut client = connect(&sharded.seawall).await;
     let find = doc! {"find": "things"};
@@ -340,7 +341,7 @@ const CONNECTIONS: usize = 50;
 const CURSORS: usize = 8_000;
 const TRANSACTIONS: usize = 2_000;
 
-/// A cursor that has given its first batch, and the set that gave it.
+/// A cursor that has returned its first batch, and the set that returned it.
 #[derive(Clone, Copy)]
 struct Opened {
     cursor: i64,
@@ -366,14 +367,15 @@ async fn open(client: &mut RawClient) -> Opened {
     }
 }
 
-async fn go_on(client: &mut RawClient, opened: Opened) -> RawReply {
+async fn get_more(client: &mut RawClient, opened: Opened) -> RawReply {
     let more = doc! {"getMore": opened.cursor, "collection": "things", "batchSize": 10};
     client.command("sharded", more).await.unwrap()
 }
 
-/// Whether the cursor goes on where it began; false if it is not known any more.
-async fn goes_on(client: &mut RawClient, opened: Opened) -> bool {
-    let reply = go_on(client, opened).await;
+/// Continues a cursor and checks that it stays on its set. Returns false if the cursor is not
+/// found.
+async fn continues(client: &mut RawClient, opened: Opened) -> bool {
+    let reply = get_more(client, opened).await;
     if reply.code() == Some(43) {
         return false;
     }
@@ -382,7 +384,7 @@ async fn goes_on(client: &mut RawClient, opened: Opened) -> bool {
     true
 }
 
-/// Opens cursors on every connection, and goes on with each on another one.
+/// Opens cursors on every connection, and continues each on another connection.
 async fn many_cursors(sharded: &Sharded, count: usize) {
     let (opened, waiting) = mpsc::channel(count);
     let waiting = Arc::new(Mutex::new(waiting));
@@ -394,7 +396,7 @@ async fn many_cursors(sharded: &Sharded, count: usize) {
             for _ in 0..count / CONNECTIONS {
                 opened.send(open(&mut client).await).await.unwrap();
                 let other = waiting.lock().await.recv().await.unwrap();
-                assert!(goes_on(&mut client, other).await);
+                assert!(continues(&mut client, other).await);
             }
         });
     }
@@ -403,7 +405,7 @@ async fn many_cursors(sharded: &Sharded, count: usize) {
     }
 }
 
-/// Transactions of two operations and a commit, each step on another connection.
+/// Runs transactions of two operations and a commit, with each step on another connection.
 async fn many_transactions(sharded: &Sharded, count: usize) {
     let mut workers = JoinSet::new();
     for worker in 0..CONNECTIONS {
@@ -437,7 +439,7 @@ async fn many_transactions(sharded: &Sharded, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
+async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
     let toml = format!(
         "{BOTH_ROUTERS}\ndeployment.heartbeat_frequency_ms = 500\n\
          deployment.server_selection_timeout_ms = 2000\npool.max_pool_size = 20\n"
@@ -459,7 +461,7 @@ async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
     assert_eq!(committed, TRANSACTIONS);
     assert!(parts.iter().all(|part| *part > 100), "{parts:?}");
 
-    // One router is lost: what is on the other one goes on, and new ones are opened there.
+    // One router is lost. Cursors on the other router continue, and new ones open there.
     let mut client = connect(&sharded.seawall).await;
     let mut opened: Vec<Opened> = Vec::new();
     let both_have_some = async {
@@ -476,10 +478,10 @@ async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
     }
     let (there, lost): (Vec<_>, Vec<_>) = opened.into_iter().partition(|o| o.set == 0);
     for opened in there {
-        assert!(goes_on(&mut client, opened).await);
+        assert!(continues(&mut client, opened).await);
     }
-    assert!(!goes_on(&mut client, lost[0]).await);
-    // It comes back, and so do its cursors.
+    assert!(!continues(&mut client, lost[0]).await);
+    // The router returns, and so do its cursors.
     sharded.recorders[1].refuse(false);
     let is_back = async || {
         let topology = sharded.seawall.api("/api/v1/topology").await;
@@ -488,12 +490,12 @@ async fn ten_thousand_cursors_and_transactions_never_reach_the_wrong_router() {
     };
     eventually(LIMIT, is_back).await.unwrap();
     for opened in lost {
-        assert!(goes_on(&mut client, opened).await);
+        assert!(continues(&mut client, opened).await);
     }
 }
 
 #[tokio::test]
-async fn a_cursor_that_timed_out_is_told_so_whichever_router_is_asked() {
+async fn a_timed_out_cursor_is_not_found_on_any_router() {
     let toml = format!("{BOTH_ROUTERS}\nlimits.cursor_idle_ms = 4000\n");
     let sharded = Sharded::start_with(&toml, 4000).await;
     let mut client = connect(&sharded.seawall).await;
@@ -520,9 +522,9 @@ async fn a_cursor_that_timed_out_is_told_so_whichever_router_is_asked() {
     };
     eventually(LIMIT, are_gone).await.unwrap();
     for opened in opened {
-        assert!(!goes_on(&mut client, opened).await);
+        assert!(!continues(&mut client, opened).await);
     }
-    // And what is opened now is found.
+    // A cursor that is opened now is found.
     let opened = open(&mut client).await;
-    assert!(goes_on(&mut client, opened).await);
+    assert!(continues(&mut client, opened).await);
 }

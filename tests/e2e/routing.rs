@@ -1,5 +1,5 @@
-//! Each operation lands on the member that the server selection specification picks, as the members' own
-//! profilers tell.
+//! Each operation runs on the member that the server selection specification picks, according to
+//! the members' own profilers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,15 +17,15 @@ use seawall_tests::{
     seawall::{self as proxy, Seawall},
 };
 
-/// The database whose operations the members' profilers write down.
+/// The database that the members profile.
 const DB: &str = "routing";
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
-/// Enough for each of several suitable members to have its turn.
+/// Enough reads for each of several suitable members to get at least one.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Member 0 is the primary; each has its own `n`, and the first two share a `dc`.
+/// Member 0 is the primary. Each member has its own tag `n`, and the first two share a `dc`.
 struct Profiled {
     set: ReplicaSet,
     members: Vec<Client>,
@@ -41,7 +41,7 @@ impl Profiled {
                 vec![tag("n", "2"), tag("dc", "west")],
             ],
             priorities: vec![9],
-            // The first stays the primary on a machine that is slow, too.
+            // The first member stays primary on a slow machine too.
             settings: seawall::mongod::Settings {
                 election_timeout: Duration::from_secs(10),
                 heartbeat_interval: Duration::from_millis(500),
@@ -68,7 +68,7 @@ impl Profiled {
         Self { set, members }
     }
 
-    /// How many operations with this comment each of these members ran, by the kind of operation.
+    /// The number of operations with this comment that a member ran, by kind of operation.
     async fn ran(&self, member: usize, comment: &str) -> BTreeMap<String, usize> {
         let profile = self.members[member]
             .database(DB)
@@ -89,7 +89,7 @@ impl Profiled {
         counts
     }
 
-    /// The members that ran operations with this comment; no operation ran twice.
+    /// The members that ran operations with this comment. Checks that no operation ran twice.
     async fn where_ran(&self, comment: &str, count: usize) -> Vec<usize> {
         let mut members = Vec::new();
         let mut total = 0;
@@ -102,7 +102,7 @@ impl Profiled {
         members
     }
 
-    /// How far a member's last write is behind the primary's.
+    /// The time by which a member's last write is behind the primary's.
     async fn lag(&self, member: usize) -> Duration {
         let last_write = async |member: usize| -> DateTime {
             let hello = self.members[member].database("admin");
@@ -116,7 +116,7 @@ impl Profiled {
     }
 }
 
-/// All members are near enough, however busy the machine is.
+/// Starts Seawall with a latency window that includes all members, however busy the machine is.
 async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
     let options = proxy::Options {
         toml: format!("deployment.local_threshold_ms = 60000\n{more}"),
@@ -131,9 +131,10 @@ fn things(client: &Client) -> Collection<Document> {
     client.database(DB).collection(COLLECTION)
 }
 
-/// Reads by three different commands in turn; each sees all documents.
+/// Reads with three different commands in turn, and checks that each sees all documents.
 ///
-/// Not by the official driver, which sends tag sets to routers under a name that none knows (`tagSets`).
+/// It does not use the official driver, which sends tag sets to routers in a field that no server
+/// knows (`tagSets`).
 async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
@@ -162,7 +163,7 @@ async fn read(client: &mut RawClient, preference: &Document, comment: &str) {
 }
 
 #[tokio::test]
-async fn each_read_preference_lands_on_the_members_that_the_specification_picks() {
+async fn each_read_preference_uses_the_members_that_the_specification_picks() {
     let profiled = Profiled::start().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let members = async || {
@@ -178,7 +179,7 @@ async fn each_read_preference_lands_on_the_members_that_the_specification_picks(
     let cases: Vec<(Document, &[usize])> = vec![
         (doc! {"mode": "primary"}, &[0]),
         (doc! {"mode": "primaryPreferred"}, &[0]),
-        // Tags do not keep it from a primary.
+        // Tags do not exclude a primary in this mode.
         (
             doc! {"mode": "primaryPreferred", "tags": [{"n": "2"}]},
             &[0],
@@ -216,7 +217,7 @@ async fn each_read_preference_lands_on_the_members_that_the_specification_picks(
 }
 
 #[tokio::test]
-async fn writes_and_transactions_go_to_the_primary_whatever_the_read_preference() {
+async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
     let profiled = Profiled::start().await;
     let (seawall, client) = in_front_of(&profiled.set, "").await;
     let mut raw = logged_in(&seawall).await;
@@ -248,13 +249,13 @@ async fn writes_and_transactions_go_to_the_primary_whatever_the_read_preference(
             "member {member}"
         );
     }
-    // An update and a removal count as themselves and as the command that carries them.
+    // The profiler counts an update and a removal twice: as a statement and as its command.
     let ran: usize = profiled.ran(0, "write").await.values().sum();
     assert!(ran >= 6, "{ran}");
 }
 
 #[tokio::test]
-async fn without_a_primary_only_the_preferences_that_allow_a_secondary_are_served() {
+async fn without_a_primary_only_read_preferences_that_allow_a_secondary_are_served() {
     let profiled = Profiled::start().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
@@ -285,15 +286,15 @@ async fn without_a_primary_only_the_preferences_that_allow_a_secondary_are_serve
 }
 
 #[tokio::test]
-async fn a_lagging_secondary_is_passed_over_where_the_staleness_is_limited() {
+async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     let profiled = Profiled::start().await;
     let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
     let lagging = profiled.members[2].database("admin");
     lagging.run_command(stop("alwaysOn")).await.unwrap();
     let direct = profiled.set.client().await.unwrap();
     let ticks = direct.database("ticks").collection::<Document>("ticks");
-    // The estimate is the lag and a heartbeat: with a heartbeat of 80 s the least limit, 90 s, is passed at
-    // a lag of 10 s, which can be waited for.
+    // The staleness estimate is the lag plus a heartbeat. With a heartbeat of 80 s, a lag of 10 s
+    // exceeds the smallest limit of 90 s, and a test can wait for 10 s.
     let lags = async || {
         ticks.insert_one(doc! {}).await.unwrap();
         profiled.lag(2).await >= Duration::from_secs(12)
@@ -332,7 +333,7 @@ async fn a_lagging_secondary_is_passed_over_where_the_staleness_is_limited() {
     lagging.run_command(stop("off")).await.unwrap();
     let caught_up = async || profiled.lag(2).await < Duration::from_secs(5);
     eventually(LIMIT, caught_up).await.unwrap();
-    // A new one, since the other looks again only after its heartbeat.
+    // A new Seawall, because the other one updates its view only after its heartbeat.
     let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
     let mut client = logged_in(&seawall).await;
     read(&mut client, &limited("secondary"), "fresh").await;
@@ -340,7 +341,7 @@ async fn a_lagging_secondary_is_passed_over_where_the_staleness_is_limited() {
 }
 
 #[tokio::test]
-async fn a_read_preference_that_no_server_takes_is_refused_as_by_a_server() {
+async fn an_invalid_read_preference_is_refused_as_by_a_server() {
     let profiled = Profiled::start().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut through = logged_in(&seawall).await;
@@ -390,7 +391,8 @@ async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user()
         let reply = opening.command(DB, command).await.unwrap();
         cursors.push((n, member, reply.cursor_id().filter(|id| *id != 0).unwrap()));
     }
-    // All are open at once; each goes on over another connection than the one that opened it, by turns.
+    // All cursors are open at the same time. Each continues on alternating connections, never on
+    // the one that opened it.
     for round in 0..2 {
         for (n, _, cursor) in &cursors {
             let other = &mut others[(n + round) % 2];

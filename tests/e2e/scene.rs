@@ -1,4 +1,4 @@
-//! What tests of logins share: a server whose users are quick to log in, and small steps.
+//! Shared parts of the login tests: a server with fast logins, and small steps.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,8 @@ use tokio::{
     sync::OnceCell,
 };
 
-/// A standalone with authentication whose users have the fewest rounds that drivers take.
+/// A standalone with authentication whose users have nearly the smallest number of SCRAM rounds
+/// that drivers accept.
 pub(crate) async fn server() -> &'static Standalone {
     static SHARED: OnceCell<Standalone> = OnceCell::const_new();
     let start = || async {
@@ -34,7 +35,8 @@ pub(crate) async fn root() -> Administrator {
     server().await.administrator().await.unwrap()
 }
 
-/// Makes a user of [`server`] with a new name, who may read and write a database of that name.
+/// Creates a user of [`server`] with a new name and with read and write access to a database of
+/// that name.
 pub(crate) async fn writer() -> NewUser {
     let name = unique_name("user");
     let user = NewUser::new("admin", &name, "secret").role("readWrite", &name);
@@ -42,19 +44,19 @@ pub(crate) async fn writer() -> NewUser {
     user
 }
 
-/// A Seawall in front of [`server`] with more configuration.
+/// A Seawall in front of [`server`], with additional configuration.
 pub(crate) async fn seawall(toml: &str) -> Seawall {
     seawall_at(&server().await.uri(), toml).await
 }
 
-/// A Seawall in front of [`server`] that sees it through a recorder.
+/// A Seawall that connects to [`server`] through a recorder.
 pub(crate) async fn recorded(toml: &str) -> (Seawall, Recorder) {
     let recorder = Recorder::start(server().await.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     (seawall_at(&uri, toml).await, recorder)
 }
 
-/// A Seawall in front of any deployment, on all addresses.
+/// A Seawall in front of any deployment, listening on all addresses.
 pub(crate) async fn seawall_at(uri: &str, toml: &str) -> Seawall {
     let options = seawall::Options {
         toml: toml.to_owned(),
@@ -63,17 +65,17 @@ pub(crate) async fn seawall_at(uri: &str, toml: &str) -> Seawall {
     Seawall::start_with(uri, options).await
 }
 
-/// A client of Seawall that comes from 127.0.0.1.
+/// A client of Seawall with the source address 127.0.0.1.
 pub(crate) async fn connect(seawall: &Seawall) -> RawClient {
     connect_from(seawall, [127, 0, 0, 1]).await
 }
 
-/// A client of Seawall that comes from this address.
+/// A client of Seawall with this source address.
 pub(crate) async fn connect_from(seawall: &Seawall, source: [u8; 4]) -> RawClient {
     RawClient::new(connection_from(seawall, source).await)
 }
 
-/// A connection to Seawall from this address.
+/// A connection to Seawall with this source address.
 pub(crate) async fn connection_from(seawall: &Seawall, source: [u8; 4]) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket
@@ -100,18 +102,18 @@ pub(crate) async fn logged_in(seawall: &Seawall, login: &Login) -> RawClient {
     client
 }
 
-/// Reads something of a database.
+/// Sends a find to a database.
 pub(crate) async fn find(client: &mut RawClient, db: &str) -> RawReply {
     client.command(db, doc! { "find": "c" }).await.unwrap()
 }
 
-/// Writes something to a database.
+/// Sends an insert to a database.
 pub(crate) async fn insert(client: &mut RawClient, db: &str) -> RawReply {
     let command = doc! { "insert": "c", "documents": [{ "a": 1 }] };
     client.command(db, command).await.unwrap()
 }
 
-/// Changes a user as `updateUser` does.
+/// Changes a user with `updateUser`.
 pub(crate) async fn update_user(root: &impl RunCommand, user: &NewUser, change: Document) {
     let mut command = doc! { "updateUser": &user.name };
     command.extend(change);
@@ -126,7 +128,7 @@ pub(crate) fn with_password(user: &NewUser, password: &str) -> Login {
     }
 }
 
-/// The commands of a name that reached a server, with the index of their connection.
+/// The commands of this name that reached a server, with the index of their connection.
 pub(crate) fn commands_named(recorder: &Recorder, name: &str) -> Vec<(usize, Document)> {
     let connections = recorder.connections().into_iter().enumerate();
     connections
@@ -138,7 +140,7 @@ pub(crate) fn commands_named(recorder: &Recorder, name: &str) -> Vec<(usize, Doc
         .collect()
 }
 
-/// The commands `saslStart` about a user that reached a server.
+/// The `saslStart` commands for this user that reached a server.
 pub(crate) fn introductions(recorder: &Recorder, user: &str) -> Vec<(usize, Document)> {
     let name = format!("n,,n={user},").into_bytes();
     let mut starts = commands_named(recorder, "saslStart");

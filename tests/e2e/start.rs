@@ -1,4 +1,4 @@
-//! Starting and going on, whatever the deployment does: doors, TLS, limits, failures.
+//! Starting and running in all states of the deployment: listeners, TLS, limits, failures.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -49,7 +49,7 @@ async fn logged_in(seawall: &Seawall) -> RawClient {
     client
 }
 
-/// The official driver with the root user.
+/// A client of the official driver as the root user.
 async fn driver(uri: &str) -> Client {
     let mut options = ClientOptions::parse(uri).await.unwrap();
     let credential = Credential::builder().username(ROOT.to_owned());
@@ -68,7 +68,7 @@ async fn is_served(client: &Client) -> mongodb::error::Result<()> {
 }
 
 #[tokio::test]
-async fn a_deployment_that_is_down_is_waited_for() {
+async fn start_waits_for_a_deployment_that_is_down() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
     server.mongod().kill().await.unwrap();
     let toml = "deployment.heartbeat_frequency_ms = 500";
@@ -79,7 +79,7 @@ async fn a_deployment_that_is_down_is_waited_for() {
     let mut early = connect(&seawall).await;
     let hello = early.hello(doc! {}).await.unwrap();
     assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
-    // A driver that came too early waits by itself.
+    // A driver that connects too early waits by itself.
     let client = driver(&seawall.uri()).await;
     let waiting = async { is_served(&client).await };
     let appearing = async { server.mongod_mut().restart().await.unwrap() };
@@ -90,7 +90,7 @@ async fn a_deployment_that_is_down_is_waited_for() {
     assert!(hello.is_ok(), "{hello:?}");
 }
 
-/// What a hello says, but for the time.
+/// A hello reply without its time.
 async fn greeting(client: &mut RawClient) -> Document {
     let mut hello = client.hello(doc! {}).await.unwrap().body;
     hello.remove("localTime");
@@ -98,7 +98,7 @@ async fn greeting(client: &mut RawClient) -> Document {
 }
 
 #[tokio::test]
-async fn a_hello_says_the_same_while_no_server_is_up() {
+async fn a_hello_reply_stays_the_same_while_no_server_is_up() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let standalone = Standalone::start(Options::default()).await.unwrap();
     let deployments = [
@@ -122,7 +122,7 @@ async fn a_hello_says_the_same_while_no_server_is_up() {
 }
 
 #[tokio::test]
-async fn clients_that_came_before_an_open_deployment_was_seen_are_served() {
+async fn clients_that_connect_before_an_open_deployment_is_discovered_are_served_later() {
     let mut server = Standalone::start(Options::default()).await.unwrap();
     server.mongod().kill().await.unwrap();
     let toml = "deployment.heartbeat_frequency_ms = 500";
@@ -137,7 +137,7 @@ async fn clients_that_came_before_an_open_deployment_was_seen_are_served() {
 }
 
 #[tokio::test]
-async fn check_finds_out_what_starting_would_and_on_request_whether_the_deployment_answers() {
+async fn check_validates_the_configuration_and_with_connect_tries_the_deployment() {
     let server = shared_standalone().await.unwrap();
     let (up, down) = (server.uri(), "mongodb://127.0.0.1:1/".to_owned());
     let plain = run(&["check", "--deployment", &down]).await;
@@ -145,7 +145,7 @@ async fn check_finds_out_what_starting_would_and_on_request_whether_the_deployme
     assert!(String::from_utf8_lossy(&plain.stdout).contains("the configuration is valid"));
     let answers = run(&["check", "--connect", "--deployment", &up]).await;
     assert_eq!(answers.status.code(), Some(0), "{answers:?}");
-    assert!(String::from_utf8_lossy(&answers.stdout).contains("the deployment answers"));
+    assert!(String::from_utf8_lossy(&answers.stdout).contains("the deployment is reachable"));
     let silent = run(&["check", "--connect", "--deployment", &down]).await;
     assert_eq!(silent.status.code(), Some(69), "{silent:?}");
     assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));
@@ -164,7 +164,7 @@ async fn the_official_driver_works_over_a_unix_socket() {
     let encoded = path.display().to_string().replace('/', "%2F");
     let client = driver(&format!("mongodb://{encoded}/")).await;
     is_served(&client).await.unwrap();
-    // A second one does not take the place of one that lives.
+    // A second Seawall does not take over the socket of a running one.
     assert!(Seawall::launch(&server.uri(), options()).await.is_err());
     is_served(&client).await.unwrap();
     drop(seawall);
@@ -173,7 +173,7 @@ async fn the_official_driver_works_over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_on_both_sides_and_nothing_passes_in_the_clear() {
+async fn tls_works_on_both_sides_without_plaintext() {
     let options = Options {
         tls: true,
         ..Options::with_auth()
@@ -200,13 +200,14 @@ async fn tls_is_spoken_on_both_sides_and_nothing_passes_in_the_clear() {
         let connections = recorder.connections();
         assert!(!connections.is_empty());
         for recording in connections {
-            // Each begins with a handshake record, and names no command later on.
+            // Each connection begins with a TLS handshake record and never contains a command's
+            // name.
             assert_eq!(recording.from_client.first(), Some(&0x16));
             let names_a_command = recording.from_client.windows(6).any(|w| w == b"insert");
             assert!(!names_a_command);
         }
     }
-    // Whoever trusts another authority, or speaks no TLS, is not served.
+    // A client that trusts another authority, or that does not use TLS, is not served.
     let mut stranger = ClientOptions::parse(uri(servers, &front)).await.unwrap();
     stranger.server_selection_timeout = Some(Duration::from_secs(2));
     let stranger = Client::with_options(stranger).unwrap();
@@ -238,7 +239,7 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
     );
     let toml = "deployment.heartbeat_frequency_ms = 500";
     let seawall = Seawall::launch(&uri, with(toml)).await.unwrap();
-    // Both the driver's monitor and our own probe try again and again.
+    // The driver's monitor and Seawall's own probe both keep trying.
     let tried = async || to_server.connections().len() >= 6;
     eventually(LIMIT, tried).await.unwrap();
     assert_eq!(seawall.get("/health/ready").await.0, 503);
@@ -247,7 +248,7 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
 }
 
 #[tokio::test]
-async fn one_client_too_many_is_turned_away_without_a_byte_and_counted() {
+async fn a_client_over_the_limit_is_closed_without_a_byte_and_counted() {
     let server = shared_standalone().await.unwrap();
     let seawall =
         Seawall::start_with(&server.uri(), with("listen.max_client_connections = 2")).await;
@@ -274,7 +275,7 @@ async fn one_client_too_many_is_turned_away_without_a_byte_and_counted() {
 }
 
 #[tokio::test]
-async fn a_drivers_monitor_is_not_closed_for_not_logging_in() {
+async fn a_drivers_monitor_may_stay_without_a_login() {
     let server = shared_standalone().await.unwrap();
     let toml = "auth.authentication_timeout_ms = 3000\nlimits.unauthenticated_connections = 1";
     let seawall = Seawall::start_with(&server.uri(), with(toml)).await;
@@ -282,14 +283,15 @@ async fn a_drivers_monitor_is_not_closed_for_not_logging_in() {
     let mut monitor = connect(&seawall).await;
     let hello = monitor.hello(doc! {"client": metadata}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
-    // It takes no place from those who log in, and outlives one who does not.
+    // A monitor takes no place of a client that logs in, and it stays connected longer than a
+    // client that does not.
     let began = Instant::now();
     let mut silent = connect(&seawall).await;
     assert_eq!(silent.read_to_close().await.unwrap(), b"");
     assert!(began.elapsed() >= Duration::from_millis(2900));
     let hello = monitor.hello(doc! {}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
-    // Once it begins to log in it is like any other.
+    // A monitor that begins to log in is treated like any other client.
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     assert!(monitor.login(&login).await.unwrap().is_authenticated());
     assert!(
@@ -302,9 +304,9 @@ async fn a_drivers_monitor_is_not_closed_for_not_logging_in() {
 }
 
 #[tokio::test]
-async fn clients_keep_their_connections_over_a_restart_of_the_server() {
+async fn clients_stay_connected_through_a_server_restart() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
-    // The restart must be seen without waiting for a heartbeat.
+    // Seawall must detect the restart without waiting for a heartbeat.
     let toml = "deployment.heartbeat_frequency_ms = 600000";
     let seawall = Seawall::start_with(&server.uri(), with(toml)).await;
     let mut before = logged_in(&seawall).await;
@@ -319,7 +321,7 @@ async fn clients_keep_their_connections_over_a_restart_of_the_server() {
         );
     }
     server.mongod().kill().await.unwrap();
-    // Asked while there is no server, and answered when there is one again.
+    // The operation is sent while no server is up, and gets its reply when the server is back.
     let held = async { during.command("c", doc! {"find": "c"}).await.unwrap() };
     let restart = async { server.mongod_mut().restart().await.unwrap() };
     let (held, ()) = tokio::join!(held, restart);
@@ -391,19 +393,19 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
     for outcome in outcomes {
         outcome.unwrap();
     }
-    // The pool may grow while operations wait, but nobody had to come again.
+    // The driver's pool may grow while operations wait, but no client had to reconnect.
     let after = seawall.metric(opened, &[]).await;
     assert!(after - before <= 10.0, "{before} {after}");
     let connected = seawall.metric("seawall_client_connections", &[]).await;
     assert!(
         (after - connected).abs() < f64::EPSILON,
-        "all that ever came are there: {after} {connected}"
+        "a client connection was closed: {after} {connected}"
     );
     assert!(raw.command("c", doc! {"find": "c"}).await.unwrap().is_ok());
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_credentials_is_not_open_to_clients_that_came_early() {
+async fn early_clients_get_no_access_if_the_server_requires_a_login() {
     let set = shared_replica_set().await.unwrap();
     let seawall = Seawall::launch(&set.uri(), with("")).await.unwrap();
     let mut early = connect(&seawall).await;
@@ -425,7 +427,7 @@ async fn process_with(toml: &str) -> Process {
 }
 
 #[tokio::test]
-async fn each_start_warns_of_certificates_that_are_not_verified() {
+async fn each_start_warns_about_unverified_certificates() {
     let process = process_with("").await;
     let warning = process.said("certificates of servers are not verified");
     let warning = warning.unwrap_or_else(|| panic!("{}", process.log()));
@@ -433,7 +435,7 @@ async fn each_start_warns_of_certificates_that_are_not_verified() {
 }
 
 #[tokio::test]
-async fn core_dumps_are_off_unless_they_are_asked_for() {
+async fn core_dumps_are_off_by_default() {
     assert_eq!(process_with("").await.core_dump_limit(), "0");
     let allowed = process_with("runtime.core_dumps = true\n").await;
     let own = std::fs::read_to_string("/proc/self/limits").unwrap();

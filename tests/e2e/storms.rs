@@ -1,4 +1,5 @@
-//! Clients that lose patience and come again at once: what the servers notice of them, and what is said of it.
+//! Clients that lose patience and reconnect at once: the effect on the servers, and how Seawall
+//! reports a storm.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl Scene {
         let user = NewUser::new("admin", "shop", "secret").role("readWrite", "load");
         create_user(&server.client().unwrap(), &user).await.unwrap();
         let options = proxy::Options {
-            // No probe is given up on a machine that is slow.
+            // A long timeout, so that no probe fails on a slow machine.
             toml: format!("pool.max_pool_size = {POOL}\ndeployment.connect_timeout_ms = 60000"),
             ..proxy::Options::default()
         };
@@ -46,7 +47,7 @@ impl Scene {
         Self { server, seawall }
     }
 
-    /// Begins a storm like the one of the incident, that ends by itself if nobody ends it.
+    /// Starts a storm like that of the incident. It ends by itself after four minutes.
     async fn storm(&self, clients: usize) -> JoinHandle<Report> {
         let uri = format!("mongodb://shop:secret@{}/", self.seawall.address());
         let plan = Plan {
@@ -70,8 +71,8 @@ impl Scene {
         self.seawall.metric(name, labels).await
     }
 
-    /// Waits until so many more have been counted.
-    async fn rises(&self, name: &str, labels: &[&str], by: f64) {
+    /// Waits until the metric has risen by this amount.
+    async fn wait_for_rise(&self, name: &str, labels: &[&str], by: f64) {
         let before = self.metric(name, labels).await;
         let rose = async || self.metric(name, labels).await >= before + by;
         eventually(LIMIT, rose).await.unwrap();
@@ -81,49 +82,50 @@ impl Scene {
         self.seawall.api("/api/v1/storms").await["active"] == true
     }
 
-    async fn serves(&self) {
+    async fn wait_until_served(&self) {
         let finds = ["command=\"find\"", "outcome=\"ok\""];
-        self.rises("seawall_operations_total", &finds, 200.0).await;
+        self.wait_for_rise("seawall_operations_total", &finds, 200.0)
+            .await;
     }
 }
 
 #[tokio::test]
-async fn an_avalanche_before_a_stopped_server_costs_it_no_connection() {
+async fn a_storm_caused_by_a_suspended_server_does_not_reach_the_server() {
     let scene = Scene::start().await;
     let storm = scene.storm(100).await;
-    scene.serves().await;
+    scene.wait_until_served().await;
     scene.server.mongod().stop_process().unwrap();
-    scene.is_given_up(300.0).await;
+    scene.wait_for_give_ups(300.0).await;
     scene.server.mongod().continue_process().unwrap();
-    scene.has_withstood(storm).await;
+    scene.assert_withstood(storm).await;
 }
 
-/// Patience ends after 40 to 500 ms, and each answer takes 600.
+/// The clients' patience ends after 40 to 500 ms, and each reply takes 600 ms.
 #[tokio::test]
-async fn an_avalanche_before_a_slow_server_costs_it_no_connection() {
+async fn a_storm_caused_by_a_slow_server_does_not_reach_the_server() {
     let scene = Scene::start().await;
     let control = scene.server.client().unwrap();
     let storm = scene.storm(100).await;
-    scene.serves().await;
+    scene.wait_until_served().await;
     let slow = doc! { "failCommands": ["find"], "blockConnection": true, "blockTimeMS": 600 };
     fail_command(&control, FailTimes::Always, slow)
         .await
         .unwrap();
-    scene.is_given_up(300.0).await;
+    scene.wait_for_give_ups(300.0).await;
     clear_fail_command(&control).await.unwrap();
-    scene.has_withstood(storm).await;
+    scene.assert_withstood(storm).await;
 }
 
 impl Scene {
-    async fn is_given_up(&self, times: f64) {
+    async fn wait_for_give_ups(&self, times: f64) {
         let gave_up = ["how=\"gave_up\""];
-        self.rises("seawall_client_departures_total", &gave_up, times)
+        self.wait_for_rise("seawall_client_departures_total", &gave_up, times)
             .await;
     }
 
-    /// Clients are served again, and the servers never noticed how many there were.
-    async fn has_withstood(&self, storm: JoinHandle<Report>) {
-        self.serves().await;
+    /// Checks that clients are served again and that the storm did not reach the servers.
+    async fn assert_withstood(&self, storm: JoinHandle<Report>) {
+        self.wait_until_served().await;
         storm.abort();
         let arrived = self.metric("seawall_client_connections_total", &[]).await;
         assert!(arrived > 700.0, "{arrived}");
@@ -142,7 +144,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_storm_is_told_with_who_came_and_what_was_kept_from_the_servers() {
+async fn a_storm_report_names_its_clients_and_the_absorbed_load() {
     let scene = Scene::start().await;
     let has_learned = async || scene.seawall.api("/api/v1/storms").await["learning"] == false;
     eventually(LIMIT, has_learned).await.unwrap();
@@ -151,51 +153,51 @@ async fn a_storm_is_told_with_who_came_and_what_was_kept_from_the_servers() {
     let is_active = async || scene.is_in_a_storm().await;
     eventually(LIMIT, is_active).await.unwrap();
     assert_eq!(scene.metric("seawall_storm_active", &[]).await, 1.0);
-    scene.serves().await;
+    scene.wait_until_served().await;
     storm.abort();
     let is_over = async || !scene.is_in_a_storm().await;
     eventually(LIMIT, is_over).await.unwrap();
-    let told = scene.seawall.api("/api/v1/storms").await;
-    let told = &told["storms"][0];
+    let report = scene.seawall.api("/api/v1/storms").await;
+    let report = &report["storms"][0];
     let number = |field: &str| {
-        told[field]
+        report[field]
             .as_u64()
-            .unwrap_or_else(|| panic!("{field}: {told}"))
+            .unwrap_or_else(|| panic!("{field}: {report}"))
     };
     let first = |field: &str| {
-        told[field][0]["name"]
+        report[field][0]["name"]
             .as_str()
             .unwrap_or_default()
             .to_owned()
     };
     assert!(
-        told["ended_at"].is_number() || told["ended_at"].is_string(),
-        "{told}"
+        report["ended_at"].is_number() || report["ended_at"].is_string(),
+        "{report}"
     );
     assert!(
         number("arrivals") > 100 && number("peak_arrivals_per_second") > 20,
-        "{told}"
+        "{report}"
     );
     assert_eq!(first("networks"), "127.0.0.0/24");
     assert_eq!(first("applications"), "seawall load");
-    assert!(first("drivers").starts_with("seawall-load "), "{told}");
+    assert!(first("drivers").starts_with("seawall-load "), "{report}");
     assert_eq!(first("users"), "admin.shop");
     assert!(
-        told["departures"]["clean"].as_u64().unwrap() > 100,
-        "{told}"
+        report["departures"]["clean"].as_u64().unwrap() > 100,
+        "{report}"
     );
     let absorbed = number("server_connections_absorbed");
     assert_eq!(
         absorbed,
         number("arrivals") - number("server_connections_created")
     );
-    assert!(number("server_authentications_absorbed") > 100, "{told}");
+    assert!(number("server_authentications_absorbed") > 100, "{report}");
     assert_eq!(scene.metric("seawall_storms_total", &[]).await, 1.0);
     assert_eq!(scene.metric("seawall_storm_active", &[]).await, 0.0);
 }
 
 #[tokio::test]
-async fn the_harness_tells_what_it_did_and_checks_what_it_expects() {
+async fn the_load_harness_reports_its_operations_and_checks_objectives() {
     let scene = Scene::start().await;
     let uri = format!("mongodb://shop:secret@{}/", scene.seawall.address());
     let plan = |behaviour, clients| {
@@ -231,7 +233,8 @@ async fn the_harness_tells_what_it_did_and_checks_what_it_expects() {
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
             .map(|how| operation[how].as_f64().unwrap());
         assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
-        // What the harness counted is what Seawall did: those at the very end aside, and the look for the documents.
+        // The harness's count equals Seawall's, except for a few operations at the very end and the
+        // harness's check of the documents.
         let counted = async || {
             scene
                 .metric("seawall_operations_total", &["db=\"load\""])
@@ -253,7 +256,7 @@ async fn the_harness_tells_what_it_did_and_checks_what_it_expects() {
 }
 
 #[tokio::test]
-async fn rates_close_before_the_first_byte_and_delay_logins() {
+async fn rate_limits_close_connections_without_a_byte_and_delay_logins() {
     let rates =
         "limits = {connections_per_second_per_address = 20, logins_per_second_per_user = 1}";
     let server = Standalone::start(Options::with_auth()).await.unwrap();
@@ -290,28 +293,29 @@ async fn rates_close_before_the_first_byte_and_delay_logins() {
 }
 
 #[tokio::test]
-async fn what_was_asked_by_clients_that_have_left_is_not_served() {
+async fn requests_of_disconnected_clients_are_not_served() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).to_bytes();
     let left = ["stage=\"connected\""];
     let not_served = async || {
-        // All of it is there at once, or nearly so: now and then it is looked at in between.
+        // Seawall usually sees the whole exchange at once, but sometimes it reads in between. So
+        // this repeats until it does.
         let mut client = TcpStream::connect(seawall.address()).await.unwrap();
         client.write_all(&hello).await.unwrap();
         client.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        // What is closed with its request unread is reset.
+        // A connection that is closed with its request unread is reset.
         drop(client.read_to_end(&mut answer).await);
         seawall.metric("seawall_clients_gone_total", &left).await >= 1.0
     };
     eventually(LIMIT, not_served).await.unwrap();
 }
 
-/// New clients wait while the data plane is late; where nobody logs in, the first message of one that has left may be a
-/// write that wants no answer.
+/// New clients wait while the data plane is late. Without logins, the first message of a client
+/// that has disconnected may be an unacknowledged write.
 #[tokio::test]
-async fn a_write_of_a_client_that_left_while_the_process_stood_still_is_carried_out() {
+async fn an_unacknowledged_write_sent_while_the_process_is_suspended_completes() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let toml = format!(
@@ -328,7 +332,7 @@ async fn a_write_of_a_client_that_left_while_the_process_stood_still_is_carried_
     eventually(LIMIT, serves).await.unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("left").collection::<Document>("things");
-    // Three times half a second, in which clients go on coming.
+    // Three pauses of half a second, during which clients keep connecting.
     for round in 0..3_u32 {
         process.signal(Signal::STOP);
         let mut arrivals = interval(Duration::from_millis(10));

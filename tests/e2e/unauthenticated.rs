@@ -1,4 +1,4 @@
-//! No byte of a client that has not proved who it is reaches a connection of a pool, whatever it sends.
+//! Whatever an unauthenticated client sends, none of its bytes reaches a pooled connection.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use tokio::{
 
 use crate::scene::{connect, find, insert, logged_in, recorded, root, server, writer};
 
-/// What no message but those of the test contains.
+/// Text that only messages of these tests contain.
 const MARKER: &str = "planted-by-the-test";
 
-/// The connections on which somebody has logged in, or something else has run than a handshake.
+/// The connections on which a command other than a handshake has run. These belong to a pool.
 fn pooled(recorder: &Recorder) -> Vec<usize> {
     let is_pooled = |recording: &Recording| {
         let mut names = recording.commands().into_iter();
@@ -36,8 +36,9 @@ fn pooled(recorder: &Recorder) -> Vec<usize> {
     pooled.map(|(index, _)| index).collect()
 }
 
-/// A Seawall with a client that has worked, and the connections that its work used.
-async fn at_work() -> (Seawall, Recorder, NewUser, RawClient, Vec<usize>) {
+/// A Seawall with a client that has completed an operation, and the connections that the operation
+/// used.
+async fn seawall_with_client() -> (Seawall, Recorder, NewUser, RawClient, Vec<usize>) {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
     let mut client = logged_in(&seawall, &user.login()).await;
@@ -53,7 +54,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
     windows.any(|window| window == part.as_bytes())
 }
 
-/// All commands of the server, with what is needed to run some of them.
+/// All commands of the server, with the fields that some of them need.
 async fn all_commands() -> Vec<Document> {
     let listed = doc! { "listCommands": 1 };
     let listed = root().await.run("admin", listed).await.unwrap();
@@ -74,7 +75,7 @@ async fn all_commands() -> Vec<Document> {
 
 #[tokio::test]
 async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
-    let (seawall, recorder, user, mut good, pooled) = at_work().await;
+    let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
     let commands = all_commands().await;
     assert!(commands.len() > 300, "{}", commands.len());
     let mut client = connect(&seawall).await;
@@ -90,7 +91,7 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
         client.send_query(&OpQuery::new(command)).await.unwrap();
         client.read_reply().await.unwrap();
     }
-    // Unacknowledged, with a sequence, with a checksum: no way round.
+    // Unacknowledged messages, sequences and checksums are no way around it.
     let command = doc! { "insert": "c", "$db": &user.name };
     let message = OpMsg::new(command).sequence("documents", vec![doc! { "text": MARKER }]);
     let unacknowledged = message
@@ -115,7 +116,7 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
 }
 
 #[tokio::test]
-async fn unauthenticated_commands_have_the_codes_of_a_server() {
+async fn unauthenticated_commands_return_a_servers_codes() {
     let (seawall, _recorder) = recorded("").await;
     let mut client = connect(&seawall).await;
     let mut direct = server().await.raw_client().await.unwrap();
@@ -127,7 +128,7 @@ async fn unauthenticated_commands_have_the_codes_of_a_server() {
     names.dedup();
     for name in names {
         let command = doc! { &name: 1 };
-        // Conversations have tests of their own.
+        // Other tests cover conversations.
         if name == "authenticate" || name.starts_with("sasl") {
             continue;
         }
@@ -139,8 +140,8 @@ async fn unauthenticated_commands_have_the_codes_of_a_server() {
             different.insert(name);
         }
     }
-    // What a server runs for everybody, and Seawall for those who have logged in; all but the first two are of
-    // no use to a driver, and most exist in servers under test only.
+    // Commands that a server runs for any client, and Seawall only after a login. A driver needs at
+    // most the first two, and most exist only in test servers.
     let known = HashSet::from([
         "listCommands",
         "_isSelf",
@@ -157,7 +158,7 @@ async fn unauthenticated_commands_have_the_codes_of_a_server() {
 }
 
 #[tokio::test]
-async fn unauthenticated_answers_have_the_form_of_a_servers() {
+async fn replies_before_a_login_have_the_form_of_a_servers() {
     let (seawall, _recorder) = recorded("").await;
     let mut client = connect(&seawall).await;
     let mut direct = server().await.raw_client().await.unwrap();
@@ -188,7 +189,7 @@ fn binary(text: &str) -> Binary {
     Binary { subtype, bytes }
 }
 
-/// The messages of a login, up to a proof that fits nothing.
+/// The messages of a login, up to an invalid proof.
 fn handshakes(user: &str) -> Vec<Vec<u8>> {
     let payload = binary(&format!("n,,n={user},r=0123456789abcdefghij"));
     let start = doc! {
@@ -218,7 +219,8 @@ fn handshakes(user: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes, cuts out or repeats a few bytes; half of the time the first length stays right.
+/// Changes, removes or inserts a few bytes, or truncates the message. Half of the time the first
+/// length is made correct.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=4) {
         let place = rng.random_range(0..bytes.len().max(1));
@@ -240,20 +242,24 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     }
 }
 
-/// Sends bytes, and reads until Seawall has nothing more to say.
+/// Sends bytes, and reads until Seawall closes the connection.
 async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // Seawall may have closed already; what counts is what reaches a server.
+    // Seawall may already have closed the connection. The test only checks what reaches a server.
     drop(stream.write_all(bytes).await);
     drop(stream.shutdown().await);
     let mut answer = Vec::new();
     let read = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer));
-    drop(read.await.expect("Seawall ends what its client has ended"));
+    drop(
+        read.await
+            .expect("Seawall closes a connection that its client has closed"),
+    );
 }
 
-/// How many introductions reached a server, after checking that nothing did but what Seawall builds.
+/// Checks that only messages that Seawall builds reached a server. Returns the number of
+/// introductions.
 fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
-    // A login of a known user lets Seawall read that user's keys again; that command is its own.
+    // After a login of a known user, Seawall may read that user's keys again with this command.
     let reading = doc! {
         "usersInfo": { "user": &user.name, "db": "admin" }, "showCredentials": true,
         "showAuthenticationRestrictions": true, "$db": "admin",
@@ -295,9 +301,9 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mutated_handshakes_put_no_byte_on_a_connection_of_a_pool() {
+async fn mutated_handshakes_put_no_byte_on_a_pooled_connection() {
     const MESSAGES: u64 = 10_000;
-    let (seawall, recorder, user, mut good, pooled) = at_work().await;
+    let (seawall, recorder, user, mut good, pooled) = seawall_with_client().await;
     let stranger = writer().await;
     let address = seawall.address().parse::<std::net::SocketAddr>().unwrap();
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], address.port()));
@@ -325,7 +331,7 @@ async fn mutated_handshakes_put_no_byte_on_a_connection_of_a_pool() {
     }
 
     let introduced = introduced_by_seawall(&recorder, &user, &pooled);
-    // Some got through to a server, so it is not the framing alone that kept them out.
+    // Some logins reached a server, so the messages were not only refused for their framing.
     assert!(introduced > 50, "{introduced}");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, stranger] {
@@ -341,5 +347,5 @@ async fn mutated_handshakes_put_no_byte_on_a_connection_of_a_pool() {
     assert_eq!(outcome.code(), Some(18), "{outcome:?}");
 }
 
-/// Far more than anything here takes; only a failure waits for it.
+/// Generous limit: only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,21 +1,21 @@
-//! What a program is run with.
+//! The cases that each program runs in.
 
 use std::fmt::{self, Display};
 
 use seawall_tests::{mongod::ServerVersion, raw::Mechanism};
 
-/// One way for a client to be configured.
+/// One way to configure a client.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The one its user has; both, and the driver's choice, where there is none.
+    /// The mechanism of the case's user. `None` means both mechanisms and the driver's choice.
     pub(crate) mechanism: Option<Mechanism>,
-    /// Whether the deployment serves only TLS.
+    /// True if the deployment accepts only TLS.
     pub(crate) is_tls: bool,
     /// `stable` or `plain`, the program's third argument.
     pub(crate) api: &'static str,
-    /// What the connection string has on both ways.
+    /// Parameters of the connection string, both directly and through Seawall.
     pub(crate) parameters: &'static str,
-    /// What it has through Seawall alone.
+    /// Parameters of the connection string through Seawall only.
     pub(crate) through: &'static str,
 }
 
@@ -40,14 +40,14 @@ impl Case {
         }
     }
 
-    /// True if servers of this version know what the client asks for: the Stable API, and clients behind a load balancer,
-    /// came with 5.0.
+    /// True if servers of this version support what the client asks for. The Stable API and
+    /// load-balanced clients need 5.0.
     pub(crate) fn is_known_to(&self, version: ServerVersion) -> bool {
         let is_new = self.api == Self::STABLE.api || self.through == LOAD_BALANCED;
         !is_new || version >= ServerVersion(5, 0, 0)
     }
 
-    /// True if it differs from the driver's defaults at most in parameters such as compressors.
+    /// True if the case changes at most parameters such as compressors of the driver's defaults.
     pub(crate) fn has_default_options(&self) -> bool {
         let Self {
             mechanism,
@@ -82,7 +82,7 @@ impl Display for Case {
     }
 }
 
-/// Every language runs all of them, except those that [`Language::runs`] excludes.
+/// Every language runs all cases, except those that [`Language::runs`] excludes.
 ///
 /// [`Language::runs`]: crate::language::Language::runs
 pub(crate) const CASES: &[Case] = &[
@@ -96,12 +96,14 @@ pub(crate) const CASES: &[Case] = &[
     Case::compressed("&compressors=zlib"),
     Case::compressed("&compressors=zstd"),
     Case {
-        // A replica set refuses such a client, so what it sees is compared with a client's of the plain kind.
+        // A replica set refuses a load-balanced client, so the results are compared with those of a
+        // plain client.
         through: LOAD_BALANCED,
         ..Case::PLAIN
     },
     Case {
-        // Node driver 3 has two ways to monitor a deployment. This one is not its default.
+        // Node driver 3 has two ways to monitor a deployment. This is the one that is not its
+        // default.
         parameters: UNIFIED_TOPOLOGY,
         ..Case::PLAIN
     },

@@ -1,10 +1,10 @@
-//! What two runs of a program told differently.
+//! The differences between two runs of a program.
 
 use serde_json::Value;
 
 use crate::program::Step;
 
-/// Each difference with its path and what was told directly and through Seawall.
+/// Lists each difference: its path, the direct value and the value through Seawall.
 pub(crate) fn differences(direct: &[Step], through: &[Step]) -> Vec<String> {
     let names = |steps: &[Step]| {
         steps
@@ -52,7 +52,7 @@ fn brief(value: &Value) -> String {
     value.to_string().chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// Of each side of a difference; a large document would hide all others.
+/// Limit per side of a difference. Without it a large document would hide all other differences.
 const MAX_SHOWN_CHARS: usize = 2000;
 
 #[cfg(test)]
@@ -67,16 +67,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_is_told_with_its_path() {
+    fn only_differing_values_are_listed_with_their_path() {
         let direct = step(json!({"value": {"a": [{"b": 1}, {"b": 2}], "c": 3}}));
         let through = step(json!({"value": {"a": [{"b": 1}, {"b": 4}], "c": 3}}));
         assert!(differences(&direct, &direct).is_empty());
-        let told = differences(&direct, &through);
-        assert_eq!(told, ["step.value.a.b\n  direct  2\n  through 4"]);
+        let found = differences(&direct, &through);
+        assert_eq!(found, ["step.value.a.b\n  direct  2\n  through 4"]);
     }
 
     #[test]
-    fn a_field_more_or_an_element_less_differs() {
+    fn an_added_field_or_a_missing_element_is_a_difference() {
         let direct = step(json!({"value": [1, {"a": 1}]}));
         for through in [
             json!({"value": [1, {"a": 1, "b": 2}]}),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_in_another_order_differ() {
+    fn steps_in_a_different_order_are_a_difference() {
         let steps = ["a", "b"].map(|name| Step {
             name: name.to_owned(),
             outcome: Value::Null,

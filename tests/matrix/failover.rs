@@ -1,5 +1,5 @@
-//! Four drivers of four languages write while their primary is killed, again and again: nothing acknowledged is lost, and
-//! no application notices.
+//! Four drivers of four languages write while their primary is killed repeatedly. No acknowledged
+//! write is lost, and no application sees an error.
 
 use std::{collections::BTreeSet, process::Stdio};
 
@@ -34,18 +34,18 @@ const LANGUAGES: [Language; 4] = [
     Language::Rust,
 ];
 
-/// A client whose writers run.
+/// A client with running writers.
 enum Writing {
     Process {
-        /// Ends the program with this value.
+        /// Dropping it kills the program.
         _process: Box<Child>,
-        tell: ChildStdin,
+        stdin: ChildStdin,
         lines: Lines<BufReader<ChildStdout>>,
     },
     Here {
         stop: watch::Sender<bool>,
         writing: JoinHandle<(Written, Client)>,
-        /// Its connections stay until they have been counted.
+        /// Keeps its connections open until they have been counted.
         client: Option<Client>,
     },
 }
@@ -76,19 +76,19 @@ impl Writing {
         let mut process = command.kill_on_drop(true).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         Self::Process {
-            tell: process.stdin.take().unwrap(),
+            stdin: process.stdin.take().unwrap(),
             _process: Box::new(process),
             lines,
         }
     }
 
-    /// Ends the writers, not the client.
+    /// Stops the writers. The client stays connected.
     async fn end(&mut self) -> Written {
         match self {
-            Self::Process { tell, lines, .. } => {
-                tell.write_all(b"end\n").await.unwrap();
+            Self::Process { stdin, lines, .. } => {
+                stdin.write_all(b"end\n").await.unwrap();
                 let line = timeout(LIMIT, lines.next_line()).await.unwrap();
-                let line = line.unwrap().expect("the program tells what it wrote");
+                let line = line.unwrap().expect("the program prints what it wrote");
                 serde_json::from_str(&line).unwrap()
             }
             Self::Here {
@@ -107,7 +107,7 @@ impl Writing {
 
 #[tokio::test]
 #[ignore = "needs Go: cargo test --test matrix -- --include-ignored"]
-async fn four_drivers_notice_no_killed_primary_and_lose_no_write() {
+async fn four_drivers_survive_killed_primaries_without_errors_or_lost_writes() {
     let mut pair = Pair::start(false).await;
     pair.create_user(NAME, None).await;
     let uri = format!("{}&w=majority", pair.through(NAME, &Case::PLAIN));
@@ -149,7 +149,7 @@ async fn four_drivers_notice_no_killed_primary_and_lose_no_write() {
     seawall.assert_all_connected().await;
 }
 
-/// Seen with `--nocapture`: what `docs/faults.md` quotes.
+/// Prints the figures that `docs/faults.md` quotes. Visible with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "the test's own report")]
 fn report(of: &str, writes: usize) {
     println!("{of}: {writes} documents inserted, changed and read back");

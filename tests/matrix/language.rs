@@ -1,4 +1,4 @@
-//! Makes a language's program ready: its packages installed, itself built, nothing of it in the source tree.
+//! Installs and builds a language's program outside of the source tree.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +14,21 @@ use crate::{
     program::{Program, output},
 };
 
-/// One driver each: the newest of its language, or an old one where a version is given.
+/// A driver: the newest one of its language, or an old one where a version is given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Language {
     Python,
-    /// Pinned by `requirements-VERSION.txt`.
+    /// The version is pinned by `requirements-VERSION.txt`.
     PythonWith(&'static str),
     Node,
-    /// Pinned by `VERSION/package.json`.
+    /// The version is pinned by `VERSION/package.json`.
     NodeWith(&'static str),
     Rust,
     Java,
-    /// Pinned by the profile `driver-VERSION` in `pom.xml`.
+    /// The version is pinned by the profile `driver-VERSION` in `pom.xml`.
     JavaWith(&'static str),
     Go,
-    /// Version 1 of the driver. Pinned by `VERSION/go.mod`.
+    /// Version 1 of the driver. It is pinned by `VERSION/go.mod`.
     GoWith(&'static str),
     Php,
     C,
@@ -36,7 +36,7 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// Installs and builds what is not there yet; versions are pinned by the program's own files.
+    /// Installs and builds the program if needed. The program's own files pin all versions.
     pub(crate) async fn prepare(self) -> Program {
         match self {
             Self::Python => python("program.py", None).await,
@@ -54,7 +54,8 @@ impl Language {
         }
     }
 
-    /// What writes under failures, called as `PROGRAM URI DATABASE NAME`; for languages that have such a program.
+    /// The program that writes during failures, called as `PROGRAM URI DATABASE NAME`. Only some
+    /// languages have one.
     pub(crate) async fn prepare_writers(self) -> Program {
         match self {
             Self::Python => python("writers.py", None).await,
@@ -65,7 +66,8 @@ impl Language {
         }
     }
 
-    /// The oldest server that the driver supports. Of those that differ from 4.2, the ones that `tests/servers/run` runs.
+    /// The oldest server that the driver supports, out of the versions that `tests/servers/run`
+    /// runs. The default is 4.2.
     pub(crate) fn oldest_server(self) -> ServerVersion {
         match self {
             // PyMongo 4.20 and the Rust driver 3.9 refuse 4.2.
@@ -74,8 +76,8 @@ impl Language {
         }
     }
 
-    /// True if the program runs in this case: with the newest driver in every case, with an old one with its default
-    /// options and with each compressor that it has.
+    /// True if the program runs in this case. The newest driver runs in every case. An old driver
+    /// runs with its default options and with each compressor that it supports.
     pub(crate) fn runs(self, case: &Case) -> bool {
         let is_old = match self {
             Self::PythonWith(_) | Self::NodeWith(_) | Self::JavaWith(_) | Self::GoWith(_) => true,
@@ -97,7 +99,7 @@ impl Language {
 }
 
 async fn java(version: Option<&str>) -> Program {
-    // Two builds at a time would write the same files of Maven's local repository.
+    // Two concurrent builds would write the same files of Maven's local repository.
     static MAVEN: Mutex<()> = Mutex::const_new(());
     let _building = MAVEN.lock().await;
     let folder = installed(&versioned("java", version));
@@ -123,11 +125,11 @@ async fn go(arguments: &[&str]) -> Program {
     }
 }
 
-/// The same program with version 1 of the driver, whose import paths lack `/v2`.
+/// The same program with version 1 of the driver, whose import paths have no `/v2`.
 async fn go_1(version: &str) -> Program {
     let folder = installed(&versioned("go", Some(version)));
     let copies = folder.join("sources");
-    // Otherwise a renamed file would be compiled twice.
+    // Otherwise the copy of a renamed file would stay and be compiled too.
     if fs::try_exists(&copies).await.unwrap() {
         fs::remove_dir_all(&copies).await.unwrap();
     }
@@ -172,7 +174,7 @@ async fn c() -> Program {
     Program::command([&program])
 }
 
-/// The files of a folder with this extension.
+/// The files in a folder with this extension.
 async fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut entries = fs::read_dir(folder).await.unwrap();
@@ -197,25 +199,25 @@ async fn python(program: &str, version: Option<&str>) -> Program {
     }
 }
 
-/// A program of the folder of this name.
+/// A program in the folder of this name.
 async fn node(name: &str, version: Option<&str>, program: &str) -> Program {
     let node = Node::find().await;
     let program = node.install(name, version).await.join(program);
     Program::command([&node.program, &program])
 }
 
-/// Node with zstd of its own, and its package manager.
+/// Node with built-in zstd, and its package manager.
 #[derive(Debug)]
 struct Node {
     program: PathBuf,
-    /// What `npm` is called as.
+    /// The command and first arguments of `npm`.
     npm: Vec<PathBuf>,
 }
 
 impl Node {
-    /// The machine's own, and where there is none, or one from before zstd, the one that comes as a Python package.
+    /// The machine's Node. If there is none, or one without zstd, Node from a Python package.
     async fn find() -> &'static Self {
-        // Two tests need it at the same time.
+        // Two tests may need it at the same time.
         static NODE: OnceCell<Node> = OnceCell::const_new();
         NODE.get_or_init(async || {
             let mut own = Command::new("node");
@@ -247,13 +249,13 @@ impl Node {
         }
     }
 
-    /// A copy of a program's folder, with its packages beside it, where Node looks for them.
+    /// A copy of a program's folder with its packages in it, where Node looks for them.
     async fn install(&self, name: &str, version: Option<&str>) -> PathBuf {
         let folder = installed(&versioned(name, version));
         let mut pinned = sources(name);
         copy_files(&pinned, &folder).await;
         if let Some(version) = version {
-            // An old version has a package list of its own.
+            // An old version has a separate package list.
             pinned.push(version);
             copy_files(&pinned, &folder).await;
         }
@@ -266,7 +268,7 @@ impl Node {
     }
 }
 
-/// Copies the files of a folder, not its subfolders.
+/// Copies the files of a folder, without its subfolders.
 async fn copy_files(from: &Path, to: &Path) {
     fs::create_dir_all(to).await.unwrap();
     let mut entries = fs::read_dir(from).await.unwrap();
@@ -278,7 +280,7 @@ async fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// `pip install` into a folder of its own, which needs no virtual environment.
+/// Runs `pip install` into a separate folder, so no virtual environment is needed.
 async fn pip_install(target: &Path, requirements: &Path) {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--upgrade"]);
@@ -287,11 +289,12 @@ async fn pip_install(target: &Path, requirements: &Path) {
     install(target, requirements, &mut pip).await;
 }
 
-/// Runs an installation, unless the folder has what the list names: that can take longer than a whole run.
+/// Runs an installation unless the folder already holds the packages of the list. An installation
+/// can take longer than the tests.
 async fn install(folder: &Path, list: &Path, installation: &mut Command) {
     let list = fs::read(list).await.unwrap();
     let mark = folder.join("installed");
-    // Where nothing is installed there is nothing to be read.
+    // A missing mark means that nothing is installed.
     if fs::read(&mark)
         .await
         .is_ok_and(|installed| installed == list)
@@ -307,14 +310,14 @@ fn versioned(name: &str, version: Option<&str>) -> String {
     version.map_or_else(|| name.to_owned(), |version| format!("{name}-{version}"))
 }
 
-/// Where a language's program stands.
+/// The source folder of a language's program.
 fn sources(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/drivers")
         .join(name)
 }
 
-/// Where it is made ready: never in the source tree.
+/// The folder where the program is installed and built, outside of the source tree.
 fn installed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join("drivers")

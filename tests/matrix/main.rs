@@ -1,16 +1,17 @@
-//! Every language's driver does the same work on a deployment directly and through Seawall, and sees the same. Some languages
-//! run an old version of their driver too.
+//! Each language's driver does the same work on a deployment directly and through Seawall, and must
+//! see the same results. Some languages also run an old version of their driver.
 //!
-//! What the programs do is said in `drivers/scenarios.md`, what may differ in `drivers/masked.txt`.
+//! `drivers/scenarios.md` lists the steps of the programs. `drivers/masked.txt` lists the allowed
+//! differences.
 //!
 //! | module | does |
 //! |---|---|
-//! | [`case`] | what a program is run with: mechanism, TLS, compressor, Stable API |
+//! | [`case`] | the cases of a program: mechanism, TLS, compressor, Stable API |
 //! | [`pair`] | a deployment and Seawall in front of it |
-//! | [`language`] | makes a language's program ready |
+//! | [`language`] | installs and builds a language's program |
 //! | [`program`] | runs it |
-//! | [`mask`] | leaves out what may differ |
-//! | [`comparison`] | tells what differs |
+//! | [`mask`] | masks values that may differ |
+//! | [`comparison`] | lists the differences |
 //! | [`refusal`] | a server that is too old for a driver |
 //! | [`failover`] | four drivers that write while primaries are killed |
 //! | [`rust`] | the program of the Rust driver, in this process |
@@ -18,7 +19,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "all of this is tests, functions that tests share included"
+    reason = "this crate contains only tests and their helpers"
 )]
 
 mod case;
@@ -129,7 +130,8 @@ async fn go_mongodb_1_13_4_is_transparent() {
     compare(Language::GoWith("1.13.4")).await;
 }
 
-/// Runs a language's program in every case that its driver supports, and tells all differences together.
+/// Runs a language's program in every case that its driver supports, and reports all differences
+/// together.
 async fn compare(language: Language) {
     let version = server_version().await.unwrap();
     if version < language.oldest_server() {
@@ -150,7 +152,7 @@ async fn compare(language: Language) {
         let comparisons = cases
             .into_iter()
             .map(|case| compare_case(language, &program, &pair, case, &masks));
-        // Boxed, since two at a time are larger than a future should be.
+        // Boxed, because two concurrent runs exceed the size limit of a future.
         let compared = stream::iter(comparisons).buffered(CASES_AT_A_TIME).concat();
         found.extend(Box::pin(compared).await);
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
@@ -164,7 +166,8 @@ async fn compare(language: Language) {
     );
 }
 
-/// How many of its cases a language runs, the plain one first; all of them, unless `SEAWALL_MATRIX_CASES` limits them.
+/// How many cases a language runs, starting with the plain one. `SEAWALL_MATRIX_CASES` limits the
+/// number; the default is all.
 fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }
@@ -194,19 +197,20 @@ async fn compare_case(
         masks.apply(step);
     }
     report(language, case, began.elapsed());
-    let told = differences(&direct, &through).into_iter();
-    told.map(|difference| format!("{case}: {difference}"))
+    let found = differences(&direct, &through).into_iter();
+    found
+        .map(|difference| format!("{case}: {difference}"))
         .collect()
 }
 
-/// Seen with `--nocapture`: where a language's time goes.
+/// Prints the duration of a case. Visible with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "the test's own report")]
 fn report(language: Language, case: &Case, took: Duration) {
     println!("{language:?}: {case}: {took:.1?}");
 }
 
-/// Far fewer than any program has: one that stopped early must not pass.
+/// Far fewer than any program has. It catches a program that stopped early.
 const MIN_STEPS: usize = 60;
 
-/// A program spends half of its time waiting for the servers.
+/// Two at a time, because a program spends half of its time waiting for the servers.
 const CASES_AT_A_TIME: usize = 2;

@@ -1,15 +1,15 @@
-//! Leaves out what two runs may rightly tell differently; the list itself is `drivers/masked.txt`.
+//! Masks values that may differ between two runs. The list is `drivers/masked.txt`.
 
 use serde_json::Value;
 
 use crate::program::Step;
 
-/// The whole list.
+/// All masks of the list.
 #[derive(Debug)]
 pub(crate) struct Masks(Vec<Mask>);
 
 impl Masks {
-    /// The list that holds for all programs.
+    /// The list that applies to all programs.
     pub(crate) fn of_the_drivers() -> Self {
         Self::parse(include_str!("../drivers/masked.txt"))
     }
@@ -20,7 +20,7 @@ impl Masks {
         Self(lines.map(Mask::parse).collect())
     }
 
-    /// Puts what it is in place of what it was.
+    /// Replaces each masked value by its type.
     pub(crate) fn apply(&self, step: &mut Step) {
         let mut path = vec![step.name.clone()];
         self.walk(&mut path, &mut step.outcome);
@@ -53,7 +53,7 @@ impl Masks {
 struct Mask {
     path: Vec<String>,
     is_anywhere: bool,
-    /// The rest of a text is masked after this, and nothing where there is no such text.
+    /// Masks only the text after this part. A text without this part stays unmasked.
     after: Option<String>,
 }
 
@@ -100,7 +100,7 @@ impl Mask {
     }
 }
 
-/// A value's type, also of one that stands in extended JSON.
+/// The name of a value's type. It also recognises types in extended JSON.
 fn kind(value: &Value) -> &str {
     match value {
         Value::Null => "null",
@@ -131,30 +131,30 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_masked_anywhere_and_keeps_its_type() {
-        let told = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
+    fn a_name_is_masked_anywhere_by_its_values_type() {
+        let outcome = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
         let left = json!({"value": [
             {"at": "masked $date"},
             {"at": "masked number", "on": {"at": "masked null"}},
         ]});
-        assert_eq!(masked("# why\n**.at\n", told), left);
+        assert_eq!(masked("# why\n**.at\n", outcome), left);
     }
 
     #[test]
-    fn a_path_is_masked_in_its_step_only() {
-        let told = json!({"value": {"a": {"b": 1}, "b": 2}});
+    fn a_path_is_masked_only_in_its_step() {
+        let outcome = json!({"value": {"a": {"b": 1}, "b": 2}});
         let left = json!({"value": {"a": {"b": "masked number"}, "b": 2}});
-        assert_eq!(masked("a step.value.a.b", told.clone()), left);
-        assert_eq!(masked("another step.value.a.b", told.clone()), told);
-        assert_eq!(masked("value.a.b", told.clone()), told);
+        assert_eq!(masked("a step.value.a.b", outcome.clone()), left);
+        assert_eq!(masked("another step.value.a.b", outcome.clone()), outcome);
+        assert_eq!(masked("value.a.b", outcome.clone()), outcome);
     }
 
     #[test]
-    fn the_rest_of_a_text_is_masked_after_what_is_named() {
+    fn text_is_masked_after_the_given_prefix() {
         let list = r#"**.message after "the command ""#;
-        let told = json!({"error": {"message": "refused the command {a: 1}", "code": 13}});
+        let outcome = json!({"error": {"message": "refused the command {a: 1}", "code": 13}});
         let left = json!({"error": {"message": "refused the command masked", "code": 13}});
-        assert_eq!(masked(list, told), left);
+        assert_eq!(masked(list, outcome), left);
         let other = json!({"error": {"message": "another"}, "message": 1});
         assert_eq!(masked(list, other.clone()), other);
     }

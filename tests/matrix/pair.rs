@@ -1,4 +1,4 @@
-//! One deployment, and Seawall in front of it.
+//! A deployment, and Seawall in front of it.
 
 use seawall_tests::{
     mongod::{NewUser, Options, ReplicaSet, create_user},
@@ -19,7 +19,7 @@ impl Pair {
             tls: is_tls,
             ..Options::with_auth()
         };
-        // The programs read from secondaries too, so that there must be one.
+        // The programs also read from secondaries, so there must be at least one.
         let members = if is_tls { 2 } else { 3 };
         let set = ReplicaSet::start(members, options).await.unwrap();
         let toml = set.certificates().map(|own| own.listen_toml());
@@ -31,7 +31,7 @@ impl Pair {
         Self { set, seawall }
     }
 
-    /// The user's rights end at the database of its name.
+    /// Creates a user with rights only on the database of the same name.
     pub(crate) async fn create_user(&self, name: &str, mechanism: Option<Mechanism>) {
         let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |mechanism| vec![mechanism]);
         let user = NewUser::new("admin", name, PASSWORD)
@@ -42,7 +42,7 @@ impl Pair {
         create_user(&administrator, &user).await.unwrap();
     }
 
-    /// The connection string past Seawall.
+    /// The connection string that bypasses Seawall.
     pub(crate) fn direct(&self, user: &str, case: &Case) -> String {
         let members = self.set.members().iter();
         let members: Vec<_> = members.map(|member| member.address().to_string()).collect();

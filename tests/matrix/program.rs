@@ -1,4 +1,4 @@
-//! A language's program, ready to be run, and what it prints.
+//! A program that is ready to run, and its output.
 
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
 
@@ -7,20 +7,20 @@ use tokio::{process::Command, time::timeout};
 
 use crate::rust;
 
-/// What runs a language's steps.
+/// How to run a language's steps.
 #[derive(Debug)]
 pub(crate) enum Program {
-    /// A command and its first arguments.
+    /// An external program: the command and its first arguments.
     Command {
         command: Vec<OsString>,
         environment: Vec<(&'static str, OsString)>,
     },
-    /// The one of the Rust driver, in this process.
+    /// The Rust driver's program, in this process.
     Rust,
 }
 
 impl Program {
-    /// A command without anything else.
+    /// An external program without environment variables.
     pub(crate) fn command<const N: usize>(command: [&Path; N]) -> Self {
         Self::Command {
             command: command.map(|part| part.as_os_str().to_owned()).to_vec(),
@@ -28,10 +28,10 @@ impl Program {
         }
     }
 
-    /// All steps, as they were told.
+    /// Runs the program and returns all of its steps.
     pub(crate) async fn run(&self, uri: &str, database: &str, api: &str) -> Vec<Step> {
         let lines = match self {
-            // All of its steps together are larger than a future should be.
+            // Boxed, because all steps together exceed the size limit of a future.
             Self::Rust => Box::pin(rust::run(uri, database, api)).await,
             Self::Command {
                 command,
@@ -46,7 +46,7 @@ impl Program {
     }
 }
 
-/// A program with the three arguments that every one of them takes.
+/// The command of a program with the three arguments that every program takes.
 pub(crate) fn call(
     command: &[OsString],
     environment: &[(&'static str, OsString)],
@@ -59,7 +59,7 @@ pub(crate) fn call(
     command
 }
 
-/// One line of a program.
+/// One line of a program's output.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: String,
@@ -75,17 +75,17 @@ impl Step {
             .as_object_mut()
             .and_then(|fields| fields.remove("step"));
         let Some(Value::String(name)) = name else {
-            panic!("a line has the name of its step: {line}");
+            panic!("a line without the name of its step: {line}");
         };
         Self { name, outcome }
     }
 }
 
-/// What a command prints; it must end well and in time.
+/// Runs a command and returns its output. The command must succeed in time.
 pub(crate) async fn output(command: &mut Command) -> String {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = timeout(LIMIT, running).await;
-    let output = output.unwrap_or_else(|_| panic!("{command:?} does not end"));
+    let output = output.unwrap_or_else(|_| panic!("{command:?} does not end in time"));
     let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),
@@ -99,5 +99,5 @@ pub(crate) async fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// An installation over a slow line, or a program on a busy machine.
+/// Enough for an installation over a slow connection, or a program on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);

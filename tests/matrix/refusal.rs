@@ -1,4 +1,5 @@
-//! A server that a driver is too new for: the driver refuses it directly and through Seawall, in the same words.
+//! A driver that is too new for the server refuses it with the same error directly and through
+//! Seawall.
 
 use std::process::Stdio;
 
@@ -16,7 +17,7 @@ use crate::{
     rust,
 };
 
-/// Runs a language's program both ways and compares its first steps.
+/// Runs a language's program directly and through Seawall and compares its first steps.
 pub(crate) async fn compare_refusals(language: Language) {
     let program = language.prepare().await;
     let pair = Pair::start(false).await;
@@ -31,8 +32,8 @@ pub(crate) async fn compare_refusals(language: Language) {
     assert_eq!(direct, through, "{language:?}");
 }
 
-/// The first steps of a program, without addresses: a set has several, and Seawall another one. A later step may try
-/// again for minutes.
+/// The first steps of a program, without addresses. A set has several addresses and Seawall has
+/// another one. A later step may retry for minutes.
 async fn lines(program: &Program, uri: &str, database: &str) -> Vec<String> {
     let lines = match program {
         Program::Rust => rust::run_status(uri, database).await,
@@ -43,11 +44,11 @@ async fn lines(program: &Program, uri: &str, database: &str) -> Vec<String> {
             let mut command = call(command, environment, [uri, database, Case::PLAIN.api]);
             command.stdin(Stdio::null()).stdout(Stdio::piped());
             let mut process = command.kill_on_drop(true).spawn().unwrap();
-            let mut told = BufReader::new(process.stdout.take().unwrap()).lines();
+            let mut output = BufReader::new(process.stdout.take().unwrap()).lines();
             let mut lines = Vec::new();
             while lines.len() < FIRST_STEPS {
-                let line = timeout(LIMIT, told.next_line()).await.unwrap();
-                lines.push(line.unwrap().expect("the program goes on"));
+                let line = timeout(LIMIT, output.next_line()).await.unwrap();
+                lines.push(line.unwrap().expect("the program prints more steps"));
             }
             lines
         }
@@ -65,7 +66,7 @@ fn without_addresses(line: &str) -> String {
     text
 }
 
-/// Reads and writes are among them, transactions are not.
+/// These steps contain reads and writes, but no transactions.
 const FIRST_STEPS: usize = 10;
 const LOOPBACK: &str = "127.0.0.1:";
 
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_left_out_wherever_they_stand() {
+    fn addresses_are_removed_anywhere_in_a_line() {
         let line = "127.0.0.1:27017 is not 127.0.0.1:1, says [127.0.0.1:99]";
         let expected = "ADDRESS is not ADDRESS, says [ADDRESS]";
         assert_eq!(without_addresses(line), expected);

@@ -1,4 +1,4 @@
-//! A driver with its default options in front of a server that belongs to no set.
+//! A driver with default options in front of a standalone server.
 
 use futures_util::TryStreamExt;
 use mongodb::{
@@ -14,7 +14,7 @@ use seawall_tests::{
 use crate::language::Language;
 
 #[tokio::test]
-async fn the_rust_driver_works_in_front_of_a_standalone_with_its_default_options() {
+async fn the_rust_driver_works_with_a_standalone_and_default_options() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut options = ClientOptions::parse(seawall.uri()).await.unwrap();
@@ -30,7 +30,7 @@ async fn the_rust_driver_works_in_front_of_a_standalone_with_its_default_options
         assert!(refused.to_string().contains("wire version"), "{refused}");
         return;
     }
-    // A retryable write with a transaction number would be refused by a standalone.
+    // A standalone would refuse a retryable write with a transaction number.
     things
         .insert_many((0..300).map(|n| doc! {"_id": n}))
         .await

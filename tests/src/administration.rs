@@ -1,6 +1,7 @@
-//! Administration of servers: users and failures, over a driver's client or without one.
+//! Administration of servers: users and injected failures, with a driver's client or without a
+//! driver.
 //!
-//! The driver refuses servers before 4.4. A test that is to run against every supported version takes an
+//! The driver refuses servers before 4.4. A test that runs against every supported version uses an
 //! [`Administrator`].
 
 use bson::{Bson, Document, doc};
@@ -10,9 +11,9 @@ use tokio::sync::Mutex;
 use crate::mongod::{Error, NewUser};
 use crate::raw::RawClient;
 
-/// Runs commands with the rights of an administrator.
+/// Runs commands with an administrator's rights.
 pub trait RunCommand {
-    /// The reply to a command; one with `ok: 0` is an error.
+    /// Returns the reply to a command. A reply with `ok: 0` is an error.
     fn run(
         &self,
         db: &str,
@@ -26,7 +27,7 @@ impl RunCommand for Client {
     }
 }
 
-/// A connection without a driver that has logged in as the root user, where there is one.
+/// A connection without a driver. It is logged in as the root user if there is one.
 #[derive(Debug)]
 pub struct Administrator(Mutex<RawClient>);
 
@@ -46,16 +47,17 @@ impl RunCommand for Administrator {
     }
 }
 
-/// Makes a user, known to every member when this returns.
+/// Creates a user. Every member knows the user when this returns.
 pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Result<(), Error> {
     let mechanisms: Vec<_> = user
         .mechanisms
         .iter()
         .map(|mechanism| mechanism.name())
         .collect();
-    // By its old name, which every version knows.
+    // Every server version knows the legacy name.
     let hello = administrator.run("admin", doc! { "isMaster": 1 }).await?;
-    // A majority would leave a member that does not know the user yet, and refuses its first read there.
+    // All members must acknowledge. After a majority write, one member might not know the user yet
+    // and would refuse the user's first read there.
     let members = hello.get_array("hosts").map_or(1, Vec::len);
     let command = doc! {
         "createUser": &user.name,
@@ -68,20 +70,21 @@ pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Res
     administrator.run(&user.db, command).await.map(drop)
 }
 
-/// How often a command is to fail.
+/// How often a command fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailTimes {
-    /// This often, then no more.
+    /// This many times.
     Count(i32),
-    /// Until [`clear_fail_command`].
+    /// Until [`clear_fail_command`] is called.
     Always,
 }
 
-/// Makes commands fail on the server that `administrator` talks to, as `failCommand` takes it.
+/// Makes commands fail on the server that `administrator` is connected to, by the fail point
+/// `failCommand`.
 ///
-/// `data` needs `failCommands` and what is to happen: `errorCode`, `closeConnection`, or
-/// `blockConnection` with `blockTimeMS`. With `appName` only one application is concerned, which
-/// tests on a shared server need.
+/// `data` needs `failCommands` and an effect: `errorCode`, `closeConnection`, or `blockConnection`
+/// with `blockTimeMS`. `appName` limits the effect to one application. Tests on a shared server
+/// need it.
 pub async fn fail_command(
     administrator: &impl RunCommand,
     times: FailTimes,
@@ -95,7 +98,7 @@ pub async fn fail_command(
     administrator.run("admin", command).await.map(drop)
 }
 
-/// Ends what [`fail_command`] began.
+/// Switches off the fail point of [`fail_command`].
 pub async fn clear_fail_command(administrator: &impl RunCommand) -> Result<(), Error> {
     let command = doc! { "configureFailPoint": "failCommand", "mode": "off" };
     administrator.run("admin", command).await.map(drop)

@@ -1,4 +1,4 @@
-//! An authority of its own for each test, and the certificates it signed.
+//! A separate certificate authority for each test, and the certificates it signed.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
 use crate::scratch::Scratch;
 
-/// Certificates in files that live as long as this value does.
+/// Certificates in files. Dropping this value removes the files.
 #[derive(Debug)]
 pub struct Certificates {
     scratch: Scratch,
@@ -23,12 +23,13 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// An authority, a certificate for `localhost`, `127.0.0.1` and `::1`, and one for a client.
+    /// Generates an authority, a server certificate for `localhost`, `127.0.0.1` and `::1`, and a
+    /// client certificate.
     pub fn generate() -> Result<Self, Error> {
         let scratch = Scratch::create()?;
         let (authority, issuer) = authority()?;
         scratch.write(AUTHORITY, authority.pem())?;
-        // Members of a replica set use the same certificate as clients of each other.
+        // Members of a replica set also use their certificate as clients of each other.
         let both_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
@@ -49,27 +50,27 @@ impl Certificates {
         })
     }
 
-    /// The authority's certificate.
+    /// The file with the authority's certificate.
     pub fn ca_file(&self) -> PathBuf {
         self.scratch.join(AUTHORITY)
     }
 
-    /// The server's certificate and key in one file, as mongod takes them.
+    /// The file with the server's certificate and key, in the form mongod expects.
     pub fn server_file(&self) -> PathBuf {
         self.scratch.join(SERVER)
     }
 
-    /// The server's certificate alone.
+    /// The file with only the server's certificate.
     pub fn server_certificate_file(&self) -> PathBuf {
         self.scratch.join(SERVER_CERTIFICATE)
     }
 
-    /// The server's key alone.
+    /// The file with only the server's key.
     pub fn server_key_file(&self) -> PathBuf {
         self.scratch.join(SERVER_KEY)
     }
 
-    /// Configuration of a Seawall that shows the server's certificate to its clients.
+    /// Configuration of a Seawall that presents the server's certificate to its clients.
     pub fn listen_toml(&self) -> String {
         format!(
             "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
@@ -78,12 +79,12 @@ impl Certificates {
         )
     }
 
-    /// A client's certificate and key in one file, as drivers take them.
+    /// The file with a client's certificate and key, in the form drivers expect.
     pub fn client_file(&self) -> PathBuf {
         self.scratch.join(CLIENT)
     }
 
-    /// What a mongod needs to use the server's certificate.
+    /// The TLS options that make a mongod use the server's certificate.
     pub fn tls(&self) -> Tls {
         Tls {
             certificate_key_file: self.server_file(),
@@ -91,7 +92,7 @@ impl Certificates {
         }
     }
 
-    /// How a client connects that trusts this authority and no other.
+    /// The TLS configuration of a client that trusts only this authority.
     pub fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.clone())?;
@@ -103,13 +104,13 @@ impl Certificates {
     }
 }
 
-/// Why there are no certificates.
+/// Why certificates could not be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A certificate could not be made.
+    /// A certificate could not be generated.
     #[error("certificate")]
     Certificate(#[from] rcgen::Error),
-    /// The TLS library refused what was made.
+    /// The TLS library refused the certificates.
     #[error("TLS settings")]
     Tls(#[from] rustls::Error),
     /// A file could not be written.
@@ -117,7 +118,7 @@ pub enum Error {
     File(#[from] io::Error),
 }
 
-/// A certificate and its key, as PEM.
+/// A certificate and its key in PEM.
 struct Signed {
     certificate: String,
     key: String,

@@ -1,4 +1,4 @@
-//! Waiting for something that becomes true by itself, without guessing how long it takes.
+//! Waiting for a condition without guessing how long it takes.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// Repeats `attempt` until it succeeds, for at most `limit`.
 ///
-/// An attempt succeeds with `Some`, `Ok` or `true`. One that hangs counts as failed when the limit
-/// is reached. The wait is in tokio's time, so it ends at once under a paused clock.
+/// An attempt succeeds with `Some`, `Ok` or `true`. An attempt that hangs fails when the limit is
+/// reached. The wait uses tokio's clock, so it ends at once while that clock is paused.
 pub async fn eventually<A>(
     limit: Duration,
     mut attempt: impl FnMut() -> A,
@@ -32,22 +32,22 @@ where
     }
 }
 
-/// What was waited for did not happen.
+/// The attempts did not succeed within the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("not within {limit:?}: {last}")]
 pub struct TooLate {
-    /// How long it was waited for.
+    /// The time limit.
     pub limit: Duration,
-    /// What the last attempt that ended came to.
+    /// Why the last completed attempt failed.
     pub last: String,
 }
 
-/// The result of one attempt: a value, or why there is none yet.
+/// The result of one attempt: a value, or the reason why there is none yet.
 pub trait Attempt {
-    /// What a successful attempt gives.
+    /// The value of a successful attempt.
     type Value;
 
-    /// The value, or the reason in words.
+    /// The value, or the reason as text.
     fn value(self) -> Result<Self::Value, String>;
 }
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn last_reason_is_told_at_the_limit() {
+    async fn last_reason_is_reported_at_the_limit() {
         let began = Instant::now();
         let attempt = || async { Err::<(), _>("still dark") };
         let late = eventually(LIMIT, attempt).await.unwrap_err();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempt_that_hangs_does_not_outlast_the_limit() {
+    async fn a_hanging_attempt_ends_at_the_limit() {
         let late = eventually(LIMIT, pending::<bool>).await.unwrap_err();
         assert_eq!(late.limit, LIMIT);
     }

@@ -1,5 +1,5 @@
-//! Failing over under load: writers that remember what was acknowledged, killed primaries, and what must be there in the
-//! end.
+//! Failover under load: writers that remember acknowledged writes, killed primaries, and a check of
+//! the stored documents.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,34 +11,36 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{eventually::eventually, mongod::ReplicaSet};
 
-/// How long anything may take to go on.
+/// Time limit for writes to resume, and for a killed member to return.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Writers in each client.
+/// Writers per client.
 pub const WRITERS: usize = 3;
 
-/// Operations that have to succeed after each kill before the next one.
+/// Operations that must succeed after each kill before the next kill.
 const PROGRESS: f64 = 50.0;
 
-/// Kills, unless `SEAWALL_FAILOVERS` says how many.
+/// Default number of kills. `SEAWALL_FAILOVERS` overrides it.
 const KILLS: usize = 2;
 
-/// How often the primary is killed.
+/// How many times the primary is killed.
 pub fn kills() -> usize {
     let count = std::env::var("SEAWALL_FAILOVERS").ok();
-    count.map_or(KILLS, |count| count.parse().expect("it is a number"))
+    count.map_or(KILLS, |count| {
+        count.parse().expect("SEAWALL_FAILOVERS is a number")
+    })
 }
 
-/// What a client's writers came to.
+/// The results of a client's writers.
 #[derive(Debug, Default, Deserialize)]
 pub struct Written {
-    /// Identifiers of the documents that were inserted, changed and read back.
+    /// Ids of the documents that were inserted, updated and read back.
     pub acknowledged: Vec<String>,
-    /// Errors that an application would have seen.
+    /// Errors that an application would see.
     pub failed: Vec<String>,
 }
 
-/// The Rust driver's writers, until told to stop.
+/// Runs the Rust driver's writers until `over` is true.
 pub async fn write(
     client: &Client,
     database: &str,
@@ -62,7 +64,7 @@ pub async fn write(
     written
 }
 
-/// Inserts, changes and reads back.
+/// Inserts, updates and reads back one document after another.
 async fn writer(
     things: Collection<Document>,
     name: String,
@@ -80,61 +82,67 @@ async fn writer(
 }
 
 async fn write_one(things: &Collection<Document>, id: &str) -> Result<(), String> {
-    let told = |error: mongodb::error::Error| error.to_string();
+    let text_of = |error: mongodb::error::Error| error.to_string();
     let itself = doc! {"_id": id};
     things
         .insert_one(doc! {"_id": id, "n": 0})
         .await
-        .map_err(told)?;
+        .map_err(text_of)?;
     let change = doc! {"$inc": {"n": 1}};
     let update = things
         .update_one(itself.clone(), change)
         .await
-        .map_err(told)?;
+        .map_err(text_of)?;
     if update.matched_count != 1 {
         return Err(format!("{update:?}"));
     }
-    let read = things.find_one(itself).await.map_err(told)?;
+    let read = things.find_one(itself).await.map_err(text_of)?;
     match read.as_ref().and_then(|read| read.get_i32("n").ok()) {
         Some(1) => Ok(()),
         _ => Err(format!("read {read:?}")),
     }
 }
 
-/// Kills the primary, waits until `progress`, which counts operations, has gone on under another, and brings the old one
-/// back.
+/// Kills the primary, waits until writes have resumed under another primary, and restarts the
+/// killed member. `progress` returns the number of operations so far.
 pub async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
     let primary = set.primary().await.expect("there is a primary");
     let killed = primary.address();
-    primary.kill().await.expect("it can be killed");
+    primary.kill().await.expect("the primary can be killed");
     let before = progress().await;
-    let goes_on = async || progress().await > before + PROGRESS;
-    eventually(LIMIT, goes_on).await.expect("writes go on");
-    let killed = set.member_at_mut(killed).expect("it is a member");
-    killed.restart().await.expect("it starts again");
+    let has_progress = async || progress().await > before + PROGRESS;
+    eventually(LIMIT, has_progress)
+        .await
+        .expect("writes resume");
+    let killed = set
+        .member_at_mut(killed)
+        .expect("the killed server is a member");
+    killed.restart().await.expect("the killed member restarts");
     let is_back = async || set.secondaries().await.len() == 2;
-    eventually(LIMIT, is_back).await.expect("it is a secondary");
+    eventually(LIMIT, is_back)
+        .await
+        .expect("the killed member becomes a secondary");
 }
 
-/// Whether all that was acknowledged is there, once, changed once, and nothing else.
+/// Checks that the collection holds exactly the acknowledged documents, each updated once.
 ///
 /// # Panics
-/// If it is not.
+/// If it does not.
 pub async fn assert_stored(set: &ReplicaSet, database: &str, acknowledged: &BTreeSet<String>) {
-    let direct = set.client().await.expect("the set is well");
+    let direct = set.client().await.expect("the set accepts clients");
     let things = direct.database(database).collection::<Document>("things");
     let primary = ReadPreference::Primary;
     let stored = things.find(doc! {}).selection_criteria(primary.into());
     let stored: Vec<_> = stored
         .await
-        .expect("it is read")
+        .expect("the collection can be read")
         .try_collect()
         .await
-        .expect("to the end");
+        .expect("the cursor can be read to its end");
     let mut found = BTreeSet::new();
     for document in &stored {
         assert_eq!(document.get_i32("n").ok(), Some(1), "{document}");
-        let id = document.get_str("_id").expect("it is text");
+        let id = document.get_str("_id").expect("the id is a string");
         assert!(found.insert(id.to_owned()), "{id} twice");
     }
     let lost: Vec<_> = acknowledged.difference(&found).collect();

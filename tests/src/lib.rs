@@ -5,17 +5,17 @@
 //! | [`mongod`] | standalones and replica sets, with users and TLS |
 //! | [`administration`] | users and failing commands, with a driver and without |
 //! | [`raw`] | a client that sends exactly the bytes a test asks for, and its own SCRAM |
-//! | [`recorder`] | a forwarder that remembers what passed and can cut, delay or freeze |
+//! | [`recorder`] | a forwarder that records its bytes and can cut, delay or freeze |
 //! | [`certificates`] | an authority and the certificates it signed |
 //! | [`seawall`] | Seawall in the test's own process |
 //! | [`process`] | Seawall as a process: the real binary, signals, exit codes |
 //! | [`turbulence`] | a forwarder that delays, stops and cuts after random bytes |
-//! | [`failover`] | writers, killed primaries, and what must be there in the end |
-//! | [`eventually`] | waiting for a fact, with a limit |
-//! | [`scratch`] | a directory that ends with its guard |
+//! | [`failover`] | writers, killed primaries, and a check of the stored documents |
+//! | [`eventually`] | waiting for a condition, with a time limit |
+//! | [`scratch`] | a temporary directory, removed when its guard is dropped |
 //!
-//! Nothing else here uses the proxy, apart from the module that finds and runs a mongod: a fixture
-//! that shared the proxy's code would share its mistakes.
+//! Only [`seawall`], and [`mongod`] to find and run a mongod, use the proxy's code. Other fixtures
+//! must not: a fixture that shared the proxy's code would share its mistakes.
 
 pub mod administration;
 pub mod certificates;

@@ -1,12 +1,12 @@
 //! Real servers: a standalone or a replica set, with a root user, further users and faults.
 //!
-//! Every server runs with `enableTestCommands`, so that it can be told to fail. A server ends with
-//! the value that stands for it, or with the test process.
+//! Every server runs with `enableTestCommands`, so that tests can make it fail. A server stops when
+//! its value is dropped or when the test process ends.
 //!
-//! Starting one takes half a second, a set of three some seconds. Tests that leave no trace but
-//! their own databases and users can share [`shared_standalone`] and [`shared_replica_set`]; a
-//! test that stops, kills or steps down a server starts its own. The driver's clients belong to the
-//! runtime of the test that makes them, so even a shared server hands out a new one each time.
+//! A standalone takes half a second to start, a set of three some seconds. Tests that leave only
+//! their own databases and users behind can share [`shared_standalone`] and [`shared_replica_set`].
+//! A test that stops, kills or steps down a server starts its own. A driver's client belongs to the
+//! runtime of the test that creates it, so a shared server returns a new client each time.
 
 use std::fmt::Write as _;
 use std::io;
@@ -32,29 +32,29 @@ use crate::certificates::{self, Certificates};
 use crate::eventually::{TooLate, eventually};
 use crate::raw::{Login, Mechanism, RawClient, RawError};
 
-/// The name of the user who may do everything, where there is authentication.
+/// The name of the administrator with all rights, where authentication is on.
 pub const ROOT: &str = "root";
 /// That user's password.
 pub const ROOT_PASSWORD: &str = "only-a-test";
 
-/// What a standalone or a set is started with.
+/// How to start a standalone or a set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether clients must authenticate; if so, there is a root user.
+    /// True if clients must authenticate. There is a root user then.
     pub auth: bool,
-    /// Whether only TLS is served, with certificates of its own.
+    /// True if the servers accept only TLS, with newly generated certificates.
     pub tls: bool,
-    /// Whether each server has a Unix domain socket too.
+    /// True if each server also listens on a Unix domain socket.
     pub unix_socket: bool,
     /// Names and values for `--setParameter`, besides `enableTestCommands`.
     pub parameters: Vec<(String, String)>,
     /// Further arguments for each mongod.
     pub arguments: Vec<String>,
-    /// The tags of each member, in their order; members beyond the end have none.
+    /// The tags of each member, in the members' order. Further members have none.
     pub tags: Vec<Vec<(String, String)>>,
-    /// The priority of each member, in their order; members beyond the end have 1.
+    /// The priority of each member, in the members' order. Further members have 1.
     pub priorities: Vec<u16>,
-    /// How fast a set elects; faster than usual unless told.
+    /// Election timing of a set. The default is faster than a server's own default.
     pub settings: Settings,
 }
 
@@ -68,7 +68,7 @@ impl Default for Options {
             arguments: Vec::new(),
             tags: Vec::new(),
             priorities: Vec::new(),
-            // Short enough for tests of failover, long enough for a machine that also compiles.
+            // Short enough for failover tests, long enough for a machine that also compiles.
             settings: Settings {
                 election_timeout: Duration::from_secs(2),
                 heartbeat_interval: Duration::from_millis(500),
@@ -78,7 +78,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With authentication and a root user.
+    /// Options with authentication and a root user.
     pub fn with_auth() -> Self {
         Self {
             auth: true,
@@ -95,7 +95,7 @@ impl Options {
             unix_socket: self.unix_socket,
             parameters,
             arguments: self.arguments.iter().map(Into::into).collect(),
-            // Room for transactions of the largest documents, several at a time.
+            // Enough for several concurrent transactions with the largest documents.
             cache_gb: 0.5,
             ..mongod::Options::default()
         }
@@ -115,7 +115,7 @@ pub struct Standalone {
 }
 
 impl Standalone {
-    /// Starts one, and makes its root user if there is authentication.
+    /// Starts a mongod, and creates its root user if authentication is on.
     pub async fn start(options: Options) -> Result<Self, Error> {
         let certificates = options.certificates()?;
         let settings = options.for_mongod(certificates.as_ref());
@@ -129,7 +129,7 @@ impl Standalone {
         })
     }
 
-    /// The process, to stop it and let it go on.
+    /// The process, to suspend and resume it.
     pub fn mongod(&self) -> &Mongod {
         &self.mongod
     }
@@ -139,12 +139,12 @@ impl Standalone {
         &mut self.mongod
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.mongod.address()
     }
 
-    /// Its certificates, if it serves TLS.
+    /// Its certificates, if it uses TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
@@ -155,30 +155,31 @@ impl Standalone {
         uri(None, &[self.address()], &parameters)
     }
 
-    /// A connection string of the root user, or without credentials if there is none.
+    /// A connection string with the root user's credentials, or without credentials if there is no
+    /// root user.
     pub fn root_uri(&self) -> String {
         let root = self.mongod.options().auth.then_some((ROOT, ROOT_PASSWORD));
         let parameters = tls_parameters(self.certificates());
         uri(root, &[self.address()], &parameters)
     }
 
-    /// A new client of the root user, if there is authentication.
+    /// A new client, logged in as the root user if authentication is on.
     pub fn client(&self) -> Result<Client, Error> {
         Ok(self.mongod.direct_client(root_credential(&self.mongod))?)
     }
 
-    /// A connection without a driver, as the root user, if there is authentication.
+    /// A connection without a driver, logged in as the root user if authentication is on.
     pub async fn administrator(&self) -> Result<Administrator, Error> {
         administrator(&self.mongod, self.certificates()).await
     }
 
-    /// A connection that has not said anything yet.
+    /// A new connection without a handshake.
     pub async fn raw_client(&self) -> Result<RawClient, Error> {
         raw_client(&self.mongod, self.certificates()).await
     }
 }
 
-/// A replica set whose members all run here.
+/// A replica set whose members all run on this host.
 #[derive(Debug)]
 #[must_use = "dropping it kills its members"]
 pub struct ReplicaSet {
@@ -190,8 +191,8 @@ impl ReplicaSet {
     /// The name of every set.
     pub const NAME: &str = "rs";
 
-    /// Starts `member_count` members and returns when one is primary, all others are secondaries,
-    /// and the root user is known to a majority.
+    /// Starts `member_count` members. Returns when one is primary, all others are secondaries, and
+    /// a majority knows the root user.
     pub async fn start(member_count: usize, options: Options) -> Result<Self, Error> {
         let certificates = options.certificates()?;
         let mut settings = options.for_mongod(certificates.as_ref());
@@ -223,37 +224,37 @@ impl ReplicaSet {
         &self.members
     }
 
-    /// All members, to restart them.
+    /// All members, mutable, to restart them.
     pub fn members_mut(&mut self) -> &mut [Mongod] {
         &mut self.members
     }
 
-    /// The member that listens there.
+    /// The member that listens on this address.
     pub fn member_at(&self, address: SocketAddr) -> Option<&Mongod> {
         self.members
             .iter()
             .find(|member| member.address() == address)
     }
 
-    /// The same, to restart it.
+    /// The member that listens on this address, mutable, to restart it.
     pub fn member_at_mut(&mut self, address: SocketAddr) -> Option<&mut Mongod> {
         self.members
             .iter_mut()
             .find(|member| member.address() == address)
     }
 
-    /// Its certificates, if it serves TLS.
+    /// Its certificates, if it uses TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The member that says it is primary, waited for as long as an election may take.
+    /// The member that reports itself primary. Waits until an election has ended, up to a limit.
     pub async fn primary(&self) -> Result<&Mongod, Error> {
-        let look = || self.member_that_says("ismaster");
-        Ok(eventually(ELECTION_LIMIT, look).await?)
+        let attempt = || self.member_that_says("ismaster");
+        Ok(eventually(ELECTION_LIMIT, attempt).await?)
     }
 
-    /// The members that say they are secondaries, as they are at this moment.
+    /// The members that report themselves secondaries right now.
     pub async fn secondaries(&self) -> Vec<&Mongod> {
         let mut secondaries = Vec::new();
         for member in &self.members {
@@ -269,51 +270,54 @@ impl ReplicaSet {
         uri(None, &self.addresses(), &self.parameters())
     }
 
-    /// A connection string of the root user, or without credentials if there is none.
+    /// A connection string with the root user's credentials, or without credentials if there is no
+    /// root user.
     pub fn root_uri(&self) -> String {
         let has_auth = self.members.iter().any(|member| member.options().auth);
         let root = has_auth.then_some((ROOT, ROOT_PASSWORD));
         uri(root, &self.addresses(), &self.parameters())
     }
 
-    /// A new client of the root user, if there is authentication, that follows the primary.
+    /// A new client that follows the primary, logged in as the root user if authentication is on.
     pub async fn client(&self) -> Result<Client, Error> {
         let mut options = ClientOptions::parse(self.root_uri()).await?;
         options.app_name = Some("seawall-tests".to_owned());
         Ok(Client::with_options(options)?)
     }
 
-    /// A new client of the root user that talks to this member only.
+    /// A new client of the root user that connects to this member only.
     pub fn direct_client(&self, member: &Mongod) -> Result<Client, Error> {
         Ok(member.direct_client(root_credential(member))?)
     }
 
-    /// A connection without a driver to the primary, as the root user, if there is authentication.
+    /// A connection to the primary without a driver, logged in as the root user if authentication
+    /// is on.
     pub async fn administrator(&self) -> Result<Administrator, Error> {
         self.administrator_of(self.primary().await?).await
     }
 
-    /// The same to this member.
+    /// A connection to this member without a driver, logged in as the root user if authentication
+    /// is on.
     pub async fn administrator_of(&self, member: &Mongod) -> Result<Administrator, Error> {
         administrator(member, self.certificates()).await
     }
 
-    /// A connection to a member that has not said anything yet.
+    /// A new connection to a member, without a handshake.
     pub async fn raw_client(&self, member: &Mongod) -> Result<RawClient, Error> {
         raw_client(member, self.certificates()).await
     }
 
-    /// Makes the primary step down and returns the next one.
+    /// Makes the primary step down and returns the new primary.
     pub async fn step_down(&self) -> Result<&Mongod, Error> {
         let before = self.primary().await?;
         let administrator = self.administrator_of(before).await?;
         let command = doc! { "replSetStepDown": 30, "secondaryCatchUpPeriodSecs": 10 };
         administrator.run("admin", command).await?;
-        let look = || async {
+        let attempt = || async {
             let now = self.member_that_says("ismaster").await?;
             (now.address() != before.address()).then_some(now)
         };
-        Ok(eventually(ELECTION_LIMIT, look).await?)
+        Ok(eventually(ELECTION_LIMIT, attempt).await?)
     }
 
     async fn member_that_says(&self, name: &str) -> Option<&Mongod> {
@@ -325,7 +329,8 @@ impl ReplicaSet {
         None
     }
 
-    /// Whether a member's hello has this field as true. Asked by its old name, which every version knows.
+    /// True if the member's hello reply has this field set to true. The request uses the legacy
+    /// name, which every version knows.
     async fn says(&self, member: &Mongod, name: &str) -> bool {
         let hello = async {
             let mut client = self.raw_client(member).await.ok()?;
@@ -356,7 +361,7 @@ impl ReplicaSet {
     }
 }
 
-/// A standalone with authentication that all tests of this process share.
+/// A standalone with authentication, shared by all tests of this process.
 pub async fn shared_standalone() -> Result<&'static Standalone, Error> {
     static SHARED: OnceCell<Standalone> = OnceCell::const_new();
     SHARED
@@ -364,7 +369,7 @@ pub async fn shared_standalone() -> Result<&'static Standalone, Error> {
         .await
 }
 
-/// A set of three with authentication that all tests of this process share.
+/// A set of three with authentication, shared by all tests of this process.
 pub async fn shared_replica_set() -> Result<&'static ReplicaSet, Error> {
     static SHARED: OnceCell<ReplicaSet> = OnceCell::const_new();
     SHARED
@@ -377,25 +382,25 @@ pub fn unique_name(prefix: &str) -> String {
     format!("{prefix}-{:016x}", rand::random::<u64>())
 }
 
-/// A user that is to be made.
+/// A user to create.
 #[derive(Clone, Debug)]
 pub struct NewUser {
-    /// The database the user is defined in.
+    /// The database in which the user is defined.
     pub db: String,
-    /// Its name there.
+    /// The user's name in that database.
     pub name: String,
-    /// Its password.
+    /// The user's password.
     pub password: String,
-    /// What its password can be proven by; both unless told.
+    /// The mechanisms of the user's password. The default is both.
     pub mechanisms: Vec<Mechanism>,
-    /// What it may do, as `createUser` takes it; nothing unless told.
+    /// The roles, in the form of `createUser`. The default is none.
     pub roles: Vec<Bson>,
-    /// Where it may come from, as `createUser` takes it; anywhere unless told.
+    /// The authentication restrictions, in the form of `createUser`. The default is none.
     pub restrictions: Vec<Document>,
 }
 
 impl NewUser {
-    /// A user without any role.
+    /// A user without roles.
     pub fn new(db: &str, name: &str, password: &str) -> Self {
         Self {
             db: db.to_owned(),
@@ -407,28 +412,28 @@ impl NewUser {
         }
     }
 
-    /// With a role on a database.
+    /// Adds a role on a database.
     #[must_use]
     pub fn role(mut self, role: &str, db: &str) -> Self {
         self.roles.push(doc! { "role": role, "db": db }.into());
         self
     }
 
-    /// With these mechanisms only.
+    /// Limits the user to these mechanisms.
     #[must_use]
     pub fn mechanisms(mut self, mechanisms: &[Mechanism]) -> Self {
         self.mechanisms = mechanisms.to_vec();
         self
     }
 
-    /// With one of `authenticationRestrictions`, such as `{ clientSource: ["10.0.0.0/8"] }`.
+    /// Adds one of `authenticationRestrictions`, such as `{ clientSource: ["10.0.0.0/8"] }`.
     #[must_use]
     pub fn restriction(mut self, restriction: Document) -> Self {
         self.restrictions.push(restriction);
         self
     }
 
-    /// How the user logs in, by the first of its mechanisms.
+    /// A login of this user with the first of its mechanisms.
     pub fn login(&self) -> Login {
         let mechanism = self
             .mechanisms
@@ -439,11 +444,11 @@ impl NewUser {
     }
 }
 
-/// The version of a server, in order.
+/// A server version: major, minor, patch. Versions are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerVersion(pub u32, pub u32, pub u32);
 
-/// The version of [`mongod_path`].
+/// The version of the mongod at [`mongod_path`].
 pub async fn server_version() -> Result<ServerVersion, Error> {
     static VERSION: OnceCell<ServerVersion> = OnceCell::const_new();
     let ask = || async {
@@ -464,7 +469,7 @@ fn parse_version(text: &str) -> Option<ServerVersion> {
     Some(ServerVersion(next()?, next()?, next()?))
 }
 
-/// The mongod of this machine, found or fetched once for all tests of this process.
+/// The mongod of this machine, found or downloaded once for all tests of this process.
 pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
     static PATH: OnceCell<PathBuf> = OnceCell::const_new();
     let find =
@@ -472,28 +477,28 @@ pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
     Ok(PATH.get_or_try_init(find).await?)
 }
 
-/// Why a fixture is not there.
+/// Why a fixture is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A mongod could not be found, started or told.
+    /// A mongod could not be found, started or configured.
     #[error("mongod")]
     Mongod(#[from] mongod::Error),
     /// A command was refused.
     #[error("command")]
     Command(#[from] mongodb::error::Error),
-    /// The same without a driver: the reply.
+    /// A command without a driver was refused. The value is the reply.
     #[error("command: {0}")]
     Refused(Document),
-    /// There are no certificates.
+    /// Certificates could not be generated.
     #[error("certificates")]
     Certificates(#[from] certificates::Error),
-    /// A raw connection could not be made.
+    /// A raw connection failed.
     #[error("raw connection")]
     Raw(#[from] RawError),
-    /// A mongod does not say which version it is.
+    /// The version of mongod could not be read.
     #[error("version of mongod")]
     NoVersion(#[source] io::Error),
-    /// A set did not come into the wished state.
+    /// A set did not reach the expected state in time.
     #[error("replica set")]
     TooLate(#[from] TooLate),
 }
@@ -554,7 +559,7 @@ fn uri(
 ) -> String {
     let mut uri = "mongodb://".to_owned();
     if let Some((name, password)) = credentials {
-        write!(uri, "{name}:{password}@").expect("a String takes all that is written to it");
+        write!(uri, "{name}:{password}@").expect("writing to a String succeeds");
     }
     let hosts: Vec<_> = addresses.iter().map(SocketAddr::to_string).collect();
     uri.push_str(&hosts.join(","));
@@ -566,6 +571,6 @@ fn uri(
     uri
 }
 
-/// Many times what an election takes; a machine that also compiles needs it.
+/// Many times the duration of an election, because the machine may also be compiling.
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 const HELLO_LIMIT: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Seawall as a process of its own: the real binary, its signals, its exit code and what it says.
+//! Seawall as a separate process: the real binary, its signals, exit code and log.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,13 +19,14 @@ use tokio::{
 
 use crate::eventually::eventually;
 
-/// How long a process may take to say that it serves, or to end.
+/// Time limit for a process to start serving, or to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The program `seawall`, which Cargo builds beside the tests and benches of its package, in their profile.
+/// The path of the program `seawall`. Cargo builds it with the tests and benches of its package, in
+/// their profile.
 ///
 /// # Panics
-/// If it is missing: this program is then not a test or bench of the package `seawall`.
+/// If it does not exist. The caller is then not a test or bench of the package `seawall`.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
@@ -38,7 +39,7 @@ pub fn binary() -> &'static Path {
     })
 }
 
-/// Runs a subcommand to its end.
+/// Runs a subcommand until it ends.
 ///
 /// # Panics
 /// If it does not end within a minute.
@@ -49,14 +50,16 @@ pub async fn run(arguments: &[&str]) -> Output {
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let ended = timeout(LIMIT, command.output()).await;
-    ended.expect("it ends").expect("the binary can be run")
+    ended
+        .expect("the process ends in time")
+        .expect("the binary can be run")
 }
 
-/// A running `seawall serve`; killed when dropped.
+/// A running `seawall serve`. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// Whole lines, as they were written.
+    /// The lines of its log: JSON, or a string if a line is not JSON.
     lines: Arc<Mutex<Vec<Value>>>,
     reading: Option<JoinHandle<()>>,
     address: String,
@@ -64,10 +67,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it with a configuration in TOML, and returns when it says that it serves.
+    /// Starts `seawall serve` with a configuration file, and returns when it logs that it serves.
     ///
     /// # Panics
-    /// If it ends instead, with what it said.
+    /// If it does not serve within a minute. The message contains its log.
     pub async fn serve(toml: &Path) -> Self {
         let mut child = Command::new(binary())
             .args(["serve", "--config"])
@@ -96,21 +99,22 @@ impl Process {
             admin: String::new(),
         };
         let serving = async || process.said("serving").ok_or_else(|| process.log());
-        let serving = eventually(LIMIT, serving).await.expect("it serves");
+        let serving = eventually(LIMIT, serving).await.expect("Seawall serves");
         let field = |name: &str| field(&serving, name)?.as_str().map(str::to_owned);
-        let clients = field("clients").expect("it says where clients connect to");
-        let clients: Vec<String> = serde_json::from_str(&clients).expect("a list");
-        process.address = clients.into_iter().next().expect("one address");
-        process.admin = field("admin").expect("it says where its window is");
+        let clients = field("clients").expect("the log names the client address");
+        let clients: Vec<String> =
+            serde_json::from_str(&clients).expect("the addresses are a list");
+        process.address = clients.into_iter().next().expect("there is one address");
+        process.admin = field("admin").expect("the log names the admin address");
         process
     }
 
-    /// Where clients connect to.
+    /// The address clients connect to.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Where its metrics are.
+    /// Its admin address.
     pub fn admin(&self) -> &str {
         &self.admin
     }
@@ -124,13 +128,13 @@ impl Process {
         line.cloned()
     }
 
-    /// All that it said.
+    /// Its whole log.
     pub fn log(&self) -> String {
         let lines = self.lines.lock();
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The largest core dump that it may leave, as the kernel prints it: `0`, `unlimited` or bytes.
+    /// The soft limit of its core dumps, as the kernel prints it: `0`, `unlimited` or bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -154,10 +158,10 @@ impl Process {
 
     fn pid(&self) -> Pid {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
-        pid.and_then(Pid::from_raw).expect("it runs")
+        pid.and_then(Pid::from_raw).expect("the process runs")
     }
 
-    /// Forgets the peak of its resident memory; gives what is resident now, in bytes.
+    /// Resets the peak of its resident memory, and returns the current resident memory in bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -167,7 +171,7 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The most that has been resident since the peak was reset, in bytes.
+    /// The peak of its resident memory since the reset, in bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -183,7 +187,7 @@ impl Process {
         kibibytes.expect("the kernel names it in kB") * 1024
     }
 
-    /// Waits for its end, and for all that it said.
+    /// Waits until the process has ended and its whole log has been read.
     ///
     /// # Panics
     /// If it does not end within a minute.
@@ -192,7 +196,9 @@ impl Process {
         if let Some(reading) = self.reading.take() {
             reading.await.expect("its log is read to the end");
         }
-        ended.expect("it ends").expect("a child can be waited for")
+        ended
+            .expect("the process ends in time")
+            .expect("a child can be waited for")
     }
 }
 

@@ -1,4 +1,4 @@
-//! A forwarder between a client and a server that remembers every byte and can misbehave.
+//! A forwarder between a client and a server that records every byte and can misbehave.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins to forward to `target`.
+    /// Starts a forwarder to `target`.
     pub async fn start(target: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -51,12 +51,13 @@ impl Recorder {
         })
     }
 
-    /// Where clients connect to.
+    /// The address clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// All connections since the start, in the order in which they came, closed ones included.
+    /// All connections since the start, in the order in which they were accepted, closed ones
+    /// included.
     pub fn connections(&self) -> Vec<Recording> {
         let connections = self.shared.connections.lock();
         connections
@@ -65,7 +66,7 @@ impl Recorder {
             .collect()
     }
 
-    /// How many connections are open now.
+    /// The number of connections that are open now.
     pub fn open_count(&self) -> usize {
         let connections = self.shared.connections.lock();
         connections
@@ -74,7 +75,7 @@ impl Recorder {
             .count()
     }
 
-    /// Forgets the bytes so far, so that an assertion sees only what follows.
+    /// Drops the bytes recorded so far, so that an assertion sees only later ones.
     pub fn forget(&self) {
         for connection in self.shared.connections.lock().iter_mut() {
             connection.recording.from_client.clear();
@@ -83,49 +84,50 @@ impl Recorder {
         }
     }
 
-    /// Ends the connection at `index`, counted as in [`Recorder::connections`].
+    /// Ends the connection at `index`, the index in [`Recorder::connections`].
     pub fn cut(&self, index: usize, how: Cut) {
         if let Some(connection) = self.shared.connections.lock().get_mut(index) {
             connection.cut(how);
         }
     }
 
-    /// Ends all connections; new ones are accepted.
+    /// Ends all connections. The recorder still accepts new ones.
     pub fn cut_all(&self, how: Cut) {
         for connection in self.shared.connections.lock().iter_mut() {
             connection.cut(how);
         }
     }
 
-    /// Waits this long before each chunk is forwarded, in both directions.
+    /// Sets a delay that applies before each chunk is forwarded, in both directions.
     pub fn delay(&self, delay: Duration) {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.delay = delay);
     }
 
-    /// Forwards nothing more, and keeps all connections open.
+    /// Stops forwarding and keeps all connections open.
     pub fn freeze(&self) {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.is_frozen = true);
     }
 
-    /// Forwards again, beginning with what was held back.
+    /// Resumes forwarding, starting with the bytes that were held back.
     pub fn thaw(&self) {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.is_frozen = false);
     }
 
-    /// Whether what servers send is kept back. A connection that was cut before this ends never passes it on.
+    /// Holds back the servers' bytes while `holds` is true. A connection that is cut while its
+    /// replies are held never forwards them.
     pub fn hold_replies(&self, holds: bool) {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.holds_replies = holds);
     }
 
-    /// Whether new connections are closed as soon as they are accepted.
+    /// Closes new connections as soon as they are accepted while `is_refusing` is true.
     pub fn refuse(&self, is_refusing: bool) {
         self.shared
             .behaviour
@@ -139,40 +141,40 @@ impl Drop for Recorder {
     }
 }
 
-/// How a connection is ended.
+/// How to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// In order, as by a process that exits.
+    /// With a FIN, as when a process exits.
     Close,
-    /// By a reset, as by a machine that has lost its memory of the connection.
+    /// With a reset, as from a machine that no longer knows the connection.
     Reset,
 }
 
-/// What passed over one connection.
+/// The bytes that passed over one connection.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// What the client sent and was, or is about to be, forwarded to the server.
+    /// Bytes from the client that were forwarded to the server, or are about to be.
     pub from_client: Vec<u8>,
-    /// What the server sent and was, or is about to be, forwarded to the client.
+    /// Bytes from the server that were forwarded to the client, or are about to be.
     pub from_server: Vec<u8>,
-    /// Whether a direction had more bytes than are remembered.
+    /// True if a direction had more bytes than the recorder keeps.
     pub is_truncated: bool,
-    /// Whether it is still being forwarded.
+    /// True while the connection is still being forwarded.
     pub is_open: bool,
 }
 
 impl Recording {
-    /// The whole messages that went to the server.
+    /// The complete messages from the client to the server.
     pub fn messages_from_client(&self) -> Vec<&[u8]> {
         split_messages(&self.from_client)
     }
 
-    /// The whole messages that went to the client.
+    /// The complete messages from the server to the client.
     pub fn messages_from_server(&self) -> Vec<&[u8]> {
         split_messages(&self.from_server)
     }
 
-    /// The bodies of the OP_MSG that went to the server; other messages are left out.
+    /// The bodies of the OP_MSG messages to the server, without other messages.
     pub fn commands(&self) -> Vec<Document> {
         let messages = self.messages_from_client().into_iter();
         let messages = messages.filter_map(|message| RawReply::parse(message.to_vec()));
@@ -252,7 +254,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((client, _)) = accepted else {
-                    // Out of descriptors: the test fails by what does not arrive.
+                    // Out of descriptors: the test fails on the connection that is missing.
                     return;
                 };
                 if !shared.behaviour.borrow().is_refusing {
@@ -282,7 +284,7 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
         connections.len() - 1
     };
     if let Ok(mut server) = TcpStream::connect(shared.target).await {
-        // Small messages must not wait for each other's acknowledgement.
+        // Small messages must not wait for earlier acknowledgements.
         drop((client.set_nodelay(true), server.set_nodelay(true)));
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
@@ -293,7 +295,8 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
             )
         };
         tokio::select! {
-            // First, so that what is let go of after a cut does not pass.
+            // This branch comes first, so that bytes that are released after a cut are not
+            // forwarded.
             biased;
             () = ended.notified() => {}
             _ = both => {}
@@ -310,7 +313,7 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
     shared.with_recording(index, |recording| recording.is_open = false);
 }
 
-/// Forwards one direction to its end, which it passes on.
+/// Forwards one direction until its end, then shuts down the target.
 async fn pump(
     shared: &Shared,
     index: usize,
@@ -333,16 +336,16 @@ async fn pump(
         if chunk.is_empty() {
             break;
         }
-        // Before it is sent: whoever sees an effect of these bytes must find them recorded.
+        // Record before sending: anyone who sees an effect of these bytes must find them recorded.
         shared.record(index, direction, chunk);
         if target.write_all(chunk).await.is_err() {
             break;
         }
     }
-    // The other side may be gone already.
+    // The other side may already be closed.
     drop(target.shutdown().await);
 }
 
 const CHUNK_BYTES: usize = 64 * 1024;
-/// For each direction of a connection; more than any message a test looks into.
+/// Limit per direction of a connection. It is larger than any message that a test inspects.
 const MAX_RECORDED_BYTES: usize = 64 * 1024 * 1024;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// A directory below the system's temporary one; dropping it removes it and all that is in it.
+/// A directory below the system's temporary one. Dropping it removes the directory and its content.
 #[derive(Debug)]
 #[must_use = "dropping it removes the directory"]
 pub struct Scratch {
@@ -13,7 +13,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a directory that only this user can look into.
+    /// Creates a directory that only this user can read.
     pub fn create() -> io::Result<Self> {
         let name = format!("seawall-test-{:016x}", rand::random::<u64>());
         let path = std::env::temp_dir().join(name);
@@ -41,7 +41,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A test that has passed must not fail for what it leaves behind.
+        // A test that has passed must not fail because of a directory it leaves behind.
         drop(fs::remove_dir_all(&self.path));
     }
 }

@@ -1,4 +1,4 @@
-//! Seawall itself, in the test's process: started on free ports in front of a deployment.
+//! Seawall in the test's own process, started on free ports in front of a deployment.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use tokio::{
 
 use crate::eventually::eventually;
 
-/// How long a deployment may take to be seen.
+/// Time limit for Seawall to discover a deployment.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// A running Seawall; ends when dropped.
+/// A running Seawall. Dropping it stops it.
 #[derive(Debug)]
 pub struct Seawall {
-    /// The application, for what no client can see.
+    /// The application, for state that no client can see.
     pub app: App,
 }
 
-/// How it is configured.
+/// How to configure it.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// More TOML, after what every test needs: whole sections, or keys of sections of one's own.
+    /// More TOML, appended to the keys that every test needs: whole sections or dotted keys.
     pub toml: String,
-    /// Listen on this address instead of a free port on loopback.
+    /// The address to listen on, instead of a free port on loopback.
     pub listen: Option<String>,
 }
 
 impl Seawall {
-    /// In front of a deployment, with nothing configured but its address and free ports; waits until it has
-    /// been seen.
+    /// Starts Seawall with only the deployment's address and free ports configured, and waits until
+    /// it has discovered the deployment.
     pub async fn start(deployment: &str) -> Self {
         Self::start_with(deployment, Options::default()).await
     }
 
-    /// With more configuration; waits until the deployment has been seen.
+    /// Starts Seawall with more configuration and waits until it has discovered the deployment.
     pub async fn start_with(deployment: &str, options: Options) -> Self {
         let seawall = Self::launch(deployment, options)
             .await
@@ -48,10 +48,10 @@ impl Seawall {
         seawall
     }
 
-    /// Without waiting for the deployment.
+    /// Starts Seawall without waiting for the deployment.
     ///
     /// # Errors
-    /// What keeps it from starting.
+    /// If Seawall cannot start.
     pub async fn launch(deployment: &str, options: Options) -> Result<Self, StartError> {
         let listen = options.listen.unwrap_or_else(|| "127.0.0.1:0".to_owned());
         let toml = format!(
@@ -64,12 +64,12 @@ impl Seawall {
         })
     }
 
-    /// Waits until operations can be served.
+    /// Waits until Seawall can serve operations.
     pub async fn ready(&self) {
         let ready = || async { self.get("/health/ready").await.0 == 200 };
         eventually(READY_LIMIT, ready)
             .await
-            .expect("the deployment is seen");
+            .expect("the deployment is discovered");
         let decided = || async {
             self.api("/api/v1/status")
                 .await
@@ -78,12 +78,15 @@ impl Seawall {
         };
         eventually(READY_LIMIT, decided)
             .await
-            .expect("the credentials' source is found");
+            .expect("the credential source is determined");
     }
 
-    /// Where clients connect to.
+    /// The address clients connect to.
     pub fn address(&self) -> &str {
-        self.app.client_addresses().first().expect("it listens")
+        self.app
+            .client_addresses()
+            .first()
+            .expect("Seawall has a client address")
     }
 
     /// A connection string without credentials.
@@ -91,7 +94,7 @@ impl Seawall {
         format!("mongodb://{}/", self.address())
     }
 
-    /// The official driver through Seawall, as a user.
+    /// A client of the official driver that connects through Seawall as this user.
     pub async fn client(&self, user: &str, password: &str, source: &str) -> Client {
         let uri = format!(
             "mongodb://{user}:{password}@{}/?authSource={source}",
@@ -99,11 +102,11 @@ impl Seawall {
         );
         let options = ClientOptions::parse(uri)
             .await
-            .expect("the string is sound");
-        Client::with_options(options).expect("the options are sound")
+            .expect("the connection string is valid");
+        Client::with_options(options).expect("the options are valid")
     }
 
-    /// What the API answers at a path.
+    /// The JSON document that the API returns for a path.
     pub async fn api(&self, path: &str) -> Value {
         let (status, body) = self.get(path).await;
         assert_eq!(status, 200, "{path}: {body}");
@@ -115,45 +118,48 @@ impl Seawall {
         self.request("GET", path, "").await
     }
 
-    /// Status and body of a request on the admin address, with more headers.
+    /// Status and body of a request on the admin address with additional headers.
     pub async fn request(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
-        let address = self.app.admin_address().expect("it has an admin address");
+        let address = self
+            .app
+            .admin_address()
+            .expect("Seawall has an admin address");
         let mut stream = TcpStream::connect(address)
             .await
-            .expect("the admin address is served");
+            .expect("the admin address accepts connections");
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n"
         );
         stream
             .write_all(request.as_bytes())
             .await
-            .expect("the request is taken");
-        let mut answer = String::new();
+            .expect("the request can be sent");
+        let mut reply = String::new();
         stream
-            .read_to_string(&mut answer)
+            .read_to_string(&mut reply)
             .await
-            .expect("the answer is text");
-        let status = answer
+            .expect("the reply is text");
+        let status = reply
             .split(' ')
             .nth(1)
             .and_then(|s| s.parse().ok())
-            .expect("a status");
-        let body = answer
+            .expect("the reply has a status");
+        let body = reply
             .split_once("\r\n\r\n")
             .map(|(_, body)| body.to_owned());
         (status, body.unwrap_or_default())
     }
 
-    /// The sum of a metric's series whose line contains each of `labels`.
+    /// The sum of a metric's series whose lines contain each of `labels`.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let (_, text) = self.get("/metrics").await;
         sum_of(&text, name, labels)
     }
 
-    /// Whether every connection that ever came is there still.
+    /// Checks that every client connection since the start is still open.
     ///
     /// # Panics
-    /// If one ended.
+    /// If a connection has ended.
     pub async fn assert_all_connected(&self) {
         let (_, text) = self.get("/metrics").await;
         let [opened, connected] = [
@@ -168,7 +174,8 @@ impl Seawall {
     }
 }
 
-/// The sum of a metric's series, in Prometheus text, whose line contains each of `labels`.
+/// The sum of a metric's series whose lines contain each of `labels`. `text` is in Prometheus
+/// format.
 pub fn sum_of(text: &str, name: &str, labels: &[&str]) -> f64 {
     let series = text.lines().filter(|line| {
         let rest = line.strip_prefix(name);

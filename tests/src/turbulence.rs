@@ -1,4 +1,4 @@
-//! A forwarder on which nothing can be relied: it delays, stops, cuts and resets after random bytes.
+//! An unreliable forwarder: it delays, stops, cuts and resets after a random number of bytes.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,26 +14,27 @@ use tokio::{
     time::sleep,
 };
 
-/// Bytes after which something happens on a connection, at most.
+/// Maximum number of bytes on a connection before the next event.
 const MAX_CALM_BYTES: usize = 400_000;
 
-/// Bytes forwarded at a time, at most: messages arrive in pieces.
+/// Maximum number of bytes forwarded at a time, so that messages arrive in pieces.
 const MAX_CHUNK_BYTES: usize = 8 * 1024;
 
-/// What happens when a connection's calm is over.
+/// A disturbance of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Nothing moves for a while.
+    /// Nothing is forwarded for up to 50 ms.
     Delay,
-    /// Half of what was to be forwarded, then the end.
+    /// Half of the chunk is forwarded, then the connection is closed.
     Close,
-    /// The same, with a reset.
+    /// Half of the chunk is forwarded, then the connection is reset.
     Reset,
-    /// Nothing moves any more, and nobody is told; in the end a reset.
+    /// Nothing is forwarded for up to a second, and neither side is notified. Then the connection
+    /// is reset.
     HalfOpen,
 }
 
-/// Forwards to a server, badly. Ends when dropped.
+/// An unreliable forwarder to one server. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct Turbulence {
     address: SocketAddr,
@@ -48,10 +49,10 @@ impl Drop for Turbulence {
 }
 
 impl Turbulence {
-    /// Starts on a free port; the same seed makes the same trouble.
+    /// Starts on a free port. The same seed gives the same sequence of events.
     ///
     /// # Errors
-    /// If no port can be had.
+    /// If no port is available.
     pub async fn start(target: SocketAddr, seed: u64) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -73,12 +74,12 @@ impl Turbulence {
         })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections that it has ended.
+    /// The number of connections that it has cut.
     pub fn cuts(&self) -> usize {
         *self.cuts.lock()
     }
@@ -93,7 +94,7 @@ async fn forward(
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
-    // A socket without it would only be slower.
+    // If this fails, the connection is only slower.
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     let other = StdRng::seed_from_u64(rng.random());
     let (from_client, to_client) = client.split();
@@ -105,13 +106,14 @@ async fn forward(
     if let Some(event) = event {
         *cuts.lock() += 1;
         if matches!(event, Event::Reset | Event::HalfOpen) {
-            // Without it the end is a plain close, which is trouble enough.
+            // If this fails, the connection is closed without a reset, which also disturbs the
+            // proxy.
             drop((client.set_zero_linger(), server.set_zero_linger()));
         }
     }
 }
 
-/// Forwards one direction until it ends (`None`) or is to be cut.
+/// Forwards one direction until it ends (`None`) or must be cut.
 async fn pump(
     mut source: ReadHalf<'_>,
     mut target: WriteHalf<'_>,

@@ -1,4 +1,5 @@
-//! Where an attack happens: connections to Seawall, a pace, and what became of each attempt.
+//! The environment of an attack: connections to Seawall, a pace, and the count of how attempts
+//! ended.
 
 use std::{
     collections::BTreeMap, fmt, net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration,
@@ -21,32 +22,33 @@ use super::{
 };
 use crate::process::thread_cpu_time;
 
-/// Attempts under way at a time; protects this process if Seawall does not answer.
+/// Attempts that run at the same time. Protects this process if Seawall does not reply.
 const MAX_UNDER_WAY: usize = 256;
 
-/// How long an attempt may take.
+/// Time limit of one attempt.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a connection that is held is looked at, at the end.
-const GLANCE: Duration = Duration::from_millis(100);
+/// How long the final check waits for bytes on each open connection.
+const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
-/// Connections that begin at a time while an attack is prepared.
-const PREPARED_AT_A_TIME: usize = 16;
+/// Connections established at the same time while an attack is prepared.
+const MAX_PREPARING: usize = 16;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
-    /// By an error with this code.
+    /// With an error that has this code.
     Refused(i32),
     /// The connection was closed.
     Closed,
-    /// By a reply without an error.
+    /// With a reply that is not an error.
     Answered,
-    /// It did not end: the connection was still open when the attack was over.
+    /// The attempt did not end: the connection was still open when the attack was over.
     Held,
-    /// It did not begin: no connection, or no login of the attacker's own.
+    /// The attempt did not begin: the attacker got no connection, or could not log in as its own
+    /// user.
     NotBegun,
-    /// The attacker got what it must not get.
+    /// A breach: the attacker got something that Seawall must deny.
     Breach(&'static str),
 }
 
@@ -74,27 +76,27 @@ impl From<Result<RawReply, RawError>> for Ending {
     }
 }
 
-/// What an attack came to.
+/// Attempts of an attack, and how they ended.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Attempts that began.
     pub attempts: u32,
-    /// How they ended.
+    /// How many attempts ended in each way.
     pub endings: BTreeMap<Ending, u32>,
 }
 
-/// What an attack needs. Clones are of the same one.
+/// Everything that an attack needs. Clones share the same state.
 #[derive(Clone, Debug)]
 pub struct Arena {
-    /// Where Seawall listens.
+    /// The address that the attack connects to: Seawall's or, with `--direct`, the server's.
     pub target: SocketAddr,
-    /// Its admin address.
+    /// Seawall's admin address.
     pub admin: SocketAddr,
-    /// The server behind it.
+    /// The address of the server behind Seawall.
     pub server: SocketAddr,
-    /// Whose names and passwords there are.
+    /// The users, with their names and passwords.
     pub users: Users,
-    /// A small one, for CI.
+    /// True if this is a short run, for CI.
     pub is_quick: bool,
     tally: Arc<Mutex<Tally>>,
     has_begun: watch::Sender<bool>,
@@ -102,23 +104,23 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// One of two values: of a whole run, and of a quick one.
+    /// Returns `whole` in a full run and `quick` in a quick run.
     pub fn either<T>(&self, whole: T, quick: T) -> T {
         if self.is_quick { quick } else { whole }
     }
 
-    /// Preparations are over: what follows is measured.
+    /// Ends the preparations. The measurement begins here.
     pub fn begin(&self) {
         self.has_begun.send_replace(true);
     }
 
-    /// Waits until the attack has to end.
-    pub async fn over(&self) {
-        // The other end is dropped after the attack only.
+    /// Waits for the end of the attack.
+    pub async fn wait_for_end(&self) {
+        // The sender is dropped only after the attack.
         drop(self.is_over.clone().wait_for(|is_over| *is_over).await);
     }
 
-    /// Paces attempts at this rate per second.
+    /// Returns a pace of this many ticks per second.
     pub fn pace(&self, per_second: u32) -> Pace {
         let mut ticks = interval(Duration::from_secs(1) / per_second);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -129,36 +131,36 @@ impl Arena {
     }
 
     /// Counts an attempt that has begun.
-    pub fn attempted(&self) {
+    pub fn count_attempt(&self) {
         self.tally.lock().attempts += 1;
     }
 
     /// Counts how an attempt ended.
-    pub fn ended(&self, ending: Ending) {
+    pub fn count_ending(&self, ending: Ending) {
         *self.tally.lock().endings.entry(ending).or_default() += 1;
     }
 
-    /// An attacker's connection.
+    /// Connects as an attacker.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the connection cannot be established.
     pub async fn connect(&self) -> Result<RawClient, RawError> {
         let mut client = connect_from(ATTACKER_ADDRESS, self.target, None).await?;
         client.set_limit(ATTEMPT_LIMIT);
         Ok(client)
     }
 
-    /// An attacker's connection that has logged in with its own user, or the reason why not.
+    /// Connects as an attacker and logs in as the attacker's own user.
     ///
     /// # Errors
-    /// If it could not.
+    /// If the connection or the login fails.
     pub async fn logged_in(&self) -> Result<RawClient, RawError> {
         let mut client = self.connect().await?;
         log_in(&mut client, &self.users.mallory).await?;
         Ok(client)
     }
 
-    /// Begins the attack, and makes attempts at a pace until it is over.
+    /// Begins the attack, and makes attempts at a pace until the attack is over.
     pub async fn attempts<F, Fut>(&self, per_second: u32, attempt: F)
     where
         F: Fn(Self, u32) -> Fut,
@@ -171,10 +173,10 @@ impl Arena {
         while pace.next().await {
             number = number.wrapping_add(1);
             let (arena, attempt) = (self.clone(), attempt(self.clone(), number));
-            arena.attempted();
+            arena.count_attempt();
             under_way.spawn(async move {
                 let ended = timeout(ATTEMPT_LIMIT, attempt).await;
-                arena.ended(match ended {
+                arena.count_ending(match ended {
                     Err(_) => Ending::Held,
                     Ok(Ok(ending)) => ending,
                     Ok(Err(RawError::Io(_))) => Ending::NotBegun,
@@ -187,11 +189,12 @@ impl Arena {
             }
         }
         let rest = async { while under_way.join_next().await.is_some() {} };
-        // What takes longer is given up with the attack.
-        drop(timeout(GLANCE, rest).await);
+        // Attempts that take longer are dropped with the attack.
+        drop(timeout(FINAL_CHECK_TIME, rest).await);
     }
 
-    /// Opens this many connections as the attacker's own user. Returns fewer if some are refused.
+    /// Opens this many connections and logs in as the attacker's own user. Returns fewer if some
+    /// are refused.
     pub async fn many_logged_in(
         &self,
         count: u32,
@@ -200,7 +203,7 @@ impl Arena {
         let mut clients = Vec::new();
         let mut logging_in = JoinSet::new();
         for _ in 0..count {
-            if logging_in.len() >= PREPARED_AT_A_TIME {
+            if logging_in.len() >= MAX_PREPARING {
                 clients.extend(logging_in.join_next().await.and_then(Result::ok).flatten());
             }
             let arena = self.clone();
@@ -217,18 +220,18 @@ impl Arena {
         clients
     }
 
-    /// Counts which of the connections are still open.
-    pub async fn look_at(&self, clients: Vec<RawClient>) {
-        let mut looks = JoinSet::new();
+    /// Counts how many of the connections are open, closed, or have a reply to read.
+    pub async fn count_open(&self, clients: Vec<RawClient>) {
+        let mut checks = JoinSet::new();
         for mut client in clients {
-            client.set_limit(GLANCE);
-            looks.spawn(async move {
+            client.set_limit(FINAL_CHECK_TIME);
+            checks.spawn(async move {
                 let first = client.read_bytes(1).await;
                 (client, first)
             });
         }
-        while let Some(Ok((_, first))) = looks.join_next().await {
-            self.ended(match first {
+        while let Some(Ok((_, first))) = checks.join_next().await {
+            self.count_ending(match first {
                 Ok(_) => Ending::Answered,
                 Err(RawError::TimedOut { .. }) => Ending::Held,
                 Err(_) => Ending::Closed,
@@ -253,7 +256,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Waits for the next tick; `false` when the attack is over.
+    /// Waits for the next tick. Returns `false` when the attack is over.
     pub async fn next(&mut self) -> bool {
         tokio::select! {
             biased;
@@ -263,7 +266,7 @@ impl Pace {
     }
 }
 
-/// An attack under way, on a thread of its own.
+/// An attack that runs on its own thread.
 #[derive(Debug)]
 pub struct UnderWay {
     has_begun: watch::Receiver<bool>,
@@ -273,11 +276,8 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// Starts an attack. Its thread has the lowest priority: attackers have machines of their own, and what they
-    /// compute must not be taken from the victims.
-    ///
-    /// # Panics
-    /// If there is no thread for it.
+    /// Starts an attack. Its thread has the lowest priority: real attackers have their own
+    /// machines, so their work here must not take CPU time from the victims.
     pub fn start(
         attack: &Attack,
         [target, admin, server]: [SocketAddr; 3],
@@ -301,36 +301,37 @@ impl UnderWay {
         let thread = std::thread::Builder::new()
             .name("attackers".to_owned())
             .spawn(move || {
-                // On Linux the priority of a thread; refused, the attack is only dearer.
+                // On Linux this sets the priority of the thread. If it is refused, the attack only
+                // takes more CPU time from the victims.
                 setpriority_process(None, LOWEST_PRIORITY).unwrap_or_default();
                 let runtime = Builder::new_current_thread().enable_all().build();
-                runtime.expect("a runtime").block_on(run(arena));
+                runtime.expect("the runtime starts").block_on(run(arena));
                 thread_cpu_time().unwrap_or_default()
             });
         Self {
             has_begun: begun,
             over,
             tally,
-            thread: thread.expect("a thread starts"),
+            thread: thread.expect("the thread starts"),
         }
     }
 
-    /// Waits until its preparations are over.
+    /// Waits until the preparations of the attack are over.
     ///
     /// # Panics
-    /// If it ended before, or they take more than a minute.
-    pub async fn has_begun(&mut self) {
+    /// If the attack ends before that, or the preparations take more than a minute.
+    pub async fn wait_until_begun(&mut self) {
         let begun = self.has_begun.wait_for(|has_begun| *has_begun);
         let begun = timeout(Duration::from_secs(60), begun).await;
         begun
             .expect("preparations end")
-            .expect("the attack goes on");
+            .expect("the attack has not ended");
     }
 
-    /// Ends it: what it came to, and the CPU time of its thread.
+    /// Ends the attack. Returns its tally and the CPU time of its thread.
     ///
     /// # Panics
-    /// If it panicked.
+    /// If the attack panicked.
     pub async fn end(self) -> (Tally, Duration) {
         self.over.send_replace(true);
         let thread = self.thread;
@@ -346,7 +347,7 @@ impl UnderWay {
 /// The `nice` value of attackers.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// A find in the attacker's own database.
+/// Returns a find in the attacker's own database.
 pub fn own_find() -> bson::Document {
     doc! {"find": "small", "filter": {"_id": 1}}
 }

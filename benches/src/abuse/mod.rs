@@ -1,7 +1,8 @@
-//! Attacks on Seawall beside other users' load: the parts of the bench of that name.
+//! Attacks on Seawall beside the load of other users: the parts of the bench `abuse`.
 //!
-//! Every attack is bounded in number, pace and time. Attackers come from 127.0.0.2, the victims from 127.0.0.1 and
-//! 127.0.0.3, each with its own thread. An attack counts how its attempts ended; what the victims met is in `victims`.
+//! Every attack is bounded in number, pace and time. Attackers connect from 127.0.0.2, the victims
+//! from 127.0.0.1 and 127.0.0.3. Attackers and victims each have their own thread. An attack counts
+//! how its attempts ended. `victims` records the latencies and failures of the victims.
 
 pub mod arena;
 mod attacks;
@@ -19,12 +20,13 @@ pub use self::attacks::ATTACKS;
 pub struct Attack {
     /// Its name, for `--only` and the table.
     pub name: &'static str,
-    /// What is done, how often and by how many connections; for the whole run.
-    pub pace: &'static str,
-    /// Seawall's configuration beyond the defaults, in TOML.
+    /// What the attack does, at which rate and over how many connections, in a full run.
+    pub description: &'static str,
+    /// Seawall's configuration in TOML, in addition to the defaults.
     pub toml: &'static str,
-    /// The attack must reach at least one of these endings; otherwise the bench fails.
+    /// At least one of these endings must occur, or the bench fails. Empty if any ending is
+    /// allowed.
     pub expected: &'static [Ending],
-    /// The attack itself.
+    /// The function that runs the attack.
     pub run: fn(Arena) -> Pin<Box<dyn Future<Output = ()>>>,
 }

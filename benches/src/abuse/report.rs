@@ -1,4 +1,5 @@
-//! One attack measured: the victims before and during it, and what Seawall spent.
+//! Measures one attack: the victims before and during it, and the CPU time and memory that Seawall
+//! used.
 
 use std::time::Duration;
 
@@ -16,22 +17,23 @@ use crate::{
     sight::{say, seawall::Seawall},
 };
 
-/// How long the phases are.
+/// The lengths of the phases, and the target of the attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Before the first phase: connections and pools are made.
+    /// Time before the first phase, in which connections are established and pools fill.
     pub warm_up: Duration,
-    /// Before the attack, and during it.
+    /// Length of the phase before the attack, and of the phase during it.
     pub phase: Duration,
-    /// Whether attackers connect to the server itself, past Seawall: what victims lose to the server and the machine alone.
+    /// True if attackers connect to the server and not to Seawall. The result then shows what
+    /// victims lose to the server and the machine alone.
     pub attacks_server: bool,
 }
 
-/// What one attack came to.
+/// Result of one attack.
 #[derive(Clone, Debug)]
 pub struct Row {
     name: &'static str,
-    /// Failures while the attack was prepared are in `during`.
+    /// Failures during the preparation of the attack are counted in `during`.
     before: Phase,
     during: Phase,
     seawall_cpu: [Duration; 2],
@@ -42,7 +44,7 @@ pub struct Row {
     is_alive: bool,
 }
 
-/// Runs an attack against a Seawall of its own.
+/// Runs an attack against its own Seawall process.
 pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick: bool) -> Row {
     let seawall = testbed.seawall(attack.toml).await;
     let process = seawall.process_id();
@@ -62,7 +64,7 @@ pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick:
     };
     let addresses = [attacked, seawall.admin(), testbed.server()];
     let mut under_way = UnderWay::start(attack, addresses, &testbed.users, is_quick);
-    under_way.has_begun().await;
+    under_way.wait_until_begun().await;
     let prepared = victims.take();
     let cpu_prepared = cpu();
     let server_connections = watch(&seawall, times.phase).await;
@@ -85,7 +87,7 @@ pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick:
     }
 }
 
-/// Waits, and looks once a second how many server connections there are; the most that were seen.
+/// Waits, and reads the number of server connections once a second. Returns the largest number.
 async fn watch(seawall: &Seawall, time: Duration) -> f64 {
     let until = Instant::now() + time;
     let mut most = 0.0_f64;
@@ -97,21 +99,21 @@ async fn watch(seawall: &Seawall, time: Duration) -> f64 {
     most
 }
 
-/// Prints the head of the table.
+/// Prints the header of the table.
 pub fn say_head() {
     say(
-        "| attack | finds p50/p99 before, ms | p99 during | ratio | large finds p99 | logins p99 | first logins, longest | failed | refused | Seawall CPU s | attackers' CPU s | memory peak, MiB | server connections | attempts: how they ended |",
+        "| attack | finds p50/p99 before, ms | finds p99 during, ms | p99 ratio | large finds p99, ms | logins p99, ms | longest first login, ms | operations failed | logins refused | Seawall CPU, s | attackers' CPU, s | memory peak growth, MiB | server connections | attempts: how they ended |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
 }
 
 impl Row {
-    /// The victims' p99 during the attack by that before it.
+    /// Returns the victims' p99 during the attack divided by their p99 before it.
     pub fn ratio(&self) -> f64 {
         self.during.finds.percentile_ms(99) / self.before.finds.percentile_ms(99)
     }
 
-    /// Prints it as a row of the table.
+    /// Prints this row of the table.
     pub fn say(&self) {
         let Self {
             before,
@@ -148,11 +150,12 @@ impl Row {
             .into_iter()
             .flatten()
         {
-            say(&format!("\n{}: the first of them: {reason}\n", self.name));
+            say(&format!("\n{}: first failure: {reason}\n", self.name));
         }
     }
 
-    /// Why the attack is not what it should be, or Seawall not; counts only, never times.
+    /// Returns why the attack or Seawall did not behave as expected. Checks counts only, never
+    /// times.
     pub fn faults(&self, attack: &Attack) -> Vec<String> {
         let mut faults = Vec::new();
         let mut check = |holds: bool, fault: String| {
@@ -178,15 +181,18 @@ impl Row {
             check(phase.finds.count() > 0, format!("no finds {name}"));
             check(phase.logins.count() > 0, format!("no logins {name}"));
         }
-        check(self.is_alive, "Seawall is not ready any more".to_owned());
-        check(tally.attempts > 0, "nothing was attempted".to_owned());
+        check(self.is_alive, "Seawall is no longer ready".to_owned());
+        check(tally.attempts > 0, "no attempt began".to_owned());
         let has_happened = attack
             .expected
             .iter()
             .any(|ending| tally.endings.contains_key(ending));
         check(
             has_happened || attack.expected.is_empty(),
-            format!("none of {:?} in {:?}", attack.expected, tally.endings),
+            format!(
+                "expected one of {:?}, got {:?}",
+                attack.expected, tally.endings
+            ),
         );
         for ending in tally.endings.keys() {
             check(!matches!(ending, Ending::Breach(_)), ending.to_string());

@@ -14,34 +14,34 @@ use crate::sight::{Plan, seawall::Seawall};
 /// The password of every user.
 pub const PASSWORD: &str = "only-a-bench";
 
-/// The user whose name the attackers know; logs in from [`Ipv4Addr::LOCALHOST`].
+/// The victim whose name the attackers know. Logs in from [`Ipv4Addr::LOCALHOST`].
 pub const ALICE: &str = "alice";
 
-/// Another user, from [`BOB_ADDRESS`].
+/// The second victim. Logs in from [`BOB_ADDRESS`].
 pub const BOB: &str = "bob";
 
-/// Where the second victim comes from.
+/// Source address of the second victim.
 pub const BOB_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// A user of its own for an attacker that has logged in.
+/// The attackers' own user.
 pub const MALLORY: &str = "mallory";
 
-/// Where every attacker comes from.
+/// Source address of every attacker.
 pub const ATTACKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A user whose password is changed again and again.
+/// A user whose password changes continually.
 pub const ROTATING: &str = "rotating";
 
-/// Small documents of each victim.
+/// Number of small documents of each victim.
 pub const DOCUMENTS: i32 = 100;
 
 /// Bytes of a victim's large document, and of the request for it.
 pub const LARGE_BYTES: usize = 200 << 10;
 
-/// Bytes of the two documents that slow readers ask for, by `_id`.
+/// Bytes of the two documents that slow readers request. Their `_id`s are 1 and 2.
 pub const REPLY_BYTES: [usize; 2] = [1 << 20, 15 << 20];
 
-/// The users' logins; clones share derived keys.
+/// The users' logins. Clones share derived keys.
 #[derive(Clone, Debug)]
 pub struct Users {
     /// [`ALICE`].
@@ -50,13 +50,13 @@ pub struct Users {
     pub bob: Login,
     /// [`MALLORY`].
     pub mallory: Login,
-    /// Victims that Seawall has not seen before.
+    /// Victims that Seawall does not know before the measurement.
     pub newcomers: Vec<Login>,
-    /// Users under whose names logins are begun and not continued.
+    /// Users whose logins attackers begin and do not continue.
     pub sleepers: Vec<Login>,
 }
 
-/// The server, its users, and how Seawall is started.
+/// The server, its users, and the way to start Seawall.
 #[derive(Debug)]
 pub struct Testbed {
     server: Standalone,
@@ -66,12 +66,12 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Starts a server and makes its users and documents.
+    /// Starts a server and creates its users and documents.
     ///
     /// # Panics
-    /// If the server does not start or refuses.
+    /// If the server does not start or refuses a command.
     pub async fn start(plan: Plan) -> Self {
-        // The fewest rounds that drivers accept: the bench measures Seawall, not PBKDF2.
+        // The fewest iterations that drivers accept: the bench measures Seawall, not PBKDF2.
         let names = ["scramIterationCount", "scramSHA256IterationCount"];
         let options = Options {
             parameters: names
@@ -80,7 +80,7 @@ impl Testbed {
             ..Options::with_auth()
         };
         let server = Standalone::start(options).await.expect("a mongod starts");
-        let root = server.client().expect("it can be reached");
+        let root = server.client().expect("the server accepts connections");
         let names =
             |prefix: &str, count: u32| (0..count).map(|n| format!("{prefix}-{n}")).collect();
         let newcomers: Vec<String> = names("newcomer", plan.either(64, 16));
@@ -96,7 +96,9 @@ impl Testbed {
             if name != MALLORY {
                 user = user.mechanisms(&[Mechanism::ScramSha256]);
             }
-            create_user(&root, &user).await.expect("a user is made");
+            create_user(&root, &user)
+                .await
+                .expect("the user can be created");
         }
         for name in [ALICE, BOB, MALLORY] {
             insert_documents(&root.database(name), name == MALLORY).await;
@@ -116,20 +118,20 @@ impl Testbed {
         }
     }
 
-    /// Starts Seawall in front of the server, with more configuration in TOML.
+    /// Starts Seawall in front of the server, with additional configuration in TOML.
     pub async fn seawall(&self, toml: &str) -> Seawall {
         let seawall = Seawall::start(&self.plan, &self.server.uri(), toml).await;
-        seawall.credentials_are_known().await;
+        seawall.wait_for_credential_source().await;
         seawall
     }
 
-    /// The server's own address.
+    /// Returns the server's own address.
     pub fn server(&self) -> SocketAddr {
         self.server.address()
     }
 }
 
-/// A login of one of the users, as drivers begin it.
+/// Returns a login of one of the users, as drivers begin it.
 pub fn login(name: &str) -> Login {
     Login::new("admin", name, PASSWORD)
 }
@@ -153,11 +155,11 @@ async fn insert_documents(database: &mongodb::Database, has_replies: bool) {
     }
 }
 
-/// Text that compresses badly, the same each time.
+/// Returns text that compresses badly. It is the same in each run.
 fn noise(bytes: usize) -> String {
     let mut state = 1_u64;
     let letters = std::iter::repeat_with(|| {
-        // Knuth's MMIX generator; the high bits are the random ones.
+        // Knuth's MMIX generator. The high bits are the random ones.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -167,20 +169,23 @@ fn noise(bytes: usize) -> String {
     letters.take(bytes).collect()
 }
 
-/// Has the keys of all logins derived before anything is measured.
+/// Logs in once with each user, so that all keys are derived before the measurement.
 async fn derive_keys(server: &Standalone, users: &Users) {
     let named = [&users.alice, &users.bob, &users.mallory];
     for login in named.into_iter().chain(&users.newcomers) {
-        let mut client = server.raw_client().await.expect("it can be reached");
-        let outcome = client.login(login).await.expect("it answers");
+        let mut client = server
+            .raw_client()
+            .await
+            .expect("the server accepts connections");
+        let outcome = client.login(login).await.expect("the server replies");
         assert!(outcome.is_authenticated(), "{}: {outcome:?}", login.user);
     }
 }
 
-/// A connection from an address of loopback, with a receive buffer of that size if one is given.
+/// Connects from a loopback address, with a receive buffer of this size if one is given.
 ///
 /// # Errors
-/// If it is refused, or there is no port left.
+/// If the connection is refused, or no port is free.
 pub async fn connect_from(
     source: Ipv4Addr,
     target: SocketAddr,
@@ -191,7 +196,7 @@ pub async fn connect_from(
     if let Some(bytes) = receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes)?;
     }
-    // A reset at the end: thousands of ports that wait for late segments would not be available.
+    // Close with a reset. Otherwise thousands of ports stay in TIME_WAIT and cannot be used again.
     socket.set_zero_linger()?;
     socket.bind(SocketAddr::from((source, 0)))?;
     Ok(RawClient::new(socket.connect(target).await?))

@@ -1,7 +1,9 @@
-//! The users who are not attacking: small finds at a constant rate on kept connections, a few large ones, and logins.
+//! The victims: users with small finds at a constant rate over persistent connections, a few large
+//! finds, and logins.
 //!
-//! They run on a thread of their own, so that no attacker's work in this process counts as their latency. An operation
-//! is timed from its tick, or from when it was due if the one before it was late.
+//! They run on their own thread, so that attackers' work in this process does not add to their
+//! latency. The latency of an operation is measured from its start. If the previous operation
+//! delayed it, the latency is measured from the time at which the operation was due.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -22,35 +24,36 @@ use tokio::{
 
 use super::testbed::{ALICE, BOB, BOB_ADDRESS, DOCUMENTS, LARGE_BYTES, Users, connect_from};
 
-/// Kept connections of each of the two users for small finds.
+/// Persistent connections of each of the two users for small finds.
 const CONNECTIONS: u32 = 4;
 
-/// Between two finds of one connection; 400 a second in all.
+/// Time between two finds of one connection. All connections together make 400 finds per second.
 const FIND_EVERY: Duration = Duration::from_millis(20);
 
-/// Between two large finds of each user; 10 a second in all.
+/// Time between two large finds of each user. Both users together make 10 per second.
 const LARGE_EVERY: Duration = Duration::from_millis(200);
 
-/// Between two logins.
+/// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
 /// One in this many logins is the first of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
-/// Longer than drivers wait for a connection; whatever takes longer has failed.
+/// Time limit of an operation. Longer than drivers wait for a connection.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Durations of one kind.
+/// Durations of one kind of operation.
 #[derive(Clone, Debug, Default)]
 pub struct Durations(Vec<Duration>);
 
 impl Durations {
-    /// How many there are.
+    /// Returns the number of durations.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The duration that `percent` of them did not exceed, in milliseconds; NaN if there is none.
+    /// Returns the duration, in milliseconds, that `percent` of the durations do not exceed. NaN if
+    /// there are none.
     pub fn percentile_ms(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -60,16 +63,16 @@ impl Durations {
     }
 }
 
-/// What the victims met within a phase.
+/// Measurements of the victims in one phase.
 #[derive(Clone, Debug, Default)]
 pub struct Phase {
-    /// Small finds.
+    /// Latencies of small finds.
     pub finds: Durations,
-    /// Finds whose request and reply are large.
+    /// Latencies of finds with a large request and a large reply.
     pub large: Durations,
-    /// From connecting until logged in, of users that Seawall knows.
+    /// Times from connecting until logged in, for users that Seawall knows.
     pub logins: Durations,
-    /// The same, of users that it does not know.
+    /// Times from connecting until logged in, for users that Seawall does not know yet.
     pub first_logins: Durations,
     /// Why operations failed.
     pub failed: Vec<String>,
@@ -77,7 +80,7 @@ pub struct Phase {
     pub refused: Vec<String>,
 }
 
-/// The victims at work; they stop when told.
+/// The running victims.
 #[derive(Debug)]
 pub struct Victims {
     phase: Arc<Mutex<Phase>>,
@@ -86,10 +89,10 @@ pub struct Victims {
 }
 
 impl Victims {
-    /// Lets them begin.
+    /// Starts the victims.
     ///
     /// # Panics
-    /// If there is no thread for them.
+    /// If the thread cannot be started.
     pub fn start(target: SocketAddr, users: Users) -> Self {
         let phase = Arc::new(Mutex::new(Phase::default()));
         let (stop, stopped) = watch::channel(false);
@@ -102,21 +105,23 @@ impl Victims {
             .name("victims".to_owned())
             .spawn(move || {
                 let runtime = Builder::new_current_thread().enable_all().build();
-                runtime.expect("a runtime").block_on(work.run(users));
+                runtime
+                    .expect("the runtime starts")
+                    .block_on(work.run(users));
             });
         Self {
             phase,
             stop,
-            thread: thread.expect("a thread starts"),
+            thread: thread.expect("the thread starts"),
         }
     }
 
-    /// Ends a phase: what they met since the one before it.
+    /// Ends a phase. Returns the measurements since the end of the previous phase.
     pub fn take(&self) -> Phase {
         std::mem::take(&mut *self.phase.lock())
     }
 
-    /// Waits for the operations under way, and ends the last phase.
+    /// Waits for the running operations, and ends the last phase.
     ///
     /// # Panics
     /// If a victim's task panicked.
@@ -138,7 +143,7 @@ struct Work {
     stopped: watch::Receiver<bool>,
 }
 
-/// A find in a victim's own database, and where it is recorded.
+/// A find in a victim's own database, and the list that its latency is added to.
 struct Find {
     message: OpMsg,
     durations: fn(&mut Phase) -> &mut Durations,
@@ -178,7 +183,8 @@ impl Work {
         }
     }
 
-    /// One kept connection that asks the same at a steady pace, and is made again when it is closed.
+    /// Runs the same find at a steady pace over one persistent connection. Reconnects if the
+    /// connection is closed.
     async fn keep_finding(
         mut self,
         login: Login,
@@ -222,7 +228,7 @@ impl Work {
         exchange(client, &find.message).await
     }
 
-    /// A client every so often that logs in, asks once and leaves.
+    /// Starts a client at each tick. The client logs in, runs one find and leaves.
     async fn keep_logging_in(mut self, pairs: [(Login, Ipv4Addr); 2], newcomers: Vec<Login>) {
         let mut under_way = JoinSet::new();
         let mut ticks = interval_at(Instant::now(), LOGIN_EVERY);
@@ -267,7 +273,7 @@ impl Work {
         }
     }
 
-    /// Connects and logs in, as drivers do: `hello` with the first message of the login.
+    /// Connects and logs in as drivers do: `hello` carries the first message of the login.
     async fn log_in(&self, login: &Login, source: Ipv4Addr) -> Result<RawClient, String> {
         let logged_in = async {
             let mut client = connect_from(source, self.target, None).await?;
@@ -284,7 +290,7 @@ impl Work {
         }
     }
 
-    /// The next time that something is due, or `None` when all is over.
+    /// Waits for the next tick. Returns `None` when the victims must stop.
     async fn next(&mut self, ticks: &mut tokio::time::Interval) -> Option<Instant> {
         tokio::select! {
             biased;
@@ -318,7 +324,7 @@ fn find(collection: &str, db: &str, filter: Document) -> OpMsg {
     OpMsg::new(command)
 }
 
-/// An operation that must be answered, with one document.
+/// Runs an operation that must return exactly one document.
 async fn exchange(client: &mut RawClient, message: &OpMsg) -> Result<(), String> {
     let reply = timeout(LIMIT, client.exchange(message)).await;
     let reply = reply.map_err(|_| format!("find: took {LIMIT:?}"))?;

@@ -1,4 +1,5 @@
-//! What changed: an index is dropped under a load of many shapes; and nothing is told where nothing happened.
+//! Changes: Seawall must report an index that is dropped under a load of many shapes, and nothing
+//! where nothing happened.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::{
 
 const COLLECTION: &str = "items";
 
-/// Indexed fields, and shapes.
+/// Number of indexed fields and of shapes.
 const FIELDS: usize = 30;
 
 const DOCUMENTS: i32 = 20_000;
@@ -27,7 +28,7 @@ const DOCUMENTS: i32 = 20_000;
 /// Documents inserted at a time.
 const BATCH: i32 = 1_000;
 
-/// Twenty a second of each shape.
+/// 20 operations per second of each shape.
 const RATE: Rate = Rate {
     connections: 16,
     per_second: 600.0,
@@ -36,44 +37,44 @@ const RATE: Rate = Rate {
 /// The field whose index is dropped.
 const DROPPED: usize = 17;
 
-/// What is over before a window begins: connections are made, and plans.
+/// Time before the first window, in which connections and query plans are made.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// Three runs in which nothing happens, and one in which an index goes.
+/// Three runs in which nothing happens, and one in which an index is dropped.
 pub async fn run(plan: &Plan) {
     let window = plan.either(Duration::from_secs(60), Duration::from_secs(20));
     let quiet_runs = plan.either(3, 0);
     let server = Standalone::start(Options::default()).await;
     let server = server.expect("a mongod starts");
-    let client = server.client().expect("it can be reached");
+    let client = server.client().expect("the server accepts connections");
     fill(&client).await;
     say(&format!(
-        "\n## Changes: {FIELDS} shapes at {:.0} operations/s together, {} s against {} s\n",
+        "\n## Changes: {FIELDS} shapes at {:.0} operations/s in total, {} s compared with {} s\n",
         RATE.per_second,
         window.as_secs(),
         window.as_secs()
     ));
     say(
-        "| run | operations before, now | change | kind | shape | p50 before, now | ratio | effect | cost a second |",
+        "| run | operations before, now | change | kind | shape | p50 before, now | ratio | effect | cost per second |",
     );
     say("|---|---|---|---|---|---|---|---|---|");
     let machine = Machine::now();
     let mut quiet = Vec::new();
     for number in 1..=quiet_runs {
-        let told = watch(plan, &server, window, async || {}).await;
-        table(&format!("nothing dropped, {number}"), &told);
-        quiet.push(told);
+        let reported = watch(plan, &server, window, async || {}).await;
+        table(&format!("nothing dropped, {number}"), &reported);
+        quiet.push(reported);
     }
     let dropped = watch(plan, &server, window, async || drop_index(&client).await).await;
     table("an index dropped", &dropped);
     say("");
     Machine::say_since(machine);
-    for told in &quiet {
-        let changes = rows(told, "changes");
+    for reported in &quiet {
+        let changes = rows(reported, "changes");
         assert!(changes.is_empty(), "nothing changed, but {changes:?}");
     }
     let first = rows(&dropped, "changes").first();
-    let first = first.expect("a change is told");
+    let first = first.expect("a change is reported");
     assert_eq!(text(first, "/kind"), "slower", "{first}");
     let expected = format!("{{filter:{{{}:?}}}}", field(DROPPED));
     assert_eq!(text(first, "/shape/text"), expected, "{first}");
@@ -110,8 +111,8 @@ async fn fill(client: &Client) {
         keys.insert(field(number), 1);
         IndexModel::builder().keys(keys).build()
     });
-    let made = collection.create_indexes(indexes).await;
-    made.expect("indexes can be made");
+    let created = collection.create_indexes(indexes).await;
+    created.expect("indexes can be created");
 }
 
 async fn drop_index(client: &Client) {
@@ -120,7 +121,7 @@ async fn drop_index(client: &Client) {
     dropped.expect("an index can be dropped");
 }
 
-/// Two windows of load, with something between them, and what Seawall tells of them.
+/// Runs two windows of load, with `between` between them. Returns the changes that Seawall reports.
 async fn watch(
     plan: &Plan,
     server: &Standalone,
@@ -136,16 +137,16 @@ async fn watch(
     let load = Paced::start(&target, RATE, source).await;
     sleep(WARM_UP + window).await;
     between().await;
-    // One second more, which is the last whole one.
+    // One more second: the last second is not complete.
     sleep(window + Duration::from_secs(1)).await;
     let seconds = window.as_secs();
     let path = format!("/api/v1/changes?against={seconds}s&window={seconds}s");
-    let told = seawall.api(&path).await;
+    let reported = seawall.api(&path).await;
     load.end().await;
-    told
+    reported
 }
 
-/// Each connection goes through all shapes, in another order each time.
+/// Each connection sends all shapes, each time in another order.
 fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(connection.into());
     let mut left: Vec<usize> = Vec::new();
@@ -158,26 +159,26 @@ fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
         let mut filter = Document::new();
         let value = i32::try_from(random.below(10_000)).unwrap_or(0);
         filter.insert(field(number), value);
-        let filter = RawDocumentBuf::try_from(&filter).expect("it is small");
+        let filter = RawDocumentBuf::try_from(&filter).expect("the filter can be encoded");
         message(&rawdoc! {
             "find": COLLECTION, "filter": filter, "singleBatch": true, "$db": DATABASE,
         })
     }
 }
 
-fn table(run: &str, told: &Value) {
+fn table(run: &str, reported: &Value) {
     let operations = format!(
         "{:.0}, {:.0}",
-        number(told, "/baseline/count"),
-        number(told, "/now/count")
+        number(reported, "/baseline/count"),
+        number(reported, "/now/count")
     );
-    let changes = rows(told, "changes");
+    let changes = rows(reported, "changes");
     if changes.is_empty() {
         say(&format!("| {run} | {operations} | none | | | | | | |"));
     }
-    for (place, change) in (1..).zip(changes) {
+    for (rank, change) in (1..).zip(changes) {
         say(&format!(
-            "| {run} | {operations} | {place} | {} | `{}` | {:.2} ms, {:.2} ms | {:.2} | {:.3} | {:.1} ms |",
+            "| {run} | {operations} | {rank} | {} | `{}` | {:.2} ms, {:.2} ms | {:.2} | {:.3} | {:.1} ms |",
             text(change, "/kind"),
             text(change, "/shape/text"),
             number(change, "/before/p50_ms"),

@@ -1,6 +1,8 @@
-//! What seeing costs: two Seawalls in front of one mongod, one with all statistics and one with none, in turns.
+//! Measures what statistics cost: two Seawalls in front of one mongod, one with all statistics and
+//! one with none, in turn.
 //!
-//! Rounds are short and interleaved, since a machine that is shared drifts; the ratio is taken within each.
+//! Rounds are short and interleaved, because the speed of a shared machine drifts. Ratios are taken
+//! within each round.
 
 use std::{
     sync::{
@@ -29,13 +31,14 @@ use crate::process::cpu_split;
 
 const CONNECTIONS: usize = 64;
 
-/// Projections, each of which makes a shape of a find by `_id`.
+/// Number of projections. Each makes one shape of a find by `_id`.
 const SHAPES: usize = 30;
 
-/// What is counted in a second is taken into tables soon after it: that is part of the cost.
+/// Statistics of a second are added to tables shortly after that second. That work is part of the
+/// cost.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
-/// A Seawall under load now and then.
+/// One of the two Seawalls, with its load and results.
 struct Rival {
     name: &'static str,
     seawall: Seawall,
@@ -44,11 +47,11 @@ struct Rival {
     rounds: Vec<Round>,
 }
 
-/// What a round came to.
+/// Result of one round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     operations: f64,
-    /// CPU time of an operation in microseconds.
+    /// CPU time per operation in microseconds.
     user_us: f64,
     system_us: f64,
 }
@@ -59,13 +62,13 @@ impl Round {
     }
 }
 
-/// All statistics against none.
+/// Compares Seawall with all statistics and Seawall with none.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(30, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));
     let server = Standalone::start(Options::with_auth()).await;
     let server = server.expect("a mongod starts");
-    let client = server.client().expect("it can be reached");
+    let client = server.client().expect("the server accepts connections");
     let documents = (0..1_000).map(|n| doc! { "_id": n, "text": "x".repeat(100) });
     let collection = client.database(DATABASE).collection::<Document>("small");
     let inserted = collection.insert_many(documents).await;
@@ -74,7 +77,7 @@ pub async fn run(plan: &Plan) {
     let mut on = Rival::start(plan, &server, "on", "").await;
     let mut off = Rival::start(plan, &server, "off", off).await;
     let messages: Arc<Vec<_>> = Arc::new((0..SHAPES).map(find).collect());
-    // Connections are made and caches filled.
+    // Warm-up round: establishes connections and fills caches.
     for rival in [&mut on, &mut off] {
         rival.run(&messages, time).await;
         rival.rounds.clear();
@@ -100,7 +103,8 @@ fn find(shape: usize) -> Vec<u8> {
     let id = i32::try_from(shape).unwrap_or(0);
     let mut projection = doc! { "text": 1 };
     projection.insert(format!("p{}", letters(shape)), 1);
-    let projection = bson::RawDocumentBuf::try_from(&projection).expect("it is small");
+    let projection =
+        bson::RawDocumentBuf::try_from(&projection).expect("the projection can be encoded");
     message(&rawdoc! {
         "find": "small", "filter": { "_id": id }, "projection": projection, "limit": 1,
         "singleBatch": true, "$db": DATABASE,
@@ -135,9 +139,9 @@ impl Rival {
         stop.store(true, Ordering::Relaxed);
         let mut operations = 0;
         while let Some(done) = tasks.join_next().await {
-            let (link, answered) = done.expect("everything was answered");
+            let (link, completed) = done.expect("every operation got a reply");
             self.links.push(link);
-            operations += answered;
+            operations += completed;
         }
         sleep(SETTLE).await;
         let after = cpu_split(self.seawall.process_id());
@@ -152,7 +156,7 @@ impl Rival {
         });
     }
 
-    /// CPU time of an operation in microseconds, of all rounds together.
+    /// Returns the CPU time per operation in microseconds, over all rounds.
     fn cpu_us(&self) -> f64 {
         let rounds = self.rounds.iter();
         let spent: f64 = rounds.map(|round| round.cpu_us() * round.operations).sum();
@@ -164,7 +168,7 @@ impl Rival {
                 .sum::<f64>()
     }
 
-    /// Every operation is counted.
+    /// Asserts that every operation is counted.
     async fn check(&self) {
         let is_counted = || async {
             let metrics = self.seawall.metrics().await;
@@ -206,24 +210,24 @@ async fn one(
     messages: Arc<Vec<Vec<u8>>>,
     stop: Arc<AtomicBool>,
 ) -> (Link, u64) {
-    let mut answered = 0;
+    let mut completed = 0;
     for message in messages.iter().cycle().skip(number % SHAPES) {
         if stop.load(Ordering::Relaxed) {
             break;
         }
         link.run(message).await;
-        answered += 1;
+        completed += 1;
     }
-    (link, answered)
+    (link, completed)
 }
 
 fn report(on: &Rival, off: &Rival, time: Duration) {
     say(&format!(
-        "\n## Cost: finds by `_id` of {SHAPES} shapes over {CONNECTIONS} connections, {} rounds of {} s each in turns\n",
+        "\n## Cost: finds by `_id` of {SHAPES} shapes over {CONNECTIONS} connections, {} rounds of {} s each, in turn\n",
         on.rounds.len(),
         time.as_secs()
     ));
-    say("| statistics | operations a round | CPU µs an operation | user | system |");
+    say("| statistics | operations per round | CPU per operation, µs | user | system |");
     say("|---|---|---|---|---|");
     say(&on.row());
     say(&off.row());
@@ -237,17 +241,17 @@ fn report(on: &Rival, off: &Rival, time: Duration) {
         ("system", ratios(|round| round.system_us)),
     ] {
         say(&format!(
-            "\nOn over off, {what}: {:.3} in the median of {} rounds ({:.3} to {:.3}).",
+            "\nRatio of on to off, {what}: median {:.3} of {} rounds ({:.3} to {:.3}).",
             spread.median, spread.count, spread.least, spread.most
         ));
     }
     say(&format!(
-        "\nOn over off, all CPU of all rounds by all their operations: {:.3}.",
+        "\nRatio of on to off, CPU per operation over all rounds: {:.3}.",
         on.cpu_us() / off.cpu_us()
     ));
 }
 
-/// Some values, from the least to the most.
+/// Minimum, median and maximum of some values.
 struct Spread {
     count: u64,
     least: f64,

@@ -1,4 +1,5 @@
-//! Exactness under load: far more shapes than there are rows, and every figure held against the single operations.
+//! Exactness under load: many more shapes than rows. Every figure is compared with the single
+//! operations.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -33,33 +34,33 @@ const SHAPES: u32 = 500;
 
 const _: () = assert!(SHAPES == COLLECTIONS * 4 * FIELDS);
 
-/// What Seawall has rows for.
+/// Seawall's `shapes.max_shapes`.
 const MAX_SHAPES: u32 = 100;
 
-/// So many of the heaviest must be among these.
+/// This many of the heaviest shapes must have a row.
 const HEAVIEST: usize = 50;
 
 const CONNECTIONS: u64 = 64;
 
-/// Documents of a collection: few enough that an operation without an index is quick.
+/// Documents of a collection. Few, so that an operation without an index is fast.
 const DOCUMENTS: u32 = 100;
 
-/// Half a bucket of eight an octave, which is 2^(1/16) - 1.
+/// Half a bucket at eight buckets per octave: 2^(1/16) - 1.
 const SHAPE_ERROR: f64 = 0.0443;
 
-/// Half a bucket of 32 an octave, which is 2^(1/64) - 1.
+/// Half a bucket at 32 buckets per octave: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
-/// Quantiles that are told, by their names, and in a thousand.
+/// Quantiles that Seawall reports: their names and their per-mille values.
 const QUANTILES: [(&str, usize); 4] = [("p50", 500), ("p90", 900), ("p99", 990), ("p999", 999)];
 
-/// The times of whole operations.
+/// Durations of whole operations.
 const WHOLE: &str = "/latency_ms";
 
-/// The times until a server answered.
-const ANSWER: &str = "/answer_ms";
+/// Times until a server began its reply.
+const UNTIL_REPLY: &str = "/answer_ms";
 
-/// A million operations of 500 shapes, through a Seawall that keeps 100.
+/// Runs a million operations of 500 shapes through a Seawall with rows for 100.
 pub async fn run(plan: &Plan) {
     let operations = plan.either(1_000_000, 100_000);
     let server = Standalone::start(Options::default()).await;
@@ -79,13 +80,13 @@ pub async fn run(plan: &Plan) {
         "\n## Exactness: {operations} operations of {SHAPES} shapes, {MAX_SHAPES} rows, {CONNECTIONS} connections, in {:.0} s\n",
         took.as_secs_f64()
     ));
-    let told = Told::ask(&seawall, operations).await;
+    let reported = Reported::fetch(&seawall, operations).await;
     let logged = Logged::read(&log, operations).await;
-    report(&sent, &told, &logged, &log, plan);
+    report(&sent, &reported, &logged, &log, plan);
 }
 
 async fn fill(server: &Standalone) {
-    let client = server.client().expect("it can be reached");
+    let client = server.client().expect("the server accepts connections");
     for number in 0..COLLECTIONS {
         let collection = client
             .database(DATABASE)
@@ -112,21 +113,24 @@ fn letters_of(number: u32) -> String {
     letters(usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-/// A kind of operation.
+/// A shape of the load.
 struct Shape {
     command: &'static str,
     message: Vec<u8>,
 }
 
 impl Shape {
-    /// By its rank: neighbours are of different namespaces.
+    /// Returns the shape of this rank. Shapes of neighbouring ranks have different namespaces.
     fn of(rank: u32) -> Self {
         let collection = collection(rank % COLLECTIONS);
         let which = usize::try_from(rank / COLLECTIONS).unwrap_or(0) % COMMANDS.len();
         let command = COMMANDS.get(which).copied().unwrap_or_default();
         let field = field(rank / (SHAPES / FIELDS));
         let mut filter = RawDocumentBuf::new();
-        filter.append(bson::raw::CString::try_from(field).expect("a name"), 1);
+        filter.append(
+            bson::raw::CString::try_from(field).expect("the name has no NUL"),
+            1,
+        );
         let collection = collection.as_str();
         let body = match command {
             "find" => rawdoc! { "find": collection, "filter": filter, "$db": DATABASE },
@@ -145,9 +149,9 @@ impl Shape {
     }
 }
 
-/// Operations that were sent, and answered.
+/// Operations that were sent and got a reply.
 struct Sent {
-    /// By shape.
+    /// Number of operations by shape.
     shapes: Vec<u64>,
     commands: HashMap<&'static str, u64>,
 }
@@ -168,7 +172,7 @@ async fn load(seawall: &Seawall, operations: u64) -> Sent {
     }
     let mut sent = vec![0; shapes.len()];
     while let Some(of_one) = tasks.join_next().await {
-        let of_one = of_one.expect("everything was answered");
+        let of_one = of_one.expect("every operation got a reply");
         sent.iter_mut()
             .zip(of_one)
             .for_each(|(sent, more)| *sent += more);
@@ -194,24 +198,24 @@ async fn one(
     for _ in 0..operations {
         let drawn = zipf.draw(&mut random);
         let pair = shapes.get(drawn).zip(sent.get_mut(drawn));
-        let (shape, sent) = pair.expect("a rank is that of a shape");
+        let (shape, sent) = pair.expect("every rank has a shape");
         link.run(&shape.message).await;
         *sent += 1;
     }
     sent
 }
 
-/// What Seawall tells in the end.
-struct Told {
+/// What Seawall reports after the load.
+struct Reported {
     metrics: String,
     shapes: Value,
     namespaces: Value,
     servers: Value,
 }
 
-impl Told {
-    async fn ask(seawall: &Seawall, operations: u64) -> Self {
-        // The last operations are counted a moment after their clients have their replies.
+impl Reported {
+    async fn fetch(seawall: &Seawall, operations: u64) -> Self {
+        // The last operations are counted shortly after their clients get the replies.
         let is_counted = || async {
             let metrics = seawall.metrics().await;
             let counted: f64 = COMMANDS.iter().map(|name| counted(&metrics, name)).sum();
@@ -219,7 +223,7 @@ impl Told {
         };
         let all = eventually(Duration::from_secs(5), is_counted).await;
         if let Err(late) = all {
-            say(&format!("not all operations are counted: {late}\n"));
+            say(&format!("some operations are not counted: {late}\n"));
         }
         Self {
             metrics: seawall.metrics().await,
@@ -235,19 +239,29 @@ fn counted(metrics: &str, command: &str) -> f64 {
     sum_of(metrics, "seawall_operations_total", &[&label])
 }
 
-fn report(sent: &Sent, told: &Told, logged: &Logged, log: &Path, plan: &Plan) {
+fn report(sent: &Sent, reported: &Reported, logged: &Logged, log: &Path, plan: &Plan) {
     let mut table = Table::new();
     let all: u64 = sent.shapes.iter().sum();
     for command in COMMANDS {
         let sent = sent.commands.get(command).copied().unwrap_or(0);
         let what = format!("`{command}` in `seawall_operations_total`, operations");
-        table.same(&what, sent, counted(&told.metrics, command), sent);
+        table.same(&what, sent, counted(&reported.metrics, command), sent);
     }
     table.same("lines of the slow log", all, float(logged.lines), all);
-    table.same("lines left out", all, float(logged.left_out), 0);
+    table.same(
+        "lines missing in the slow log",
+        all,
+        float(logged.dropped),
+        0,
+    );
     table.same("operations that failed", all, float(logged.not_ok), 0);
-    let unequal = float(logged.not_added_up);
-    table.same("totals that are not the sum of phases", all, unequal, 0);
+    let unequal = float(logged.unequal_totals);
+    table.same(
+        "operations whose total is not the sum of their phases",
+        all,
+        unequal,
+        0,
+    );
     let (mut of_sent, mut of_log) = (sent.shapes.clone(), counts(logged));
     of_sent.retain(|operations| *operations > 0);
     of_sent.sort_unstable();
@@ -256,16 +270,21 @@ fn report(sent: &Sent, told: &Told, logged: &Logged, log: &Path, plan: &Plan) {
     let unequal = pairs.filter(|(sent, logged)| sent != logged).count();
     let unequal = unequal + of_sent.len().abs_diff(of_log.len());
     let shapes = count(of_sent.len());
-    table.same("shapes' counts, by ids", shapes, float(count(unequal)), 0);
-    compare_shapes(&mut table, told, logged, all, plan);
-    compare_namespaces(&mut table, told, logged);
-    compare_servers(&mut table, told, logged);
+    table.same(
+        "shapes with a wrong count, by id",
+        shapes,
+        float(count(unequal)),
+        0,
+    );
+    compare_shapes(&mut table, reported, logged, all, plan);
+    compare_namespaces(&mut table, reported, logged);
+    compare_servers(&mut table, reported, logged);
     let bytes = std::fs::metadata(log).map_or(0, |log| log.len());
     say(&format!(
-        "\nRows: {}. Folded operations: {:.0}; rows that changed hands: {:.0}. Slow log: {} MiB.",
-        levels(told),
-        sum_of(&told.metrics, "seawall_fingerprint_folded_total", &[]),
-        sum_of(&told.metrics, "seawall_fingerprint_evicted_total", &[]),
+        "\nRows: {}. Folded operations: {:.0}; evicted rows: {:.0}. Slow log: {} MiB.",
+        levels(reported),
+        sum_of(&reported.metrics, "seawall_fingerprint_folded_total", &[]),
+        sum_of(&reported.metrics, "seawall_fingerprint_evicted_total", &[]),
         bytes >> 20,
     ));
     table.check();
@@ -275,9 +294,9 @@ fn counts(logged: &Logged) -> Vec<u64> {
     logged.shapes.values().map(Durations::count).collect()
 }
 
-fn levels(told: &Told) -> String {
+fn levels(reported: &Reported) -> String {
     let levels = ["fine", "coarse", "rest"].map(|level| {
-        let of_it = rows(&told.shapes, "shapes")
+        let of_it = rows(&reported.shapes, "shapes")
             .iter()
             .filter(|row| text(row, "/level") == level);
         let operations: f64 = of_it.clone().map(|row| number(row, "/count")).sum();
@@ -286,16 +305,16 @@ fn levels(told: &Told) -> String {
     levels.join(", ")
 }
 
-fn compare_shapes(table: &mut Table, told: &Told, logged: &Logged, all: u64, plan: &Plan) {
-    let rows = rows(&told.shapes, "shapes");
+fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: u64, plan: &Plan) {
+    let rows = rows(&reported.shapes, "shapes");
     let operations: f64 = rows.iter().map(|row| number(row, "/count")).sum();
-    table.same("operations of all rows of shapes", all, operations, all);
+    table.same("operations in all shape rows", all, operations, all);
     let mut time = Worst::default();
-    let told_ms: f64 = rows.iter().map(|row| number(row, "/total_time_ms")).sum();
+    let reported_ms: f64 = rows.iter().map(|row| number(row, "/total_time_ms")).sum();
     let true_ms: f64 = logged.shapes.values().map(Durations::sum_ms).sum();
-    // Floats are added up in two orders.
-    time.add(told_ms, true_ms);
-    table.within("time of all rows of shapes", time, 1e-9);
+    // The two sums add floats in different orders.
+    time.add(reported_ms, true_ms);
+    table.within("total time in all shape rows", time, 1e-9);
     let fine: HashMap<&str, &Value> = rows
         .iter()
         .filter(|row| text(row, "/level") == "fine")
@@ -308,14 +327,15 @@ fn compare_shapes(table: &mut Table, told: &Told, logged: &Logged, all: u64, pla
         .iter()
         .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
-    // Rows change hands once a second: in the few of a quick run not all have found theirs.
+    // A shape can take over a row once a second. A quick run is too short for all of these to get
+    // one.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"
         )),
         false => table.same("heaviest shapes without a row", count(HEAVIEST), without, 0),
     }
-    // Those that had their row from the first operation on.
+    // Shapes that had their row from the first operation on.
     let whole = fine.iter().filter_map(|(id, row)| {
         let raw = logged.shapes.get(*id)?;
         ((number(row, "/count") - float(raw.count())).abs() < 0.5).then_some((*row, raw))
@@ -329,8 +349,8 @@ fn compare_shapes(table: &mut Table, told: &Told, logged: &Logged, all: u64, pla
     table.exact("total times by shape", sums);
 }
 
-fn compare_namespaces(table: &mut Table, told: &Told, logged: &Logged) {
-    let rows = rows(&told.namespaces, "namespaces");
+fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
+    let rows = rows(&reported.namespaces, "namespaces");
     let of_ours = rows.iter().filter(|row| text(row, "/db") == DATABASE);
     let pairs = of_ours.filter_map(|row| {
         let owned = |pointer| text(row, pointer).to_owned();
@@ -345,15 +365,15 @@ fn compare_namespaces(table: &mut Table, told: &Told, logged: &Logged) {
     compare(table, "namespace", WHOLE, &pairs, NAMESPACE_ERROR);
 }
 
-/// Of a server the time until it began to answer is told finely.
-fn compare_servers(table: &mut Table, told: &Told, logged: &Logged) {
-    let rows = rows(&told.servers, "servers").iter();
+/// Compares the time until a server began its reply. Seawall reports it with fine buckets.
+fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
+    let rows = rows(&reported.servers, "servers").iter();
     let pairs = rows.filter_map(|row| Some((row, logged.servers.get(text(row, "/address"))?)));
     let pairs: Vec<_> = pairs.collect();
     let expected = count(logged.servers.len());
     table.same("servers", expected, float(count(pairs.len())), expected);
     compare_counts(table, "server", &pairs);
-    compare(table, "server", ANSWER, &pairs, NAMESPACE_ERROR);
+    compare(table, "server", UNTIL_REPLY, &pairs, NAMESPACE_ERROR);
 }
 
 fn compare_counts(table: &mut Table, of: &str, pairs: &[(&Value, &Durations)]) {
@@ -361,16 +381,21 @@ fn compare_counts(table: &mut Table, of: &str, pairs: &[(&Value, &Durations)]) {
         .iter()
         .filter(|(row, raw)| (number(row, "/count") - float(raw.count())).abs() >= 0.5);
     let unequal = float(count(unequal.count()));
-    table.same(&format!("counts by {of}"), count(pairs.len()), unequal, 0);
+    table.same(
+        &format!("wrong counts by {of}"),
+        count(pairs.len()),
+        unequal,
+        0,
+    );
 }
 
-/// Quantiles and the maximum of rows.
+/// Compares quantiles and maximum of rows.
 fn compare(table: &mut Table, of: &str, times: &str, pairs: &[(&Value, &Durations)], allowed: f64) {
     for (name, per_mille) in QUANTILES {
         let mut worst = Worst::default();
         for (row, raw) in pairs {
-            let told = number(row, &format!("{times}/{name}"));
-            worst.add(told, raw.quantile_ms(per_mille));
+            let reported = number(row, &format!("{times}/{name}"));
+            worst.add(reported, raw.quantile_ms(per_mille));
         }
         table.within(&format!("{name} by {of}"), worst, allowed);
     }

@@ -1,6 +1,7 @@
-//! What a week and a day of history take in memory, with as many series as it keeps.
+//! Measures the memory of eight days of history, with as many series as Seawall keeps.
 //!
-//! Not every second is made: the longer steps are as full with one second in ten, and the last ten minutes are whole.
+//! Not every second is generated. The coarse steps are as full with one second in ten or sixty as
+//! with every second. The last ten minutes have every second.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,45 +12,45 @@ use tokio::time::Instant;
 use super::{Plan, count, float, letters, random::Random, say};
 use crate::process::resident_bytes;
 
-/// `history.memory_bytes`, unless configured.
+/// Default of `history.memory_bytes`.
 const BUDGET: usize = 128 * 1024 * 1024;
 
-/// `history.max_series_shapes`, unless configured.
+/// Default of `history.max_series_shapes`.
 const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// What is kept by the second.
+/// Seconds that are kept at a resolution of one second.
 const LAST: u64 = 600;
 
-/// Operations of a shape in a second, at most.
+/// Maximum number of operations of a series in a second.
 const OPERATIONS: usize = 30;
 
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// One second in so many is made.
-    thinned: u64,
+    /// One second in this many is generated.
+    sample_every: u64,
 }
 
 const SCENES: [Scene; 2] = [
     Scene {
         name: "200 shapes, 100 namespaces",
         namespaces: 100,
-        thinned: 10,
+        sample_every: 10,
     },
     Scene {
         name: "200 shapes, 2,000 namespaces",
         namespaces: 2_000,
-        thinned: 60,
+        sample_every: 60,
     },
 ];
 
-/// Prints a table, and asserts the bound.
+/// Prints a table, and asserts that the history stays within its budget.
 pub fn run(plan: &Plan) {
     say("\n## History\n");
     say(
-        "| series | seconds | told | resident memory grew by | dropped early | taken in, a second |",
+        "| series | seconds | reported size | resident memory growth | dropped early | time to add a second |",
     );
     say("|---|---|---|---|---|---|");
     for scene in &SCENES {
@@ -62,22 +63,22 @@ impl Scene {
     fn run(&self, seconds: u64) {
         let mut random = Random::of(1);
         let labels = self.labels();
-        let before = resident_bytes(std::process::id()).expect("Linux tells");
+        let before = resident_bytes(std::process::id()).expect("/proc is readable");
         let mut history = History::new(BUDGET, SHAPES);
         let (mut spent, mut most, mut added) = (Duration::ZERO, 0, 0_u64);
         for second in 0..seconds {
-            if !second.is_multiple_of(self.thinned) && second + LAST < seconds {
+            if !second.is_multiple_of(self.sample_every) && second + LAST < seconds {
                 continue;
             }
             let series = series(&labels, &mut random);
             let began = Instant::now();
             history.add(second, series);
-            drop(history.take_turnover());
+            drop(history.take_delta());
             spent += began.elapsed();
             added += 1;
             most = most.max(history.bytes());
         }
-        let after = resident_bytes(std::process::id()).expect("Linux tells");
+        let after = resident_bytes(std::process::id()).expect("/proc is readable");
         say(&format!(
             "| {} | {seconds} | {:.1} MiB | {:.1} MiB | {} | {:.2} ms |",
             self.name,
@@ -116,7 +117,8 @@ impl Scene {
     }
 }
 
-/// A second in which every series has some operations, most of a millisecond, some of a hundred.
+/// Returns one second in which every series has some operations: most take a millisecond, some a
+/// hundred.
 fn series(labels: &[Arc<Label>], random: &mut Random) -> BTreeMap<Arc<Label>, (Figures, f64)> {
     let labels = labels.iter();
     let series = labels.map(|label| {

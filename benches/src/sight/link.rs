@@ -1,4 +1,4 @@
-//! One connection of a load: sends messages as they are, and checks that each is answered.
+//! One connection of a load. It sends prepared messages, and checks that each gets a reply.
 
 use std::net::SocketAddr;
 
@@ -9,12 +9,12 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Where a load goes, and as whom.
+/// The address and the login of a load.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Of Seawall, or of a server itself.
+    /// Address of Seawall, or of a server itself.
     pub address: SocketAddr,
-    /// Nobody, where nobody is asked.
+    /// `None` if authentication is off.
     pub login: Option<Login>,
 }
 
@@ -28,33 +28,34 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects, says `hello` and logs in.
+    /// Connects, sends `hello` and logs in.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the connection or the login is refused.
     pub async fn connect(target: &Target) -> Self {
         let stream = TcpStream::connect(target.address).await;
-        let stream = stream.expect("it listens");
-        stream.set_nodelay(true).expect("it is TCP");
-        let stream = stream.into_std().expect("nothing waits for it");
-        // Who greets and logs in has a handle of its own on the connection: it reads whole messages and nothing beyond.
-        let twin = stream.try_clone().expect("there are descriptors");
-        let twin = TcpStream::from_std(twin).expect("it does not block");
+        let stream = stream.expect("the target accepts connections");
+        stream.set_nodelay(true).expect("the option can be set");
+        let stream = stream.into_std().expect("the stream can be deregistered");
+        // `RawClient` sends hello and logs in over its own handle of the connection. It reads whole
+        // messages and nothing after them.
+        let twin = stream.try_clone().expect("a descriptor is free");
+        let twin = TcpStream::from_std(twin).expect("the stream can be registered");
         let mut client = RawClient::new(twin);
-        client.hello(doc! {}).await.expect("it greets");
+        client.hello(doc! {}).await.expect("hello succeeds");
         if let Some(login) = &target.login {
-            let outcome = client.login(login).await.expect("it answers");
+            let outcome = client.login(login).await.expect("the target replies");
             assert!(outcome.is_authenticated(), "{:?}", outcome.verdict);
         }
         Self {
-            stream: TcpStream::from_std(stream).expect("it does not block"),
+            stream: TcpStream::from_std(stream).expect("the stream can be registered"),
             request_id: 0,
             request: Vec::new(),
             reply: Vec::new(),
         }
     }
 
-    /// So many of them.
+    /// Establishes `count` connections, one after another.
     pub async fn connect_all(target: &Target, count: usize) -> Vec<Self> {
         let mut links = Vec::with_capacity(count);
         for _ in 0..count {
@@ -63,10 +64,10 @@ impl Link {
         links
     }
 
-    /// Sends a message, of which only the number is changed, and reads its reply.
+    /// Sends a message with a new request id, and reads its reply.
     ///
     /// # Panics
-    /// If the reply answers another message or does not say `ok: 1`, or the connection ends.
+    /// If the reply is to another message or has no `ok: 1`, or if the connection is closed.
     pub async fn run(&mut self, message: &[u8]) {
         self.request_id = self.request_id.wrapping_add(1);
         self.request.clear();
@@ -74,7 +75,7 @@ impl Link {
         let number = self.request.get_mut(4..8).expect("a message has a header");
         number.copy_from_slice(&self.request_id.to_le_bytes());
         let written = self.stream.write_all(&self.request).await;
-        written.expect("the request is taken");
+        written.expect("the request can be written");
         self.read_reply().await;
         let body = self.reply.get(HEADER_BYTES + 5..).unwrap_or_default();
         let body = RawDocument::from_bytes(body).expect("a reply has a body");
@@ -89,12 +90,12 @@ impl Link {
         self.reply.clear();
         while !self.is_whole() {
             let read = self.stream.read_buf(&mut self.reply).await;
-            let read = read.expect("the reply comes");
+            let read = read.expect("the reply can be read");
             assert_ne!(read, 0, "the connection was closed");
         }
     }
 
-    /// Whether the reply is there, which is to this request.
+    /// Returns true if the reply is complete. Panics if it is to another request.
     fn is_whole(&self) -> bool {
         let field = |at: usize| {
             let bytes = self.reply.get(at..at + 4)?;
@@ -108,7 +109,7 @@ impl Link {
     }
 }
 
-/// A command as a message.
+/// Returns a command as a message.
 pub fn message(command: &RawDocument) -> Vec<u8> {
     seawall::wire::encode_request(0, command.as_bytes())
 }

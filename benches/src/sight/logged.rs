@@ -1,4 +1,4 @@
-//! Every single operation as the slow log tells it: what sums and distributions are held against.
+//! Every single operation, from the slow log. Sums and distributions are compared with these.
 
 use std::{
     collections::HashMap,
@@ -16,13 +16,13 @@ use super::{
     seawall::{number, text},
 };
 
-/// Time between two looks at a log that is still written.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Time between two reads at the end of a log that Seawall still writes.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So many looks without another line are enough: five seconds.
-const QUIET_LOOKS: u32 = 50;
+/// Reads without a new line after which the log is complete: five seconds.
+const MAX_EMPTY_READS: u32 = 50;
 
-/// The phases of an operation, which add up to its time.
+/// The phases of an operation. They add up to its total time.
 const PHASES: [&str; 6] = [
     "/phases_ms/permit",
     "/phases_ms/checkout",
@@ -32,7 +32,7 @@ const PHASES: [&str; 6] = [
     "/phases_ms/send",
 ];
 
-/// Command and collection.
+/// A command and a collection.
 pub type Namespace = (String, String);
 
 /// All lines of a log.
@@ -40,37 +40,37 @@ pub type Namespace = (String, String);
 pub struct Logged {
     /// Lines of operations.
     pub lines: u64,
-    /// Lines that were left out, as others tell.
-    pub left_out: u64,
-    /// Lines of operations that did not end well.
+    /// Lines that Seawall left out, as counted by the `left_out` field of other lines.
+    pub dropped: u64,
+    /// Lines of operations whose outcome is not `ok`.
     pub not_ok: u64,
-    /// Lines whose total is not the sum of their phases.
-    pub not_added_up: u64,
-    /// Whole operations, by the id of their shape.
+    /// Lines whose total time is not the sum of their phases.
+    pub unequal_totals: u64,
+    /// Durations of operations, by the id of their shape.
     pub shapes: HashMap<String, Durations>,
-    /// Whole operations by namespace.
+    /// Durations of operations, by namespace.
     pub namespaces: HashMap<Namespace, Durations>,
-    /// The `server` phase, by server.
+    /// Durations of the `server` phase, by server.
     pub servers: HashMap<String, Durations>,
 }
 
 impl Logged {
-    /// Reads so many lines, as they come, and sorts what is in them.
+    /// Reads `expected` lines as they are written, and sorts the durations.
     ///
     /// # Panics
     /// If the file cannot be read.
     pub async fn read(path: &Path, expected: u64) -> Self {
         let mut logged = Self::default();
-        let mut file = BufReader::new(File::open(path).expect("there is a log"));
-        let (mut line, mut quiet) = (Vec::new(), 0);
-        while logged.lines + logged.left_out < expected && quiet < QUIET_LOOKS {
+        let mut file = BufReader::new(File::open(path).expect("the log can be opened"));
+        let (mut line, mut empty_reads) = (Vec::new(), 0);
+        while logged.lines + logged.dropped < expected && empty_reads < MAX_EMPTY_READS {
             let read = file.read_until(b'\n', &mut line);
             if read.expect("the log can be read") == 0 || !line.ends_with(b"\n") {
-                quiet += 1;
-                sleep(LOOK_AGAIN_AFTER).await;
+                empty_reads += 1;
+                sleep(POLL_INTERVAL).await;
                 continue;
             }
-            quiet = 0;
+            empty_reads = 0;
             logged.add(&line);
             line.clear();
         }
@@ -82,8 +82,8 @@ impl Logged {
     }
 
     fn add(&mut self, line: &[u8]) {
-        let line: Value = serde_json::from_slice(line).expect("a line is JSON");
-        self.left_out += line.get("left_out").and_then(Value::as_u64).unwrap_or(0);
+        let line: Value = serde_json::from_slice(line).expect("the line is JSON");
+        self.dropped += line.get("left_out").and_then(Value::as_u64).unwrap_or(0);
         if line.get("shape").is_none() {
             return;
         }
@@ -92,10 +92,10 @@ impl Logged {
         let [_, _, _, server_ns, ..] = phases;
         self.lines += 1;
         self.not_ok += u64::from(text(&line, "/outcome") != "ok");
-        self.not_added_up += u64::from(nanoseconds(&line, "/total_ms") != total_ns);
+        self.unequal_totals += u64::from(nanoseconds(&line, "/total_ms") != total_ns);
         let owned = |pointer| text(&line, pointer).to_owned();
         let namespace = (owned("/command"), owned("/collection"));
-        // What counts in the row of several has an id of its own all the same.
+        // An operation that counts in a row of several shapes still has its own fine id.
         let is_folded = line.get("fine_shape").is_some();
         let shape = owned(if is_folded { "/fine_shape" } else { "/shape" });
         add(&mut self.shapes, shape, total_ns);
@@ -119,7 +119,7 @@ fn nanoseconds(line: &Value, pointer: &str) -> u64 {
     (ms * 1e6).round() as u64
 }
 
-/// Every one of some durations, in nanoseconds.
+/// Durations in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Durations(Vec<u64>);
 
@@ -128,22 +128,22 @@ impl Durations {
         self.0.sort_unstable();
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         count(self.0.len())
     }
 
-    /// What they come to, in milliseconds.
+    /// Returns the sum of the durations in milliseconds.
     pub fn sum_ms(&self) -> f64 {
         float(self.0.iter().sum()) / 1e6
     }
 
-    /// The longest, in milliseconds.
+    /// Returns the longest duration in milliseconds.
     pub fn max_ms(&self) -> f64 {
         float(self.0.last().copied().unwrap_or(0)) / 1e6
     }
 
-    /// What so many in a thousand do not exceed (nearest rank), in milliseconds.
+    /// Returns the nearest-rank quantile of this per-mille value, in milliseconds.
     pub fn quantile_ms(&self, per_mille: usize) -> f64 {
         let rank = (self.0.len() * per_mille).div_ceil(1_000).max(1);
         float(self.0.get(rank - 1).copied().unwrap_or(0)) / 1e6

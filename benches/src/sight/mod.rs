@@ -1,7 +1,9 @@
-//! Whether Seawall's sight is exact, what it costs, and what it finds: the parts of the bench of that name.
+//! Measures whether Seawall's statistics are exact, what they cost and what they find: the parts of
+//! the bench `sight`.
 //!
-//! Every part starts its own servers, and Seawall in front of them as a process; it prints what came out before it
-//! asserts what must. Loads are of raw connections: no driver retries, pools or waits between them and Seawall.
+//! Every part starts its own servers, and Seawall in front of them as a process. It prints its
+//! results before it asserts them. Loads use raw connections: no driver retries, pools or waits
+//! between the load and Seawall.
 
 pub mod changes;
 pub mod cost;
@@ -17,17 +19,17 @@ pub mod table;
 
 use std::{fs, io::Write, path::PathBuf};
 
-/// What is run.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seawall.
+    /// Path of the Seawall binary.
     pub binary: PathBuf,
-    /// A tenth of it, of which nothing is asserted that hangs on the clock.
+    /// True for a tenth of the full run. Such a run asserts nothing that depends on timing.
     pub is_quick: bool,
 }
 
 impl Plan {
-    /// One of two values: of a whole run, and of a quick one.
+    /// Returns `whole` in a full run and `quick` in a quick run.
     pub fn either<T>(&self, whole: T, quick: T) -> T {
         if self.is_quick { quick } else { whole }
     }
@@ -35,10 +37,11 @@ impl Plan {
 
 /// Prints a line of the report.
 pub fn say(line: &str) {
-    writeln!(std::io::stdout().lock(), "{line}").expect("somebody reads");
+    writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }
 
-/// How busy the machine is, whoever makes it so: what is told of latencies is worth as much as the machine was quiet.
+/// CPU use of the whole machine, by all processes. Measured latencies are reliable only if the
+/// machine was otherwise idle.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     busy: u64,
@@ -46,14 +49,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// As it is now.
+    /// Reads the current counters.
     ///
     /// # Panics
-    /// If `/proc` is not Linux'.
+    /// If `/proc` is not Linux's.
     pub fn now() -> Self {
-        let stat = fs::read_to_string("/proc/stat").expect("Linux tells");
+        let stat = fs::read_to_string("/proc/stat").expect("/proc is readable");
         let fields = stat.lines().next().unwrap_or_default().split_whitespace();
-        // User, nice, system, idle, waiting for disks, interrupts, soft interrupts, taken by other machines.
+        // User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen by other virtual
+        // machines.
         let ticks: Vec<u64> = fields.skip(1).take(8).flat_map(str::parse).collect();
         let all = ticks.iter().sum();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
@@ -63,32 +67,32 @@ impl Machine {
         }
     }
 
-    /// Prints it, from that moment on.
+    /// Prints the CPU use since `before`.
     pub fn say_since(before: Self) {
         let now = Self::now();
         let (busy, all) = (now.busy - before.busy, now.all - before.all);
         let percent = 100.0 * float(busy) / float(all.max(1));
         say(&format!(
-            "The machine was busy for {percent:.0} % of the time, all of its programs together."
+            "The machine was busy for {percent:.0} % of the time, with all its processes."
         ));
     }
 }
 
-/// The database that all loads are on.
+/// The database of all loads.
 pub const DATABASE: &str = "sight";
 
-/// A count, for a ratio.
+/// Converts a count to a float, for a ratio.
 #[expect(clippy::as_conversions, reason = "counts are far under 2^53")]
 pub fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// A length, for a ratio or a sum.
+/// Converts a length to a count, for a ratio or a sum.
 pub fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits into 64 bits")
 }
 
-/// A name of letters only: digits in one could be taken for data.
+/// Returns a name of letters only. A name with digits could be taken for data.
 pub fn letters(number: usize) -> String {
     let digits = number.to_string();
     digits

@@ -1,5 +1,5 @@
-//! A load at a fixed rate: operations are sent when they are due, and late ones at once, so that a stall is followed by
-//! what it held up.
+//! A load at a fixed rate. Operations are sent when they are due. Late operations are sent at once,
+//! so a stall is followed by the operations that it delayed.
 
 use std::{
     sync::{
@@ -16,27 +16,27 @@ use tokio::{
 
 use super::link::{Link, Target};
 
-/// How much is sent.
+/// The rate of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Connections, which take turns.
+    /// Connections. They send in turn.
     pub connections: u32,
-    /// Operations a second, of all of them.
+    /// Operations per second, of all connections together.
     pub per_second: f64,
 }
 
-/// An operation that was answered.
+/// An operation that got its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
-    /// When it was sent, after the load began.
+    /// Time from the start of the load until the operation was sent.
     pub at: Duration,
-    /// Until its reply was there.
+    /// Time until the reply was complete.
     pub took: Duration,
 }
 
-/// A load that runs until it is ended.
+/// A load that runs until `end` is called.
 #[derive(Debug)]
-#[must_use = "it goes on until it is ended"]
+#[must_use = "the load runs until it is ended"]
 pub struct Paced {
     stop: Arc<AtomicBool>,
     tasks: JoinSet<Vec<Answered>>,
@@ -44,7 +44,8 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Connects, and begins. `source` makes what a connection, given by its number, sends: a message for each call.
+    /// Connects and starts the load. `source` gets the number of a connection and returns its
+    /// source of messages: one message per call.
     pub async fn start<S>(target: &Target, rate: Rate, source: impl Fn(u32) -> S) -> Self
     where
         S: FnMut() -> Vec<u8> + Send + 'static,
@@ -68,26 +69,26 @@ impl Paced {
         Self { stop, tasks, began }
     }
 
-    /// When it began.
+    /// Returns the time at which the load began.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Ends it, and tells what was answered.
+    /// Ends the load. Returns the operations that got a reply.
     ///
     /// # Panics
-    /// If something was not.
+    /// If an operation got no reply.
     pub async fn end(mut self) -> Vec<Answered> {
         self.stop.store(true, Ordering::Relaxed);
         let mut answered = Vec::new();
         while let Some(of_one) = self.tasks.join_next().await {
-            answered.extend(of_one.expect("everything was answered"));
+            answered.extend(of_one.expect("every operation got a reply"));
         }
         answered
     }
 }
 
-/// When one connection sends.
+/// The times at which one connection sends.
 struct Schedule {
     began: Instant,
     first: Duration,

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of this seed; seeds that follow each other give numbers that have nothing to do with each other.
+    /// Returns the sequence of this seed. Sequences of consecutive seeds are unrelated.
     pub fn of(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xd1b5_4a32_d192_ed03))
     }
@@ -17,25 +17,25 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 up to 1, which it never is.
+    /// Returns a number from 0 to 1, without 1.
     pub fn unit(&mut self) -> f64 {
         let high_half = u32::try_from(self.next() >> 32).unwrap_or(u32::MAX);
         f64::from(high_half) / 2_f64.powi(32)
     }
 
-    /// From 0 up to a bound, which it never is.
+    /// Returns a number from 0 to `bound`, without `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
         usize::try_from(self.next() % bound).unwrap_or(0)
     }
 
-    /// So many random bytes.
+    /// Returns `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let words = std::iter::repeat_with(|| self.next().to_le_bytes());
         words.flatten().take(length).collect()
     }
 
-    /// Brings them into a random order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -43,15 +43,15 @@ impl Random {
     }
 }
 
-/// Ranks of which each is drawn in proportion to one over its number (Zipf's law with an exponent of 1).
+/// Draws ranks by Zipf's law with exponent 1: the weight of the nth rank is 1/n.
 #[derive(Clone, Debug)]
 pub struct Zipf {
-    /// The weights of all ranks up to each.
+    /// For each rank, the sum of the weights up to it.
     cumulative: Vec<f64>,
 }
 
 impl Zipf {
-    /// Over so many ranks.
+    /// Returns a distribution over this many ranks.
     pub fn new(ranks: u32) -> Self {
         let weights = (1..=ranks).map(|number| 1.0 / f64::from(number));
         let cumulative = weights.scan(0.0, |sum, weight| {
@@ -63,7 +63,7 @@ impl Zipf {
         }
     }
 
-    /// A rank, from 0 on.
+    /// Draws a rank. The first is 0.
     pub fn draw(&self, random: &mut Random) -> usize {
         let all = self.cumulative.last().copied().unwrap_or_default();
         let drawn = random.unit() * all;

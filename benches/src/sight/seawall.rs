@@ -1,4 +1,4 @@
-//! Seawall as users run it, and what it tells.
+//! Seawall as users run it, with its health, metrics and API.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -16,10 +16,10 @@ use tokio::{
 use super::Plan;
 use crate::process::{Process, free_port};
 
-/// How long a start may take.
+/// Time limit for Seawall to become ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// A process in front of a deployment; ends with the value.
+/// A Seawall process in front of a deployment. Dropping the value kills the process.
 #[derive(Debug)]
 pub struct Seawall {
     process: Process,
@@ -29,20 +29,22 @@ pub struct Seawall {
 }
 
 impl Seawall {
-    /// Starts it with more configuration, in TOML, and waits until it is ready.
+    /// Starts Seawall with additional configuration, in TOML, and waits until it is ready.
     ///
     /// # Panics
-    /// If it is not within half a minute.
+    /// If it is not ready within half a minute.
     pub async fn start(plan: &Plan, deployment: &str, toml: &str) -> Self {
-        let scratch = Scratch::create().expect("a directory");
+        let scratch = Scratch::create().expect("the directory can be created");
         let [address, admin] = [(); 2].map(|()| {
-            let port = free_port().expect("a port");
+            let port = free_port().expect("a port is free");
             SocketAddr::from((Ipv4Addr::LOCALHOST, port))
         });
         let toml = format!(
             "listen.address = \"{address}\"\nadmin.address = \"{admin}\"\ndeployment.uri = {deployment:?}\n{toml}"
         );
-        let file = scratch.write("seawall.toml", toml).expect("a file");
+        let file = scratch
+            .write("seawall.toml", toml)
+            .expect("the file can be written");
         let mut command = Command::new(&plan.binary);
         command.args(["serve", "--config"]).arg(file);
         let seawall = Self {
@@ -57,57 +59,57 @@ impl Seawall {
         seawall
     }
 
-    /// Waits until it has found out where clients' credentials come from.
+    /// Waits until Seawall has determined the source of clients' credentials.
     ///
     /// # Panics
-    /// If it has not within half a minute.
-    pub async fn credentials_are_known(&self) {
+    /// If that takes more than half a minute.
+    pub async fn wait_for_credential_source(&self) {
         let are_known = || async {
             let status = self.api("/api/v1/status").await;
             status.get("credentials").is_some_and(|mode| mode != "auto")
         };
         eventually(START_LIMIT, are_known)
             .await
-            .expect("the credentials' source is found");
+            .expect("the credential source is determined");
     }
 
-    /// Whether it answers and says that it is ready.
+    /// Returns true if Seawall replies that it is ready.
     pub async fn is_ready(&self) -> bool {
         let page = self.get("/health/ready").await;
         page.is_some_and(|page| page.starts_with("HTTP/1.1 200"))
     }
 
-    /// Where clients connect.
+    /// Returns the address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its metrics and API are.
+    /// Returns the address of metrics and API.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
 
-    /// Its process.
+    /// Returns the process id.
     pub fn process_id(&self) -> u32 {
         self.process.id()
     }
 
-    /// What the API answers.
+    /// Returns the response of the API at this path.
     ///
     /// # Panics
-    /// If that is not JSON.
+    /// If the response is not JSON.
     pub async fn api(&self, path: &str) -> Value {
         let body = self.body(path).await;
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
 
-    /// All metrics.
+    /// Returns all metrics.
     pub async fn metrics(&self) -> String {
         self.body("/metrics").await
     }
 
     async fn body(&self, path: &str) -> String {
-        let page = self.get(path).await.expect("the admin address answers");
+        let page = self.get(path).await.expect("the admin address responds");
         let (head, body) = page.split_once("\r\n\r\n").unwrap_or_default();
         assert!(head.starts_with("HTTP/1.1 200"), "{path}: {page}");
         body.to_owned()
@@ -124,19 +126,19 @@ impl Seawall {
     }
 }
 
-/// The rows of a list that the API answered.
-pub fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
-    let rows = answer.get(name).and_then(Value::as_array);
+/// Returns the rows of a list in an API response.
+pub fn rows<'a>(response: &'a Value, name: &str) -> &'a [Value] {
+    let rows = response.get(name).and_then(Value::as_array);
     rows.map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A number in a row; NaN where there is none, which equals nothing and is within no bounds.
+/// Returns a number of a row. NaN if there is none: NaN equals no number and is within no bounds.
 pub fn number(row: &Value, pointer: &str) -> f64 {
     let number = row.pointer(pointer).and_then(Value::as_f64);
     number.unwrap_or(f64::NAN)
 }
 
-/// A text in a row; empty where there is none.
+/// Returns a text of a row. Empty if there is none.
 pub fn text<'a>(row: &'a Value, pointer: &str) -> &'a str {
     row.pointer(pointer)
         .and_then(Value::as_str)

@@ -1,4 +1,5 @@
-//! What was compared, as a table: printed as it grows, asserted when it is complete.
+//! A table of comparisons. Each row is printed at once. All rows are asserted when the table is
+//! complete.
 
 use std::fmt::Display;
 
@@ -6,46 +7,46 @@ use super::{float, say};
 
 /// A table of comparisons.
 #[derive(Debug)]
-#[must_use = "it asserts at its end"]
+#[must_use = "the table asserts nothing until `check` is called"]
 pub struct Table {
     wrong: Vec<String>,
 }
 
-/// The worst of several relative errors.
+/// The largest of several relative errors.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Worst {
-    /// How many were compared.
+    /// Number of compared values.
     pub compared: u64,
-    /// A share of the true value.
+    /// The largest error, as a fraction of the true value.
     pub error: f64,
 }
 
 impl Worst {
-    /// Compares what was told with what is true.
-    pub fn add(&mut self, told: f64, truth: f64) {
+    /// Compares a reported value with the true value.
+    pub fn add(&mut self, reported: f64, truth: f64) {
         self.compared += 1;
-        let error = (told - truth).abs() / truth.abs().max(f64::MIN_POSITIVE);
-        // What is no number is as wrong as can be.
+        let error = (reported - truth).abs() / truth.abs().max(f64::MIN_POSITIVE);
+        // NaN counts as an infinite error.
         let error = if error.is_nan() { f64::INFINITY } else { error };
         self.error = self.error.max(error);
     }
 }
 
 impl Table {
-    /// An empty one.
+    /// Prints the header of an empty table.
     pub fn new() -> Self {
-        say("| what | compared | worst error | allowed |");
+        say("| figure | compared | largest error | allowed |");
         say("|---|---|---|---|");
         Self { wrong: Vec::new() }
     }
 
-    /// Two counts that must be the same.
-    pub fn same(&mut self, what: &str, compared: u64, told: f64, truth: u64) {
-        let error = (told - float(truth)).abs();
+    /// Adds a row for two counts that must be equal.
+    pub fn same(&mut self, what: &str, compared: u64, reported: f64, truth: u64) {
+        let error = (reported - float(truth)).abs();
         self.row(what, compared, &error, &0, error < 0.5);
     }
 
-    /// Relative errors that must be within a share.
+    /// Adds a row for relative errors that must be at most `allowed`.
     pub fn within(&mut self, what: &str, worst: Worst, allowed: f64) {
         let percent = |share: f64| format!("{:.4} %", share * 100.0);
         let (error, most) = (percent(worst.error), percent(allowed));
@@ -53,7 +54,8 @@ impl Table {
         self.row(what, worst.compared, &error, &most, is_within);
     }
 
-    /// Durations that must be the same to the nanosecond: what is left is the rounding of a float.
+    /// Adds a row for durations that must be equal to the nanosecond. The allowed error covers the
+    /// rounding of floats.
     pub fn exact(&mut self, what: &str, worst: Worst) {
         self.within(what, worst, 1e-12);
     }
@@ -76,9 +78,13 @@ impl Table {
     /// Asserts all rows.
     ///
     /// # Panics
-    /// If one of them is wrong.
+    /// If a row is wrong.
     pub fn check(self) {
-        assert!(self.wrong.is_empty(), "wrong:\n{}", self.wrong.join("\n"));
+        assert!(
+            self.wrong.is_empty(),
+            "wrong rows:\n{}",
+            self.wrong.join("\n")
+        );
     }
 }
 

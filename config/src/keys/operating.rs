@@ -1,4 +1,5 @@
-//! Keys of the sections `shapes`, `history`, `pulse`, `slow_log`, `fault`, `shutdown`, `runtime`, `admin` and `log`.
+//! Keys of the sections `shapes`, `history`, `pulse`, `slow_log`, `fault`, `shutdown`, `runtime`,
+//! `admin` and `log`.
 
 use crate::{
     kinds::{
@@ -23,7 +24,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "shapes",
         change: Change::Restart,
-        meaning: "rows of shapes, the rest as other; at most a tenth of them stand for several",
+        meaning: "rows of the shape table; further shapes are counted in group rows, which are at most a tenth of all rows",
     },
     Key {
         path: "shapes.max_namespaces",
@@ -31,7 +32,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("2000"),
         unit: "namespaces",
         change: Change::Restart,
-        meaning: "namespaces that appear as labels, the rest as other",
+        meaning: "namespaces that appear as labels; the others are counted as other",
     },
     Key {
         path: "shapes.name_key_file",
@@ -39,7 +40,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "file with a secret; with it, fields' names in shapes are told by keyed hashes (HMAC-SHA-256)",
+        meaning: "file with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field names",
     },
     Key {
         path: "history.enabled",
@@ -47,7 +48,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("true"),
         unit: "",
         change: Change::Restart,
-        meaning: "what was counted is remembered, by the second and by longer steps",
+        meaning: "keep a history of the statistics, in steps of a second and longer",
     },
     Key {
         path: "history.directory",
@@ -55,7 +56,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "where it is kept across restarts; in memory only without it",
+        meaning: "directory for the history across restarts; without it, the history is in memory only",
     },
     Key {
         path: "history.memory_bytes",
@@ -66,7 +67,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("134217728"),
         unit: "bytes",
         change: Change::Restart,
-        meaning: "memory for all that is remembered; the oldest gives way",
+        meaning: "memory of the history; the oldest data is dropped first",
     },
     Key {
         path: "history.max_series_shapes",
@@ -74,7 +75,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("200"),
         unit: "shapes",
         change: Change::Restart,
-        meaning: "shapes that are remembered one by one, the heaviest of each step, the rest as other",
+        meaning: "shapes with time series of their own, the heaviest of each step; the others are counted as other",
     },
     Key {
         path: "pulse.enabled",
@@ -82,7 +83,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("true"),
         unit: "",
         change: Change::Restart,
-        meaning: "the serverStatus of each server is sampled; never without a service account",
+        meaning: "sample the serverStatus of each server; needs a service account",
     },
     Key {
         path: "pulse.interval_ms",
@@ -104,7 +105,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("1000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "how long a sample may take; one that takes longer counts as no answer",
+        meaning: "how long a sample may take; after this time it counts as not answered",
     },
     Key {
         path: "slow_log.threshold_ms",
@@ -112,7 +113,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("100"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "operations that take so long are logged; 0 is every operation",
+        meaning: "operations of at least this duration are logged; 0 for every operation",
     },
     Key {
         path: "slow_log.shape_thresholds_ms",
@@ -122,7 +123,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "ms",
         change: Change::Restart,
-        meaning: "the threshold of single shapes, instead of threshold_ms",
+        meaning: "thresholds of single shapes, instead of threshold_ms",
     },
     Key {
         path: "slow_log.sample_percent",
@@ -130,7 +131,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("100"),
         unit: "percent",
         change: Change::Restart,
-        meaning: "how many of the operations over their threshold are logged",
+        meaning: "share of the operations over their threshold that is logged",
     },
     Key {
         path: "slow_log.file",
@@ -138,7 +139,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "where the lines are appended; to standard error without it",
+        meaning: "file to append the lines to; without it, standard error",
     },
     Key {
         path: "slow_log.max_lines_per_second",
@@ -149,7 +150,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("100"),
         unit: "per second",
         change: Change::Restart,
-        meaning: "lines at most; the next line says how many were left out; 0 is no limit",
+        meaning: "maximum lines per second; the next line has the number of dropped lines; 0 for no limit",
     },
     Key {
         path: "slow_log.redact",
@@ -157,7 +158,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("true"),
         unit: "",
         change: Change::Restart,
-        meaning: "lines show shapes only; false adds the values of commands",
+        meaning: "lines contain shapes only; false adds the values of commands",
     },
     Key {
         path: "slow_log.max_command_bytes",
@@ -168,7 +169,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("4096"),
         unit: "bytes",
         change: Change::Restart,
-        meaning: "where the values of a command are cut",
+        meaning: "maximum bytes of a command's values in a line; longer ones are cut",
     },
     Key {
         path: "fault.command",
@@ -176,7 +177,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "the operations that are concerned, by the command's name; every operation without it",
+        meaning: "name of the command that gets the fault; without it, every command",
     },
     Key {
         path: "fault.namespace",
@@ -184,7 +185,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "the database, or database.collection, that is concerned; every one without it",
+        meaning: "database or database.collection that gets the fault; without it, every one",
     },
     Key {
         path: "fault.share_percent",
@@ -192,7 +193,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("100"),
         unit: "percent",
         change: Change::Restart,
-        meaning: "how many of these operations are concerned",
+        meaning: "share of the matching operations that get the fault",
     },
     Key {
         path: "fault.delay_ms",
@@ -200,7 +201,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("0"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "how long such an operation is held before it goes on; 0 is not",
+        meaning: "how long such an operation is delayed; 0 for no delay",
     },
     Key {
         path: "fault.error_code",
@@ -211,7 +212,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("0"),
         unit: "code",
         change: Change::Restart,
-        meaning: "what such an operation is answered instead of reaching a server; 0 is nothing",
+        meaning: "error code that is returned without running the operation; 0 for none",
     },
     Key {
         path: "fault.close",
@@ -219,7 +220,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("false"),
         unit: "",
         change: Change::Restart,
-        meaning: "the client of such an operation is closed",
+        meaning: "close the connection of such an operation's client",
     },
     Key {
         path: "shutdown.drain_ms",
@@ -227,7 +228,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "how long running operations may go on after a request to stop",
+        meaning: "how long running operations may continue after a request to stop",
     },
     Key {
         path: "runtime.worker_threads",
@@ -235,7 +236,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("0"),
         unit: "threads",
         change: Change::Restart,
-        meaning: "threads that serve clients; 0 is one a core",
+        meaning: "threads that serve clients; 0 for one per core",
     },
     Key {
         path: "runtime.core_dumps",
@@ -243,7 +244,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("false"),
         unit: "",
         change: Change::Restart,
-        meaning: "let the process write core dumps and be traced; its memory holds keys of users",
+        meaning: "let the process write core dumps and be traced; its memory contains users' keys",
     },
     Key {
         path: "admin.address",
@@ -251,7 +252,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("127.0.0.1:9909"),
         unit: "",
         change: Change::Restart,
-        meaning: "where metrics, health and the API are served",
+        meaning: "address of metrics, health and the API",
     },
     Key {
         path: "admin.token_file",
@@ -267,7 +268,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "host names, joined by commas, that requests without a token may name beside IP addresses and localhost",
+        meaning: "host names, separated by commas, that requests without a token may use besides IP addresses and localhost",
     },
     Key {
         path: "admin.profile",
@@ -285,7 +286,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("info"),
         unit: "",
         change: Change::Restart,
-        meaning: "the least important events that are logged",
+        meaning: "the least severe events that are logged",
     },
     Key {
         path: "log.format",
@@ -295,6 +296,6 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("text"),
         unit: "",
         change: Change::Restart,
-        meaning: "how events are written",
+        meaning: "format of the log",
     },
 ];

@@ -16,7 +16,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("127.0.0.1:27018"),
         unit: "",
         change: Change::Restart,
-        meaning: "where clients connect, one address or a list",
+        meaning: "where clients connect: one address or a list",
     },
     Key {
         path: "listen.max_client_connections",
@@ -24,7 +24,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("18000"),
         unit: "connections",
         change: Change::Restart,
-        meaning: "client connections in all; more are refused",
+        meaning: "client connections in total; further ones are refused",
     },
     Key {
         path: "listen.backlog",
@@ -35,7 +35,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("4096"),
         unit: "connections",
         change: Change::Restart,
-        meaning: "connections the kernel holds until they are accepted",
+        meaning: "connections that the kernel holds until they are accepted",
     },
     Key {
         path: "listen.compressors",
@@ -43,7 +43,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("snappy,zstd,zlib"),
         unit: "",
         change: Change::Restart,
-        meaning: "what clients may compress with, joined by commas, or disabled; towards servers the connection string's compressors count",
+        meaning: "compressors offered to clients, separated by commas, or disabled; for servers, the connection string's compressors apply",
     },
     Key {
         path: "listen.tls.certificate_file",
@@ -75,7 +75,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "file that holds the connection string",
+        meaning: "file with the connection string",
     },
     Key {
         path: "deployment.mode",
@@ -93,7 +93,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("false"),
         unit: "",
         change: Change::Restart,
-        meaning: "relays lead where clients connected to before they were redirected here (Linux, SO_ORIGINAL_DST)",
+        meaning: "relays connect to the address that clients connected to before they were redirected here (Linux, SO_ORIGINAL_DST)",
     },
     Key {
         path: "deployment.relay_encrypted",
@@ -101,7 +101,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("false"),
         unit: "",
         change: Change::Restart,
-        meaning: "relays pass TLS between client and server, unseen and unguarded",
+        meaning: "relays pass TLS between client and server; Seawall cannot observe or limit that traffic",
     },
     Key {
         path: "deployment.server_selection_timeout_ms",
@@ -152,7 +152,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "deadline for making a connection to a server ready, and for its answers to probes",
+        meaning: "deadline for establishing a connection to a server, and for the server's replies to probes",
     },
     Key {
         path: "auth.credentials",
@@ -162,7 +162,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("auto"),
         unit: "",
         change: Change::Restart,
-        meaning: "where the credentials of clients come from",
+        meaning: "source of the clients' credentials",
     },
     Key {
         path: "auth.max_stale_ms",
@@ -178,7 +178,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("30000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "deadline of a client from accept until it is authenticated",
+        meaning: "deadline from accept until the client is authenticated",
     },
     Key {
         path: "auth.other_mechanisms",
@@ -188,7 +188,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("refuse"),
         unit: "",
         change: Change::Restart,
-        meaning: "clients that log in by another mechanism than SCRAM are refused, or relayed over a connection of their own; X.509 always refused",
+        meaning: "clients that log in by a mechanism other than SCRAM are refused, or relayed over a server connection of their own; X.509 is always refused",
     },
     Key {
         path: "auth.users[].name",
@@ -204,7 +204,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("admin"),
         unit: "",
         change: Change::Restart,
-        meaning: "the database that the user is defined in",
+        meaning: "the database in which the user is defined",
     },
     Key {
         path: "auth.users[].password",
@@ -212,7 +212,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "the user's password; this, password_file or SCRAM keys are required",
+        meaning: "the user's password; exactly one of this, password_file and SCRAM keys is required",
     },
     Key {
         path: "auth.users[].password_file",
@@ -220,7 +220,7 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "file that holds the user's password",
+        meaning: "file with the user's password",
     },
     Key {
         path: "auth.users[].scram_sha_1.salt",
@@ -330,7 +330,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("200"),
         unit: "connections a second",
         change: Change::Restart,
-        meaning: "connections begun to one server, of all users; after a pause 8 go at once; 0 for no limit",
+        meaning: "connections per second that are begun to one server, over all users; after a pause 8 are begun at once; 0 for no limit",
     },
     Key {
         path: "pool.max_idle_time_ms",
@@ -338,7 +338,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("600000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "idle time after which a server connection is closed; 0 is never",
+        meaning: "idle time after which a server connection is closed; 0 for never",
     },
     Key {
         path: "pool.max_life_time_ms",
@@ -346,7 +346,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("1800000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "age at which an idle server connection is closed; 0 is never",
+        meaning: "age at which an idle server connection is closed; 0 for never",
     },
     Key {
         path: "pool.wait_queue_timeout_ms",
@@ -392,7 +392,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("500"),
         unit: "connections",
         change: Change::Restart,
-        meaning: "clients relayed at a time because of auth.other_mechanisms",
+        meaning: "clients that are relayed at a time because of auth.other_mechanisms",
     },
     Key {
         path: "limits.client_write_idle_timeout_ms",
@@ -400,7 +400,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("30000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "how long a client may take no byte of its reply",
+        meaning: "how long a client may stall while reading a reply",
     },
     Key {
         path: "limits.max_cursors",
@@ -424,7 +424,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("600000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "how long the place of an unused cursor is remembered; not less than the servers' cursorTimeoutMillis",
+        meaning: "how long the server of an unused cursor is remembered; not less than the servers' cursorTimeoutMillis",
     },
     Key {
         path: "limits.transaction_idle_ms",
@@ -432,7 +432,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("120000"),
         unit: "ms",
         change: Change::Restart,
-        meaning: "how long the place of an unused transaction is remembered; twice the servers' transactionLifetimeLimitSeconds",
+        meaning: "how long the server of an unused transaction is remembered; twice the servers' transactionLifetimeLimitSeconds",
     },
     Key {
         path: "limits.max_users",
@@ -440,7 +440,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("10000"),
         unit: "users",
         change: Change::Restart,
-        meaning: "users whose credentials are remembered",
+        meaning: "users whose credentials are cached",
     },
     Key {
         path: "limits.introductions",
@@ -448,7 +448,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("8"),
         unit: "logins",
         change: Change::Restart,
-        meaning: "first logins of unknown users that are carried to servers at a time",
+        meaning: "first logins of unknown users that servers verify at a time",
     },
     Key {
         path: "limits.introduction_conversations",
@@ -456,7 +456,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("64"),
         unit: "connections",
         change: Change::Restart,
-        meaning: "first logins that wait for their client's proof at a time, each on a server connection of its own; beyond it the oldest of the address with most of them ends",
+        meaning: "first logins that wait for the client's proof at a time, each on a server connection of its own; at the limit, the oldest one of the address with the most of them is ended",
     },
     Key {
         path: "limits.unauthenticated_connections",
@@ -464,7 +464,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("4096"),
         unit: "connections",
         change: Change::Restart,
-        meaning: "client connections between accept and authenticated at a time",
+        meaning: "client connections between accept and authentication at a time",
     },
     Key {
         path: "limits.monitor_connections",
@@ -472,7 +472,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("8192"),
         unit: "connections",
         change: Change::Restart,
-        meaning: "connections of drivers' monitors, which never log in, where clients have to; beyond it one that has not said hello for ten minutes gives way, else newcomers are refused",
+        meaning: "connections of driver monitors, which never log in, if clients must log in; at the limit, one without a hello for ten minutes is closed, otherwise new ones are refused",
     },
     Key {
         path: "limits.max_in_flight_operations",
@@ -480,7 +480,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("20000"),
         unit: "operations",
         change: Change::Restart,
-        meaning: "operations that are admitted at a time",
+        meaning: "operations admitted at a time",
     },
     Key {
         path: "limits.connections_per_second_per_address",
@@ -491,7 +491,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("0"),
         unit: "per second",
         change: Change::Restart,
-        meaning: "how often clients may connect from one address (IPv6: /64); more are closed before their first byte; 0 is no limit",
+        meaning: "connections per second from one address (IPv6: /64); further ones are closed before their first byte; 0 for no limit",
     },
     Key {
         path: "limits.logins_per_second_per_user",
@@ -502,7 +502,7 @@ pub(super) const KEYS: &[Key] = &[
         default: Some("0"),
         unit: "per second",
         change: Change::Restart,
-        meaning: "how often one user may log in; more are delayed, by 10 s at most; 0 is no limit",
+        meaning: "logins per second of one user; further ones are delayed, by at most 10 s; 0 for no limit",
     },
     Key {
         path: "limits.shared_addresses",
@@ -510,6 +510,6 @@ pub(super) const KEYS: &[Key] = &[
         default: None,
         unit: "",
         change: Change::Restart,
-        meaning: "IP addresses or ranges (10.0.0.0/8) of load balancers, joined by commas; clients behind them share by user after login, not by address",
+        meaning: "IP addresses or ranges (10.0.0.0/8) of load balancers, separated by commas; clients behind them share limits per user after login, not per address",
     },
 ];

@@ -1,6 +1,6 @@
-//! Decisions taken from the front of an input: modes, sizes, places to split at.
+//! Decisions that an input makes with its first bytes: modes, sizes, offsets to split at.
 
-/// The front of an input, taken byte by byte; zero where there is none left.
+/// The first bytes of an input, taken one by one. Gives zeros when no byte is left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choices<'a> {
     rest: &'a [u8],
@@ -19,7 +19,7 @@ impl<'a> Choices<'a> {
         byte
     }
 
-    /// An index under `count`, which is not zero.
+    /// Returns an index below `count`, which must not be zero.
     pub(crate) fn index(&mut self, count: usize) -> usize {
         let [low, high] = [self.byte(), self.byte()];
         usize::from(u16::from_le_bytes([low, high])) % count
@@ -29,7 +29,8 @@ impl<'a> Choices<'a> {
         !self.byte().is_multiple_of(2)
     }
 
-    /// The next bytes, as many as the next byte says and no more than there are.
+    /// Returns the next bytes. The next byte gives their number, limited by the number of remaining
+    /// bytes.
     pub(crate) fn short(&mut self) -> &'a [u8] {
         let count = usize::from(self.byte()).min(self.rest.len());
         let (taken, rest) = self.rest.split_at(count);
@@ -37,13 +38,13 @@ impl<'a> Choices<'a> {
         taken
     }
 
-    /// All that is left.
+    /// Returns all remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.rest
     }
 }
 
-/// Sizes of the pieces in which bytes are fed: small numbers, over and over.
+/// A pseudo-random sequence of piece sizes, for feeding bytes in pieces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pieces {
     state: u32,
@@ -56,7 +57,7 @@ impl Pieces {
         }
     }
 
-    /// At least one; mostly a few bytes, sometimes hundreds.
+    /// Returns a size of at least one: mostly a few bytes, sometimes hundreds.
     pub(crate) fn next_size(&mut self) -> usize {
         self.state = self
             .state
@@ -71,7 +72,7 @@ impl Pieces {
         }
     }
 
-    /// `bytes` in pieces.
+    /// Splits `bytes` into pieces.
     pub(crate) fn split(mut self, mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         std::iter::from_fn(move || {
             let size = self.next_size().min(bytes.len());
@@ -82,21 +83,22 @@ impl Pieces {
     }
 }
 
-/// The bytes with up to `count` changes that the choices name: another byte, one more, or one less.
+/// Returns the bytes with up to `count` changes that the choices select: a byte replaced, inserted
+/// or removed, or the end cut off.
 pub(crate) fn altered(bytes: &[u8], choices: &mut Choices<'_>, count: u8) -> Vec<u8> {
     let mut altered = bytes.to_vec();
     for _ in 0..choices.byte() % count.saturating_add(1) {
-        let place = choices.index(altered.len().max(1));
+        let offset = choices.index(altered.len().max(1));
         let (kind, byte) = (choices.byte(), choices.byte());
         match kind % 4 {
-            0 => altered.insert(place, byte),
+            0 => altered.insert(offset, byte),
             1 if !altered.is_empty() => {
-                altered.remove(place);
+                altered.remove(offset);
             }
-            2 => altered.truncate(place),
+            2 => altered.truncate(offset),
             _ => {
-                if let Some(there) = altered.get_mut(place) {
-                    *there = byte;
+                if let Some(current) = altered.get_mut(offset) {
+                    *current = byte;
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! BSON documents for targets: from the grammar of the fingerprint's own tests, altered, and checked against the `bson`
-//! crate.
+//! BSON documents for targets: generated from the grammar of the fingerprint's own tests, altered,
+//! and compared with the `bson` crate.
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId, spec::BinarySubtype};
 use seawall::wire::{ElementKind, Elements, document_at};
@@ -14,7 +14,8 @@ use crate::choices::Choices;
 )]
 mod grammar;
 
-/// A command by the grammar. The same choices with another salt give the same command with other values.
+/// Generates a command from the grammar. The same choices with another salt give the same command
+/// with other values.
 pub(crate) fn command(choices: &[u8], salt: u32, is_shuffled: bool) -> Document {
     let mut dice = grammar::Dice::new(choices);
     dice.salt = salt;
@@ -22,19 +23,19 @@ pub(crate) fn command(choices: &[u8], salt: u32, is_shuffled: bool) -> Document 
     dice.command()
 }
 
-/// What every value of such a command contains, and no name.
+/// Returns a text that every string value of such a command contains, and no name.
 pub(crate) fn planted() -> &'static str {
     grammar::PLANTED
 }
 
-/// The bytes of a document.
+/// Encodes a document.
 pub(crate) fn encode(document: &Document) -> Vec<u8> {
     document.to_vec().expect("the document can be encoded")
 }
 
-/// A value of each type of BSON.
+/// Returns a document with a value of each BSON type.
 pub(crate) fn every_type() -> Document {
-    let text = |text: &str| bson::raw::CString::try_from(text).expect("there is no NUL in it");
+    let text = |text: &str| bson::raw::CString::try_from(text).expect("the text has no NUL");
     let scope = bson::JavaScriptCodeWithScope {
         code: "f()".to_owned(),
         scope: doc! { "y": 1 },
@@ -52,7 +53,7 @@ pub(crate) fn every_type() -> Document {
     }
 }
 
-/// Sets the length and the last byte right, so that changed bytes are still taken for a document.
+/// Corrects the length and the last byte, so that changed bytes are still read as a document.
 pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
     let mut repaired = bytes.to_vec();
     let length = i32::try_from(repaired.len()).unwrap_or(i32::MAX);
@@ -65,7 +66,8 @@ pub(crate) fn repaired(bytes: &[u8]) -> Vec<u8> {
     repaired
 }
 
-/// The document, if the bytes are one, with some fields removed, replaced or added: its lengths are right.
+/// Removes, replaces, adds or moves one to three fields. All lengths stay right. Returns `None` if
+/// the bytes are not a document.
 pub(crate) fn altered(bytes: &[u8], choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     let mut document = Document::from_reader(bytes).ok()?;
     for _ in 0..1 + choices.byte() % 3 {
@@ -78,10 +80,10 @@ fn alter(document: &mut Document, choices: &mut Choices<'_>) {
     let index = choices.index(document.len() + 1);
     let name = document.keys().nth(index).cloned();
     let name = name.unwrap_or_else(|| "added".to_owned());
-    let goes_deeper = choices.bool();
+    let alters_inner = choices.bool();
     match document.get_mut(&name) {
-        Some(Bson::Document(inner)) if goes_deeper => return alter(inner, choices),
-        Some(Bson::Array(items)) if goes_deeper => return alter_array(items, choices),
+        Some(Bson::Document(inner)) if alters_inner => return alter(inner, choices),
+        Some(Bson::Array(items)) if alters_inner => return alter_array(items, choices),
         _ => {}
     }
     match choices.byte() % 3 {
@@ -123,8 +125,9 @@ fn value(choices: &mut Choices<'_>) -> Bson {
     })
 }
 
-/// Walks a document and holds the walk against the `bson` crate: what that accepts is walked to its end, with the same
-/// names and values. True if the crate accepts it, embedded documents aside.
+/// Walks a document and compares the walk with the `bson` crate: a document that the crate accepts
+/// is walked to its end, with the same names and values. Returns true if the crate accepts the
+/// document, embedded documents aside.
 pub(crate) fn check_walk(document: &[u8]) -> bool {
     let own: Vec<_> = Elements::of(document).collect();
     let failed = own.iter().filter(|element| element.is_err()).count();
@@ -144,9 +147,9 @@ pub(crate) fn check_walk(document: &[u8]) -> bool {
     for (own, (name, value)) in own.iter().zip(theirs) {
         let own = own
             .as_ref()
-            .expect("what bson accepts is walked to its end");
+            .expect("a document that bson accepts is walked to its end");
         assert_eq!(own.name, name.as_str().as_bytes());
-        assert!(is_same(own.value, value), "{own:?} is {value:?}");
+        assert!(is_same(own.value, value), "{own:?} should be {value:?}");
     }
     true
 }
@@ -167,7 +170,7 @@ fn is_same(own: ElementKind<'_>, theirs: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// The type byte of what the walk does not tell apart.
+/// Returns the type byte of a type that the walk does not distinguish.
 fn other_kind(value: RawBsonRef<'_>) -> Option<u8> {
     Some(match value {
         RawBsonRef::Undefined => 0x06,

@@ -1,6 +1,8 @@
-//! Runs the fuzz targets without cargo-fuzz: each file of a target's corpus, then a bounded number of inputs made of them.
+//! Runs the fuzz targets without cargo-fuzz: each file of a target's corpus, then a bounded number
+//! of inputs generated from the corpus.
 //!
-//! Ends with an error at the first input for which a property does not hold or that takes too long; the input is saved.
+//! Stops with an error at the first input for which a property does not hold or that takes too
+//! long, and saves that input.
 
 use std::{
     fs, io,
@@ -16,34 +18,35 @@ use clap::Parser;
 use seawall_fuzz::{TARGETS, Target, mutation::Mutator, seeds};
 use tokio::time::Instant;
 
-/// An input that takes longer is a failure. The slowest takes milliseconds, but a busy machine may stop a process for seconds.
+/// Longest time for one input; a slower input is a failure. The slowest takes milliseconds, but a
+/// busy machine may stop a process for seconds.
 const LONGEST_EXECUTION: Duration = Duration::from_secs(10);
 
-/// As much as a thread of Tokio has, on which all of this runs in Seawall.
+/// The stack size of Tokio's threads, on which this code runs in Seawall.
 const STACK_BYTES: usize = 2 << 20;
 
-/// Executes each fuzz target with its corpus and with inputs made of it
+/// Runs each fuzz target with its corpus and with inputs generated from it
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Inputs for each target, beside its corpus
+    /// Generated inputs for each target, in addition to its corpus
     #[arg(long, default_value_t = 100_000)]
     executions: u64,
-    /// End a target after this time even if inputs are left
+    /// Stop a target after this time, even if inputs are left
     #[arg(long)]
     max_seconds: Option<u64>,
-    /// The target to run; several are possible; all without it
+    /// Run only this target; can be given several times
     #[arg(long = "target", value_name = "NAME")]
     targets: Vec<String>,
-    /// Where the sequence of inputs begins
+    /// Seed of the generated inputs
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The folder with a folder of files for each target
+    /// Folder of the corpora, with one folder for each target
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))]
     corpus: PathBuf,
-    /// Where to save an input that fails
+    /// Folder for inputs that fail
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/artifacts"))]
     artifacts: PathBuf,
-    /// Save each input before it runs: finds the one that ends the process
+    /// Save each input before it runs, to find one that ends the process
     #[arg(long)]
     save_each: bool,
     /// Replace the corpus files with generated ones and exit
@@ -67,18 +70,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the targets asked for, one after another; false at the first failure.
+/// Runs the selected targets, one after another. Returns false at the first failure.
 fn run(arguments: &Arguments) -> io::Result<bool> {
-    let is_asked = |name: &str| {
-        arguments.targets.is_empty() || arguments.targets.iter().any(|asked| asked == name)
+    let is_selected = |name: &str| {
+        arguments.targets.is_empty() || arguments.targets.iter().any(|wanted| wanted == name)
     };
-    let unknown = |asked: &&String| !TARGETS.iter().any(|(name, _)| name == asked);
+    let unknown = |wanted: &&String| !TARGETS.iter().any(|(name, _)| name == wanted);
     if let Some(unknown) = arguments.targets.iter().find(unknown) {
-        return Err(io::Error::other(format!("no target {unknown}")));
+        return Err(io::Error::other(format!("unknown target {unknown}")));
     }
     report("| target | corpus | executions | seconds |\n|---|---|---|---|");
     let (began, mut executions) = (Instant::now(), 0);
-    for (name, target) in TARGETS.iter().filter(|(name, _)| is_asked(name)) {
+    for (name, target) in TARGETS.iter().filter(|(name, _)| is_selected(name)) {
         let began = Instant::now();
         let corpus = corpus(&arguments.corpus.join(name))?;
         let run = Run {
@@ -103,13 +106,14 @@ fn run(arguments: &Arguments) -> io::Result<bool> {
     Ok(true)
 }
 
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
+#[expect(clippy::print_stdout, reason = "the report is the program's output")]
 fn report(line: &str) {
     println!("{line}");
     io::stdout().flush().ok();
 }
 
-/// The files of a folder in the order of their names, so that a seed means the same everywhere.
+/// Returns the contents of the folder's files, ordered by name, so that a seed gives the same
+/// inputs everywhere.
 fn corpus(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
     let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     let mut files: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
@@ -117,7 +121,7 @@ fn corpus(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
     files.iter().map(fs::read).collect()
 }
 
-/// One target under way.
+/// One target with its arguments.
 struct Run<'a> {
     name: &'a str,
     target: Target,
@@ -134,7 +138,7 @@ impl Run<'_> {
         })
     }
 
-    /// The number of executions, or why it ended early.
+    /// Returns the number of executions, or the failure that ended the run.
     fn all(&self, corpus: &[Vec<u8>]) -> io::Result<Result<u64, String>> {
         let began = Instant::now();
         let limit = self.arguments.max_seconds.map(Duration::from_secs);
@@ -168,7 +172,7 @@ impl Run<'_> {
         let ended = panic::catch_unwind(AssertUnwindSafe(|| (self.target)(input)));
         let took = began.elapsed();
         match ended {
-            // The panic's message has been written by its hook.
+            // The panic hook has already printed the message.
             Err(_) => Err("panicked".to_owned()),
             Ok(()) if took > LONGEST_EXECUTION => Err(format!("took {} ms", took.as_millis())),
             Ok(()) => Ok(()),
@@ -179,7 +183,7 @@ impl Run<'_> {
         let path = self.save(input)?;
         let length = input.len();
         Ok(format!(
-            "{failure} with the {length} bytes of {}",
+            "{failure} with the input of {length} bytes in {}",
             path.display()
         ))
     }

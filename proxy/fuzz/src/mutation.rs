@@ -1,19 +1,19 @@
-//! Random inputs: corpus entries with some changes, and sometimes random bytes.
+//! Random inputs: corpus entries with some changes and, in one of 16 cases, random bytes.
 //!
-//! No feedback from coverage. The same seed gives the same inputs on every machine.
+//! There is no coverage feedback. The same seed gives the same inputs on every machine.
 
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
 
-/// Longest input: two pages hold every command of the corpora with room for more.
+/// Longest input. 8 KiB hold every command of the corpora, with room for more.
 pub const MAX_INPUT_BYTES: usize = 8 * 1024;
 
-/// Longest input of random bytes only.
+/// Upper bound for the length of an input of random bytes.
 const MAX_RANDOM_BYTES: usize = 300;
 
-/// Most changes of one entry.
+/// Most changes to one entry.
 const MAX_CHANGES: u32 = 8;
 
-/// Numbers at which lengths and counts go wrong.
+/// Numbers at which errors in lengths and counts show.
 const INTERESTING: [i32; 24] = [
     0,
     1,
@@ -41,11 +41,11 @@ const INTERESTING: [i32; 24] = [
     -1,
 ];
 
-/// Bytes that mean something in the formats.
+/// Bytes with a meaning in the formats.
 const INTERESTING_BYTES: &[u8] =
     b"\x00\x01\x02\x03\x04\x05\x0b\x0f\x10\x12\x7f\x80\xff,=.$\"'[]\n ";
 
-/// Makes inputs of a corpus.
+/// Generates inputs from a corpus.
 #[derive(Debug)]
 pub struct Mutator<'a> {
     corpus: &'a [Vec<u8>],
@@ -63,7 +63,7 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// The next input.
+    /// Returns the next input.
     pub fn next_input(&mut self) -> &[u8] {
         self.input.clear();
         let is_new = self.corpus.is_empty() || self.random.random_ratio(1, 16);
@@ -74,7 +74,8 @@ impl<'a> Mutator<'a> {
         } else {
             let entry = self.entry();
             self.input.extend_from_slice(entry);
-            // Few changes more often than many: most of an entry has to stay for it to get far.
+            // Few changes are more frequent than many: an input gets far only if most of its entry
+            // is unchanged.
             let most = self.random.random_range(1..=MAX_CHANGES);
             for _ in 0..self.random.random_range(1..=most) {
                 self.change();
@@ -102,12 +103,12 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// An offset into the input, or its end.
+    /// Returns an offset into the input, or its end.
     fn offset(&mut self) -> usize {
         self.random.random_range(0..=self.input.len())
     }
 
-    /// An offset and an end behind it, a few bytes mostly.
+    /// Returns a range within `length`, mostly of a few bytes.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let start = self.random.random_range(0..=length);
         let most = match self.random.random_range(0..4) {
@@ -140,7 +141,8 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    /// Four bytes in little endian: an interesting number, the input's own length, or one near what is there.
+    /// Overwrites four bytes, little endian, with an interesting number, about the input's own
+    /// length, a small number, or a number near the current one.
     fn set_integer(&mut self) {
         let offset = self.offset();
         let length = i32::try_from(self.input.len()).unwrap_or(i32::MAX);
@@ -152,16 +154,16 @@ impl<'a> Mutator<'a> {
                 INTERESTING.get(index).copied().unwrap_or_default()
             }
         };
-        let near = self.random.random_ratio(1, 4);
-        let Some(there) = self
+        let is_near = self.random.random_ratio(1, 4);
+        let Some(current) = self
             .input
             .get_mut(offset..)
             .and_then(|rest| rest.first_chunk_mut())
         else {
             return;
         };
-        *there = match near {
-            true => i32::from_le_bytes(*there)
+        *current = match is_near {
+            true => i32::from_le_bytes(*current)
                 .wrapping_add(number % 8)
                 .to_le_bytes(),
             false => number.to_le_bytes(),
@@ -186,7 +188,7 @@ impl<'a> Mutator<'a> {
             .splice(offset..offset, bytes.into_iter().take(count));
     }
 
-    /// Part of another entry, over what is there or between it.
+    /// Copies a piece of another entry into the input, over the bytes there or between them.
     fn copy_from_entry(&mut self) {
         let entry = self.entry();
         let from = self.range(entry.len());
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_gives_one_sequence_of_inputs() {
+    fn same_seed_gives_same_inputs() {
         let corpus = [b"some bytes".to_vec(), b"others".to_vec()];
         let mut one = Mutator::new(&corpus, 7);
         let mut other = Mutator::new(&corpus, 7);
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_are_bounded_whatever_the_corpus_is() {
+    fn inputs_are_bounded_for_any_corpus() {
         for corpus in [vec![], vec![vec![]], vec![vec![1; 2 * MAX_INPUT_BYTES]]] {
             let mut mutator = Mutator::new(&corpus, 1);
             for _ in 0..10_000 {

@@ -1,4 +1,5 @@
-//! The corpora: a few inputs for each target, in the form that it takes, made here and kept in the repository.
+//! The corpora: a few inputs for each target, in the format that it takes. They are generated here
+//! and kept in the repository.
 
 use std::{fs, io, path::Path};
 
@@ -10,10 +11,10 @@ use seawall::wire::{
 
 use crate::{documents, targets::LARGE_SHARE};
 
-/// A file's name and content.
+/// Name and content of a file.
 type Seed = (String, Vec<u8>);
 
-/// Writes the corpora of all targets, a folder each.
+/// Writes the corpora of all targets, one folder each.
 ///
 /// # Errors
 /// If a folder or a file cannot be written.
@@ -28,7 +29,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// All corpora, by target.
+/// Returns all corpora, by target.
 fn all() -> Vec<(&'static str, Vec<Seed>)> {
     vec![
         ("message", with_front(&messages(), &[0x35])),
@@ -65,7 +66,7 @@ fn with_front(seeds: &[Seed], front: &[u8]) -> Vec<Seed> {
         .collect()
 }
 
-/// Choices for commands by the grammar.
+/// Returns choices for commands from the grammar.
 fn grammar(name: &str, front: &[u8]) -> Vec<Seed> {
     let choices = |start: u8| -> Vec<u8> {
         let numbers = (0..120_u8).map(|n| n.wrapping_mul(37).wrapping_add(start));
@@ -189,7 +190,7 @@ fn commands() -> Vec<Seed> {
         .collect()
 }
 
-/// A section of documents.
+/// Returns a section with a document sequence.
 fn sequence(identifier: &str, documents: &[Document]) -> Vec<u8> {
     let documents: Vec<_> = documents.iter().flat_map(documents::encode).collect();
     let size = i32::try_from(4 + identifier.len() + 1 + documents.len());
@@ -197,7 +198,7 @@ fn sequence(identifier: &str, documents: &[Document]) -> Vec<u8> {
     [&[1][..], &size, identifier.as_bytes(), &[0], &documents].concat()
 }
 
-/// An `OP_MSG` of these sections, its length put right.
+/// Returns an `OP_MSG` with these sections and the right length.
 fn op_msg(flags: u32, sections: &[Vec<u8>]) -> Vec<u8> {
     let mut message = encode_op_msg_like(0, 7, 0, &[]);
     message.truncate(16);
@@ -286,7 +287,8 @@ fn readers() -> Vec<Seed> {
         .map(|(_, bytes)| bytes.clone())
         .unwrap_or_default();
     let of = |name: &str, front: [u8; 3], bytes: &[u8]| seed(name, [&front[..], bytes].concat());
-    // Behind a large message, one whose last byte makes the target put the large one in front.
+    // A large message is too large for the corpus. The last byte of this seed makes the target put
+    // one in front.
     let behind_large = |name: &str, front: [u8; 3]| {
         let sum = first
             .iter()
@@ -321,8 +323,8 @@ fn replies() -> Vec<Seed> {
         { "ok": 1.0, "idx": 0, "n": 1 }, { "ok": 0.0, "idx": 1, "code": 11000, "errmsg": "E", "n": 0 },
     ], "ns": "admin.$cmd.bulkWrite" }, "nErrors": 1, "nInserted": 1, "nMatched": 5, "ok": 1.0 };
     let regex = bson::Regex {
-        pattern: bson::raw::CString::try_from("^a.*").expect("there is no NUL in it"),
-        options: bson::raw::CString::try_from("i").expect("there is no NUL in it"),
+        pattern: bson::raw::CString::try_from("^a.*").expect("the text has no NUL"),
+        options: bson::raw::CString::try_from("i").expect("the text has no NUL"),
     };
     let replies = [
         (
@@ -384,9 +386,10 @@ fn replies() -> Vec<Seed> {
         .collect()
 }
 
-/// Payloads of a conversation: alterations are none, a few, or a whole message.
-fn scram(is_of_client: bool) -> Vec<Seed> {
-    let payloads: &[(&str, &str)] = match is_of_client {
+/// Returns payloads of a conversation. The bytes in front select no alteration, a few, or a whole
+/// message.
+fn scram(is_client: bool) -> Vec<Seed> {
+    let payloads: &[(&str, &str)] = match is_client {
         true => &[
             (
                 "client_first",
@@ -527,7 +530,7 @@ fn compressed() -> Vec<Seed> {
     seeds
 }
 
-/// What requests ask for, each as it must be.
+/// Valid requests, by name and path.
 const PATHS: [(&str, &str); 20] = [
     ("metrics", "/metrics"),
     ("status", "/api/v1/status"),

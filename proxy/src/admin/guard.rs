@@ -1,9 +1,11 @@
-//! Who may use the metrics and the API: callers with the token, and without a token only callers on this host.
+//! Access control for the metrics and the API. If a token is configured, callers must send it.
+//! Otherwise only callers on this host are admitted.
 //!
-//! Without a token the admin address is a loopback address, and a browser on this host can reach it on behalf of any web
-//! page: by a request across origins, or by a host name that the page's owner points at 127.0.0.1 (DNS rebinding). So
-//! such a request is refused if it names a host that is not known, or comes from another origin. Health checks are not
-//! guarded: they tell nothing, and orchestrators send them by pod IP or service name.
+//! Without a token the admin address is a loopback address. A browser on this host can still reach
+//! it on behalf of any web page: with a cross-origin request, or with a host name that the page's
+//! owner points at 127.0.0.1 (DNS rebinding). Therefore a request without a token is refused if it
+//! names an unknown host or comes from another origin. Health checks are not guarded: they reveal
+//! nothing, and orchestrators send them by pod IP or service name.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -17,16 +19,18 @@ use subtle::ConstantTimeEq as _;
 
 use super::Window;
 
-/// What a request must bring.
+/// The requirements for a request.
 #[derive(Debug)]
 pub struct Guard {
-    /// The token, where one is configured.
+    /// The token that requests must send, if one is configured.
     pub token: Option<String>,
-    /// Host names, in lower case, that requests without a token may name beside IP addresses and `localhost`.
+    /// Host names, in lower case, that requests without a token may name in addition to IP
+    /// addresses and `localhost`.
     pub allowed_hosts: Vec<String>,
 }
 
-/// Fetch metadata (W3C): where a browser's request comes from, compared with where it goes to.
+/// Fetch metadata header (W3C): the relation between the origin of a browser's request and its
+/// destination.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Why a request is refused.
@@ -40,7 +44,7 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let refusal = match self {
-            Self::Token => (StatusCode::UNAUTHORIZED, "a bearer token is needed\n"),
+            Self::Token => (StatusCode::UNAUTHORIZED, "a bearer token is required\n"),
             Self::Host => (
                 StatusCode::FORBIDDEN,
                 "host not allowed: use an IP address or localhost, set admin.allowed_hosts, or use a token\n",
@@ -54,7 +58,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// Refuses what the guard does not admit.
+/// Middleware that refuses requests the guard does not admit.
 pub(super) async fn check(
     State(window): State<Arc<Window>>,
     request: Request,
@@ -111,7 +115,7 @@ fn authority(value: &HeaderValue) -> Option<Authority> {
     value.to_str().ok()?.to_ascii_lowercase().parse().ok()
 }
 
-/// Host and port of an origin; `None` for `null` and whatever else is no origin.
+/// The host and port of an origin. `None` for `null` and for anything that is not an origin.
 fn origin_authority(origin: &HeaderValue) -> Option<Authority> {
     let origin = origin.to_str().ok()?.to_ascii_lowercase();
     let (_, authority) = origin.split_once("://")?;
@@ -139,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_only_known_hosts_are_served() {
+    fn without_a_token_only_known_hosts_are_admitted() {
         let guard = without_token();
         assert_eq!(admit(&guard, &[]), Ok(()));
         for host in [
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_token_is_enough_and_an_invalid_one_is_not() {
+    fn valid_token_is_sufficient_and_an_invalid_one_is_refused() {
         let guard = Guard {
             token: Some("secret".to_owned()),
             ..without_token()

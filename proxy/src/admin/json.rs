@@ -1,4 +1,4 @@
-//! How snapshots look in JSON.
+//! JSON forms of snapshots.
 
 use std::{
     cmp::Reverse,
@@ -17,10 +17,10 @@ use crate::{
         ServerSums, ShapeRow, Storm, code_name,
     },
     pool::Snapshot,
-    topology::Description,
+    topology::TopologyDescription,
 };
 
-/// Sorts descending; `None` for an unknown key.
+/// Sorts in descending order. `None` for an unknown key.
 pub(super) fn sort_shapes(rows: &mut [ShapeRow], key: &str) -> Option<()> {
     match key {
         "total_time" => rows.sort_by_cached_key(|row| Reverse(row.sums.load())),
@@ -60,7 +60,7 @@ pub(super) fn latency<const PER_OCTAVE: usize>(durations: &Distribution<PER_OCTA
     })
 }
 
-/// How operations ended, but for ways in which none did.
+/// Counts of operations by outcome, without outcomes whose count is 0.
 fn outcomes(counts: &[u64; OUTCOMES]) -> Value {
     let outcomes = Outcome::ALL.iter().zip(counts);
     let ended = outcomes.filter(|(_, count)| **count > 0);
@@ -98,7 +98,7 @@ pub(super) fn namespace((namespace, sums): &(Namespace, NamespaceSums)) -> Value
     })
 }
 
-/// What the operations of a series came to, and what the servers did for them in all.
+/// The figures of a series, with its `getMore` operations and its total server load.
 pub(super) fn figures(figures: &Figures) -> Map<String, Value> {
     let mut fields = operations(figures);
     let more = json!({
@@ -109,7 +109,8 @@ pub(super) fn figures(figures: &Figures) -> Map<String, Value> {
     fields
 }
 
-/// The same where a `getMore` is an operation as every other, as it is to a server and to a namespace.
+/// The figures of a series that counts a `getMore` like any other operation: a server or a
+/// namespace.
 pub(super) fn operations(figures: &Figures) -> Map<String, Value> {
     object(json!({
         "count": figures.count,
@@ -123,7 +124,7 @@ pub(super) fn operations(figures: &Figures) -> Map<String, Value> {
     }))
 }
 
-/// The members of a value that is made as an object.
+/// The members of an object; empty for any other value.
 pub(super) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(members) => members,
@@ -131,7 +132,7 @@ pub(super) fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// The answer is what the server took until its reply began; the latency is of whole operations.
+/// One server. `answer_ms` is the time until its reply began; `latency_ms` covers whole operations.
 pub(super) fn server((address, sums): &(Arc<str>, ServerSums)) -> Value {
     let mut server = operations(&sums.figures);
     server.insert("address".to_owned(), json!(&**address));
@@ -145,7 +146,7 @@ pub(super) fn shape(row: &ShapeRow) -> Value {
     Value::Object(shape)
 }
 
-/// What a row is of.
+/// The shape of a row: id, namespace, text, first and last time seen.
 pub(super) fn shape_name(row: &ShapeRow) -> Map<String, Value> {
     let shape = &row.shape;
     object(json!({
@@ -160,7 +161,7 @@ pub(super) fn shape_name(row: &ShapeRow) -> Map<String, Value> {
     }))
 }
 
-/// What a row came to since the start; some of it only rows know.
+/// The figures of a row since the start. Some of them exist only in rows, not in the history.
 pub(super) fn shape_figures(row: &ShapeRow) -> Map<String, Value> {
     let sums = &row.sums;
     let mut fields = figures(&sums.figures);
@@ -206,7 +207,7 @@ pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> Value {
     })
 }
 
-pub(super) fn topology(description: &Description) -> Value {
+pub(super) fn topology(description: &TopologyDescription) -> Value {
     let servers = description.servers.iter().map(|server| {
         let tags: Map<String, Value> = server
             .tags
@@ -215,7 +216,7 @@ pub(super) fn topology(description: &Description) -> Value {
             .collect();
         json!({
             "address": server.address.to_string(),
-            "type": server.kind.as_str(),
+            "type": server.server_type.as_str(),
             "tags": tags,
             "round_trip_ms": server.probe.round_trip.map(millis),
             "max_wire_version": server.probe.max_wire_version,
@@ -223,7 +224,7 @@ pub(super) fn topology(description: &Description) -> Value {
         })
     });
     json!({
-        "type": description.kind.as_str(),
+        "type": description.topology_type.as_str(),
         "set_name": description.set_name,
         "servers": servers.collect::<Vec<_>>(),
     })
@@ -239,7 +240,7 @@ pub(super) fn client(row: &ClientRow) -> Value {
     })
 }
 
-/// Names shown of each kind.
+/// Maximum number of names of each kind in a storm.
 const SHOWN_NAMES: usize = 10;
 
 pub(super) fn storm(storm: &Storm) -> Value {

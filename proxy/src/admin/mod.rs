@@ -1,4 +1,5 @@
-//! Metrics, health and the JSON API over HTTP. Reads snapshots; the only change it can make is to start a drain.
+//! Metrics, health checks and the JSON API over HTTP. Reads snapshots. The only change it can make
+//! is to start a drain.
 
 mod guard;
 mod json;
@@ -32,42 +33,43 @@ use crate::{
     topology::Topology,
 };
 
-/// Requests served at a time; others wait. A scrape takes milliseconds of CPU time.
+/// Maximum number of requests served at the same time; others wait. A scrape takes milliseconds of
+/// CPU time.
 pub const MAX_REQUESTS: usize = 8;
 
-/// Rows in a reply unless the request says otherwise.
+/// Number of rows in a response if the request has no `limit`.
 const DEFAULT_LIMIT: usize = 50;
 
-/// Most rows in a reply.
+/// Maximum number of rows in a response.
 const MAX_LIMIT: usize = 10_000;
 
-/// What the window looks at.
+/// The state that requests read.
 pub struct Window {
-    /// Where everything is counted.
+    /// The counters and tables.
     pub observer: Arc<Observer>,
-    /// The past.
+    /// Access to the history.
     pub sight: Arc<Sight>,
-    /// Why servers are not asked for their state, where they are not.
+    /// The reason why `serverStatus` is not sampled, if it is not.
     pub pulse_off: &'static str,
     /// The deployment.
     pub topology: Arc<Topology>,
-    /// When draining ends, once it has begun.
+    /// The deadline of the drain; `None` until a drain starts.
     pub draining: watch::Receiver<Option<Instant>>,
-    /// Begins to drain.
+    /// Starts a drain when cancelled.
     pub drain: CancellationToken,
-    /// Whether operations are made to fail, for an experiment.
+    /// True if faults are injected for an experiment.
     pub injects_faults: bool,
     /// `pooled` or `relay`.
     pub mode: &'static str,
-    /// Where credentials come from, by name.
+    /// The name of the credential source.
     pub credentials: Box<dyn Fn() -> &'static str + Send + Sync>,
-    /// What a request must bring.
+    /// Decides which requests are admitted.
     pub guard: Guard,
-    /// Whether CPU profiles are served.
+    /// True if CPU profiles are served.
     pub profiles: bool,
-    /// Of work under way.
+    /// Limits the number of blocking tasks that run at the same time.
     pub places: Arc<Semaphore>,
-    /// When Seawall started.
+    /// The time at which Seawall started.
     pub started_at: SystemTime,
 }
 
@@ -80,7 +82,7 @@ impl fmt::Debug for Window {
 /// Serves until stopped.
 ///
 /// # Errors
-/// If the listener fails for good.
+/// If the listener fails permanently.
 pub async fn serve(
     listener: TcpListener,
     window: Arc<Window>,
@@ -91,7 +93,7 @@ pub async fn serve(
         .await
 }
 
-/// The routes: health for everybody, all others for those whom the window's guard admits.
+/// The routes. Health checks are open to all callers; the guard protects all other routes.
 pub fn router(window: Arc<Window>) -> Router {
     let protected = Router::new()
         .route("/metrics", get(metrics))
@@ -133,7 +135,7 @@ async fn ready(State(window): State<Arc<Window>>) -> (StatusCode, &'static str) 
     } else if (window.credentials)() == "auto" {
         (
             StatusCode::SERVICE_UNAVAILABLE,
-            "not known yet where credentials come from\n",
+            "the credential source is not determined yet\n",
         )
     } else {
         (StatusCode::OK, "ready\n")
@@ -152,7 +154,7 @@ async fn metrics(State(window): State<Arc<Window>>, headers: HeaderMap) -> Respo
 }
 
 fn exposition(window: &Window, is_protobuf: bool) -> Response {
-    // Snapshots bring the pools' gauges up to date.
+    // Taking a snapshot updates the pool's gauges.
     for pool in &window.topology.snapshot().pools {
         drop(pool.snapshot());
     }
@@ -188,7 +190,7 @@ fn status_value(window: &Window) -> Value {
         "injects_faults": window.injects_faults,
         "credentials": (window.credentials)(),
         "draining": window.draining.borrow().is_some(),
-        "deployment": snapshot.description.kind.as_str(),
+        "deployment": snapshot.description.topology_type.as_str(),
         "clients": window.observer.client_connections(),
         "operations": operations,
         "server_connections": {
@@ -201,26 +203,27 @@ fn status_value(window: &Window) -> Value {
     })
 }
 
-/// Runs what takes some milliseconds where blocking is allowed, and as many at a time as requests are served, even if their
-/// clients have left.
+/// Runs a task of some milliseconds on a thread where blocking is allowed. The number of tasks at
+/// the same time is limited to the number of requests, including tasks whose clients have
+/// disconnected.
 async fn work<T: Send + 'static>(
     window: &Arc<Window>,
-    look: impl FnOnce(&Window) -> T + Send + 'static,
+    task: impl FnOnce(&Window) -> T + Send + 'static,
 ) -> Result<T, (StatusCode, String)> {
     let failed = |error: String| (StatusCode::INTERNAL_SERVER_ERROR, error + "\n");
-    let place = Arc::clone(&window.places).acquire_owned().await;
-    let place = place.map_err(|error| failed(error.to_string()))?;
+    let permit = Arc::clone(&window.places).acquire_owned().await;
+    let permit = permit.map_err(|error| failed(error.to_string()))?;
     let window = Arc::clone(window);
-    let looked = tokio::task::spawn_blocking(move || {
-        let looked = look(&window);
-        drop(place);
-        looked
+    let result = tokio::task::spawn_blocking(move || {
+        let result = task(&window);
+        drop(permit);
+        result
     });
-    looked.await.map_err(|error| failed(error.to_string()))
+    result.await.map_err(|error| failed(error.to_string()))
 }
 
-/// The answer to what cannot be asked.
-fn refused(why: String) -> (StatusCode, String) {
+/// The response to an invalid request.
+fn bad_request(why: String) -> (StatusCode, String) {
     (StatusCode::BAD_REQUEST, why + "\n")
 }
 

@@ -1,4 +1,5 @@
-//! The past in JSON: periods of shapes and namespaces, timelines; and below, what was found in it.
+//! The history in JSON: shapes and namespaces of a period, timelines. The submodules add changes,
+//! stalls and the report.
 
 mod asked;
 mod changes;
@@ -19,29 +20,29 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Window, json as shown, refused, work};
+use super::{Window, bad_request, json as shown, work};
 use crate::{
     history::{Figures, Label, Period, Selection},
     observe::ShapeRow,
     sight::Sight,
 };
 
-use self::asked::{Asked, DEFAULT_SINCE, MAX_STEPS, Of, step_for};
+use self::asked::{DEFAULT_SINCE, MAX_STEPS, Parameters, SeriesFilter, step_for};
 pub(super) use self::{changes::changes, report::report, stalls::stalls};
 
-type Answer = Result<Json<Value>, (StatusCode, String)>;
+type JsonResult = Result<Json<Value>, (StatusCode, String)>;
 
 fn need_history(sight: &Sight) -> Result<(), (StatusCode, String)> {
     match sight.is_on() {
         true => Ok(()),
         false => Err((
             StatusCode::NOT_FOUND,
-            "the history is off: history.enabled\n".to_owned(),
+            "the history is off: set history.enabled = true\n".to_owned(),
         )),
     }
 }
 
-fn none_such(what: &str) -> (StatusCode, String) {
+fn not_found(what: &str) -> (StatusCode, String) {
     (StatusCode::NOT_FOUND, format!("no such {what}\n"))
 }
 
@@ -51,11 +52,11 @@ fn ago(now: SystemTime, time: Duration) -> SystemTime {
 
 pub(super) async fn shapes(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
-) -> Answer {
-    let sort = asked.sort().to_owned();
-    let limit = asked.limit();
-    let since = asked.since()?;
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
+    let sort = parameters.sort().to_owned();
+    let limit = parameters.limit();
+    let since = parameters.since()?;
     if since.is_some() {
         need_history(&window.sight)?;
     }
@@ -70,11 +71,12 @@ pub(super) async fn shapes(
             None => rows(known, &sort, limit),
         }
     });
-    let wrong = || refused("sort by total_time, count, errors, bytes, documents or p99".to_owned());
+    let wrong =
+        || bad_request("sort by total_time, count, errors, bytes, documents or p99".to_owned());
     Ok(Json(value.await?.ok_or_else(wrong)?))
 }
 
-/// The shapes since the start, sorted; `None` for an unknown key.
+/// The shapes since the start, sorted. `None` for an unknown key.
 fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<Value> {
     shown::sort_shapes(&mut rows, sort)?;
     let mut rest = Figures::default();
@@ -84,7 +86,7 @@ fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<Value> {
     Some(json!({ "shapes": shapes, "other": shown::figures(&rest) }))
 }
 
-/// A period, and when each of its series was seen in it.
+/// A period, with the first and last time that each of its series was seen in it.
 struct Past {
     period: Period,
     seen: HashMap<Arc<Label>, (u64, u64)>,
@@ -98,7 +100,8 @@ impl Past {
         }
     }
 
-    /// The names of a shape, and when it was first and last seen: as its row knows, or else in this period.
+    /// The names of a shape, and when it was first and last seen: the times of its row, or those in
+    /// this period if it has no row.
     fn shape(&self, label: &Arc<Label>, row: Option<&ShapeRow>) -> Map<String, Value> {
         let mut shape = named(label);
         if let Some((first, last)) = self.seen.get(label) {
@@ -112,7 +115,7 @@ impl Past {
     }
 }
 
-/// The shapes of a period, sorted; `None` for an unknown key.
+/// The shapes of a period, sorted. `None` for an unknown key.
 fn shapes_of(
     past: &Past,
     known: Vec<ShapeRow>,
@@ -171,7 +174,7 @@ fn id_of(label: &Label) -> Option<&str> {
     }
 }
 
-/// What a series is of, by the names of a shape.
+/// The names of a series, under the keys of a shape.
 fn named(label: &Label) -> Map<String, Value> {
     let pairs: Vec<(&str, &str)> = match label {
         Label::Shape {
@@ -215,9 +218,9 @@ fn add_figures(fields: &mut Map<String, Value>, figures: &Figures, is_full: bool
 pub(super) async fn shape(
     State(window): State<Arc<Window>>,
     Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Answer {
-    let since = asked.since()?;
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
+    let since = parameters.since()?;
     if since.is_some() {
         need_history(&window.sight)?;
     }
@@ -227,11 +230,12 @@ pub(super) async fn shape(
         one_shape(&window.sight, &id, row, since)
     });
     let shape = value.await?;
-    Ok(Json(shape.ok_or_else(|| none_such("shape"))?))
+    Ok(Json(shape.ok_or_else(|| not_found("shape"))?))
 }
 
-/// All of one shape: of a period, if one is asked for, and beside it what only its row knows; else since the start. `None` if
-/// neither the period nor a row has it.
+/// All figures of one shape. With `since`: of that period, plus the figures since the start that
+/// only its row has. Without: since the start. `None` if neither the period nor a row has the
+/// shape.
 fn one_shape(
     sight: &Sight,
     id: &str,
@@ -276,9 +280,9 @@ fn one_shape(
 
 pub(super) async fn namespaces(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
-) -> Answer {
-    let (since, limit) = (asked.since()?, asked.limit());
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
+    let (since, limit) = (parameters.since()?, parameters.limit());
     if since.is_some() {
         need_history(&window.sight)?;
     }
@@ -297,7 +301,7 @@ pub(super) async fn namespaces(
     Ok(Json(value.await?))
 }
 
-/// The namespaces of a period, those that took most time first.
+/// The namespaces of a period, sorted by total time in descending order.
 fn namespaces_of(period: &Period, limit: usize) -> Value {
     let mut rows: Vec<_> = period
         .series
@@ -318,36 +322,41 @@ fn namespaces_of(period: &Period, limit: usize) -> Value {
 
 pub(super) async fn timeline(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
-) -> Answer {
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
     need_history(&window.sight)?;
-    let since = asked.since()?.unwrap_or(DEFAULT_SINCE);
-    let step = asked.step()?.unwrap_or(step_for(since));
+    let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
+    let step = parameters.step()?.unwrap_or(step_for(since));
     if since.as_secs() / step.as_secs() > MAX_STEPS {
-        return Err(refused(format!(
-            "at most {MAX_STEPS} steps; choose a longer one"
+        return Err(bad_request(format!(
+            "at most {MAX_STEPS} steps; choose a longer step"
         )));
     }
-    let of = asked.of()?;
+    let filter = parameters.series()?;
     let value = work(&window, move |window| {
-        timeline_of(&window.sight, &of, since, step).ok_or(of.kind())
+        timeline_of(&window.sight, &filter, since, step).ok_or(filter.kind())
     });
-    value.await?.map(Json).map_err(none_such)
+    value.await?.map(Json).map_err(not_found)
 }
 
-/// `None` if there is no such series.
-fn timeline_of(sight: &Sight, of: &Of, since: Duration, step: Duration) -> Option<Value> {
+/// `None` if a series that must exist is not in the period.
+fn timeline_of(
+    sight: &Sight,
+    filter: &SeriesFilter,
+    since: Duration,
+    step: Duration,
+) -> Option<Value> {
     let now = sight.now();
     let from = ago(now, since);
-    if of.must_be_there() {
+    if filter.must_exist() {
         let seen = sight.select(from, now).seen();
-        seen.keys().find(|label| of.is(label))?;
+        seen.keys().find(|label| filter.matches(label))?;
     }
-    let timeline = sight.timeline(from, now, step, &|label| of.is(label));
+    let timeline = sight.timeline(from, now, step, &|label| filter.matches(label));
     Some(json!({ "step_seconds": step.as_secs(), "steps": steps(&timeline, true) }))
 }
 
-/// Each step's series together: one, or namespaces that were asked for.
+/// The steps of a timeline, with the selected series of each step merged.
 fn steps(timeline: &[(u64, Period)], is_full: bool) -> Value {
     let steps = timeline.iter().map(|(start, period)| {
         let mut figures = Figures::default();

@@ -1,7 +1,8 @@
-//! Where Seawall's own CPU time goes: a flame graph of some seconds, on request.
+//! CPU profiles of Seawall itself: a flame graph of some seconds, on request.
 //!
-//! Samples are taken by a signal after so much CPU time of the process, and stacks are followed by frame pointers: the
-//! unwinder takes locks, which a signal may find taken by the very thread that it stopped. Nothing of it runs unless asked.
+//! A signal takes a sample after each interval of CPU time that the process uses. Stacks are walked
+//! by frame pointers: the unwinder takes locks, and the thread that the signal stopped may hold one
+//! of them. The profiler runs only during a request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,61 +16,63 @@ use serde::Deserialize;
 
 use super::Window;
 
-/// Unless asked otherwise.
+/// The length of a profile if the request has no `seconds`.
 const DEFAULT_SECONDS: u64 = 10;
 
-/// A request for more is a mistake.
+/// The maximum length of a profile. A longer one is refused as a mistake.
 const MAX_SECONDS: u64 = 60;
 
-/// Samples a second of CPU time: not in step with anything that happens every ten milliseconds.
+/// Samples per second of CPU time. 99 and not 100, so that samples do not coincide with work that
+/// runs every ten milliseconds.
 const DEFAULT_FREQUENCY: i32 = 99;
 
-/// More would cost what it measures.
+/// The maximum frequency. At a higher one the samples would cost as much as the work they measure.
 const MAX_FREQUENCY: i32 = 999;
 
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct Parameters {
     seconds: Option<u64>,
     frequency: Option<i32>,
 }
 
-/// A flame graph as SVG, of the time from now on. If the client leaves, it ends.
+/// Takes a profile from now on and returns a flame graph as SVG. The profile ends early if the
+/// client disconnects.
 pub(super) async fn profile(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
+    Query(parameters): Query<Parameters>,
 ) -> Response {
     if !window.profiles {
         let why = "profiles are off: set admin.profile = true\n";
         return (StatusCode::FORBIDDEN, why).into_response();
     }
-    let seconds = asked.seconds.unwrap_or(DEFAULT_SECONDS);
-    let frequency = asked.frequency.unwrap_or(DEFAULT_FREQUENCY);
+    let seconds = parameters.seconds.unwrap_or(DEFAULT_SECONDS);
+    let frequency = parameters.frequency.unwrap_or(DEFAULT_FREQUENCY);
     if !(1..=MAX_SECONDS).contains(&seconds) || !(1..=MAX_FREQUENCY).contains(&frequency) {
         let why = format!(
-            "seconds is 1 to {MAX_SECONDS}, frequency (samples a second of CPU time) 1 to {MAX_FREQUENCY}\n"
+            "seconds must be 1 to {MAX_SECONDS}, frequency (samples per second of CPU time) 1 to {MAX_FREQUENCY}\n"
         );
         return (StatusCode::BAD_REQUEST, why).into_response();
     }
     let guard = match ProfilerGuardBuilder::default().frequency(frequency).build() {
         Ok(guard) => guard,
         Err(pprof::Error::Running) => {
-            let why = "another profile is being taken\n";
+            let why = "another profile is already running\n";
             return (StatusCode::CONFLICT, why).into_response();
         }
         Err(error) => return failed(&error.to_string()),
     };
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let title = format!("Seawall, {seconds} s, {frequency} samples a second of CPU time");
-    // To find names of functions takes longer than a request may hold up others.
+    let title = format!("Seawall, {seconds} s, {frequency} samples per second of CPU time");
+    // Resolving function names takes too long for an async thread.
     match tokio::task::spawn_blocking(move || flame_graph(guard, title)).await {
         Ok(Ok(Some(svg))) => ([(header::CONTENT_TYPE, "image/svg+xml")], svg).into_response(),
-        Ok(Ok(None)) => "no sample was taken: Seawall used next to no CPU time\n".into_response(),
+        Ok(Ok(None)) => "no sample was taken: Seawall used almost no CPU time\n".into_response(),
         Ok(Err(error)) => failed(&error.to_string()),
         Err(error) => failed(&error.to_string()),
     }
 }
 
-/// The graph, unless there was no sample.
+/// The graph. `None` if there was no sample.
 fn flame_graph(guard: ProfilerGuard<'_>, title: String) -> pprof::Result<Option<Vec<u8>>> {
     let report = guard.report().build()?;
     drop(guard);

@@ -1,4 +1,4 @@
-//! Wires what looks back: history, pulse, slow log.
+//! Wires history, pulse and slow log, and runs their loops.
 
 use std::{
     sync::Arc,
@@ -22,7 +22,8 @@ use crate::{
     topology::{DeploymentOptions, Topology},
 };
 
-/// After a second's beginning: what ended in the second before has been counted by then.
+/// Delay after the start of a second: operations that ended in the second before are counted by
+/// then.
 const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
 pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
@@ -67,7 +68,7 @@ pub(super) fn sight(
     Ok(Arc::new(sight))
 }
 
-/// Why servers are not asked for their state, if they are not.
+/// The reason why servers are not sampled; `None` if they are.
 pub(super) fn pulse_is_off(
     settings: &config::Settings,
     has_credentials: bool,
@@ -83,8 +84,8 @@ pub(super) fn pulse_is_off(
     }
 }
 
-/// Tells the past of each second, soon after it.
-pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
+/// Adds each second to the history, soon after its end.
+pub(super) async fn tick_history(sight: Arc<Sight>, topology: Arc<Topology>) {
     loop {
         let now = sight.now();
         let into_second = now.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -96,11 +97,11 @@ pub(super) async fn look_back(sight: Arc<Sight>, topology: Arc<Topology>) {
         sight.set_servers(&addresses);
         let now = sight.now();
         let ticked = Arc::clone(&sight);
-        // It packs and compares, which takes milliseconds that other tasks need not wait for.
+        // Packing and comparing take milliseconds, for which other tasks must not wait.
         drop(tokio::task::spawn_blocking(move || ticked.tick(now)).await);
         if sight.is_due(now) {
             let sight = Arc::clone(&sight);
-            // Nobody waits for the disk: seconds go on.
+            // Not awaited: a slow disk must not delay the next second.
             drop(tokio::task::spawn_blocking(move || sight.write()));
         }
     }
@@ -117,7 +118,7 @@ pub(super) async fn watch_data_plane(shared: Arc<Shared>) {
     }
 }
 
-/// The same for everything else.
+/// Measures how late the control plane wakes its tasks.
 pub(super) async fn watch_control_plane(observer: Arc<Observer>) {
     loop {
         let due = Instant::now() + BEAT;
@@ -126,8 +127,8 @@ pub(super) async fn watch_control_plane(observer: Arc<Observer>) {
     }
 }
 
-/// Tells what Seawall itself takes.
-pub(super) fn look_at_self(shared: &Shared, sight: &Sight) {
+/// Updates the metrics of Seawall's own memory, CPU and dropped steps.
+pub(super) fn update_process_metrics(shared: &Shared, sight: &Sight) {
     let size = sight.size();
     let memory = [
         Memory {
@@ -139,11 +140,13 @@ pub(super) fn look_at_self(shared: &Shared, sight: &Sight) {
             bytes: shared.budget.used_bytes() + shared.reply_budget.used_bytes(),
         },
     ];
-    shared.observer.look_at_self(&memory, size.dropped_early);
+    shared
+        .observer
+        .update_process_metrics(&memory, size.dropped_early);
 }
 
-/// What is counted, and in how many rows.
-pub(super) fn counted(settings: &config::Settings) -> observe::Settings {
+/// What to count, and how many rows to keep.
+pub(super) fn observe_settings(settings: &config::Settings) -> observe::Settings {
     observe::Settings {
         counts_shapes: settings.shapes.enabled,
         max_shapes: settings.shapes.max_shapes.get(),

@@ -1,4 +1,5 @@
-//! Whose connection it is: the user that a client proved to be, and as whom we log in at servers.
+//! Identities: the user that a client has authenticated as, and the login that Seawall uses at
+//! servers for that user.
 
 use std::{
     fmt,
@@ -12,7 +13,7 @@ use parking_lot::RwLock;
 
 use super::{ClientKey, Mechanism, ScramKeys};
 
-/// Tells one identity from every other of this process; never used again.
+/// Unique number of an identity in this process; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdentityId(u64);
 
@@ -23,30 +24,30 @@ impl IdentityId {
     }
 }
 
-/// Whether an identity may still be used.
+/// The state of an identity: usable, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It may.
+    /// Usable.
     Good,
-    /// The user was dropped (and perhaps made again, as another): its clients get 13.
+    /// The user was dropped, and perhaps created again with another id. Its clients get error 13.
     Gone,
     /// A server refused its keys: its clients must log in again.
     Refused,
 }
 
-/// How a connection of ours logs in as the identity.
+/// How Seawall's connections log in as the identity.
 #[derive(Clone)]
 pub enum Login {
-    /// Not at all: a deployment without authentication.
+    /// No login: the deployment has no authentication.
     Anonymous,
-    /// With keys, no password.
+    /// With SCRAM keys; no password is needed.
     Keys {
         /// Learned from a client's proof.
         client_key: ClientKey,
         /// As a server stores them.
         keys: ScramKeys,
     },
-    /// Keys are known to be outdated and no client has proved newer ones yet.
+    /// The keys are outdated, and no client has proved newer ones yet.
     Unknown,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// The mechanism it uses.
+    /// The mechanism of the login; `None` if there are no keys.
     pub fn mechanism(&self) -> Option<Mechanism> {
         match self {
             Self::Keys { keys, .. } => Some(keys.mechanism()),
@@ -70,7 +71,8 @@ impl Login {
     }
 }
 
-/// A user as one deployment knows it: name, source, and the id that a user made again does not inherit.
+/// A user of the deployment: name, source and id. A user that is dropped and created again gets
+/// another id.
 pub struct Identity {
     id: IdentityId,
     name: String,
@@ -90,7 +92,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new identity of a user; the same user has one at a time.
+    /// Makes the identity of a user. A user has one identity at a time.
     pub fn new(name: &str, source: &str, user_id: Option<[u8; 16]>, login: Login) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -106,12 +108,12 @@ impl Identity {
         }
     }
 
-    /// The identity of everybody, where the deployment asks nobody.
+    /// The identity of clients that have not logged in.
     pub fn anonymous() -> Self {
         Self::new("", "", None, Login::Anonymous)
     }
 
-    /// Its id.
+    /// The unique number of this identity.
     pub fn id(&self) -> IdentityId {
         self.id
     }
@@ -121,27 +123,27 @@ impl Identity {
         &self.name
     }
 
-    /// The database it is defined in.
+    /// The database that the user is defined in.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The server's id of the user.
+    /// The user's `userId` on the server, if it has one.
     pub fn user_id(&self) -> Option<[u8; 16]> {
         self.user_id
     }
 
-    /// Whether it is that of clients that have not logged in.
+    /// True if this is the identity of clients that have not logged in.
     pub fn is_anonymous(&self) -> bool {
         self.is_anonymous
     }
 
-    /// Counts the user's operations in flight.
+    /// The counter of the user's operations in flight.
     pub fn in_flight(&self) -> &Arc<AtomicUsize> {
         &self.in_flight
     }
 
-    /// Whether it may still be used.
+    /// The current state of the identity.
     pub fn standing(&self) -> Standing {
         match self.standing.load(Ordering::Acquire) {
             0 => Standing::Good,
@@ -150,32 +152,34 @@ impl Identity {
         }
     }
 
-    /// Ends its use, for the first reason given. There is no way back: a later login makes a new identity.
+    /// Makes the identity unusable. Only the first reason counts. It cannot become usable again: a
+    /// later login makes a new identity.
     pub fn end(&self, standing: Standing) {
         let value = match standing {
             Standing::Good => return,
             Standing::Gone => 1,
             Standing::Refused => 2,
         };
-        // An operation under way may meet refused keys after the user is known to be gone; 13 is the truth then.
+        // An operation in flight may find its keys refused after the user is known to be gone.
+        // Error 13 is right then, so the first reason stays.
         self.standing
             .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
             .ok();
         *self.login.write() = Login::Unknown;
     }
 
-    /// How our connections log in as it, as of now.
+    /// How Seawall's connections currently log in as this identity.
     pub fn login(&self) -> Login {
         self.login.read().clone()
     }
 
-    /// Grows with each way to log in that is learned. Read it before [`Identity::login`]: a server's refusal says nothing of
-    /// a later version.
+    /// The version of the login; each new login increases it. Read it before [`Identity::login`]: a
+    /// server's refusal concerns only the version read before it, not a later one.
     pub fn login_version(&self) -> u64 {
         self.login_version.load(Ordering::Acquire)
     }
 
-    /// Learns a way to log in.
+    /// Replaces the login, unless the identity is unusable.
     pub fn learn(&self, login: Login) {
         if self.standing() == Standing::Good {
             *self.login.write() = login;
@@ -189,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_one_user_and_no_other() {
+    fn identities_of_the_same_user_are_distinct() {
         let id = [7; 16];
         let user = Identity::new("u", "db", Some(id), Login::Unknown);
         assert_eq!((user.name(), user.source()), ("u", "db"));
@@ -203,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_anonymous_identity_stays_so() {
+    fn anonymous_identity_has_no_name_and_no_user_id() {
         let anonymous = Identity::anonymous();
         assert!(anonymous.is_anonymous());
         assert_eq!((anonymous.name(), anonymous.user_id()), ("", None));

@@ -1,14 +1,14 @@
-//! Who a client is: SCRAM towards clients and towards servers, the keys behind it, and the
-//! addresses a user may come from.
+//! Authentication: SCRAM towards clients and servers, the keys that it uses, and the addresses that
+//! a user may log in from.
 //!
-//! Everything here is a state machine or a value. Payloads go in, payloads or verdicts come out; no
-//! part of it reads a socket, a clock or a configuration, and the only system call is the one that
-//! seeds [`NonceSource`].
+//! Everything here is a state machine or a value. Payloads go in; payloads or results come out.
+//! Nothing here reads a socket, a clock or a configuration. The only system call seeds
+//! [`NonceSource`].
 //!
-//! No password is needed to serve a user. A server stores `StoredKey = H(ClientKey)` and
-//! `ServerKey`; every SCRAM proof is `ClientKey XOR HMAC(StoredKey, AuthMessage)`. Whoever knows
-//! the stored keys and sees one good proof therefore learns `ClientKey`, and with it can
-//! authenticate as that user again:
+//! Seawall needs no password to serve a user. A server stores `StoredKey = H(ClientKey)` and
+//! `ServerKey`. Every SCRAM proof is `ClientKey XOR HMAC(StoredKey, AuthMessage)`. So a party that
+//! knows the stored keys and sees one valid proof learns `ClientKey`, and can then authenticate as
+//! that user:
 //!
 //! ```text
 //!  first login of a user     CarriedConversation   payloads pass to a server, which decides
@@ -19,9 +19,9 @@
 //!  our server connections    ClientConversation    ClientKey and ScramKeys, no PBKDF2
 //! ```
 //!
-//! Invariants: a [`Key`] is zeroed when dropped, hides itself from `Debug` and is compared in
-//! constant time; a [`ClientKey`] comes out of a conversation only if its hash equals the stored
-//! key; nothing from the network can cause a panic.
+//! Invariants: a [`Key`] is zeroed on drop, hidden from `Debug` and compared in constant time. A
+//! conversation returns a [`ClientKey`] only if its hash equals the stored key. Nothing from the
+//! network can cause a panic.
 
 mod identity;
 mod nonce;

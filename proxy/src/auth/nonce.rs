@@ -1,7 +1,7 @@
-//! Random bytes for SCRAM nonces, made in user space.
+//! Random bytes for SCRAM nonces, generated in user space.
 //!
-//! A storm of logins must not become a storm of system calls: the generator is seeded once from the
-//! operating system and then never asks it again. `ThreadRng` reseeds itself and is not used.
+//! A storm of logins must not cause a storm of system calls. The operating system seeds the
+//! generator once, at start. `ThreadRng` is not used because it reseeds itself.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rand::rngs::{StdRng, SysError, SysRng};
 use rand::{Rng as _, SeedableRng as _};
 
-/// The operating system gave no entropy to seed a [`NonceSource`] with.
+/// The operating system gave no entropy to seed a [`NonceSource`].
 #[derive(Debug, thiserror::Error)]
 #[error("the operating system gave no entropy")]
 pub struct SeedError(#[from] SysError);
@@ -32,14 +32,14 @@ impl NonceSource {
         })
     }
 
-    /// 24 random bytes as 32 base64 characters: printable and free of commas, as SCRAM asks.
+    /// 24 random bytes as 32 base64 characters: printable and free of commas, as SCRAM requires.
     pub fn nonce(&self) -> String {
         let mut bytes = [0; NONCE_BYTES];
         self.fill(&mut bytes);
         STANDARD.encode(bytes)
     }
 
-    /// Fills `bytes` from the same generator, for salts and identifiers that nobody may guess.
+    /// Fills `bytes` with random bytes, for salts and identifiers that must not be guessable.
     pub fn fill(&self, bytes: &mut [u8]) {
         self.generator.lock().fill_bytes(bytes);
     }
@@ -47,12 +47,12 @@ impl NonceSource {
 
 impl fmt::Debug for NonceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The state of the generator would give away every nonce to come.
+        // The generator's state would reveal all future nonces.
         f.debug_struct("NonceSource").finish_non_exhaustive()
     }
 }
 
-/// As many as a mongod uses for its own nonces; a multiple of three needs no base64 padding.
+/// The number of bytes that mongod uses. A multiple of three needs no base64 padding.
 const NONCE_BYTES: usize = 24;
 
 #[cfg(test)]

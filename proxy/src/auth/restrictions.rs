@@ -1,32 +1,32 @@
 //! `authenticationRestrictions`: the addresses a user may authenticate from.
 //!
 //! Behind Seawall a server sees Seawall's address instead of the client's, so the `clientSource`
-//! clauses of a user must be enforced here. `serverAddress` clauses are not ours: the server checks
-//! them against the address that *our* connection reached, so they count as met.
+//! clauses of a user must be enforced here. The server itself enforces `serverAddress` clauses,
+//! against the address that Seawall's connection reached, so here they count as met.
 //!
-//! The semantics are the server's, tried on mongod 6.0.5:
+//! The semantics are the server's, tested on mongod 6.0.5:
 //!
 //! - a user has its own set and one more set for each role (held directly or through other roles)
 //!   that is restricted; **every** set must be met;
 //! - a set is met if **any** of its restrictions is; an empty set restricts nothing;
 //! - a restriction is met if **all** of its clauses are; a `clientSource` clause is met if the
-//!   address lies in **any** of its ranges, and an empty clause by nobody;
-//! - IPv4 and IPv6 never match each other: `::/0` holds no IPv4 client, and neither does
-//!   `::ffff:10.0.0.1`. A client that *our* dual-stack listener reports as v4-mapped is an IPv4
-//!   client and compared as such;
+//!   address lies in **any** of its ranges; no client meets an empty clause;
+//! - IPv4 and IPv6 never match each other: `::/0` contains no IPv4 client, and neither does
+//!   `::ffff:10.0.0.1`. A client that Seawall's dual-stack listener reports as v4-mapped is an IPv4
+//!   client and is compared as one;
 //! - a client on a Unix domain socket meets no restriction at all.
 //!
-//! What cannot be understood is an error, never "unrestricted".
+//! Anything that cannot be parsed is an error, never "unrestricted".
 
 use std::net::IpAddr;
 
 use bson::raw::RawBsonRef;
 use bson::{RawArray, RawDocument};
 
-/// All restrictions that hold for a user: its own and those inherited from its roles.
+/// All restrictions that apply to a user: its own and those inherited from its roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Restrictions {
-    /// Only sets that are not empty, so that no set means unrestricted.
+    /// Only non-empty sets: no sets means unrestricted.
     sets: Vec<Vec<Restriction>>,
 }
 
@@ -42,12 +42,12 @@ impl Restrictions {
         Ok(Self { sets })
     }
 
-    /// Whether every client may use this user, wherever it comes from.
+    /// True if clients may use this user from any address.
     pub fn is_unrestricted(&self) -> bool {
         self.sets.is_empty()
     }
 
-    /// Whether a client at this address may authenticate. `None` is a client without an IP address
+    /// True if a client at this address may authenticate. `None` is a client without an IP address
     /// (a Unix domain socket), which only an unrestricted user permits.
     pub fn permits(&self, client: Option<IpAddr>) -> bool {
         let Some(client) = client else {
@@ -60,11 +60,12 @@ impl Restrictions {
     }
 }
 
-/// Why a user's restrictions could not be read. The user is then refused: a restriction that is
-/// not understood might be the one that matters.
+/// Why a user's restrictions could not be parsed. The user is then refused: a restriction that
+/// cannot be parsed might exclude the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestrictionsError {
-    /// The reply lacks the field: the server was not asked for it, or is too old to tell.
+    /// The reply lacks the field: the command did not ask for it, or the server is too old to
+    /// return it.
     #[error("{field} is missing")]
     Missing {
         /// The field of the reply.
@@ -96,7 +97,8 @@ pub enum RestrictionsError {
 /// One restriction document: clauses that must all be met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Restriction {
-    /// `None` if there is no such clause: then only `serverAddress` was given, which is not ours.
+    /// `None` if there is no such clause. The restriction then has only `serverAddress`, which the
+    /// server enforces.
     client_source: Option<Vec<AddressRange>>,
 }
 
@@ -164,7 +166,8 @@ impl AddressRange {
 
     fn contains(self, address: IpAddr) -> bool {
         let prefix_bits = u32::from(self.prefix_bits);
-        // A shift by the full width, for a prefix of 0, keeps no bit that could differ.
+        // A prefix of 0 shifts by the full width: `checked_shr` returns `None` and every address
+        // matches.
         match (self.network, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 let differing = network.to_bits() ^ address.to_bits();
@@ -253,7 +256,7 @@ mod tests {
         Some(address.parse().unwrap())
     }
 
-    /// A table: own set, inherited sets, clients that are permitted, clients that are not.
+    /// Checks one case: own set, inherited sets, permitted clients, refused clients.
     fn check(own: Bson, inherited: Bson, permitted: &[&str], refused: &[&str]) {
         let restrictions = parse(own.clone(), inherited.clone()).unwrap();
         for address in permitted {
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_clause_is_met_by_nobody() {
+    fn no_client_meets_an_empty_clause() {
         check(
             bson!([{ "clientSource": [] }]),
             bson!([]),
@@ -399,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn unparsable_restrictions_are_errors() {
         let cases = [
             (bson!([{}]), bson!([]), RestrictionsError::EmptyRestriction),
             (

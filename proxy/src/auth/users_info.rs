@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Any user may run it on itself, on any database and without any role. It is the only form that
-//! tells everything: without `showAuthenticationRestrictions` the user's own restrictions are left
-//! out, and with it those of its roles are included without asking (mongod 6.0.5).
+//! returns everything. Without `showAuthenticationRestrictions` the reply lacks the user's own
+//! restrictions; with it, the reply also has those of the user's roles (mongod 6.0.5).
 //!
 //! ```text
 //!  { users: [ { _id: "<db>.<user>", userId: UUID, user, db, mechanisms: [ "SCRAM-SHA-1", … ],
@@ -16,7 +16,7 @@
 //!      inheritedAuthenticationRestrictions: [ [ { clientSource: [ … ] }, … ], … ] } ], ok: 1 }
 //! ```
 //!
-//! Salt and keys are base64 text. A user that does not exist is an empty `users`.
+//! Salt and keys are base64 text. For a user that does not exist, `users` is empty.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -28,15 +28,15 @@ use zeroize::Zeroizing;
 use super::restrictions::{INHERITED, OWN};
 use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 
-/// What a server knows of a user: enough to verify its clients and to refuse those who come from
-/// the wrong place. Not enough to authenticate as the user: that takes a
+/// A server's record of a user: enough to verify its clients and to refuse those at a forbidden
+/// address. It is not enough to authenticate as the user: that takes a
 /// [`ClientKey`](super::ClientKey).
 ///
 /// Keys are compared in constant time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Tells a user from another who had the same name before. Servers give one to every user that
-    /// they create; users from the time of version 3.4 and before may lack it.
+    /// Distinguishes the user from an earlier user of the same name. Servers assign one to every
+    /// user that they create; users created by version 3.4 or earlier may lack it.
     pub user_id: Option<[u8; 16]>,
     /// The database that the user is defined in, `authSource` in connection strings.
     pub source: String,
@@ -46,10 +46,10 @@ pub struct Credentials {
     pub sha1: Option<ScramKeys>,
     /// The keys for SCRAM-SHA-256, if the user has that mechanism.
     pub sha256: Option<ScramKeys>,
-    /// Where the user's clients may come from.
+    /// The addresses that the user's clients may log in from.
     pub restrictions: Restrictions,
-    /// What `saslSupportedMechs` says of the user: the server's names in the server's order,
-    /// mechanisms unknown to us included.
+    /// The user's mechanisms, as in `saslSupportedMechs`: the server's names in the server's order,
+    /// including mechanisms that Seawall does not know.
     pub mechanisms: Vec<String>,
 }
 
@@ -66,32 +66,32 @@ impl Credentials {
 /// Why a `usersInfo` reply gave no credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsersInfoError {
-    /// The server answered with an error, such as 13 for a user that may not see another one.
-    #[error("the server answered with code {code}")]
+    /// The server replied with an error, such as 13 for a user that may not see another user.
+    #[error("the server replied with error code {code}")]
     CommandFailed {
         /// The server's code, 0 if it gave none.
         code: i32,
     },
-    /// There is no such user (any more).
+    /// The user does not exist, or no longer exists.
     #[error("the user does not exist")]
     NoSuchUser,
     /// The reply is about another user, or about several.
-    #[error("the reply is not about the user asked for")]
+    #[error("the reply is not about the requested user")]
     OtherUser,
-    /// A field is missing, is of the wrong type or has a value that makes no sense.
+    /// A field is missing, is of the wrong type or has an invalid value.
     #[error("the field {field} is missing or malformed")]
     Malformed {
         /// The name of the field.
         field: &'static str,
     },
-    /// The restrictions are missing or are not understood; the user must be refused.
-    #[error("the restrictions are unreadable")]
+    /// The restrictions are missing or cannot be parsed; the user must be refused.
+    #[error("the restrictions cannot be parsed")]
     RestrictionsUnreadable(#[from] RestrictionsError),
 }
 
-/// The command by which a user reads its own keys and restrictions, or an account with `viewUser`
-/// those of another user. The caller appends `$db` (any database will do) and whatever else its
-/// message needs.
+/// The command that reads keys and restrictions: a user's own, or another user's for an account
+/// with `viewUser`. The caller appends `$db` (any database works) and the other fields of its
+/// message.
 pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
     let mut user = RawDocumentBuf::new();
     user.append(cstr!("user"), name);
@@ -103,7 +103,7 @@ pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
     }
 }
 
-/// Reads the reply to [`users_info_command`] for the same name and source.
+/// Parses the reply to [`users_info_command`] for the same name and source.
 pub fn parse_users_info(
     reply: &RawDocument,
     name: &str,
@@ -131,7 +131,7 @@ pub fn parse_users_info(
 }
 
 fn check_ok(reply: &RawDocument) -> Result<(), UsersInfoError> {
-    // `ok` is a double on servers, but a number is all that the protocol promises.
+    // Servers send `ok` as a double, but the protocol only guarantees a number.
     let is_ok = match value(reply, "ok")? {
         Some(RawBsonRef::Double(ok)) => ok == 1.0,
         Some(RawBsonRef::Int32(ok)) => ok == 1,
@@ -202,7 +202,8 @@ fn parse_keys(
 fn parse_restrictions(user: &RawDocument) -> Result<Restrictions, RestrictionsError> {
     let set = |field| match user.get(field) {
         Ok(Some(RawBsonRef::Array(set))) => Ok(set),
-        // Servers that were asked always tell, if only by an empty array. Silence is no permission.
+        // A server that was asked always returns the field, even if it is empty. A missing field is
+        // no permission.
         Ok(None) => Err(RestrictionsError::Missing { field }),
         Ok(Some(_)) | Err(_) => Err(RestrictionsError::WrongType { field }),
     };
@@ -220,7 +221,7 @@ fn parse_mechanisms(user: &RawDocument) -> Result<Vec<String>, UsersInfoError> {
         .collect()
 }
 
-/// `None` if the field is absent; an error if it cannot be told.
+/// `None` if the field is absent; an error if the document is malformed.
 fn value<'a>(
     document: &'a RawDocument,
     field: &'static str,
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_iteration_count_is_a_number_too() {
+    fn iteration_count_may_be_an_int64() {
         let long = with("credentials.SCRAM-SHA-1.iterationCount", 10_000_i64);
         assert_eq!(parse_user(long).unwrap(), parse_user(user()).unwrap());
     }
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_user_is_told_from_a_failure() {
+    fn missing_user_and_failed_command_are_different_errors() {
         let no_user = parse_reply(&doc! { "users": [], "ok": 1.0 });
         assert_eq!(no_user.unwrap_err(), UsersInfoError::NoSuchUser);
         let refused = parse_reply(&doc! { "ok": 0.0, "errmsg": "not authorized", "code": 13 });
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn another_user_is_not_taken_for_the_one_asked_for() {
+    fn reply_about_another_user_is_an_error() {
         let other = UsersInfoError::OtherUser;
         assert_eq!(parse_user(with("user", "Own")).unwrap_err(), other);
         assert_eq!(parse_user(with("db", "test")).unwrap_err(), other);
@@ -511,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_replies_are_told_by_their_field() {
+    fn malformed_replies_name_the_field() {
         for (reply, field) in [
             (doc! { "users": [user()] }, "ok"),
             (doc! { "users": [user()], "ok": "1" }, "ok"),
@@ -526,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn restrictions_that_are_not_told_are_not_taken_for_none() {
+    fn missing_restrictions_are_an_error() {
         for field in [OWN, INHERITED] {
             let error = parse_user(without(field)).unwrap_err();
             assert_eq!(error, RestrictionsError::Missing { field }.into());

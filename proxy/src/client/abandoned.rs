@@ -1,8 +1,9 @@
 //! Operations whose clients have left.
 //!
-//! The server connection is worth keeping: a client that leaves must not cost the server a new login. So the
-//! reply is read and dropped, within bounds, and a read that still runs half a second later is ended at the
-//! server. Other operations end by the server's own limits: a write may be retried, a commit must be.
+//! The server connection is kept: a client that leaves must not cost the server a new login.
+//! Seawall reads and drops the reply, within limits. A read that still runs half a second later is
+//! killed at the server. Other operations end by the server's own limits: a write may be retried,
+//! and a commit must be.
 
 use std::time::Duration;
 
@@ -11,25 +12,26 @@ use tokio::time::timeout;
 use super::forward::{Unread, drain_reply};
 use crate::pool::Checkout;
 
-/// Time and bytes that draining a reply may take before its connection is closed.
+/// Limits on time and bytes for draining a reply. Beyond them, its connection is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 const DRAIN_BYTES: usize = 16 << 20;
 
-/// A read that takes longer than this after its client has left is ended.
+/// A read that still runs this long after its client has left is killed at the server.
 const READ_GRACE: Duration = Duration::from_millis(500);
 
-/// An exchange whose client has left.
+/// An operation whose client has left.
 pub(super) struct Abandoned {
     pub(super) checkout: Checkout,
     pub(super) request_id: i32,
-    /// How much of the reply is still to be read.
+    /// The part of the reply that is still unread.
     pub(super) unread: Unread,
-    /// True for a read outside transactions. False for a wait for data: servers do not end those.
+    /// True for a read outside transactions. False for a wait for data: servers do not end it on
+    /// request.
     pub(super) may_be_ended: bool,
 }
 
 impl Abandoned {
-    /// Reads the reply to its end in the background and gives the connection back, or closes it.
+    /// Reads the reply to its end in the background, then checks the connection in or closes it.
     pub(super) fn settle(mut self) {
         tokio::spawn(async move {
             let is_clean = timeout(DRAIN_LIMIT, self.drain()).await.unwrap_or(false);
@@ -60,7 +62,7 @@ impl Abandoned {
         let request = pool.end_read(&identity, generation, id);
         tokio::select! {
             drained = drained => drained.is_ok(),
-            () = request.is_refused() => false,
+            () = request.refused() => false,
         }
     }
 }

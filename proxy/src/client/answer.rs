@@ -1,4 +1,4 @@
-//! Answers that Seawall gives itself: how a document becomes a message in the form of its request.
+//! Replies from Seawall itself: encodes a document as a message in the form of its request.
 
 use bson::RawDocument;
 
@@ -9,16 +9,17 @@ use crate::{
     wire::{self, CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME, Message},
 };
 
-/// What a request needs of its answer.
+/// What a reply has to match in its request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyTo {
     pub(super) request_id: i32,
     pub(super) form: Form,
-    /// How the request was compressed: a server compresses its answer exactly then, and in the same way.
+    /// Compressor of the request. Like a server, Seawall compresses the reply in the same way, and
+    /// only then.
     pub(super) compressor: Option<Compressor>,
 }
 
-/// The opcode it came in.
+/// Opcode of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Msg {
@@ -35,7 +36,7 @@ const AWAIT_CAPABLE: u32 = 8;
 const QUERY_FAILURE: u32 = 2;
 
 impl ReplyTo {
-    /// What a message's answer has to be like.
+    /// Properties of the reply to a message.
     pub(super) fn of(message: &Message, form: Form) -> Self {
         Self {
             request_id: message.header.request_id,
@@ -44,7 +45,7 @@ impl ReplyTo {
         }
     }
 
-    /// A complete answer as it goes on the wire.
+    /// Compresses an encoded reply if its request was compressed.
     pub(super) async fn pack(self, plain: Vec<u8>, heavy: Heavy<'_>) -> Vec<u8> {
         match self.compressor {
             None => plain,
@@ -52,17 +53,17 @@ impl ReplyTo {
         }
     }
 
-    /// Whether the sender wants no answer, not even an error.
+    /// True if the sender wants no reply, not even an error.
     pub(super) fn is_unwanted(self) -> bool {
         matches!(self.form, Form::Msg { flags } if flags & MORE_TO_COME != 0)
     }
 
-    /// Whether the sender takes several replies.
+    /// True if the sender accepts several replies.
     pub(super) fn allows_exhaust(self) -> bool {
         matches!(self.form, Form::Msg { flags } if flags & EXHAUST_ALLOWED != 0)
     }
 
-    /// The message, in the opcode of the request, with a checksum if that had one.
+    /// Encodes the reply in the opcode of the request, with a checksum if the request had one.
     pub(super) fn encode(self, own_id: i32, document: &RawDocument) -> Vec<u8> {
         let bytes = document.as_bytes();
         let legacy = |flags| wire::encode_op_reply(flags, own_id, self.request_id, bytes);
@@ -77,7 +78,7 @@ impl ReplyTo {
     }
 }
 
-/// What a mongod says before authentication.
+/// The error that a mongod returns before authentication.
 pub(super) fn requires_authentication(command: &str) -> ErrorReply {
     let message = format!("command {command} requires authentication");
     ErrorReply::new(crate::command::UNAUTHORIZED, message)

@@ -1,7 +1,8 @@
-//! Operations that wait for something to happen: `getMore` on change streams and tailable cursors.
+//! Operations that wait for data: `getMore` on change streams and tailable cursors.
 //!
-//! Such a wait is cut into slices, each with a `maxTimeMS` of its own, and between two slices the connection
-//! is others'. The client sees one wait of the length that it asked for, or its first documents.
+//! Such a wait is split into slices, each with its own `maxTimeMS`. Between two slices, other
+//! operations can use the connection. The client sees one wait of the requested length, or its
+//! first documents.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,17 +18,17 @@ use crate::{
     pool::ServerPool,
 };
 
-/// How long a server waits for data if the client does not say.
+/// How long a server waits for data if the client sets no time.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
 
-/// An operation's wait, at the server that holds its cursor.
+/// A wait at the server that holds the operation's cursor.
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
     pool: Arc<ServerPool>,
     until: Instant,
 }
 
-/// One slice of it.
+/// One slice of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     began: Instant,
@@ -35,7 +36,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// What the server is asked to wait, in milliseconds.
+    /// How long the server has to wait, in milliseconds.
     pub(super) fn milliseconds(self) -> u64 {
         u64::try_from(self.length.as_millis())
             .unwrap_or(u64::MAX)
@@ -44,7 +45,7 @@ impl Slice {
 }
 
 impl Wait {
-    /// The next slice, at most so long.
+    /// The next slice, no longer than `longest`.
     fn slice(&self, longest: Duration, now: Instant) -> Slice {
         Slice {
             began: now,
@@ -54,7 +55,7 @@ impl Wait {
 }
 
 impl Operation<'_> {
-    /// The wait that the operation is, if it is one.
+    /// The operation's wait; `None` if it does not wait for data.
     pub(super) fn wait(&self, began: Instant) -> Option<Wait> {
         if self.command.class != Class::GetMore {
             return None;
@@ -67,14 +68,14 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits, a slice after another, until something happens or the time is over.
+    /// Waits slice by slice until data arrives or the time is over.
     pub(super) async fn wait_in_slices(
         &self,
         wait: Wait,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
     ) -> Ended {
-        observation.is_awaiting();
+        observation.mark_awaiting();
         loop {
             observation.enter(Phase::Permit, Instant::now());
             let Some(place) = end.unless_gone(wait.pool.lane().enter()).await else {
@@ -86,17 +87,17 @@ impl Operation<'_> {
                 Attempt::Again(error) => Ended::Error(error, Outcome::ServerFailed),
             };
             drop(place);
-            if !self.goes_on(&wait, slice, &ended) {
+            if !self.should_continue(&wait, slice, &ended) {
                 return ended;
             }
         }
     }
 
-    /// Whether nothing has happened in a slice, and there is time for another.
-    fn goes_on(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
-        let is_empty = matches!(ended, Ended::Answer(_, Outcome::Ok, 0));
+    /// True if a slice brought nothing and there is time for another.
+    fn should_continue(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
+        let is_empty = matches!(ended, Ended::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();
-        // A server that does not wait is not asked again and again.
+        // A server that returns early is not asked again and again.
         let has_waited = now.saturating_duration_since(slice.began) * 2 >= slice.length;
         let is_draining = self.shared.draining.borrow().is_some();
         let cursor = self.cursor_id();

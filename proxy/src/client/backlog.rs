@@ -1,9 +1,10 @@
 //! Large replies, forwarded as they arrive.
 //!
-//! A client that reads as fast as its server sends costs one piece of memory. For a slower client, the server waits while no
-//! other operation wants the server connection. If one does, Seawall reads the rest into the memory budget and returns the
-//! connection to its pool. When others need that memory, a client that reads nothing or is slow ([`Progress`]) is closed.
-//! Without room in the budget, such a client is closed while other operations wait for the connection.
+//! A client that reads as fast as its server sends costs one piece of memory. For a slower client,
+//! the server waits while no other operation wants the server connection. If one does, Seawall
+//! reads the rest into the memory budget and returns the connection to its pool. When others need
+//! that memory, a client that reads nothing or is slow ([`Progress`]) is closed. Without room in
+//! the budget, such a client is closed while other operations wait for the connection.
 
 use std::{
     collections::VecDeque,
@@ -29,20 +30,23 @@ use crate::{
     wire::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream},
 };
 
-/// Memory taken at a time for a client that is behind.
+/// Memory reserved at a time for a client that is behind.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Memory that a client that is behind may take while no other operation waits for its server connection.
+/// Memory that a client that is behind may use while no other operation waits for its server
+/// connection.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
-/// After this time without a byte read, a client is closed if other operations wait for its connection.
+/// A client that reads nothing for this long is closed if the budget has no room for it and other
+/// operations wait for its server connection.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// So long a reply waits for room in the budget while other operations wait for its connection, unless its own sharer holds
-/// most of the budget: by then, holders that read nothing have been closed.
+/// How long a reply waits for room in the budget while other operations wait for its server
+/// connection. By then, holders that read nothing have been closed. A reply whose sharer holds most
+/// of the budget waits only [`SILENT_AFTER`].
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
-/// What a request for one more piece of memory led to.
+/// Result of a request for one more piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Given,
@@ -52,7 +56,7 @@ enum Room {
     NotAsked,
 }
 
-/// Bytes that are moved in one turn. A task that has moved them lets others run first.
+/// Bytes moved in one turn. A task that has moved them lets others run first.
 const TURN_BYTES: usize = 256 * 1024;
 
 /// Moves bytes of large replies in turns, so that short operations never wait behind many of them.
@@ -72,7 +76,7 @@ impl<'t> Steps<'t> {
         self.turn.poll_take(cx)
     }
 
-    /// One step in its turn. Without anything to move, the turn passes to others.
+    /// Runs one step. If nothing can be moved, the turn passes to others.
     fn poll<T>(&mut self, step: impl FnOnce() -> Poll<T>) -> Poll<T> {
         let moved = step();
         if moved.is_pending() {
@@ -81,7 +85,7 @@ impl<'t> Steps<'t> {
         moved
     }
 
-    /// Bytes were moved. The turn is kept until other tasks have run.
+    /// Counts moved bytes. After [`TURN_BYTES`], lets other tasks run and releases the turn.
     async fn moved(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.moved >= TURN_BYTES {
@@ -95,7 +99,7 @@ impl<'t> Steps<'t> {
         self.moved = 0;
     }
 
-    /// Whether it waits for its turn.
+    /// True while it waits for its turn.
     fn is_waiting(&self) -> bool {
         self.turn.is_waiting()
     }
@@ -107,15 +111,15 @@ pub(super) struct Backlog {
     pieces: VecDeque<Vec<u8>>,
     /// Bytes of the first piece that are written.
     written: usize,
-    /// Bytes of all pieces, also of what is written of the first: that memory is in use too.
+    /// Bytes of all pieces, including the written part of the first: that memory is in use too.
     bytes: usize,
-    /// The buffer of a piece that is written, for the next one.
+    /// Buffer of a written piece, for the next one.
     spare: Vec<u8>,
     share: Option<MemoryShare>,
 }
 
 impl Backlog {
-    /// A whole reply, with its share of the budget.
+    /// Creates a backlog of a whole reply, with its share of the budget.
     pub(super) fn of(bytes: Vec<u8>, share: Option<MemoryShare>) -> Self {
         let mut backlog = Self {
             share,
@@ -177,26 +181,26 @@ impl Backlog {
         Poll::Ready(Ok(written))
     }
 
-    /// Whether its memory was needed for others.
+    /// True if its memory was reclaimed for others.
     fn is_evicted(&self) -> bool {
         self.share.as_ref().is_some_and(MemoryShare::is_evicted)
     }
 
-    /// The client has to take bytes before more are read for it.
+    /// Notes that the client has to read before more is read for it.
     fn owes(&self, cx: &Context<'_>) {
         if let Some(share) = &self.share {
-            share.note(0, Some(cx.waker()));
+            share.record_progress(0, Some(cx.waker()));
         }
     }
 
-    /// Seawall itself is not ready: it waits for a turn.
+    /// Notes that Seawall itself is not ready: it waits for a turn.
     fn pause(&self) {
         if let Some(share) = &self.share {
             share.pause();
         }
     }
 
-    /// Whether there is room for one more piece.
+    /// Requests room for one more piece.
     fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
         if self.is_empty() {
             return Room::Given;
@@ -214,7 +218,7 @@ impl Backlog {
         }
     }
 
-    /// Sends everything. The client may be slow, but has to read a byte within its limit.
+    /// Sends everything. The client may be slow, but must read a byte within `write_idle`.
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
@@ -241,18 +245,18 @@ impl Backlog {
             });
             match timeout_at(until, written).await {
                 Ok(written) => steps.moved(written?).await,
-                // Seawall was not ready.
+                // Seawall itself was not ready.
                 Err(_) if steps.is_waiting() && Instant::now() < overdue_at => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-        // A flush can take as long as the client likes: not in a turn that others wait for.
+        // A flush can take as long as the client likes, so the turn is released first.
         drop(steps);
         client.flush().await
     }
 }
 
-/// A reply that its server has sent and whose backlog is still to be sent to the client.
+/// A reply that its server has sent completely. The backlog is still to be sent to the client.
 #[derive(Debug)]
 pub(super) struct Forwarded {
     pub(super) facts: ReplyFacts,
@@ -261,8 +265,8 @@ pub(super) struct Forwarded {
     pub(super) backlog: Backlog,
 }
 
-/// Waits for room for a reply that has to be held whole. `None` if the client has left, or if other operations wait for
-/// its server connection and there was no room in time.
+/// Waits for room for a reply that has to be held whole. `None` if the client has left, or if other
+/// operations wait for its server connection and there was no room in time.
 pub(super) async fn room_for_reply(
     client: &mut ClientEnd<'_>,
     awaited: &Awaited<'_>,
@@ -297,12 +301,12 @@ struct Transfer<'a> {
     taken_at: Instant,
     progress: Progress,
     overdue_at: Instant,
-    /// What the last request for room led to.
+    /// Result of the last request for room.
     room: Room,
 }
 
-/// Forwards a reply whose first bytes, its head included, are `first`. Returns when the server has sent everything; the
-/// backlog has what the client has not read yet.
+/// Forwards a reply. `first` holds its first bytes, including its head. Returns when the server has
+/// sent everything; the backlog holds what the client has not read yet.
 pub(super) async fn forward_large(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -324,22 +328,22 @@ pub(super) async fn forward_large(
     let mut steps = Steps::new(awaited.limits.forwarding().stepwise(awaited.sharer));
     transfer.take_in(client, first)?;
     while transfer.seen < length {
-        let look_again_at = transfer.look_again_at();
+        let check_again_at = transfer.check_again_at();
         let moving = poll_fn(|cx| {
             if transfer.backlog.is_evicted() {
-                return Poll::Ready(Err(transfer.gone()));
+                return Poll::Ready(Err(transfer.client_gone()));
             }
             if steps.poll_turn(cx).is_pending() {
                 transfer.pause();
-                return client.poll_gone(cx).map(|()| Err(transfer.gone()));
+                return client.poll_gone(cx).map(|()| Err(transfer.client_gone()));
             }
             steps.poll(|| transfer.poll_move(cx, client, server))
         });
-        let moved = match look_again_at {
+        let moved = match check_again_at {
             None => moving.await?,
             Some(until) => match timeout_at(until, moving).await {
                 Ok(moved) => moved?,
-                // Seawall was not ready.
+                // Seawall itself was not ready.
                 Err(_) if steps.is_waiting() => continue,
                 Err(_) => 0,
             },
@@ -355,13 +359,13 @@ pub(super) async fn forward_large(
 }
 
 impl Transfer<'_> {
-    /// When to check a client that is behind.
-    fn look_again_at(&self) -> Option<Instant> {
+    /// When to check a client that is behind; `None` if it is not behind.
+    fn check_again_at(&self) -> Option<Instant> {
         let is_behind = !self.backlog.is_empty();
         is_behind.then(|| Instant::now() + SILENT_AFTER)
     }
 
-    fn gone(&self) -> RelayError {
+    fn client_gone(&self) -> RelayError {
         RelayError::ClientGone {
             unread: Unread::Rest(self.length - self.seen),
         }
@@ -389,7 +393,8 @@ impl Transfer<'_> {
         self.backlog.pause();
     }
 
-    /// Writes what the client accepts and reads what there is room for. Ready with the bytes moved, when either made progress.
+    /// Writes what the client accepts and reads what there is room for. Ready with the bytes moved,
+    /// when either made progress.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -403,11 +408,11 @@ impl Transfer<'_> {
                 Poll::Ready(Ok(bytes)) => {
                     moved += bytes;
                     self.taken_at = Instant::now();
-                    self.progress.moved(bytes, self.taken_at);
+                    self.progress.record_bytes(bytes, self.taken_at);
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(self.gone())),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(self.client_gone())),
                 Poll::Pending => {
-                    self.progress.owes(Instant::now());
+                    self.progress.mark_owing(Instant::now());
                     is_behind = true;
                     break;
                 }
@@ -416,10 +421,10 @@ impl Transfer<'_> {
         if self.backlog.is_empty() {
             self.taken_at = Instant::now();
             if moved > 0 && client.stream.is_encrypted() {
-                // What does not fit is sent with the next piece, or at the end.
+                // The rest is flushed with the next piece, or at the end.
                 let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
                 if matches!(flushed, Poll::Ready(Err(_))) {
-                    return Poll::Ready(Err(self.gone()));
+                    return Poll::Ready(Err(self.client_gone()));
                 }
             }
         }
@@ -448,10 +453,12 @@ impl Transfer<'_> {
         if moved > 0 {
             return Poll::Ready(Ok(moved));
         }
-        client.poll_gone(cx).map(|()| Err(self.gone()))
+        client.poll_gone(cx).map(|()| Err(self.client_gone()))
     }
 
-    /// Fails for a client that has read nothing for its limit, or too little while others wait for its server connection.
+    /// Fails if the client has read nothing for `write_idle`, if the reply takes longer than
+    /// [`MESSAGE_LIMIT`], or if the client is slow while the budget has no room for it and other
+    /// operations wait for its server connection.
     fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
         let silent = now.saturating_duration_since(self.taken_at);
@@ -459,7 +466,7 @@ impl Transfer<'_> {
         let is_too_slow = silent >= SILENT_AFTER || self.progress.is_slow(now);
         let is_in_the_way = self.room == Room::Refused && is_too_slow && (self.awaited.is_wanted)();
         match is_over || is_in_the_way {
-            true => Err(self.gone()),
+            true => Err(self.client_gone()),
             false => Ok(()),
         }
     }
@@ -475,7 +482,7 @@ mod tests {
     use crate::{limits::Turns, wire::Sharer};
 
     #[tokio::test]
-    async fn a_task_moves_a_turn_s_bytes_before_another_runs() {
+    async fn a_task_moves_a_full_turn_of_bytes_before_another_runs() {
         const STEP_BYTES: usize = TURN_BYTES / 4;
         let turns = Turns::new(1);
         let order = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,5 @@
-//! Finding a server and a connection for an operation, and how long it may wait for them.
+//! Selects a server and checks out a connection for an operation, within the operation's time
+//! limits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,14 +12,15 @@ use crate::{
     observe::Observation,
     pins::SessionKey,
     pool::{CheckOutError, Checkout, ServerPool},
-    topology::Kind,
+    topology::TopologyType,
     wire::Elements,
 };
 
-/// Between two looks at a pool that hands out nothing for the time being.
+/// Pause before Seawall tries a paused pool again.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
-/// How long a change stream waits for its server: its driver opens it again elsewhere, and loses nothing.
+/// How long a change stream waits for its server. Its driver can reopen it on another server and
+/// loses nothing.
 const RESUMABLE_HOLD: Duration = Duration::from_secs(1);
 
 /// Why an operation got no connection.
@@ -26,13 +28,13 @@ pub(super) enum CheckOutFailure {
     NoServer,
     Overload(&'static str),
     KeysRefused,
-    /// Of a client that has not logged in, and has to.
+    /// The client has not logged in, but the server requires it.
     Unauthenticated,
 }
 
 impl Operation<'_> {
-    /// When a wait that begins now ends. Each wait has a limit of its own, and a repeated operation starts a new wait; none
-    /// outlasts the operation's own time limit.
+    /// End of a wait that begins now. Each wait has its own limit, and a repeated operation starts
+    /// a new wait. No wait outlasts the operation's own time limit.
     pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
         self.within_time_limit(observation, Instant::now() + limit)
     }
@@ -48,8 +50,8 @@ impl Operation<'_> {
         }
     }
 
-    /// What the client gives the operation in all. In a `getMore` its `maxTimeMS` is something else: how long
-    /// the server shall wait for data.
+    /// The client's time limit for the whole operation. In a `getMore`, `maxTimeMS` has another
+    /// meaning: how long the server waits for data.
     pub(super) fn time_limit(&self) -> Option<Duration> {
         let is_limit = self.command.class != Class::GetMore;
         self.max_time().filter(|_| is_limit)
@@ -79,7 +81,8 @@ impl Operation<'_> {
             match pool.check_out(self.identity, self.sharer, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
-                    // The snapshot is about to say so; and where it must be this server, it may be long.
+                    // The next snapshot will show that the pool is paused. A pinned operation must
+                    // wait for this server, which may take long.
                     sleep(PAUSE_WHILE_PAUSED).await;
                 }
                 Err(CheckOutError::Paused | CheckOutError::Closed) => {
@@ -122,7 +125,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The server that this operation has to go to, or may.
+    /// The server for this operation: the one it is pinned to, or a selected one.
     pub(super) async fn server(
         &self,
         observation: &Observation<'_>,
@@ -137,7 +140,8 @@ impl Operation<'_> {
         if let Some(pin) = pin {
             return Ok(pin.server);
         }
-        let is_sharded = || self.shared.topology.snapshot().description.kind == Kind::Sharded;
+        let is_sharded =
+            || self.shared.topology.snapshot().description.topology_type == TopologyType::Sharded;
         let transaction = self.transaction();
         if let Some((key, number)) = transaction.filter(|_| is_sharded()) {
             if let Some(server) = pins.transaction(key, number, now) {
@@ -155,7 +159,8 @@ impl Operation<'_> {
     pub(super) fn read_preference(&self) -> ReadPreference {
         match self.command.read_preference {
             Some(document) if self.transaction().is_none() && !self.command.writes() => {
-                // One that cannot be understood goes to the primary, which says what is wrong with it.
+                // A read preference that cannot be parsed goes to the primary, which reports what
+                // is wrong with it.
                 ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
             }
             _ => ReadPreference::PRIMARY,
@@ -187,7 +192,7 @@ impl Operation<'_> {
         ))
     }
 
-    /// The cursor that the command is about.
+    /// The cursor that the command uses.
     pub(super) fn cursor_id(&self) -> Option<i64> {
         match (self.command.class, self.command.target) {
             (Class::GetMore, Target::Number(id)) => Some(id),
@@ -196,7 +201,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The cursors that a `killCursors` is about.
+    /// The cursors of a `killCursors`.
     pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
         let cursors = self.command.cursors.unwrap_or_default();
         let ids = Elements::of(cursors).map_while(Result::ok);

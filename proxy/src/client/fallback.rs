@@ -1,11 +1,12 @@
-//! From pooled to relayed: for a login by a mechanism that cannot be terminated.
+//! Turns a pooled client into a relayed one, for a login by a mechanism that Seawall cannot
+//! terminate.
 
 use bson::RawDocument;
 
 use super::{
     Client, End,
     answer::ReplyTo,
-    relay::{Relayed, greeted, relay},
+    relay::{Relayed, connect_with_hello, relay},
 };
 use crate::{
     auth::Mechanism,
@@ -17,8 +18,8 @@ use crate::{
 const CLIENT_ELEMENT_HEAD: usize = 9;
 
 impl Client {
-    /// Whether a `saslStart` is relayed. Never that of a client that has logged in already, and never X.509: the
-    /// server would see the certificate of Seawall.
+    /// True if a `saslStart` is relayed. Never after a login, and never for X.509: the server would
+    /// see Seawall's certificate.
     pub(super) fn falls_back(&self, start: &[u8]) -> bool {
         let is_new = self.identity.as_ref().is_none_or(|i| i.is_anonymous());
         let start = RawDocument::from_bytes(start).ok();
@@ -30,7 +31,7 @@ impl Client {
         self.shared.settings.relays_other_mechanisms && is_new && is_other
     }
 
-    /// Gets the client a server connection of its own, or tells it why not.
+    /// Gives the client a server connection of its own, or replies with an error.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,
@@ -55,21 +56,21 @@ impl Client {
         let metadata = self.client_element.as_deref();
         let metadata = metadata.and_then(|element| element.get(CLIENT_ELEMENT_HEAD..));
         let metadata = metadata.and_then(|bytes| RawDocument::from_bytes(bytes).ok());
-        match greeted(&self.shared, metadata, self.compressors).await {
+        match connect_with_hello(&self.shared, metadata, self.compressors).await {
             Ok(target) => {
                 self.relayed = Some(Box::new((message, target, permit)));
                 Err(End::Relayed)
             }
             Err(error) => {
                 tracing::debug!(%error, peer = %self.peer.text, "client not relayed");
-                let error = ErrorReply::new(HOST_UNREACHABLE, "no server for the login");
+                let error = ErrorReply::new(HOST_UNREACHABLE, "no server available for the login");
                 self.refuse(reply_to, &error).await
             }
         }
     }
 
-    /// The rest of its life.
-    pub(super) async fn go_on_relayed(self) {
+    /// Serves the client as a relayed one until it ends.
+    pub(super) async fn continue_relayed(self) {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Failures that are made, for experiments: what applications do when some of their operations go wrong.
+//! Injected faults, for experiments: how do applications behave when some of their operations fail?
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,45 +7,46 @@ use std::{
 
 use crate::command::{Command, Target};
 
-/// What is made to go wrong, and how often.
+/// A fault to inject, and how often.
 #[derive(Debug)]
 pub struct Fault {
-    /// The command's name, or every one.
+    /// Name of the affected command; `None` for all commands.
     pub command: Option<String>,
-    /// `database` or `database.collection`, or every one.
+    /// Affected namespace, `database` or `database.collection`; `None` for all.
     pub namespace: Option<String>,
-    /// How many of these operations in a hundred.
+    /// Percentage of matching operations that get the fault.
     pub share_percent: u64,
-    /// How long each is held.
+    /// How long each of these operations is delayed.
     pub delay: Duration,
-    /// What becomes of it then.
+    /// What happens after the delay.
     pub end: FaultEnd,
-    /// Operations that were concerned so far, struck or not.
+    /// Number of matching operations so far, with or without the fault.
     pub turn: AtomicU64,
 }
 
-/// What becomes of an operation that is struck.
+/// What happens to an operation after the injected delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEnd {
-    /// It goes on.
-    GoesOn,
-    /// It is answered with this code.
+    /// It continues.
+    Continue,
+    /// It gets an error with this code.
     Error(i32),
-    /// Its client is closed.
+    /// Its client connection is closed.
     Close,
 }
 
 impl Fault {
-    /// Whether it strikes this operation: spread evenly, the first of them included.
-    pub(super) fn strikes(&self, command: &Command<'_>) -> bool {
-        if !self.is_about(command) {
+    /// True if this operation gets the fault; each call counts one operation. Faults are spread
+    /// evenly and include the first operation.
+    pub(super) fn selects(&self, command: &Command<'_>) -> bool {
+        if !self.matches(command) {
             return false;
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         turn.wrapping_mul(self.share_percent) % 100 < self.share_percent
     }
 
-    fn is_about(&self, command: &Command<'_>) -> bool {
+    fn matches(&self, command: &Command<'_>) -> bool {
         let is_named = match &self.command {
             Some(name) => name.as_bytes() == command.name,
             None => true,
@@ -57,10 +58,10 @@ impl Fault {
                 .is_none_or(|namespace| is_in(command, namespace))
     }
 
-    /// The label.
+    /// The metric label.
     pub(super) fn kind(&self) -> &'static str {
         match self.end {
-            FaultEnd::GoesOn => "delay",
+            FaultEnd::Continue => "delay",
             FaultEnd::Error(_) => "error",
             FaultEnd::Close => "close",
         }
@@ -84,10 +85,10 @@ mod tests {
 
     use super::*;
 
-    fn struck(fault: &Fault, command: &Document, times: usize) -> usize {
+    fn count_selected(fault: &Fault, command: &Document, times: usize) -> usize {
         let bytes = command.to_vec().unwrap();
         let command = Command::inspect(&bytes).unwrap();
-        (0..times).filter(|_| fault.strikes(&command)).count()
+        (0..times).filter(|_| fault.selects(&command)).count()
     }
 
     fn fault(command: Option<&str>, namespace: Option<&str>, share_percent: u64) -> Fault {
@@ -96,44 +97,47 @@ mod tests {
             namespace: namespace.map(str::to_owned),
             share_percent,
             delay: Duration::ZERO,
-            end: FaultEnd::GoesOn,
+            end: FaultEnd::Continue,
             turn: AtomicU64::new(0),
         }
     }
 
     #[test]
-    fn only_what_it_is_about_is_struck() {
+    fn a_fault_applies_only_to_its_command_and_namespace() {
         let find = doc! {"find": "orders", "$db": "shop"};
         let more = doc! {"getMore": 7_i64, "collection": "orders", "$db": "shop"};
         let ping = doc! {"ping": 1, "$db": "admin"};
         let all = fault(None, None, 100);
         for command in [&find, &more, &ping] {
-            assert_eq!(struck(&all, command, 3), 3);
+            assert_eq!(count_selected(&all, command, 3), 3);
         }
-        assert_eq!(struck(&fault(Some("find"), None, 100), &more, 1), 0);
+        assert_eq!(count_selected(&fault(Some("find"), None, 100), &more, 1), 0);
         for namespace in ["shop", "shop.orders"] {
             let fault = fault(None, Some(namespace), 100);
             assert_eq!(
-                [&find, &more, &ping].map(|command| struck(&fault, command, 1)),
+                [&find, &more, &ping].map(|command| count_selected(&fault, command, 1)),
                 [1, 1, 0]
             );
         }
-        assert_eq!(struck(&fault(None, Some("shop.other"), 100), &find, 1), 0);
+        assert_eq!(
+            count_selected(&fault(None, Some("shop.other"), 100), &find, 1),
+            0
+        );
     }
 
     #[test]
-    fn the_share_is_exact_and_spread() {
+    fn the_share_is_exact_and_evenly_spread() {
         let find = doc! {"find": "orders", "$db": "shop"};
         for share in [1, 10, 33, 50, 99, 100] {
             let fault = fault(None, None, share);
             assert_eq!(
-                struck(&fault, &find, 1000),
+                count_selected(&fault, &find, 1000),
                 usize::try_from(share * 10).unwrap(),
                 "{share}"
             );
         }
         let half = fault(None, None, 50);
-        assert_eq!(struck(&half, &find, 2), 1);
-        assert_eq!(struck(&half, &find, 2), 1);
+        assert_eq!(count_selected(&half, &find, 2), 1);
+        assert_eq!(count_selected(&half, &find, 2), 1);
     }
 }

@@ -1,8 +1,10 @@
-//! A request's bytes to a server, unchanged but for the few edits that are listed here, and the reply back.
+//! Forwards a request's bytes to a server and the reply back. A request changes only by the edits
+//! listed here.
 //!
-//! The edits: `moreToCome` and `exhaustAllowed` cleared (one request has one reply), `$client` added, the
-//! remainder of `maxTimeMS`, a new checksum where there was one; compression is each side's own. A reply of up to [`HELD_REPLY_BYTES`] is held
-//! until it is complete, so that an error in it can be acted upon; a larger one is forwarded as it comes.
+//! The edits: `moreToCome` and `exhaustAllowed` are cleared (one request has one reply), `$client`
+//! is added, `maxTimeMS` is set to its remainder, and a checksum is recomputed if there was one.
+//! Each side has its own compression. A reply of up to [`HELD_REPLY_BYTES`] is held until it is
+//! complete, so that Seawall can act on an error in it. A larger reply is forwarded as it arrives.
 
 use std::{
     future::poll_fn,
@@ -36,28 +38,30 @@ const HELD_REPLY_BYTES: usize = 64 * 1024;
 /// Bytes of an `OP_MSG` reply before its document: header, flags, section kind.
 pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
 
-/// Pieces of an edited request at most.
+/// Largest number of pieces of an edited request.
 const MAX_PIECES: usize = 10;
 
-/// An element `maxTimeMS` of type int32: type, name, value.
+/// Size of an element `maxTimeMS` of type int32: type, name, value.
 const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
 
-/// A request as it goes to a server: borrowed pieces of the client's message between edits.
+/// A request as sent to a server: borrowed pieces of the client's message between edits.
 pub(super) struct Outgoing<'m> {
     head: [u8; HEADER_BYTES + 4],
     body_length: [u8; 4],
     max_time: [u8; 8],
-    /// For a command that has none; else empty.
+    /// Set for a command that has no `maxTimeMS` of its own.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
     checksum: Option<[u8; 4]>,
-    /// Commands that carry credentials are not (compression specification).
+    /// False for commands that carry credentials (compression specification) and for streamed
+    /// requests.
     may_be_compressed: bool,
     /// True if `$client` was left out because the message would have been too long for the server.
     omits_client: bool,
     layout: Layout<'m>,
 }
 
-/// Commands of the compression specification's list that are not answered here.
+/// Commands that must not be compressed (compression specification), without those that Seawall
+/// handles itself.
 const NEVER_COMPRESSED: &[&[u8]] = &[
     b"createUser",
     b"updateUser",
@@ -66,7 +70,7 @@ const NEVER_COMPRESSED: &[&[u8]] = &[
     b"copydb",
 ];
 
-/// Compresses a message, or gives it back: a plain one is always allowed.
+/// Compresses a message. If that fails, returns it plain, which is always allowed.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
     let pack = move || {
@@ -78,7 +82,7 @@ pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_
     heavy.run(plain_bytes, pack).await
 }
 
-/// Where the edits fall in the client's message.
+/// Parts of the client's message between the edits.
 struct Layout<'m> {
     before_body: &'m [u8],
     body_front: &'m [u8],
@@ -89,8 +93,8 @@ struct Layout<'m> {
 }
 
 impl<'m> Outgoing<'m> {
-    /// Prepares a message; `client` is an element to add to the body, `max_time_ms` goes in place of the client's
-    /// `maxTimeMS`.
+    /// Prepares a message. `client` is an element to add to the body; `max_time_ms` replaces the
+    /// client's `maxTimeMS`.
     pub(super) fn new(
         message: &'m Message,
         parsed: &OpMsg<'m>,
@@ -102,7 +106,8 @@ impl<'m> Outgoing<'m> {
         let added =
             |client: &[u8]| client.len() + max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
         let message_bytes = message.header.message_length;
-        // A server closes the connection on a longer message, which looks like a failure of the server.
+        // A server closes the connection on a longer message, which would look like a server
+        // failure.
         let fits = |c: &&[u8]| {
             command.has_room_for(c.len()) && message_bytes + added(c) <= MAX_MESSAGE_BYTES
         };
@@ -133,7 +138,8 @@ impl<'m> Outgoing<'m> {
         };
         let header = Header {
             message_length: message.header.message_length + added,
-            // 0, since mongod takes the first request on a connection with another value for TLS.
+            // Always 0: with another value, mongod mistakes the first request on a connection for
+            // TLS.
             response_to: 0,
             ..message.header
         };
@@ -150,7 +156,7 @@ impl<'m> Outgoing<'m> {
             max_time,
             added_max_time,
             checksum: None,
-            // Nor can one be whose rest is still to come.
+            // A streamed request cannot be compressed: its rest is still to come.
             may_be_compressed: !message.is_head() && !NEVER_COMPRESSED.contains(&command.name),
             omits_client,
             layout,
@@ -180,8 +186,7 @@ impl<'m> Outgoing<'m> {
             body_back,
             client,
             self.added_max_time.as_ref().map_or(&[][..], |e| &e[..]),
-            // The body's own closing NUL, after what was added.
-            // Joined with what follows by the caller's vectored write.
+            // The body's closing NUL, after the added elements.
             NUL,
             after_body,
         ]
@@ -198,13 +203,13 @@ impl<'m> Outgoing<'m> {
         self.omits_client
     }
 
-    /// Its size on the wire, uncompressed.
+    /// Size on the wire, uncompressed.
     pub(super) fn len(&self) -> usize {
         let checksum_bytes = self.checksum.map_or(0, |c| c.len());
         self.pieces().iter().map(|piece| piece.len()).sum::<usize>() + checksum_bytes
     }
 
-    /// Writes it whole, compressed if its connection allows.
+    /// Writes the whole request, compressed if the connection allows it.
     pub(super) async fn write(
         &self,
         connection: &mut Connection,
@@ -291,42 +296,43 @@ fn max_time_bytes(place: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
 /// Why no reply reached the client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RelayError {
-    /// The server failed before its reply's first byte: something can still be said to the client.
-    #[error("server failed before it answered: {0}")]
+    /// The server failed before the first byte of its reply. The client can still get an error.
+    #[error("server failed before its reply: {0}")]
     Server(io::Error),
-    /// It failed after it: nothing truthful can be said any more.
+    /// The server failed in mid-reply. The client cannot get an error any more.
     #[error("server failed in mid-reply: {0}")]
     MidReply(io::Error),
-    /// The reply is not the request's, or not of a form that can be followed.
-    #[error("reply does not answer the request: {0}")]
+    /// The reply belongs to another request, or is malformed.
+    #[error("reply does not match the request: {0}")]
     Foreign(&'static str),
     /// The client has left.
     #[error("client left")]
     ClientGone {
-        /// How much of the reply has been read.
+        /// The part of the reply that is still unread.
         unread: Unread,
     },
 }
 
-/// How much of a reply is still on a server connection whose client has left.
+/// The unread part of a reply on a server connection whose client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     /// All of it: no byte has been read.
     Whole,
-    /// This many bytes, behind a complete header.
+    /// This many bytes. The header has been read.
     Rest(usize),
-    /// A part of its header: where the reply ends is not known, so the connection must be closed.
+    /// A part of the header was read. The end of the reply is unknown, so the connection must be
+    /// closed.
     InHeader,
 }
 
 /// A whole reply, not yet sent.
 pub(super) struct HeldReply {
     pub(super) bytes: Vec<u8>,
-    /// Its part of the memory for replies, if it is large.
+    /// Its share of the reply budget, if it is large.
     pub(super) share: Option<MemoryShare>,
 }
 
-/// A reply that was held, or what a forwarded one said.
+/// A held reply, or the facts about a forwarded one.
 pub(super) enum Reply {
     /// Complete, and not yet sent.
     Held(HeldReply, ReplyFacts),
@@ -338,10 +344,11 @@ pub(super) enum Reply {
 pub(super) struct ClientEnd<'c> {
     pub(super) stream: &'c mut Stream,
     pub(super) reader: &'c mut MessageReader,
-    /// How long the client may take no byte.
+    /// How long the client may stall while reading a reply.
     pub(super) write_idle: Duration,
-    /// Whether the client waits for a reply. If not (`moreToCome`), it is sent nothing, and its leaving ends
-    /// nothing: many leave right after their last unacknowledged write, which a server would carry out.
+    /// True if the client waits for a reply. If not (`moreToCome`), it is sent nothing, and the
+    /// operation continues when it leaves: many clients leave right after their last unacknowledged
+    /// write, which a server would carry out.
     pub(super) is_awaiting: bool,
 }
 
@@ -358,7 +365,7 @@ impl ClientEnd<'_> {
         .await
     }
 
-    /// Ready when the client has left and that matters.
+    /// Ready when a client that waits for a reply has left.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_awaiting {
             self.reader.poll_gone(cx, self.stream)
@@ -367,7 +374,7 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Sends bytes to the client, if it waits for any.
+    /// Sends bytes to the client, if it waits for a reply.
     pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.is_awaiting {
             return Ok(());
@@ -375,7 +382,7 @@ impl ClientEnd<'_> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let write = poll_fn(|cx| Pin::new(&mut *self.stream).poll_write(cx, rest));
-            // The first try usually takes all; only what is left over is worth a timer.
+            // The first attempt usually writes everything. Only the rest needs a timer.
             let step = match poll_once(write).await {
                 Ok(step) => step?,
                 Err(write) => match timeout(self.write_idle, write).await {
@@ -391,7 +398,7 @@ impl ClientEnd<'_> {
         self.flush().await
     }
 
-    /// Sends what TLS holds back. The client has to take it within its limit.
+    /// Flushes TLS. The client has to accept the bytes within `write_idle`.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         if !self.stream.is_encrypted() {
             return Ok(());
@@ -404,7 +411,7 @@ impl ClientEnd<'_> {
     }
 }
 
-/// Polls a future once; gives it back if it is not ready.
+/// Polls a future once; returns it if it is not ready.
 async fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     match poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await {
         Poll::Ready(output) => Ok(output),
@@ -412,23 +419,24 @@ async fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
     }
 }
 
-/// Which reply is awaited, and what may be done with a large one.
+/// The awaited reply, and how to handle a large one.
 #[derive(Clone, Copy)]
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,
     pub(super) form: ReplyForm,
-    /// Whether the client wants it compressed, for which it has to be whole.
-    pub(super) is_packed: bool,
+    /// True if the reply must be compressed for the client. It must then be held whole.
+    pub(super) must_compress: bool,
     pub(super) budget: &'a MemoryBudget,
     pub(super) limits: &'a Limits,
-    /// The client's address, or its user behind a shared one: the budget and turns are shared by it.
+    /// The client's address, or its user behind a shared address. Its share of the budget and of
+    /// turns is used.
     pub(super) sharer: Sharer,
-    /// Whether other operations wait for the server connection.
+    /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
-/// Reads the awaited reply and, if it is large and plain on both sides, forwards it as it comes. The server has failed
-/// if it is given up before the first byte.
+/// Reads the awaited reply. A large reply that is plain on both sides is forwarded as it arrives.
+/// The server counts as failed if `given_up` resolves before the first byte.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -469,12 +477,14 @@ pub(super) async fn relay_reply(
     }
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
-        // For the reply and for what it is compressed into.
-        _ if awaited.is_packed => match awaited.budget.try_reserve(awaited.sharer, 2 * length) {
-            Some(share) => Some(share),
-            // It goes on plain, which is always allowed.
-            None => return forward_from_head(client, server, held, length, awaited).await,
-        },
+        // Room for the reply and for its compressed form.
+        _ if awaited.must_compress => {
+            match awaited.budget.try_reserve(awaited.sharer, 2 * length) {
+                Some(share) => Some(share),
+                // No room: it is forwarded plain, which is always allowed.
+                None => return forward_from_head(client, server, held, length, awaited).await,
+            }
+        }
         _ => return forward_from_head(client, server, held, length, awaited).await,
     };
     read_whole(client, server, &mut held, length).await?;
@@ -509,7 +519,7 @@ async fn read_whole(
     Ok(())
 }
 
-/// A compressed reply is held whole: it says nothing before it is inflated.
+/// Holds a compressed reply whole and inflates it: it cannot be examined before.
 async fn inflate_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -521,15 +531,15 @@ async fn inflate_reply(
         read_more(client, server, &mut held, Some(length)).await?;
     }
     let wrong = |error: InflateError| {
-        tracing::warn!(%error, "compressed reply");
-        RelayError::Foreign("compressed, and not what it says")
+        tracing::warn!(%error, "malformed compressed reply");
+        RelayError::Foreign("malformed compressed message")
     };
     let head = CompressedHead::parse(&held, MAX_MESSAGE_BYTES).map_err(wrong)?;
     let inflated_length = head.inner.message_length;
     if head.inner.op_code != OpCode::Msg || inflated_length < REPLY_HEAD_BYTES {
         return Err(RelayError::Foreign("not OP_MSG"));
     }
-    let bytes = length + inflated_length * if awaited.is_packed { 2 } else { 1 };
+    let bytes = length + inflated_length * if awaited.must_compress { 2 } else { 1 };
     let share = match length.max(inflated_length) > HELD_REPLY_BYTES {
         true => {
             let room = room_for_reply(client, &awaited, bytes).await;
@@ -550,7 +560,7 @@ fn check_header(head: &[u8; HEADER_BYTES], request_id: i32) -> Result<Header, Re
     let header = Header::parse(head, MAX_MESSAGE_BYTES)
         .map_err(|_| RelayError::Foreign("length out of range"))?;
     if header.response_to != request_id {
-        return Err(RelayError::Foreign("answers another request"));
+        return Err(RelayError::Foreign("responds to another request"));
     }
     let is_reply = matches!(header.op_code, OpCode::Msg | OpCode::Compressed);
     if !is_reply || header.message_length < REPLY_HEAD_BYTES {
@@ -565,8 +575,8 @@ fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
     Ok(ReplyFacts::of(form, document))
 }
 
-/// A reply to a request that allowed no more has no other after it; one that says otherwise would leave
-/// another client's bytes on the connection.
+/// Refuses a reply with `moreToCome`. The request allowed only one reply; a second one would reach
+/// the next client that uses the connection.
 pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
     let flags = reply
         .get(HEADER_BYTES..)
@@ -575,12 +585,12 @@ pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
         .map(|bytes| u32::from_le_bytes(*bytes))
         .unwrap_or_default();
     if flags & MORE_TO_COME != 0 {
-        return Err(RelayError::Foreign("another reply is said to follow"));
+        return Err(RelayError::Foreign("moreToCome is set"));
     }
     Ok(())
 }
 
-/// Reads once more; `length` is the reply's, once its header is complete.
+/// Reads once more. `length` is the reply's length, or `None` until its header is complete.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -602,7 +612,7 @@ async fn read_more(
     }
 }
 
-/// Reads what the server has; `None` if the client has left meanwhile.
+/// Reads from the server; `None` if the client has left.
 fn poll_read_or_gone(
     cx: &mut Context<'_>,
     client: &mut ClientEnd<'_>,
@@ -628,7 +638,8 @@ pub(super) fn poll_read_into(
     })
 }
 
-/// Reads and drops the rest of a reply whose client has left, so that its connection can be used again.
+/// Reads and drops the rest of a reply whose client has left, so that the server connection can be
+/// used again.
 pub(super) async fn drain_reply(
     server: &mut Stream,
     request_id: i32,
@@ -646,7 +657,7 @@ pub(super) async fn drain_reply(
         Err(error) => Err(RelayError::MidReply(error)),
     };
     let mut left = match unread {
-        Unread::InHeader => return Err(RelayError::Foreign("a part of its header was read")),
+        Unread::InHeader => return Err(RelayError::Foreign("header partly read")),
         Unread::Rest(left) => left,
         Unread::Whole => {
             let length = loop {

@@ -1,4 +1,4 @@
-//! Commands of the handshake and the login, which Seawall answers itself.
+//! Commands of the handshake and the login, which Seawall handles itself.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
     credentials::UserName,
     forward::ClientEnd,
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
-    login::{Login, Surroundings, claimed_user},
+    login::{Login, LoginContext, claimed_user},
 };
 use crate::{
     auth::Identity,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Client {
-    /// Commands of the handshake and the login.
+    /// Serves a command of the handshake or the login.
     pub(super) async fn serve_handshake(
         &mut self,
         handshake: Handshake,
@@ -63,10 +63,11 @@ impl Client {
             Handshake::WhatsMyUri => Ok(rawdoc! { "you": self.peer.text.as_str(), "ok": 1.0 }),
         };
         let reply = reply.unwrap_or_else(|error| error.to_document());
-        self.answer_locally(command, reply_to, &reply, now).await
+        self.reply_locally(command, reply_to, &reply, now).await
     }
 
-    /// Commands that a server runs for anybody: answered here or refused, and never sent on.
+    /// Serves a command that a server runs without a login. Seawall replies or refuses; it never
+    /// forwards the command.
     pub(super) async fn serve_unauthenticated(
         &mut self,
         command: &Command<'_>,
@@ -84,7 +85,7 @@ impl Client {
             }
             _ => requires_authentication(command.name_str()).to_document(),
         };
-        self.answer_locally(command, reply_to, &reply, now).await
+        self.reply_locally(command, reply_to, &reply, now).await
     }
 
     fn build_info(&self) -> RawDocumentBuf {
@@ -93,7 +94,7 @@ impl Client {
         known.unwrap_or_else(|| quiesce(None))
     }
 
-    /// Takes in what a client says of itself.
+    /// Records what a hello says about the client.
     fn note_greeting(&mut self, hello: &Hello) {
         self.has_greeted = true;
         self.announces_backpressure |= hello.announces_backpressure;
@@ -101,10 +102,10 @@ impl Client {
             let name = metadata
                 .get_document("application")
                 .and_then(|a| a.get_str("name"));
-            self.connected.is_application(name.ok());
+            self.connected.set_application(name.ok());
             if let Ok(driver) = metadata.get_document("driver") {
                 let part = |field| driver.get_str(field).unwrap_or_default();
-                self.connected.is_driver(part("name"), part("version"));
+                self.connected.set_driver(part("name"), part("version"));
             }
         }
         if let Some(metadata) = hello
@@ -120,14 +121,14 @@ impl Client {
         }
     }
 
-    /// A client that is seen to be a driver's monitor need not log in: closing it would make the driver give up the server
-    /// and all its connections. Where others have to, there are places for so many monitors.
+    /// Exempts a driver's monitor from the login: closing it would make the driver drop Seawall and
+    /// all its connections. The number of monitors that have not logged in is limited.
     fn note_monitor(&mut self) -> Result<(), ErrorReply> {
         if self.identity.is_some() {
             return Ok(());
         }
         if let Some(monitor) = &mut self.monitor {
-            monitor.heard();
+            monitor.record_hello();
             return Ok(());
         }
         let limits = &self.shared.limits;
@@ -150,7 +151,8 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let snapshot = shared.topology.snapshot();
         let description = &snapshot.description;
-        // Nothing in a command that is not known counts: the client says it again by the old name.
+        // The fields of an unknown command do not count: the client repeats them in the legacy
+        // command.
         if !is_legacy && description.lacks_hello {
             return Err(ErrorReply::new(
                 COMMAND_NOT_FOUND,
@@ -162,7 +164,7 @@ impl Client {
         }
         let hello = Hello::parse(body, is_legacy, !self.has_greeted)?;
         self.note_greeting(&hello);
-        if hello.is_monitors() || self.monitor.is_some() {
+        if hello.is_from_monitor() || self.monitor.is_some() {
             self.note_monitor()?;
         }
         let draining = *self.shared.draining.borrow();
@@ -171,7 +173,7 @@ impl Client {
                 until.saturating_duration_since(Instant::now()),
             )));
         }
-        // Whether clients have to log in is known a moment after the first server.
+        // Seawall learns whether clients must log in a moment after it has seen the first server.
         let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
         if !description.was_seen || is_undecided {
             return Ok(quiesce(None));
@@ -180,7 +182,8 @@ impl Client {
             Some(user) => Some(self.mechanisms(user).await?),
             None => None,
         };
-        // Where logins have to wait, one inside a hello, which never does, is left to come by itself.
+        // A login inside a hello cannot wait. While logins have to wait, it is ignored, and the
+        // client sends `saslStart` later.
         let speculative = hello
             .speculative
             .as_ref()
@@ -191,7 +194,7 @@ impl Client {
                 self.shared.gates.try_pass(user)
             })
             .and_then(|c| self.speculate(c));
-        self.connected.greeted(hello.is_monitors());
+        self.connected.greeted(hello.is_from_monitor());
         let greeting = Greeting {
             description,
             connection_id: self.connected.id(),
@@ -204,7 +207,7 @@ impl Client {
         Ok(greeting.reply(&hello))
     }
 
-    /// The one thing in a hello that may have to be asked of a server, once a user.
+    /// The mechanisms of a user. Only this field of a hello may need a server, once per user.
     async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
         let Some((source, name)) = user.split_once('.') else {
             return Ok(Vec::new());
@@ -217,16 +220,16 @@ impl Client {
             .mechanisms(&user)
             .await
             .map_err(|_| {
-                // Without the field a driver would take SCRAM-SHA-1 for granted and fail for good.
+                // Without the field, a driver would assume SCRAM-SHA-1 and fail permanently.
                 ErrorReply::new(
                     crate::command::SHUTDOWN_IN_PROGRESS,
-                    "no server could be asked",
+                    "no server available to list the user's mechanisms",
                 )
             })
     }
 
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings {
+    fn login_context(&self) -> LoginContext<'_> {
+        LoginContext {
             credentials: &self.shared.credentials,
             observer: &self.shared.observer,
             nonces: &self.shared.nonces,
@@ -236,12 +239,12 @@ impl Client {
     }
 
     fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
-        let (login, reply) = Login::speculate(&self.surroundings(), command)?;
+        let (login, reply) = Login::speculate(&self.login_context(), command)?;
         self.login = Some(Box::new(login));
         Some(Login::speculative_reply(&reply))
     }
 
-    /// A login that has to wait is delayed, never refused; the client may leave meanwhile.
+    /// Delays a login that has to wait; it is never refused. Fails if the client leaves.
     pub(super) async fn await_turn(&mut self, start: &Command<'_>) -> Result<(), End> {
         let shared = Arc::clone(&self.shared);
         let body = RawDocument::from_bytes(start.body).ok();
@@ -261,7 +264,7 @@ impl Client {
         match end.unless_gone(shared.gates.pass(user, self.sharer)).await {
             Some(()) => Ok(()),
             None => {
-                self.connected.is_not_served();
+                self.connected.record_left_unserved();
                 Err(End::Gone)
             }
         }
@@ -276,7 +279,7 @@ impl Client {
         if self.handshake.is_none() && self.identity.is_none() {
             self.require_login();
         }
-        let (login, reply) = Login::start(&self.surroundings(), body, source).await?;
+        let (login, reply) = Login::start(&self.login_context(), body, source).await?;
         self.login = Some(Box::new(login));
         Ok(reply)
     }
@@ -292,21 +295,21 @@ impl Client {
                 "No SASL session state found",
             ));
         };
-        let around = self.surroundings();
-        // Nobody in particular may become somebody.
+        let context = self.login_context();
+        // An anonymous client may log in.
         let current = self.identity.as_ref().filter(|i| !i.is_anonymous());
-        let (login, stepped) = login.proceed(&around, body, source, current).await?;
+        let (login, outcome) = login.proceed(&context, body, source, current).await?;
         self.login = login.map(Box::new);
-        if let Some(identity) = stepped.identity {
+        if let Some(identity) = outcome.identity {
             self.connected
-                .is_user(Some(format!("{}.{}", identity.source(), identity.name())));
+                .set_user(Some(format!("{}.{}", identity.source(), identity.name())));
             self.share_by_user(&identity);
             self.identity = Some(identity);
             self.handshake = None;
             self.leave_monitors();
             self.connected.reached(Stage::Ready);
         }
-        Ok(stepped.reply)
+        Ok(outcome.reply)
     }
 
     fn logout(&mut self, db: &str) -> RawDocumentBuf {
@@ -316,13 +319,14 @@ impl Client {
             .is_some_and(|i| !i.is_anonymous() && i.source() == db);
         if is_own {
             self.identity = None;
-            self.connected.is_user(None);
+            self.connected.set_user(None);
             self.require_login();
         }
         rawdoc! { "ok": 1.0 }
     }
 
-    /// From now on it has to log in in time: among those that have not, if there is a place, else without one.
+    /// Requires the client to log in before the deadline, even if there is no permit left for
+    /// clients that have not logged in.
     pub(super) fn require_login(&mut self) {
         let deadline = Instant::now() + self.shared.settings.authentication_timeout;
         self.share_as(Sharer::at(self.peer.ip));
@@ -337,7 +341,7 @@ impl Client {
         self.eviction.set_exempt(false);
     }
 
-    /// After a login: a client behind an address that many clients share counts for its user.
+    /// After a login, a client behind a shared address uses its user's share of resources.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;
@@ -351,7 +355,7 @@ impl Client {
     fn share_as(&mut self, sharer: Sharer) {
         if sharer != self.sharer {
             self.sharer = sharer;
-            self.place.move_to(sharer);
+            self.client_permit.move_to(sharer);
             self.reader.set_sharer(sharer);
         }
     }
@@ -364,7 +368,7 @@ impl Client {
     }
 }
 
-/// A stream of hellos is asked for, but not how often.
+/// True if a hello asks for a stream of replies without `maxAwaitTimeMS`.
 fn is_exhaust_misused(hello: &RawDocument, reply_to: ReplyTo) -> bool {
     reply_to.allows_exhaust() && !matches!(hello.get("maxAwaitTimeMS"), Ok(Some(_)))
 }

@@ -1,6 +1,7 @@
-//! `hello` in all its forms: what Seawall presents itself as, and what a client says of itself.
+//! `hello` in all its forms: the client's fields, and the reply in which Seawall describes itself.
 //!
-//! Source: <https://github.com/mongodb/specifications/blob/master/source/mongodb-handshake/handshake.md>.
+//! Source:
+//! <https://github.com/mongodb/specifications/blob/master/source/mongodb-handshake/handshake.md>.
 
 use std::time::Duration;
 
@@ -8,26 +9,26 @@ use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr,
 
 use crate::{
     command::{ErrorReply, SHUTDOWN_IN_PROGRESS},
-    topology::Description,
+    topology::TopologyDescription,
     wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES},
 };
 
-/// The newest wire version whose commands Seawall has been told apart from (8.0).
+/// Newest wire version whose commands Seawall knows (8.0).
 const MAX_WIRE_VERSION: i32 = 25;
 
 /// `maxWriteBatchSize` of all servers.
 const MAX_WRITE_BATCH_SIZE: i32 = 100_000;
 
-/// Minutes that a session lives unused, where no server said.
+/// Session timeout in minutes if no server reports one.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// Longest client document that a mongos takes, which appends its own part to it.
+/// Longest client metadata document that a mongos accepts, in bytes; it appends its own part.
 const MAX_METADATA_BYTES: usize = 512;
 
-/// Longest `application.name`.
+/// Longest `application.name`, in bytes.
 const MAX_APPLICATION_NAME_BYTES: usize = 128;
 
-/// What a hello asks for.
+/// Fields of a client's hello.
 #[derive(Debug, Default)]
 pub(super) struct Hello {
     pub(super) is_legacy: bool,
@@ -37,13 +38,13 @@ pub(super) struct Hello {
     pub(super) sasl_supported_mechs: Option<String>,
     pub(super) speculative: Option<RawDocumentBuf>,
     pub(super) metadata: Option<RawDocumentBuf>,
-    /// Those of ours that it offers; `None` where it says nothing of compression.
+    /// Known compressors that the client offers; `None` if the hello has no `compression` field.
     pub(super) compressors: Option<Compressors>,
-    /// It takes what it connects to for a load balancer: it keeps no monitor, and wants to know the service.
+    /// The client is in load-balanced mode: it runs no monitor and requires a `serviceId`.
     pub(super) is_load_balanced: bool,
 }
 
-/// Some of the compressors, in order.
+/// A set of compressors, in the client's order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Compressors([Option<Compressor>; Compressor::ALL.len()]);
 
@@ -60,7 +61,7 @@ impl Compressors {
         compressors
     }
 
-    /// Those that are among `allowed`, in their own order.
+    /// The compressors that are in `allowed`; the order is kept.
     pub(super) fn among(self, allowed: &[Compressor]) -> Self {
         Self::of(
             self.iter()
@@ -75,7 +76,8 @@ impl Compressors {
 }
 
 impl Hello {
-    /// Reads a hello, and refuses what a server refuses, but for its `apiVersion`.
+    /// Parses a hello and refuses what a server refuses. `apiVersion` is checked separately, by
+    /// [`check_api_version`].
     pub(super) fn parse(
         body: &RawDocument,
         is_legacy: bool,
@@ -120,9 +122,9 @@ impl Hello {
         Ok(hello)
     }
 
-    /// Whether a driver's monitor says it, which never logs in: who means to asks for its mechanisms first, or
-    /// begins to log in at once.
-    pub(super) fn is_monitors(&self) -> bool {
+    /// True if the hello comes from a driver's monitor, which never logs in. A client that wants to
+    /// log in asks for its mechanisms first, or begins the login inside the hello.
+    pub(super) fn is_from_monitor(&self) -> bool {
         self.metadata.is_some()
             && !self.is_load_balanced
             && self.sasl_supported_mechs.is_none()
@@ -139,7 +141,7 @@ fn truthy(body: &RawDocument, name: &str) -> bool {
     }
 }
 
-/// Refuses an `apiVersion` as a server refuses it that knows the Stable API.
+/// Refuses an `apiVersion` as a server with the Stable API does.
 pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(), ErrorReply> {
     match body.get("apiVersion") {
         Ok(Some(RawBsonRef::String("1"))) if is_legacy && truthy(body, "apiStrict") => {
@@ -153,7 +155,7 @@ pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(
     }
 }
 
-/// The awaitable form needs both its fields; exhaust needs the awaitable form.
+/// Refuses an awaitable hello that lacks one of its two fields.
 fn check_awaitable(body: &RawDocument) -> Result<(), ErrorReply> {
     let has = |name| matches!(body.get(name), Ok(Some(_)));
     match (has("topologyVersion"), has("maxAwaitTimeMS")) {
@@ -161,7 +163,7 @@ fn check_awaitable(body: &RawDocument) -> Result<(), ErrorReply> {
             let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
             Err(ErrorReply::new(31368, message))
         }
-        // Seawall never gave a topologyVersion, so this one is another process's: answered at once.
+        // Seawall sends no topologyVersion, so this one comes from another process: reply at once.
         (true, true) | (false, false) => Ok(()),
     }
 }
@@ -211,7 +213,8 @@ fn check_metadata(metadata: &RawDocument, is_first: bool) -> Result<RawDocumentB
     Ok(metadata.to_owned())
 }
 
-/// The element `$client` that goes with each of a client's commands, or `None` if it does not fit a server.
+/// Builds the element `$client` that is added to each of a client's commands. `None` if it is too
+/// large for a server.
 pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> Option<Box<[u8]>> {
     let mut mongos = RawDocumentBuf::new();
     mongos.append(cstr!("host"), host);
@@ -222,30 +225,31 @@ pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> 
     );
     let mut client = metadata.to_owned();
     client.append(cstr!("mongos"), mongos);
-    // A mongod takes 1,024 bytes; over it the command would fail for the sake of a name.
+    // A mongod accepts at most 1,024 bytes; with a longer element the command would fail.
     (client.as_bytes().len() <= 1024).then(|| {
         let element = [b"\x03$client\0", client.as_bytes()].concat();
         element.into_boxed_slice()
     })
 }
 
-/// What a hello is answered with.
+/// Contents of the reply to a hello.
 pub(super) struct Greeting<'a> {
-    pub(super) description: &'a Description,
+    pub(super) description: &'a TopologyDescription,
     pub(super) connection_id: i32,
     pub(super) compressors: Compressors,
-    /// One for all clients and as long as the process lives.
+    /// The same for all clients during the lifetime of the process.
     pub(super) service_id: ObjectId,
     pub(super) mechanisms: Option<Vec<String>>,
     pub(super) speculative: Option<RawDocumentBuf>,
-    /// Whether clients need not log in.
+    /// True if clients need not log in.
     pub(super) is_open: bool,
 }
 
 impl Greeting<'_> {
-    /// The reply: a mongos', or in front of a standalone a standalone's, since a client that took it for a
-    /// mongos would send `txnNumber`, which a standalone refuses. Without `topologyVersion`: drivers then poll
-    /// on one connection and recover from a state change in half a second.
+    /// Builds the reply. It looks like a mongos's reply or, in front of a standalone, like a
+    /// standalone's: to a mongos, a client would send `txnNumber`, which a standalone refuses. The
+    /// reply has no `topologyVersion`: drivers then poll on one connection and recover from a state
+    /// change within half a second.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;
@@ -293,12 +297,13 @@ impl Greeting<'_> {
         if let Some(speculative) = self.speculative {
             reply.append(cstr!("speculativeAuthenticate"), speculative);
         }
-        // Without it the driver says what is wrong: in front of a standalone its transaction numbers would be.
+        // A load-balanced client sends transaction numbers, which a standalone refuses. Without
+        // `serviceId`, its driver reports the wrong configuration.
         if hello.is_load_balanced && !is_standalone {
             reply.append(cstr!("serviceId"), self.service_id);
         }
         reply.append(cstr!("ok"), 1.0);
-        // None rather than one that servers would refuse.
+        // An unsigned cluster time is left out: servers with access control would refuse it.
         let cluster_time = self.description.cluster_time.as_ref();
         let cluster_time = cluster_time.filter(|time| time.is_signed() || self.is_open);
         if let Some(cluster_time) = cluster_time {
@@ -308,7 +313,8 @@ impl Greeting<'_> {
     }
 }
 
-/// The answer while Seawall drains, and before it has seen any server: drivers move on to another router.
+/// The reply while Seawall drains and before it has seen any server. Drivers then use another
+/// router.
 pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
     let message = match remaining {
         Some(_) => "The server is in quiesce mode and will shut down",
@@ -338,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_announces_is_read() {
+    fn hello_fields_are_parsed() {
         let hello = parse(doc! {
             "hello": 1, "helloOk": true, "backpressure": "2", "saslSupportedMechs": "admin.a.b",
             "speculativeAuthenticate": {"saslStart": 1}, "client": metadata(), "foo": 1,
@@ -355,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_refuses_is_refused_with_its_code() {
+    fn invalid_hellos_are_refused_with_the_servers_codes() {
         let with = |field: &str, value: bson::Bson| {
             let mut client = metadata();
             client.insert(field, value);
@@ -392,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn api_versions_are_refused_as_a_server_refuses_them() {
+    fn invalid_api_versions_get_the_servers_codes() {
         let strict = || doc! {"hello": 1, "apiVersion": "1", "apiStrict": true};
         let cases = [
             (doc! {"hello": 1}, true, None),

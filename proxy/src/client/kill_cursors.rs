@@ -1,4 +1,4 @@
-//! `killCursors` over cursors that several servers hold: a part for each server, and one answer.
+//! `killCursors` for cursors on several servers: one part for each server, and one merged reply.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     pool::{Checkout, ServerPool},
 };
 
-/// The lists of the answer; each cursor is in one of them.
+/// Lists in the reply; each cursor is in one of them.
 const LISTS: [&CStr; 4] = [
     cstr!("cursorsKilled"),
     cstr!("cursorsNotFound"),
@@ -27,13 +27,13 @@ const LISTS: [&CStr; 4] = [
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
-    /// The parts of a `killCursors` that has to go to more than one server.
+    /// The parts of a `killCursors` that concerns more than one server; else `None`.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;
         }
         let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
-        // One that is not known here is not known to the servers either: it goes along with any other.
+        // Servers do not know a cursor that Seawall does not know, so it may go to any of them.
         let mut unknown = Vec::new();
         for cursor in self.cursor_ids() {
             match self.shared.pins.cursor(cursor, now) {
@@ -50,7 +50,7 @@ impl Operation<'_> {
         (parts.len() > 1).then_some(parts)
     }
 
-    /// Sends each server its part, one after another, and adds up what they answer.
+    /// Sends each server its part, one after another, and merges the replies.
     pub(super) async fn kill_in_parts(
         &self,
         parts: Parts,
@@ -76,24 +76,24 @@ impl Operation<'_> {
                 }
             };
             let Some(reply) = reply else {
-                // A server that is not there holds no cursors any more.
+                // A server that is not available holds no cursors any more.
                 merged = Some(merge(merged, &not_found(&cursors)));
                 continue;
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
                 let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
                 observation.answered(&facts, Instant::now());
-                return self.answer_with(&reply, Outcome::Error);
+                return self.reply_with(&reply, Outcome::Error);
             }
             for cursor in cursors {
                 self.shared.pins.unpin_cursor(cursor);
             }
             merged = Some(merge(merged, &reply));
         }
-        self.answer_with(&merged.unwrap_or_default(), Outcome::Ok)
+        self.reply_with(&merged.unwrap_or_default(), Outcome::Ok)
     }
 
-    /// One server's part; `None` if it failed.
+    /// Sends one server its part; `None` if that failed.
     async fn kill(&self, mut checkout: Checkout, cursors: &[i64]) -> Option<RawDocumentBuf> {
         let body = RawDocument::from_bytes(self.command.body).ok()?;
         let mut part = RawDocumentBuf::new();
@@ -112,9 +112,9 @@ impl Operation<'_> {
         Some(reply)
     }
 
-    fn answer_with(&self, reply: &RawDocument, outcome: Outcome) -> Ended {
+    fn reply_with(&self, reply: &RawDocument, outcome: Outcome) -> Ended {
         let bytes = self.reply_to.encode(0, reply);
-        Ended::Answer(HeldReply { bytes, share: None }, outcome, 0)
+        Ended::Reply(HeldReply { bytes, share: None }, outcome, 0)
     }
 }
 
@@ -127,7 +127,8 @@ fn not_found(cursors: &[i64]) -> RawDocumentBuf {
     reply
 }
 
-/// The lists of both, and all else as the later reply has it, which knows the later cluster time.
+/// Merges the lists of both replies. All other fields come from the later reply, which has the
+/// later cluster time.
 fn merge(earlier: Option<RawDocumentBuf>, later: &RawDocument) -> RawDocumentBuf {
     let mut merged = RawDocumentBuf::new();
     for name in LISTS {

@@ -6,7 +6,7 @@ use bson::{Binary, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, spec:
 use tokio::time::{Instant, sleep_until};
 
 use super::credentials::{
-    Asked, Carried, CredentialError, Credentials, Known, Obtained, Secret, UserName,
+    Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
 };
 use crate::{
     auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation},
@@ -21,31 +21,31 @@ pub(super) struct Login {
     mechanism: Mechanism,
     user: UserName,
     began: Instant,
-    step: Step,
+    step: LoginStep,
     skips_empty_exchange: bool,
-    /// Payloads go back in the BSON type they came in.
+    /// True if the client's payloads are base64 text. Replies use the same BSON type.
     is_text: bool,
 }
 
-/// Where the keys come from that a proof is verified with.
-enum KeysFrom {
+/// Source of the keys that verify a proof.
+enum KeySource {
     /// A server.
     Server(Known),
     /// The configuration.
     Configuration(ScramKeys),
 }
 
-enum Step {
-    /// The proof is verified here.
-    Verify(Box<(KeysFrom, ServerConversation)>),
-    /// The proof is carried to a server.
+enum LoginStep {
+    /// Seawall verifies the proof.
+    Verify(Box<(KeySource, ServerConversation)>),
+    /// Seawall carries the proof to a server.
     Carry(Box<Carried>),
-    /// Proven; an empty exchange is still to come.
+    /// The proof is verified; the client still has to send an empty exchange.
     Empty(Arc<Identity>),
 }
 
-/// What a login needs of its surroundings.
-pub(super) struct Surroundings<'a> {
+/// Shared parts that a login uses.
+pub(super) struct LoginContext<'a> {
     pub(super) credentials: &'a Arc<Credentials>,
     pub(super) observer: &'a Observer,
     pub(super) nonces: &'a NonceSource,
@@ -54,12 +54,12 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// A step's reply, and the identity if the login is complete.
-pub(super) struct Stepped {
+pub(super) struct StepOutcome {
     pub(super) reply: RawDocumentBuf,
     pub(super) identity: Option<Arc<Identity>>,
 }
 
-/// The conversation's number, as a server gives it.
+/// `conversationId` of all logins; servers use the same value.
 const CONVERSATION_ID: i32 = 1;
 
 /// The parsed parts of a `saslStart`.
@@ -97,15 +97,15 @@ impl SaslStart {
     }
 }
 
-/// The user that a `saslStart` claims to be, if it can be read.
+/// User name in a `saslStart`; `None` if the command cannot be parsed.
 pub(super) fn claimed_user(start: &RawDocument, source: &str) -> Option<UserName> {
     SaslStart::parse(start, source).ok().map(|start| start.user)
 }
 
 impl Login {
-    /// `saslStart`: takes the place of any conversation before it.
+    /// Handles `saslStart`, which replaces any earlier conversation.
     pub(super) async fn start(
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         command: &RawDocument,
         source: &str,
     ) -> Result<(Self, RawDocumentBuf), ErrorReply> {
@@ -113,30 +113,30 @@ impl Login {
         let start = SaslStart::parse(command, source)?;
         let mechanism = start.mechanism;
         let UserName { name, source: db } = &start.user;
-        let turn = around
+        let turn = context
             .limits
-            .login_turn(Sharer::at(around.peer), (name, db), began);
+            .login_turn(Sharer::at(context.peer), (name, db), began);
         if let Some(turn) = turn {
-            around.observer.login_delayed();
+            context.observer.login_delayed();
             sleep_until(turn).await;
         }
-        let result = Self::obtain(around, start, began).await;
+        let result = Self::obtain(context, start, began).await;
         result.map_err(|error| {
-            around.count(mechanism, error.into(), began);
+            context.count(mechanism, error.into(), began);
             reply_to(error)
         })
     }
 
     async fn obtain(
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         start: SaslStart,
         began: Instant,
     ) -> Result<(Self, RawDocumentBuf), CredentialError> {
-        let asked = around.asked(&start.user, start.mechanism);
-        match around.credentials.obtain(&asked).await? {
-            Obtained::Known(known) => Self::verify(around, start, KeysFrom::Server(known), began),
+        let request = context.key_request(&start.user, start.mechanism);
+        match context.credentials.obtain(&request).await? {
+            Obtained::Known(known) => Self::verify(context, start, KeySource::Server(known), began),
             Obtained::Configured(keys) => {
-                Self::verify(around, start, KeysFrom::Configuration(keys), began)
+                Self::verify(context, start, KeySource::Configuration(keys), began)
             }
             Obtained::Introduce(introduction) => {
                 let SaslStart {
@@ -148,14 +148,14 @@ impl Login {
                 } = start;
                 let carried = introduction.start(mechanism, client_first, &payload).await;
                 if matches!(carried, Err(CredentialError::Refused)) {
-                    around.credentials.remember_unknown(&user, mechanism);
+                    context.credentials.remember_unknown(&user, mechanism);
                 }
                 let (carried, server_first) = carried?;
                 let login = Self {
                     mechanism,
                     user,
                     began,
-                    step: Step::Carry(Box::new(carried)),
+                    step: LoginStep::Carry(Box::new(carried)),
                     skips_empty_exchange: start.skips_empty_exchange,
                     is_text: start.is_text,
                 };
@@ -165,45 +165,46 @@ impl Login {
         }
     }
 
-    /// The part of `speculativeAuthenticate` in a hello, which never waits: only with fresh keys at hand.
+    /// Handles `speculativeAuthenticate` in a hello. It never waits, so it works only with fresh
+    /// keys.
     pub(super) fn speculate(
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         command: &RawDocument,
     ) -> Option<(Self, RawDocumentBuf)> {
         let began = Instant::now();
         let source = command.get_str("db").ok()?;
         let start = SaslStart::parse(command, source).ok()?;
-        let known = around.credentials.fresh(&start.user, began)?;
+        let known = context.credentials.fresh(&start.user, began)?;
         let UserName { name, source: db } = &start.user;
-        let may_begin = around
+        let may_begin = context
             .limits
-            .admits_login(Sharer::at(around.peer), (name, db), began);
+            .admits_login(Sharer::at(context.peer), (name, db), began);
         if !may_begin {
             return None;
         }
-        Self::verify(around, start, KeysFrom::Server(known), began).ok()
+        Self::verify(context, start, KeySource::Server(known), began).ok()
     }
 
     fn verify(
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         start: SaslStart,
-        from: KeysFrom,
+        from: KeySource,
         began: Instant,
     ) -> Result<(Self, RawDocumentBuf), CredentialError> {
         let keys = match &from {
-            KeysFrom::Server(known) if !Credentials::permits(known, around.peer) => None,
-            KeysFrom::Server(known) => known.credentials.keys(start.mechanism),
-            KeysFrom::Configuration(keys) => Some(keys),
+            KeySource::Server(known) if !Credentials::permits(known, context.peer) => None,
+            KeySource::Server(known) => known.credentials.keys(start.mechanism),
+            KeySource::Configuration(keys) => Some(keys),
         };
         let keys = keys.ok_or(CredentialError::Refused)?;
-        let nonce = around.nonces.nonce();
+        let nonce = context.nonces.nonce();
         let (conversation, server_first) =
             ServerConversation::start(start.client_first, keys, &nonce);
         let login = Self {
             mechanism: start.mechanism,
             user: start.user,
             began,
-            step: Step::Verify(Box::new((from, conversation))),
+            step: LoginStep::Verify(Box::new((from, conversation))),
             skips_empty_exchange: start.skips_empty_exchange,
             is_text: start.is_text,
         };
@@ -211,22 +212,23 @@ impl Login {
         Ok((login, reply))
     }
 
-    /// When a carried login has to have gone on.
+    /// Deadline for the next step of a carried login.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.step {
-            Step::Carry(carried) => Some(carried.deadline()),
-            Step::Verify(_) | Step::Empty(_) => None,
+            LoginStep::Carry(carried) => Some(carried.deadline()),
+            LoginStep::Verify(_) | LoginStep::Empty(_) => None,
         }
     }
 
-    /// `saslContinue`. An error ends the conversation; the login goes on only if it comes back.
+    /// Handles `saslContinue`. An error ends the conversation. The login continues only if it is
+    /// returned.
     pub(super) async fn proceed(
         mut self,
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         command: &RawDocument,
         source: &str,
         current: Option<&Arc<Identity>>,
-    ) -> Result<(Option<Self>, Stepped), ErrorReply> {
+    ) -> Result<(Option<Self>, StepOutcome), ErrorReply> {
         check_conversation(command)?;
         let (payload, _) = payload(command)?;
         if source != self.user.source {
@@ -234,42 +236,42 @@ impl Login {
         }
         let (mechanism, began) = (self.mechanism, self.began);
         let (identity, server_final) = match self.step {
-            Step::Empty(identity) => {
+            LoginStep::Empty(identity) => {
                 let reply = sasl_reply(b"", true, self.is_text);
                 return Ok((
                     None,
-                    Stepped {
+                    StepOutcome {
                         reply,
                         identity: Some(identity),
                     },
                 ));
             }
-            Step::Verify(step) => Self::verified(around, &self.user, *step, &payload).await,
-            Step::Carry(carried) => Self::carried(around, *carried, &payload).await,
+            LoginStep::Verify(step) => Self::verified(context, &self.user, *step, &payload).await,
+            LoginStep::Carry(carried) => Self::carried(context, *carried, &payload).await,
         }
         .map_err(|error| {
-            around.count(mechanism, error.into(), began);
+            context.count(mechanism, error.into(), began);
             reply_to(error)
         })?;
         if let Some(current) = current {
             refuse_second_user(current, &identity)?;
         }
-        around.count(mechanism, "ok", began);
+        context.count(mechanism, "ok", began);
         let is_done = self.skips_empty_exchange;
         let reply = sasl_reply(&server_final, is_done, self.is_text);
         if is_done {
             return Ok((
                 None,
-                Stepped {
+                StepOutcome {
                     reply,
                     identity: Some(identity),
                 },
             ));
         }
-        self.step = Step::Empty(identity);
+        self.step = LoginStep::Empty(identity);
         Ok((
             Some(self),
-            Stepped {
+            StepOutcome {
                 reply,
                 identity: None,
             },
@@ -277,49 +279,49 @@ impl Login {
     }
 
     async fn verified(
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         user: &UserName,
-        (from, conversation): (KeysFrom, ServerConversation),
+        (from, conversation): (KeySource, ServerConversation),
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Secret), CredentialError> {
-        let credentials = around.credentials;
+        let credentials = context.credentials;
         let mechanism = conversation.mechanism();
         let Ok(verified) = conversation.verify(payload) else {
-            if let KeysFrom::Server(known) = &from {
+            if let KeySource::Server(known) = &from {
                 credentials.proof_failed(user, &known.identity);
             }
             return Err(CredentialError::Refused);
         };
         let client_key = verified.client_key;
         let known = match from {
-            KeysFrom::Server(checked) => {
+            KeySource::Server(checked) => {
                 credentials.prove(user, &checked, mechanism, client_key)?
             }
-            KeysFrom::Configuration(keys) => {
-                let asked = around.asked(user, mechanism);
+            KeySource::Configuration(keys) => {
+                let request = context.key_request(user, mechanism);
                 credentials
-                    .log_in_with_keys(&asked, client_key, keys)
+                    .log_in_with_keys(&request, client_key, keys)
                     .await?
             }
         };
-        let identity = permitted(around, known)?;
+        let identity = permitted(context, known)?;
         Ok((identity, Secret::new(verified.server_final)))
     }
 
     async fn carried(
-        around: &Surroundings<'_>,
+        context: &LoginContext<'_>,
         carried: Carried,
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Secret), CredentialError> {
         let (known, server_final) = carried.finish(payload).await?;
-        Ok((permitted(around, known)?, server_final))
+        Ok((permitted(context, known)?, server_final))
     }
 
     fn reply(&self, payload: &[u8], is_done: bool) -> RawDocumentBuf {
         sasl_reply(payload, is_done, self.is_text)
     }
 
-    /// The same reply as it stands inside a hello, without `ok`.
+    /// The same reply for use inside a hello, without `ok`.
     pub(super) fn speculative_reply(reply: &RawDocument) -> RawDocumentBuf {
         let mut inside = RawDocumentBuf::new();
         for (name, value) in reply
@@ -333,9 +335,9 @@ impl Login {
     }
 }
 
-impl Surroundings<'_> {
-    fn asked<'a>(&self, user: &'a UserName, mechanism: Mechanism) -> Asked<'a> {
-        Asked {
+impl LoginContext<'_> {
+    fn key_request<'a>(&self, user: &'a UserName, mechanism: Mechanism) -> KeyRequest<'a> {
+        KeyRequest {
             user,
             mechanism,
             sharer: Sharer::at(self.peer),
@@ -357,10 +359,10 @@ impl From<CredentialError> for &'static str {
     }
 }
 
-/// A user's identity, if the client may come from where it does. A server sees Seawall's address, so that the user's
-/// restrictions are enforced here.
-fn permitted(around: &Surroundings<'_>, known: Known) -> Result<Arc<Identity>, CredentialError> {
-    match Credentials::permits(&known, around.peer) {
+/// Returns a user's identity if its restrictions allow the client's address. Seawall has to enforce
+/// them, since a server sees Seawall's address.
+fn permitted(context: &LoginContext<'_>, known: Known) -> Result<Arc<Identity>, CredentialError> {
+    match Credentials::permits(&known, context.peer) {
         true => Ok(known.identity),
         false => Err(CredentialError::Refused),
     }
@@ -385,7 +387,7 @@ fn sasl_reply(payload: &[u8], is_done: bool, is_text: bool) -> RawDocumentBuf {
     reply
 }
 
-/// A payload is binary, or text in base64.
+/// Reads a payload: binary, or base64 text. The flag is true for text.
 fn payload(command: &RawDocument) -> Result<(Secret, bool), ErrorReply> {
     match command.get("payload") {
         Ok(Some(RawBsonRef::Binary(binary))) => Ok((Secret::new(binary.bytes.to_vec()), false)),
@@ -414,7 +416,7 @@ fn check_conversation(command: &RawDocument) -> Result<(), ErrorReply> {
     }
 }
 
-/// A connection has one user at a time.
+/// Refuses a login as a second user: a connection has one user at a time.
 fn refuse_second_user(current: &Identity, new: &Identity) -> Result<(), ErrorReply> {
     if (current.name(), current.source()) == (new.name(), new.source()) {
         return Ok(());
@@ -431,13 +433,13 @@ fn failed() -> ErrorReply {
     ErrorReply::new(AUTHENTICATION_FAILED, "Authentication failed.")
 }
 
-/// A server that could not be asked is no wrong password: drivers must not take it for one.
+/// Drivers must not mistake an unavailable server for a wrong password, so the codes differ.
 fn reply_to(error: CredentialError) -> ErrorReply {
     match error {
         CredentialError::Refused => failed(),
         CredentialError::Unavailable => ErrorReply::new(
             crate::command::HOST_UNREACHABLE,
-            "no server could be asked for the user's credentials",
+            "no server available to read the user's credentials",
         ),
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!  accepted ──► greeted ──► logging in ──► authenticated ──► operations … ──► closed
-//!               hello       saslStart …    (at once, where the deployment asks nobody)
+//!               hello       saslStart …    (at once, without access control)
 //! ```
 //!
-//! `operation.rs` is the order of an operation's steps; this module is everything round it: reading messages,
-//! telling what is answered here from what a server answers, and ending.
+//! `operation.rs` owns the order of an operation's steps. This module reads messages, decides
+//! whether Seawall or a server replies, and closes connections.
 //!
-//! Invariants: no byte of a client that has not proved who it is reaches a connection of a pool; a client is
-//! served with its own user's connections only; a malformed message is answered as a server would, or closes
-//! the connection, and is counted.
+//! Invariants: no byte from a client that still has to log in reaches a pooled connection. A client
+//! uses only its own user's connections. A malformed message gets the reply that a server would
+//! send, or closes the connection; both are counted.
 
 mod abandoned;
 mod answer;
@@ -70,7 +70,7 @@ use self::{
     streaming::can_be_streamed,
 };
 
-/// What holds for every client.
+/// Settings that apply to all clients.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Largest message before authentication.
@@ -81,70 +81,72 @@ pub struct Settings {
     pub server_selection_timeout: Duration,
     /// How long an operation waits for a connection.
     pub wait_queue_timeout: Duration,
-    /// How long a client may take no byte of its reply.
+    /// How long a client may stall while reading a reply.
     pub client_write_idle_timeout: Duration,
-    /// Whether commands carry `$client`.
+    /// True if commands carry `$client`.
     pub name_applications: bool,
-    /// Whether operations are repeated where that is safe, and state-change errors are concealed.
+    /// True if Seawall repeats operations where that is safe and conceals state-change errors.
     pub repeats: bool,
-    /// What clients may compress with.
+    /// Compressors that clients may use.
     pub compressors: Vec<Compressor>,
-    /// Whether every client is relayed.
+    /// True if every client is relayed.
     pub is_relay: bool,
-    /// Whether relays lead where clients connected to before they were redirected.
+    /// True if a relay connects to the address that the client used before it was redirected.
     pub original_destination: bool,
-    /// Whether relays pass what is encrypted.
+    /// True if relays pass TLS connections from clients.
     pub relays_encrypted: bool,
-    /// Addresses that many clients share: after login, those clients share resources by user.
+    /// Networks whose addresses many clients share. After a login, such a client uses its user's
+    /// share of resources instead of its address's.
     pub shared_addresses: Vec<IpNet>,
-    /// Whether clients whose mechanism cannot be terminated are relayed.
+    /// True if clients are relayed when Seawall cannot terminate their mechanism.
     pub relays_other_mechanisms: bool,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
 }
 
-/// What all clients share.
+/// State shared by all clients.
 #[derive(Debug)]
 pub struct Shared {
-    /// What holds for every client.
+    /// Settings that apply to all clients.
     pub settings: Settings,
     /// The deployment.
     pub topology: Arc<Topology>,
-    /// Where everything is counted.
+    /// Records all metrics and statistics.
     pub observer: Arc<Observer>,
-    /// What a load balanced client knows this process by.
+    /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
-    /// Bounds.
+    /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
-    /// Where cursors and transactions are.
+    /// Servers that hold the clients' cursors and transactions.
     pub pins: Pins<Arc<ServerPool>>,
-    /// Which shapes opened the cursors of relayed clients.
+    /// Shapes that opened the cursors of relayed clients.
     pub relay_pins: Pins<()>,
-    /// Users.
+    /// Users and their keys.
     pub credentials: Arc<Credentials>,
-    /// Where logins wait while operations wait too long.
+    /// Gates that delay logins while operations wait too long.
     pub gates: LoginGates,
-    /// Where new clients wait while the data plane is late.
+    /// Gate that delays new clients while the data plane is late.
     pub arrivals: Gate,
-    /// How late it is.
+    /// How late the data plane is.
     pub lateness: Lateness,
-    /// What is made to go wrong.
+    /// The fault to inject, if any.
     pub fault: Option<Fault>,
-    /// Nonces.
+    /// Source of nonces.
     pub nonces: Arc<NonceSource>,
     /// Memory for large requests.
     pub budget: MemoryBudget,
-    /// Memory for large replies that have to be held whole. A budget of its own: who holds a request waits
-    /// for it, and must not wait for others who do the same.
+    /// Memory for large replies that must be held whole. It is separate from `budget`: an operation
+    /// that holds a large request may wait for reply memory, and must not wait for others in the
+    /// same position.
     pub reply_budget: MemoryBudget,
-    /// When draining ends, once it has begun.
+    /// End of the drain; `None` while Seawall is not draining.
     pub draining: watch::Receiver<Option<Instant>>,
 }
 
-/// Where a client comes from.
+/// A client's address.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address; none over a unix socket.
+    /// IP address; `None` over a unix socket.
     pub ip: Option<IpAddr>,
     /// Address and port as text, for `whatsmyuri` and for servers' logs.
     pub text: String,
@@ -153,17 +155,17 @@ pub struct Peer {
 /// A client that has just connected.
 #[derive(Debug)]
 pub struct Newcomer {
-    /// Its place among all clients.
+    /// Counts it among all clients.
     pub client: ClientPermit,
-    /// Its place among those that have not logged in.
+    /// Counts it among the clients that have not logged in.
     pub handshake: HandshakePermit,
-    /// Ends the connection so that another client gets its place.
+    /// Closes the connection when another client needs its permit.
     pub eviction: Eviction,
 }
 
-/// The time that a client has to log in.
+/// A client's deadline to log in.
 struct LoginDue {
-    /// Its place among those that have not logged in; none if there was none left.
+    /// Counts it among the clients that have not logged in; `None` if their limit was reached.
     permit: Option<HandshakePermit>,
     deadline: Instant,
 }
@@ -173,9 +175,9 @@ struct LoginDue {
 enum End {
     /// The client left.
     Gone,
-    /// It had to be closed.
+    /// Seawall closed it.
     Closed,
-    /// It goes on as a relayed one.
+    /// It continues as a relayed client.
     Relayed,
 }
 
@@ -188,21 +190,22 @@ struct Client {
     next_reply_id: i32,
     has_greeted: bool,
     announces_backpressure: bool,
-    /// Negotiated in a hello, in the client's order.
+    /// Compressors negotiated in a hello, in the client's order.
     compressors: Compressors,
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     login: Option<Box<Login>>,
-    /// Until it has logged in, or is seen to be a driver's monitor, which never does.
+    /// Set until the client has logged in or is identified as a driver's monitor, which never logs
+    /// in.
     handshake: Option<LoginDue>,
-    /// As long as it is a driver's monitor.
+    /// Set while the client is a driver's monitor.
     monitor: Option<MonitorPermit>,
     eviction: Eviction,
-    /// The address or user for which it shares resources.
+    /// The address or user whose share of resources it uses.
     sharer: Sharer,
-    /// Its place among all clients.
-    place: ClientPermit,
-    /// What it said that has to be relayed, and to where.
+    /// Counts it among all clients.
+    client_permit: ClientPermit,
+    /// The message that the relay starts with, the server connection, and the relay permit.
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
@@ -212,7 +215,7 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Ne
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
     let Newcomer {
-        client: place,
+        client: client_permit,
         handshake,
         eviction,
     } = newcomer;
@@ -223,7 +226,7 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Ne
         stream,
         reader: MessageReader::new(sharer),
         sharer,
-        place,
+        client_permit,
         peer,
         connected,
         next_reply_id: 1,
@@ -239,7 +242,7 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Ne
         relayed: None,
         shared,
     };
-    let end = match client.come_in().await {
+    let end = match client.wait_for_admission().await {
         Ok(()) => loop {
             if let Err(end) = client.serve_next().await {
                 break end;
@@ -248,19 +251,20 @@ pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Ne
         Err(end) => end,
     };
     if end == End::Closed {
-        client.connected.ends(Departure::Closed);
+        client.connected.set_departure(Departure::Closed);
     }
     if client.relayed.is_some() {
-        Box::pin(client.go_on_relayed()).await;
+        Box::pin(client.continue_relayed()).await;
     }
 }
 
-/// How often a client that waits to be served is looked at, whether it is still there.
-const LOOK_AT_ARRIVALS: Duration = Duration::from_millis(50);
+/// How often Seawall checks whether a client that waits for admission is still connected.
+const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {
-    /// While the data plane is late, new clients wait for their turn before their first byte is read.
-    async fn come_in(&self) -> Result<(), End> {
+    /// Waits for admission. While the data plane is late, new clients wait for their turn before
+    /// Seawall reads their first byte.
+    async fn wait_for_admission(&self) -> Result<(), End> {
         let arrivals = &self.shared.arrivals;
         if arrivals.try_pass() {
             return Ok(());
@@ -271,10 +275,11 @@ impl Client {
             user: None,
         };
         let mut turn = Box::pin(arrivals.pass(from));
-        while timeout(LOOK_AT_ARRIVALS, &mut turn).await.is_err() {
-            // Where nobody logs in, a write that wants no answer may be all it came for.
+        while timeout(ADMISSION_CHECK_INTERVAL, &mut turn).await.is_err() {
+            // A client that needs no login may have sent an unacknowledged write before it left:
+            // serve it anyway.
             if self.identity.is_none() && self.stream.peer_has_left() {
-                self.connected.is_not_served();
+                self.connected.record_left_unserved();
                 return Err(End::Gone);
             }
         }
@@ -292,9 +297,10 @@ impl Client {
     }
 
     async fn serve_message(&mut self, mut message: Message) -> Result<(), End> {
-        // A storm leaves more behind it than it waits for: what it left is not worth a handshake.
+        // In a storm, many clients leave before Seawall reads their first message. Their handshakes
+        // would be wasted work.
         if self.identity.is_none() && self.stream.peer_has_left() {
-            self.connected.is_not_served();
+            self.connected.record_left_unserved();
             return Err(End::Gone);
         }
         let mut now = message.head_since.unwrap_or_else(Instant::now);
@@ -307,10 +313,10 @@ impl Client {
             OpCode::Msg | OpCode::Query | OpCode::Reply | OpCode::Other(_) => message,
         };
         match message.header.op_code {
-            // On the heap for as long as it takes: a client that is idle, as most are, must not carry its size.
+            // Boxed, so that idle clients, which are most, do not carry the size of these futures.
             OpCode::Msg => Box::pin(self.serve_msg(message, now)).await,
             OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
-            // A server does not answer opcode 0, and goes on.
+            // A server ignores opcode 0 and keeps the connection open.
             OpCode::Other(0) => {
                 self.shared.observer.unobserved("opcode_0");
                 Ok(())
@@ -336,7 +342,7 @@ impl Client {
             Some(until) => match timeout_at(until, next).await {
                 Ok(read) => read,
                 Err(_) if handshake_until.is_none_or(|deadline| until < deadline) => {
-                    // The introduction is over; the client may still begin another.
+                    // The introduction timed out; the client may still begin another.
                     self.login = None;
                     return Box::pin(self.read()).await;
                 }
@@ -357,7 +363,7 @@ impl Client {
         match error {
             ReadError::Io(error) => {
                 if error.kind() == io::ErrorKind::ConnectionReset {
-                    self.connected.ends(Departure::Reset);
+                    self.connected.set_departure(Departure::Reset);
                 }
                 Err(End::Gone)
             }
@@ -368,8 +374,8 @@ impl Client {
         }
     }
 
-    /// The message inside a compressed one. A malformed one closes the connection, as at a server; so does one from a
-    /// client that has not logged in, and one by a compressor that is not configured.
+    /// Inflates a compressed message. The connection is closed if the message is malformed (as at a
+    /// server), if the client has not logged in, or if the compressor is not configured.
     async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let is_configured = |head: CompressedHead| {
@@ -391,7 +397,7 @@ impl Client {
             Err(error) => Err(error),
         };
         inflated.or_else(|error| {
-            tracing::debug!(%error, peer = %self.peer.text, "compressed message");
+            tracing::debug!(%error, peer = %self.peer.text, "malformed compressed message");
             self.close("compressed")
         })
     }
@@ -447,13 +453,13 @@ impl Client {
         }
         if let Class::Handshake(handshake) = command.class {
             let served = Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
-            // It may hold the payload of a login.
+            // The message may hold the payload of a login.
             message.bytes.zeroize();
             return served;
         }
         match self.current_identity() {
             Some(identity) => {
-                // An introduction must not keep its place for as long as an operation may take.
+                // An introduction must not keep its slot while an operation runs.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 self.operate(&message, identity, &parsed, &command, reply_to, now)
@@ -505,12 +511,12 @@ impl Client {
                     command.name_str()
                 );
                 let error = ErrorReply::new(352, message).to_document();
-                self.answer_locally(&command, reply_to, &error, now).await
+                self.reply_locally(&command, reply_to, &error, now).await
             }
         }
     }
 
-    /// Reads by opcodes that servers no longer serve.
+    /// Refuses reads by opcodes that servers no longer support.
     async fn refuse_legacy_read(&mut self, message: &Message, op_code: &str) -> Result<(), End> {
         self.shared.observer.unobserved("legacy_read");
         let reply_to = ReplyTo::of(message, Form::LegacyRead);
@@ -520,7 +526,8 @@ impl Client {
         self.send(reply_to, &reply).await
     }
 
-    /// The client's identity: its user's, or the anonymous one as long as the deployment has no access control.
+    /// The client's identity: its user's, or the anonymous one while the deployment has no access
+    /// control.
     fn current_identity(&mut self) -> Option<Arc<Identity>> {
         let is_over = |i: &Arc<Identity>| i.is_anonymous() && i.standing() != Standing::Good;
         if self
@@ -539,7 +546,7 @@ impl Client {
         self.identity.clone()
     }
 
-    async fn answer_locally(
+    async fn reply_locally(
         &mut self,
         command: &Command<'_>,
         reply_to: ReplyTo,
@@ -583,10 +590,10 @@ impl Client {
     }
 }
 
-/// The legacy opcode by which cursors were once read.
+/// Legacy opcode for reading from cursors.
 const OP_GET_MORE: i32 = 2005;
 
-/// The flags of a message whose sections may be wrong.
+/// Flags of a message whose sections may be malformed.
 fn flags_of(message: &[u8]) -> u32 {
     let flags = message
         .get(crate::wire::HEADER_BYTES..)

@@ -1,4 +1,4 @@
-//! What an operation and its reply tell those who keep account: pins, credentials, statistics.
+//! Records operations and replies in pins, credentials and statistics.
 
 use std::sync::Arc;
 
@@ -25,8 +25,7 @@ impl Operation<'_> {
         );
     }
 
-    /// Pins, and what a reply says of the connection's user.
-    /// A `getMore` is its cursor's, however it ends.
+    /// Attributes a `getMore` to the operation that opened its cursor, whatever its outcome.
     pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
         if self.command.class == Class::GetMore
             && let Some(id) = self.cursor_id()
@@ -63,7 +62,7 @@ impl Operation<'_> {
                 let pin = CursorPin {
                     server,
                     origin: observation.origin(),
-                    is_awaiting: self.command.opens_awaiting(),
+                    is_awaiting: self.command.opens_awaiting_cursor(),
                     is_resumable: self.command.opens_change_stream(),
                 };
                 let user = self.identity.id().as_u64();
@@ -75,13 +74,15 @@ impl Operation<'_> {
         }
     }
 
-    /// A missing right is the user's own affair; a missing user makes the connection useless.
+    /// Handles an Unauthorized error. A missing right concerns only the user. If the user no longer
+    /// exists, the connection is useless and is discarded.
     pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
         if !lost_its_user(reply) {
             return;
         }
         checkout.discard(CloseReason::Unauthorized);
-        // Without a user, the next connection asks whether the server wants one.
+        // For an anonymous client, the next connection finds out whether the server requires a
+        // login.
         if !self.identity.is_anonymous() {
             let credentials = &self.shared.credentials;
             credentials.user_unknown_on_connection(self.identity);
@@ -89,7 +90,8 @@ impl Operation<'_> {
     }
 }
 
-/// Drivers number their writes and transactions; the same number again is the same write, or the same end of a transaction.
+/// Marks a retry. Drivers number their writes and transactions: the same number again means the
+/// same write, or the same end of a transaction.
 pub(super) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,
@@ -100,15 +102,15 @@ pub(super) fn note_retry<S: Clone>(
     let Some((lsid, number)) = command.numbered() else {
         return;
     };
-    match pins.is_retry(SessionKey { user, lsid }, number, observation.began()) {
-        Some(true) => observation.is_retry(),
+    match pins.record_write(SessionKey { user, lsid }, number, observation.began()) {
+        Some(true) => observation.mark_retry(),
         Some(false) => {}
         None => observer.unobserved("retries_not_told"),
     }
 }
 
-/// Whether a 13 says that the connection's user is no more; a missing right reads otherwise, and quotes the
-/// client's command, which may contain anything.
+/// True if an error 13 says that the connection's user no longer exists. The text for a missing
+/// right differs, and quotes the client's command, which may contain anything.
 fn lost_its_user(reply: &[u8]) -> bool {
     let body = reply.get(crate::wire::HEADER_BYTES + 5..);
     let elements = body

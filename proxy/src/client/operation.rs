@@ -1,4 +1,4 @@
-//! One operation, from its message to its answer: the one place that owns this order.
+//! One operation, from its message to its reply. Only this file knows the order of the steps.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -29,14 +29,14 @@ use crate::{
     observe::{Observation, Outcome, Phase},
     pool::Checkout,
     shape::{Input, Sequence},
-    topology::Kind,
+    topology::TopologyType,
     wire::{Message, OpMsg, ReadError, Sharer, encode_op_msg_like},
 };
 
-/// Waiting shorter than this is not taken off `maxTimeMS`.
+/// A wait shorter than this is not subtracted from `maxTimeMS`.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
-/// Where an operation stands: borrowed by its steps.
+/// An operation's context, borrowed by its steps.
 pub(super) struct Operation<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) identity: &'a Arc<Identity>,
@@ -45,34 +45,35 @@ pub(super) struct Operation<'a> {
     pub(super) command: &'a Command<'a>,
     client_element: Option<&'a [u8]>,
     announces_backpressure: bool,
-    /// The address or user for which the client shares resources.
+    /// The address or user whose share of resources the client uses.
     pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,
 }
 
 /// How an operation ends for its client.
 pub(super) enum Ended {
-    /// This is its answer, with the number of its documents.
-    Answer(HeldReply, Outcome, u64),
-    /// Seawall answers it itself, with this error.
+    /// A complete reply, with the number of its documents.
+    Reply(HeldReply, Outcome, u64),
+    /// Seawall replies with this error.
     Error(ErrorReply, Outcome),
-    /// The reply was sent as it arrived, except the backlog.
-    Answered(Backlog, Outcome),
+    /// The reply was forwarded as it arrived, except the backlog.
+    Forwarded(Backlog, Outcome),
     /// The client has left.
     Gone,
     /// The client connection has to be closed.
     Close(Outcome),
 }
 
-/// What one attempt at a server came to.
+/// Result of one attempt at a server.
 pub(super) enum Attempt {
     Ended(Ended),
-    /// The server failed, or refused, in a way that lets the operation be sent again.
+    /// The server failed or refused in a way that allows the operation to be sent again. If it is
+    /// not sent again, the client gets this error.
     Again(ErrorReply),
 }
 
 impl Client {
-    /// Serves an operation that a server has to answer.
+    /// Serves an operation that needs a server.
     pub(super) async fn operate(
         &mut self,
         message: &Message,
@@ -93,7 +94,7 @@ impl Client {
         let mut observation = shared.observer.begin(&input, request_bytes, now);
         observation.sent_by(self.connected.id(), Some(input));
         if message.is_head() {
-            observation.is_streamed();
+            observation.mark_streamed();
         }
         let operation = Operation {
             shared: &shared,
@@ -118,20 +119,20 @@ impl Client {
                 observation.finish(outcome, Instant::now());
                 return Err(End::Closed);
             }
-            Ended::Answered(backlog, outcome) => {
+            Ended::Forwarded(backlog, outcome) => {
                 backlog
                     .send(&mut end, operation.forwarding())
                     .await
                     .map_err(|_| End::Gone)?;
                 outcome
             }
-            Ended::Answer(reply, outcome, documents) => {
+            Ended::Reply(reply, outcome, documents) => {
                 let sent = operation.send(reply, documents, &mut end, &mut observation);
                 sent.await?;
                 outcome
             }
             Ended::Error(error, outcome) => {
-                observation.fails_with(error.code);
+                observation.set_error_code(error.code);
                 let bytes = reply_to.encode(0, &error.to_document());
                 let reply = HeldReply { bytes, share: None };
                 let sent = operation.send(reply, 0, &mut end, &mut observation);
@@ -154,7 +155,7 @@ impl Operation<'_> {
         if let Some(wait) = self.wait(observation.began()) {
             return self.wait_in_slices(wait, end, observation).await;
         }
-        if let Some(ended) = self.injected(end).await {
+        if let Some(ended) = self.inject_fault(end).await {
             return ended;
         }
         let Some(_place) = self.admit(end).await else {
@@ -171,7 +172,7 @@ impl Operation<'_> {
                     return Ended::Error(error, Outcome::ServerFailed);
                 }
                 Attempt::Again(_) => {
-                    observation.is_repeated();
+                    observation.mark_repeated();
                     repeats_left -= 1;
                 }
             }
@@ -186,7 +187,7 @@ impl Operation<'_> {
         self.shared.limits.forwarding().stepwise(self.sharer)
     }
 
-    /// A place among the operations in flight; `None` if the client has left.
+    /// Waits for a place among the operations in flight; `None` if the client has left.
     async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPlace> {
         let places = self.shared.limits.operations();
         let operator = Operator {
@@ -200,7 +201,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Sends a whole reply, if it is wanted.
+    /// Sends a whole reply, unless the client wants none.
     async fn send(
         &self,
         reply: HeldReply,
@@ -210,7 +211,7 @@ impl Operation<'_> {
     ) -> Result<(), End> {
         observation.enter(Phase::Send, Instant::now());
         if self.reply_to.is_unwanted() {
-            // What it says was done all the same.
+            // The operation was done nevertheless, so its documents count.
             observation.add_reply(0, documents);
             return Ok(());
         }
@@ -229,10 +230,10 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// What a failure that is made for an experiment makes of it, if it ends it.
-    async fn injected(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
+    /// Applies the injected fault. Returns how the operation ends, if the fault ends it.
+    async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
         let fault = self.shared.fault.as_ref()?;
-        if !fault.strikes(self.command) {
+        if !fault.selects(self.command) {
             return None;
         }
         self.shared.observer.fault_injected(fault.kind());
@@ -240,7 +241,7 @@ impl Operation<'_> {
             return Some(Ended::Gone);
         }
         match fault.end {
-            FaultEnd::GoesOn => None,
+            FaultEnd::Continue => None,
             FaultEnd::Close => Some(Ended::Close(Outcome::Refused)),
             FaultEnd::Error(code) => {
                 let error = ErrorReply::new(code, "injected by Seawall's [fault] section");
@@ -249,13 +250,15 @@ impl Operation<'_> {
         }
     }
 
-    /// True if Seawall may send it once more. A streamed request is not kept, so it cannot be.
+    /// True if Seawall may send the operation once more. A streamed request is not kept, so it
+    /// cannot be repeated.
     fn may_be_repeated(&self) -> bool {
         let Settings { repeats, .. } = self.shared.settings;
         repeats && self.command.may_be_repeated() && !self.message.is_head()
     }
 
-    /// Gets a connection and sends the command over it, with the slice of its wait that it is, if it is one.
+    /// Checks out a connection and sends the command over it. `slice` is set if the command is one
+    /// slice of a longer wait.
     pub(super) async fn send_once(
         &self,
         end: &mut ClientEnd<'_>,
@@ -270,7 +273,8 @@ impl Operation<'_> {
         }
     }
 
-    /// A user that is gone has no rights; one whose keys were refused has to log in again.
+    /// Refuses operations of a user that no longer exists. Closes a client whose user's keys were
+    /// refused: it has to log in again.
     async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
         match self.identity.standing() {
             Standing::Good => None,
@@ -288,7 +292,8 @@ impl Operation<'_> {
         }
     }
 
-    /// What a failure to get a connection is answered with, after the full wait.
+    /// Ends an operation that got no connection. An overload error is sent only after the full
+    /// wait.
     async fn refuse(
         &self,
         end: &mut ClientEnd<'_>,
@@ -320,7 +325,8 @@ impl Operation<'_> {
                 Ended::Error(self.no_server(), Outcome::Refused)
             }
             CheckOutFailure::Overload(reason) => {
-                // Held for the full wait whatever the reason: some drivers would retry without a pause.
+                // The error is held back for the full wait, whatever the reason: some drivers would
+                // retry without a pause.
                 let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
                 let until = self.within_time_limit(observation, held_until);
                 if end.unless_gone(sleep_until(until)).await.is_none() {
@@ -339,9 +345,10 @@ impl Operation<'_> {
         let snapshot = self.shared.topology.snapshot();
         let preference = self.read_preference();
         let needs_primary = preference.mode == Mode::Primary;
-        // One more try of the driver's may find a new primary; a member that is not in the set will not come.
-        let is_hopeless =
-            !needs_primary && snapshot.description.kind == Kind::ReplicaSetWithPrimary;
+        // A retry by the driver may find a new primary. But in a set with a primary, a member that
+        // does not exist will not appear.
+        let is_hopeless = !needs_primary
+            && snapshot.description.topology_type == TopologyType::ReplicaSetWithPrimary;
         if self.command.may_be_repeated() && !is_hopeless {
             return self.host_unreachable("no suitable server");
         }
@@ -376,7 +383,7 @@ impl Operation<'_> {
         ErrorReply::new(code, "Couldn't get a connection within the time limit")
     }
 
-    /// 6, with the labels that let the driver retry where that is safe.
+    /// Error 6 (HostUnreachable), with the labels that let the driver retry where that is safe.
     fn host_unreachable(&self, what: &str) -> ErrorReply {
         let labels: &[_] = match self.command.class {
             Class::EndTransaction => &[RETRYABLE_WRITE_ERROR],
@@ -388,7 +395,7 @@ impl Operation<'_> {
         ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
     }
 
-    /// Whether it is about a cursor that its driver can open again elsewhere.
+    /// True if the operation uses a cursor that its driver can reopen on another server.
     pub(super) fn is_resumable(&self) -> bool {
         let pins = &self.shared.pins;
         let pin = self
@@ -397,7 +404,7 @@ impl Operation<'_> {
         pin.is_some_and(|pin| pin.is_resumable)
     }
 
-    /// The server that holds the cursor does not come back.
+    /// Error for a cursor whose server did not come back in time.
     fn cursor_lost(&self, cursor: i64) -> ErrorReply {
         let labels: &[_] = match self.is_resumable() {
             true => &[RESUMABLE_CHANGE_STREAM_ERROR],
@@ -407,7 +414,8 @@ impl Operation<'_> {
             .with_labels(labels)
     }
 
-    /// What is left of `maxTimeMS` after a wait, in milliseconds, if the wait was worth telling.
+    /// Remainder of `maxTimeMS` after a wait, in milliseconds. `None` if there is no limit or the
+    /// wait was shorter than [`LEAST_WAIT`].
     fn remaining_time(&self, waited: Duration) -> Option<u64> {
         let left = self.time_limit()?.saturating_sub(waited).as_millis().max(1);
         (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
@@ -436,7 +444,7 @@ impl Operation<'_> {
             () = given_up.as_mut() => Err(StreamError::Server(io::ErrorKind::TimedOut.into())),
         };
         match sent {
-            Ok(statements) => observation.has_statements(statements),
+            Ok(statements) => observation.set_statements(statements),
             Err(error) => return self.not_sent(error, &checkout, generation),
         }
         let sent_at = Instant::now();
@@ -445,13 +453,14 @@ impl Operation<'_> {
         let awaited = Awaited {
             request_id,
             form: ReplyForm::of(self.command.name),
-            is_packed: self.reply_to.compressor.is_some(),
+            must_compress: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
             limits: &self.shared.limits,
             sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
         };
-        // One that is for nobody is awaited all the same, so that the client's next operation comes after it.
+        // A reply that the client does not want is awaited too, so that the client's next operation
+        // runs after this one.
         let server = &mut checkout.connection().stream;
         let relayed = relay_reply(end, server, awaited, given_up, observation).await;
         match relayed {
@@ -467,7 +476,7 @@ impl Operation<'_> {
                 checkout.finish();
                 let outcome = self.note_forwarded(&checkout, &forwarded, observation);
                 let backlog = forwarded.backlog;
-                Attempt::Ended(Ended::Answered(backlog, outcome))
+                Attempt::Ended(Ended::Forwarded(backlog, outcome))
             }
             Err(RelayError::ClientGone { unread }) => {
                 let abandoned = Abandoned {
@@ -513,7 +522,8 @@ impl Operation<'_> {
     ) -> Attempt {
         let topology = &self.shared.topology;
         match error.kind() {
-            // Nothing arrives from the server any more, which no request can cause. Its other connections are as silent.
+            // Nothing arrives from the server any more, on any of its connections. No request can
+            // cause that.
             io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
             _ => topology.report_connection_ended(checkout, generation),
         }
@@ -526,7 +536,8 @@ impl Operation<'_> {
         Attempt::Again(self.host_unreachable("the server failed while it ran the operation"))
     }
 
-    /// Gives the number of its statements if that was not known before.
+    /// Sends the request. Returns the number of statements in a streamed request, and 0 for a
+    /// request that was read whole: its statements are already counted.
     async fn send_request(
         &self,
         end: &mut ClientEnd<'_>,
@@ -563,7 +574,8 @@ impl Operation<'_> {
         Ok(0)
     }
 
-    /// A request did not pass, or not all of it. Its connection, in the middle of a message, is closed.
+    /// Handles a request that was not sent completely. Its server connection is in mid-message and
+    /// gets closed.
     fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
         let observer = &self.shared.observer;
         let ended = match error {
@@ -593,7 +605,7 @@ impl Operation<'_> {
         Attempt::Ended(ended)
     }
 
-    /// A complete reply is at hand: acts on what it says, and hands it on.
+    /// Acts on a complete reply and passes it on.
     fn settle(
         &self,
         mut checkout: Checkout,
@@ -606,7 +618,7 @@ impl Operation<'_> {
         }
         let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
         let Some(code) = facts.state_change else {
-            return Attempt::Ended(Ended::Answer(reply, outcome, documents));
+            return Attempt::Ended(Ended::Reply(reply, outcome, documents));
         };
         self.shared
             .topology
@@ -628,16 +640,16 @@ impl Operation<'_> {
             false => None,
         };
         if let Some(body) = concealed {
-            // What counts is what the client is told.
-            let told = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
-            observation.answered(&told, Instant::now());
+            // Statistics count the reply that the client sees.
+            let concealed_facts = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
+            observation.answered(&concealed_facts, Instant::now());
             let flags = match self.reply_to.form {
                 super::answer::Form::Msg { flags } => flags,
                 super::answer::Form::Query | super::answer::Form::LegacyRead => 0,
             };
             reply.bytes = encode_op_msg_like(flags, 0, self.reply_to.request_id, &body);
         }
-        Attempt::Ended(Ended::Answer(reply, outcome, documents))
+        Attempt::Ended(Ended::Reply(reply, outcome, documents))
     }
 }
 

@@ -1,10 +1,10 @@
-//! Large requests, forwarded as they come.
+//! Large requests, forwarded as they arrive.
 //!
-//! A request of up to a megabyte is read whole, so that a slow sender holds no server connection and an operation can
-//! be sent again. One beyond that would cost too much memory: once its head is there (the body, and what its
-//! fingerprint is made of), it gets a connection, and the rest passes in pieces. It is
-//! sent once only. What has another form (its body behind its sequences, a checksum, compressed) is read whole
-//! within the memory budget.
+//! A request of up to a megabyte is read whole, so that a slow sender holds no server connection
+//! and the operation can be sent again. A larger one would cost too much memory. Once its head has
+//! arrived (the body, and everything that its fingerprint needs), it gets a connection, and the
+//! rest is forwarded in pieces. It is sent only once. A large request of another form (body behind
+//! its sequences, checksum, compressed) is read whole within the memory budget.
 
 use std::io;
 
@@ -19,7 +19,8 @@ use crate::{
     },
 };
 
-/// Whether a message can be forwarded before its end is known: all that decides about it is in its head.
+/// True if a message can be forwarded before its end has arrived: its head contains everything that
+/// Seawall needs to handle it.
 pub(super) fn can_be_streamed(head: &Message) -> bool {
     let Ok(parsed) = OpMsg::parse_head(&head.bytes) else {
         return false;
@@ -27,7 +28,7 @@ pub(super) fn can_be_streamed(head: &Message) -> bool {
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
     let statements = || parsed.sequences().map(|s| statements(s.documents)).max();
     match first.map(|element| element.name) {
-        // Documents are no part of its shape.
+        // The documents of an insert are not part of its shape.
         Some(b"insert") => true,
         Some(b"update" | b"delete") => statements() >= Some(MAX_STATEMENTS),
         _ => false,
@@ -48,18 +49,19 @@ fn statements(documents: &[u8]) -> usize {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
     /// The server failed.
-    #[error("server failed while it took the request: {0}")]
+    #[error("server failed while receiving the request: {0}")]
     Server(io::Error),
-    /// The client left, or was too slow.
+    /// The client left or was too slow.
     #[error("client: {0}")]
     Client(ReadError),
-    /// The sections do not fit the message.
+    /// The sections do not match the message.
     #[error("request: {0}")]
     Malformed(MessageError),
 }
 
-/// Forwards what is left of a request whose head has been written, checking its sections as they pass. Gives how many
-/// statements came in its sequence, the head's among them. `is_wanted` says whether others wait for the server connection.
+/// Forwards the rest of a request whose head has been written, and checks its sections. Returns the
+/// number of statements in its sequence, including those in the head. `is_wanted` returns true if
+/// other operations wait for the server connection.
 pub(super) async fn forward_rest(
     reader: &mut MessageReader,
     client: &mut (impl AsyncRead + Unpin),

@@ -1,6 +1,6 @@
-//! What kind of command a name stands for, as far as serving it depends on that.
+//! Classes of commands: how a command is served depends on its name.
 
-/// Commands that belong to the connection or the login, and never reach a pooled connection.
+/// Commands for the connection or the login. They never reach a pooled connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// `hello`.
@@ -30,20 +30,20 @@ pub enum Class {
     Read,
     /// `aggregate`: a read unless its last stage writes.
     Aggregate,
-    /// Changes data or structure: the primary's.
+    /// Changes data or structure: only the primary serves it.
     Write,
     /// `commitTransaction`, `abortTransaction`.
     EndTransaction,
     /// `getMore`: goes to the server that holds the cursor.
     GetMore,
-    /// `killCursors`: likewise.
+    /// `killCursors`: also goes to the servers that hold the cursors.
     KillCursors,
-    /// Everything else, known or not: passes.
+    /// Every other command, known or unknown: forwarded.
     Other,
 }
 
 impl Class {
-    /// The class of a command's name as it stands on the wire (case matters to servers).
+    /// The class of a command, by its name as sent. Servers distinguish upper and lower case.
     pub fn of(name: &[u8]) -> Self {
         use Handshake as H;
         match name {

@@ -1,29 +1,30 @@
-//! Error codes and how often each came, in a fixed number of places.
+//! Counts of error codes, in a fixed number of slots.
 
-/// Codes that are told apart in one reply: a batch fails for one or two reasons.
-const PLACES: usize = 8;
+/// Maximum number of different codes that are counted in one reply. A batch usually fails for one
+/// or two reasons.
+const MAX_CODES: usize = 8;
 
-/// Codes of failed writes, in the order of their first.
+/// Counts of the codes of failed writes, in the order in which the codes first occurred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeCounts {
-    /// A place without a count is free, and so are those after it.
-    places: [(i32, u32); PLACES],
+    /// A slot with count 0 is free, and so are all slots after it.
+    slots: [(i32, u32); MAX_CODES],
 }
 
 impl CodeCounts {
-    /// Counts one more. Without a place left for its code it is not counted here.
+    /// Counts one occurrence of a code. A new code is not counted if no slot is free.
     pub(super) fn add(&mut self, code: i32) {
-        let mut places = self.places.iter_mut();
-        let place = places.find(|(known, count)| *known == code || *count == 0);
-        if let Some((known, count)) = place {
+        let mut slots = self.slots.iter_mut();
+        let slot = slots.find(|(known, count)| *known == code || *count == 0);
+        if let Some((known, count)) = slot {
             *known = code;
             *count = count.saturating_add(1);
         }
     }
 
-    /// Codes and their counts.
+    /// The codes with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (i32, u64)> {
-        let taken = self.places.iter().take_while(|(_, count)| *count > 0);
+        let taken = self.slots.iter().take_while(|(_, count)| *count > 0);
         taken.map(|(code, count)| (*code, u64::from(*count)))
     }
 }
@@ -33,17 +34,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_codes_are_told_apart_as_there_are_places() {
+    fn codes_beyond_the_limit_are_not_counted() {
         let mut counts = CodeCounts::default();
         for code in [0, 11000, 0, 11000, 11000, 121] {
             counts.add(code);
         }
-        let told: Vec<_> = counts.iter().collect();
-        assert_eq!(told, [(0, 2), (11000, 3), (121, 1)]);
+        let counted: Vec<_> = counts.iter().collect();
+        assert_eq!(counted, [(0, 2), (11000, 3), (121, 1)]);
         (1..=20).for_each(|code| counts.add(code));
         counts.add(11000);
-        let told: Vec<_> = counts.iter().collect();
-        assert_eq!(told.len(), PLACES);
-        assert_eq!((told[1], told[3], told[7]), ((11000, 4), (1, 1), (5, 1)));
+        let counted: Vec<_> = counts.iter().collect();
+        assert_eq!(counted.len(), MAX_CODES);
+        assert_eq!(
+            (counted[1], counted[3], counted[7]),
+            ((11000, 4), (1, 1), (5, 1))
+        );
     }
 }

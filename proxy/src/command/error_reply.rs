@@ -1,8 +1,8 @@
-//! Error replies that Seawall gives itself, in the form and field order of a server's.
+//! Error replies from Seawall itself, with the form and field order of a server's.
 
 use bson::{RawArrayBuf, RawDocumentBuf};
 
-/// 6 `HostUnreachable`: what a mongos says of a member that failed.
+/// 6 `HostUnreachable`: a mongos sends it when a member failed.
 pub const HOST_UNREACHABLE: i32 = 6;
 /// 13 `Unauthorized`.
 pub const UNAUTHORIZED: i32 = 13;
@@ -18,30 +18,31 @@ pub const CURSOR_NOT_FOUND: i32 = 43;
 pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 /// 59 `CommandNotFound`.
 pub const COMMAND_NOT_FOUND: i32 = 59;
-/// 91 `ShutdownInProgress`: in a `hello` it makes drivers move on to another router.
+/// 91 `ShutdownInProgress`: in a `hello` reply, it makes drivers switch to another router.
 pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
 /// 133 `FailedToSatisfyReadPreference`.
 pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
-/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos' word for its own pool wait; drivers do not retry it.
+/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos sends it when the wait for its own pool takes
+/// too long. Drivers do not retry it.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
 /// 334 `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
-/// 462 `IngressRequestRateLimitExceeded`: overload, to clients that announced `backpressure`.
+/// 462 `IngressRequestRateLimitExceeded`: overload, for clients that announced `backpressure`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
 
 /// Label: the write may be sent again.
 pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
-/// Label: the change stream may be opened again where it was.
+/// Label: the change stream may be resumed at its last position.
 pub const RESUMABLE_CHANGE_STREAM_ERROR: &str = "ResumableChangeStreamError";
 /// Label: the whole transaction may be run again.
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
-/// Label: overload, back off.
+/// Label: overload; the client should back off.
 pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
 /// Label: any command may be sent again, with backoff.
 pub const RETRYABLE_ERROR: &str = "RetryableError";
 
-/// Codes by which a member says that it is not, or no longer, what the client takes it for: node is
-/// recovering, and not writable primary (server discovery and monitoring specification).
+/// True for codes that report a change of a member's state: "node is recovering" and "not writable
+/// primary" errors (server discovery and monitoring specification).
 pub fn is_state_change(code: i32) -> bool {
     matches!(
         code,
@@ -49,7 +50,8 @@ pub fn is_state_change(code: i32) -> bool {
     )
 }
 
-/// State-change codes that say that nothing was done: the command may go to another member.
+/// True for state-change codes that guarantee that the server did nothing. The command may be sent
+/// to another member.
 pub fn nothing_was_done(code: i32) -> bool {
     matches!(code, 10107 | 13435)
 }
@@ -57,16 +59,16 @@ pub fn nothing_was_done(code: i32) -> bool {
 /// An error reply to build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
-    /// The numeric code, by which drivers decide.
+    /// The numeric code, for drivers.
     pub code: i32,
     /// The text, for people.
     pub message: String,
-    /// Labels, by which drivers retry.
+    /// Labels, which tell drivers what they may retry.
     pub labels: Vec<&'static str>,
 }
 
 impl ErrorReply {
-    /// Without labels.
+    /// An error reply without labels.
     pub fn new(code: i32, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -75,14 +77,14 @@ impl ErrorReply {
         }
     }
 
-    /// With labels.
+    /// Sets the labels.
     #[must_use]
     pub fn with_labels(mut self, labels: &[&'static str]) -> Self {
         self.labels = labels.to_vec();
         self
     }
 
-    /// The document, fields in a server's order.
+    /// The document, with its fields in a server's order.
     pub fn to_document(&self) -> RawDocumentBuf {
         let mut document = RawDocumentBuf::new();
         if !self.labels.is_empty() {
@@ -98,7 +100,7 @@ impl ErrorReply {
     }
 }
 
-/// The server's name of a code; those without a name are `Location<code>`.
+/// The server's name for a code, or `Location<code>` for codes without a name.
 fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
     let name = match code {
         2 => "BadValue",
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_come_in_a_servers_order() {
+    fn fields_have_the_order_of_a_servers_reply() {
         let reply = ErrorReply::new(HOST_UNREACHABLE, "x").with_labels(&[RETRYABLE_WRITE_ERROR]);
         let document = reply.to_document();
         let names: Vec<_> = document

@@ -4,7 +4,7 @@ use crate::wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
 
 use super::class::Class;
 
-/// What the first field's value names.
+/// The value of a command's first field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// A collection, usually.
@@ -15,7 +15,7 @@ pub enum Target<'a> {
     Other,
 }
 
-/// A command's `maxTimeMS`, with its place, so that the remainder can be written over it.
+/// A command's `maxTimeMS` and its position, so that the remaining time can overwrite it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxTime {
     /// Milliseconds; 0 means no limit.
@@ -26,12 +26,12 @@ pub struct MaxTime {
     pub bson_type: u8,
 }
 
-/// The few fields that decide how a command is served; borrows the message.
+/// The few fields that decide how a command is served. It borrows the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command<'a> {
     /// The first field's name, as sent.
     pub name: &'a [u8],
-    /// What kind of command that is.
+    /// The class of the command.
     pub class: Class,
     /// The first field's value.
     pub target: Target<'a>,
@@ -57,9 +57,9 @@ pub struct Command<'a> {
     pub cursors: Option<&'a [u8]>,
     /// `pipeline`, undecoded.
     pub pipeline: Option<&'a [u8]>,
-    /// Whether the sender brought a `$client` of its own.
+    /// True if the sender already included a `$client`.
     pub has_client: bool,
-    /// Whether the sender wants one answer without acknowledgement (`writeConcern: {w: 0}`).
+    /// True if the write concern is `{w: 0}`: the server does not acknowledge the write.
     pub is_unacknowledged: bool,
 }
 
@@ -69,25 +69,25 @@ pub enum InspectError {
     /// Not BSON.
     #[error("invalid BSON: {0}")]
     Bson(#[from] BsonError),
-    /// A body without a field: no command.
+    /// A body without fields.
     #[error("empty command")]
     EmptyCommand,
     /// No `$db`.
     #[error("OP_MSG requests require a $db argument")]
     NoDatabase,
-    /// `$db` is no string.
+    /// `$db` is not a string.
     #[error("$db is not a string")]
     DatabaseNotString,
-    /// `$db` is empty or has characters a database name must not have.
+    /// `$db` is empty, too long, or has characters that a database name must not have.
     #[error("Invalid database name")]
     InvalidDatabase,
-    /// `$db` twice.
+    /// `$db` occurs twice.
     #[error("Duplicate field $db")]
     DuplicateDatabase,
 }
 
 impl InspectError {
-    /// The server's error code and its name.
+    /// The server's error code.
     pub fn code(&self) -> i32 {
         match self {
             Self::Bson(_) => 22,
@@ -120,12 +120,12 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Inspects a command that came in `OP_QUERY`, whose database stands in its namespace.
+    /// Inspects a command from an `OP_QUERY`. Its database is part of the namespace.
     ///
     /// # Errors
     /// See [`InspectError`].
     pub fn inspect_legacy(body: &'a [u8], db: &'a str) -> Result<Self, InspectError> {
-        // Some drivers wrap the command to put a read preference beside it.
+        // Some drivers wrap the command to add a read preference.
         let body = Elements::of(body)
             .next()
             .and_then(Result::ok)
@@ -148,7 +148,7 @@ impl<'a> Command<'a> {
             let element = element?;
             match element.name {
                 b"$db" => on_db(element.value)?,
-                name => command.note(name, element.value, element.value_offset),
+                name => command.record_field(name, element.value, element.value_offset),
             }
         }
         Ok(command)
@@ -179,7 +179,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    fn note(&mut self, name: &[u8], value: ElementKind<'a>, offset: usize) {
+    fn record_field(&mut self, name: &[u8], value: ElementKind<'a>, offset: usize) {
         match name {
             b"lsid" => self.lsid = value.as_document().and_then(session_id),
             b"txnNumber" => self.txn_number = value.as_i64(),
@@ -199,12 +199,13 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The name as text, for messages and labels; names are ASCII wherever they mean something.
+    /// The name as text, for messages and labels, or `?` if it is not UTF-8. All known names are
+    /// ASCII.
     pub fn name_str(&self) -> &'a str {
         std::str::from_utf8(self.name).unwrap_or("?")
     }
 
-    /// Whether the command writes: by its class, or by a last stage `$out` or `$merge`.
+    /// True if the command writes: by its class, or because its last stage is `$out` or `$merge`.
     pub fn writes(&self) -> bool {
         match self.class {
             Class::Write | Class::EndTransaction => true,
@@ -217,21 +218,22 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether the cursor that it opens waits for data: a change stream's, or a tailable one with `awaitData`.
-    pub fn opens_awaiting(&self) -> bool {
+    /// True if the command opens a cursor that waits for data: a change stream, or a tailable
+    /// cursor with `awaitData`.
+    pub fn opens_awaiting_cursor(&self) -> bool {
         let awaits = || Elements::find(self.body, "awaitData");
         self.opens_change_stream()
             || self.name == b"find" && awaits().is_some_and(|e| e.value.is_truthy())
     }
 
-    /// Whether the cursor that it opens is a change stream's.
+    /// True if the command opens a change stream.
     pub fn opens_change_stream(&self) -> bool {
         let first = self.pipeline.and_then(|p| Elements::of(p).next()?.ok());
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
-    /// Whether nothing is lost if the command is ended half-way: it only reads, and in no transaction, which would
-    /// be aborted.
+    /// True if nothing is lost when the command is interrupted: it only reads, outside
+    /// transactions. An interruption would abort a transaction.
     pub fn only_reads(&self) -> bool {
         match self.class {
             Class::Read | Class::GetMore => !self.in_transaction,
@@ -244,8 +246,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Whether the command may be sent again after a server failed with it: a read outside transactions, or
-    /// a write that the server's history protects (retryable writes, by `txnNumber`).
+    /// True if the command may be sent again after a server failed: a read outside transactions, or
+    /// a write that the server recognises when it is repeated (retryable writes, by `txnNumber`).
     pub fn may_be_repeated(&self) -> bool {
         if self.in_transaction {
             return false;
@@ -262,8 +264,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Session and number of what its driver sends again as it was, if it has to: a write outside transactions, or a
-    /// transaction's end.
+    /// The session id and `txnNumber` of a command that a driver retries unchanged: a write outside
+    /// transactions, or the end of a transaction.
     pub fn numbered(&self) -> Option<([u8; 16], i64)> {
         let is_numbered = match self.class {
             Class::Write => !self.in_transaction,
@@ -278,9 +280,10 @@ impl<'a> Command<'a> {
         self.lsid.zip(self.txn_number).filter(|_| is_numbered)
     }
 
-    /// Whether the body has room for `extra_bytes` more under the server's limit for a document on the wire.
+    /// True if the body can grow by `extra_bytes` and stay within [`MAX_BSON_OBJECT_BYTES`].
     pub fn has_room_for(&self, extra_bytes: usize) -> bool {
-        // One stored document of the largest size may sit inside; the rest of a command is small.
+        // The body may contain a stored document of the largest size; the rest of a command is
+        // small.
         self.body.len() + extra_bytes <= MAX_BSON_OBJECT_BYTES
     }
 }
@@ -324,9 +327,9 @@ fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
     })
 }
 
-/// A database name as servers on Linux accept it.
+/// The name of a database, if servers on Linux accept it.
 fn database_name(name: &[u8]) -> Result<&str, InspectError> {
-    /// Longest name of a database, in bytes.
+    /// The longest name of a database, in bytes.
     const MAX_BYTES: usize = 63;
     let text = std::str::from_utf8(name).map_err(|_| InspectError::InvalidDatabase)?;
     let is_bad = |c: char| matches!(c, '/' | '\\' | '.' | ' ' | '"' | '$' | '\0');
@@ -344,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_that_decide_are_found() {
+    fn inspection_finds_the_fields_that_decide_serving() {
         let id = Binary {
             subtype: BinarySubtype::Uuid,
             bytes: (0..16).collect(),
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_a_server_refuses_are_refused_with_its_codes() {
+    fn invalid_bodies_are_refused_with_the_servers_codes() {
         let cases = [
             (doc! {}, 40571),
             (doc! {"ping": 1}, 40571),
@@ -425,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_and_ends_of_transactions_are_numbered() {
+    fn writes_and_transaction_ends_are_numbered() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
         let numbered = |mut body: bson::Document| {
             body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});
@@ -456,7 +459,7 @@ mod tests {
         let bytes = doc! {"isMaster": 1, "$db": "admin"}.to_vec().unwrap();
         assert!(
             Command::inspect_legacy(&bytes, "admin").is_err(),
-            "as mongod: no $db in OP_QUERY"
+            "mongod refuses a $db in OP_QUERY"
         );
     }
 }

@@ -1,8 +1,8 @@
-//! What a message asks for and what a reply says, from one borrowed pass over the bytes.
+//! Inspection of commands and replies, in one pass over borrowed bytes.
 //!
-//! Knows the names of commands and the few fields that decide how an operation is served. Decodes no values
-//! beyond those, and does not know servers or clients. The cold parts (error replies of our own, rewriting a
-//! state-change error) may decode.
+//! This module knows the names of commands and the few fields that decide how an operation is
+//! served. It decodes no other values, and does not know servers or clients. The cold parts (error
+//! replies from Seawall itself, and the rewriting of state-change errors) may decode.
 
 mod class;
 mod codes;

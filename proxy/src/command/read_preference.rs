@@ -1,12 +1,13 @@
 //! `$readPreference`, as the server selection specification defines it.
 //!
-//! Source: <https://github.com/mongodb/specifications/blob/master/source/server-selection/server-selection.md>.
+//! Source: `source/server-selection/server-selection.md` in
+//! <https://github.com/mongodb/specifications>.
 
 use std::time::Duration;
 
 use crate::wire::{ElementKind, Elements};
 
-/// Which kind of member an operation may run on.
+/// The kind of member that an operation may run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Only the primary.
@@ -17,7 +18,7 @@ pub enum Mode {
     Secondary,
     /// A secondary, else the primary.
     SecondaryPreferred,
-    /// Any, by distance.
+    /// Any member, by latency.
     Nearest,
 }
 
@@ -26,13 +27,13 @@ pub enum Mode {
 pub struct ReadPreference {
     /// The mode.
     pub mode: Mode,
-    /// Tag sets in order of preference; none means any member will do.
+    /// Tag sets in order of preference. If there are none, every member matches.
     pub tag_sets: Vec<Vec<(String, String)>>,
-    /// The most that a secondary may lag, if limited.
+    /// The maximum replication lag of a secondary, if limited.
     pub max_staleness: Option<Duration>,
 }
 
-/// A read preference that no server would accept.
+/// A read preference that no server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadPreferenceError {
     /// Unknown or missing mode.
@@ -40,10 +41,10 @@ pub enum ReadPreferenceError {
         "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
     )]
     Mode,
-    /// Tag sets that are no array of documents of strings.
+    /// Tag sets that are not an array of documents of strings.
     #[error("$readPreference tags must be an array of documents of strings")]
     Tags,
-    /// A staleness that is no number, or under the least that means anything.
+    /// A staleness that is not a number, or below the minimum of 90 seconds.
     #[error("maxStalenessSeconds must be a number and at least 90")]
     MaxStaleness,
     /// Tags or staleness with mode `primary`.
@@ -51,21 +52,21 @@ pub enum ReadPreferenceError {
     PrimaryWithCondition,
 }
 
-/// The least `maxStalenessSeconds` (max staleness specification).
+/// The minimum of `maxStalenessSeconds` (max staleness specification).
 const MIN_STALENESS_SECONDS: i64 = 90;
 
 impl ReadPreference {
-    /// What applies where none is sent.
+    /// The default, if a command has no read preference.
     pub const PRIMARY: Self = Self {
         mode: Mode::Primary,
         tag_sets: Vec::new(),
         max_staleness: None,
     };
 
-    /// Decodes a `$readPreference` document; unknown fields (`hedge`) are passed over.
+    /// Decodes a `$readPreference` document. Unknown fields (`hedge`) are ignored.
     ///
     /// # Errors
-    /// See [`ReadPreferenceError`]; a server answers 2 `BadValue` or 9 `FailedToParse`.
+    /// See [`ReadPreferenceError`]; a server replies with 2 `BadValue` or 9 `FailedToParse`.
     pub fn parse(document: &[u8]) -> Result<Self, ReadPreferenceError> {
         let mut mode = None;
         let mut parsed = Self::PRIMARY;
@@ -138,7 +139,7 @@ fn parse_tag_sets(
 
 fn parse_staleness(value: ElementKind<'_>) -> Result<Option<Duration>, ReadPreferenceError> {
     match value.as_i64() {
-        // -1 is the connection string's way of saying "no limit"; some drivers send it.
+        // In a connection string, -1 means "no limit"; some drivers send it.
         Some(-1) => Ok(None),
         Some(seconds) if seconds >= MIN_STALENESS_SECONDS => {
             Ok(Some(Duration::from_secs(seconds.unsigned_abs())))
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_accepts_is_refused() {
+    fn invalid_read_preferences_are_refused() {
         use ReadPreferenceError as E;
         let cases = [
             (doc! {}, E::Mode),

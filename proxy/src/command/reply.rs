@@ -1,29 +1,29 @@
-//! An incremental look at a server's reply while its bytes are forwarded.
+//! An incremental scanner of a server's reply while its bytes are forwarded.
 //!
-//! In a cursor reply the batch comes before `cursor.id` and `ok`, and in an error reply `ok` may come after
-//! `errorLabels`, so neither can be had from the first bytes. The scanner takes chunks as they come, skips
-//! values by their length, descends only into the few documents that matter, and keeps no bytes but the head
-//! of an element that a chunk's end cut in two.
+//! In a cursor reply, the batch comes before `cursor.id` and `ok`. In an error reply, `ok` may come
+//! after `errorLabels`. So the first bytes are not enough. The scanner takes chunks as they arrive,
+//! skips values by their length, and descends only into the few documents that matter. It keeps no
+//! bytes, except the head of an element that the end of a chunk cuts in two.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
 use crate::wire::{MAX_MESSAGE_BYTES, double_to_i64};
 
-/// What a reply's form depends on: the command that it answers.
+/// The form of a reply. It depends on the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyForm {
-    /// As most are.
+    /// The form of most replies.
     #[default]
     Plain,
-    /// `distinct`: what it found stands in `values`.
+    /// `distinct`: the results are in `values`.
     Distinct,
-    /// `findAndModify`: what it did stands in `lastErrorObject`.
+    /// `findAndModify`: the result of the write is in `lastErrorObject`.
     FindAndModify,
-    /// `bulkWrite`: its writes' results are a cursor's batch.
+    /// `bulkWrite`: the results of its writes are the batch of a cursor.
     BulkWrite,
 }
 
 impl ReplyForm {
-    /// Of the reply to a command of this name.
+    /// The form of the reply to a command with this name.
     pub fn of(command: &[u8]) -> Self {
         match command {
             b"distinct" => Self::Distinct,
@@ -34,7 +34,7 @@ impl ReplyForm {
     }
 }
 
-/// What a reply said.
+/// The facts that a reply contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyFacts {
     /// `ok`, once seen.
@@ -43,45 +43,45 @@ pub struct ReplyFacts {
     pub code: Option<i32>,
     /// `cursor.id`: 0 once the cursor is exhausted.
     pub cursor_id: Option<i64>,
-    /// Documents in `firstBatch` or `nextBatch`.
+    /// Number of documents in `firstBatch` or `nextBatch`.
     pub batch_documents: u64,
     /// `n`: documents matched, inserted, deleted or counted.
     pub n: Option<i64>,
-    /// Entries of a `distinct`'s `values`.
+    /// Number of entries in the `values` of a `distinct`.
     pub values: Option<u64>,
-    /// Documents that a `bulkWrite` inserted, matched, upserted and deleted.
+    /// Number of documents that a `bulkWrite` inserted, matched, upserted and deleted.
     pub bulk_written: Option<u64>,
-    /// Writes that failed: entries of `writeErrors`, or a `bulkWrite`'s `nErrors`.
+    /// Number of failed writes: entries of `writeErrors`, or the `nErrors` of a `bulkWrite`.
     pub write_errors: u64,
-    /// Their codes, as far as they are in this reply and could be told apart.
+    /// The codes of the failed writes in this reply, within the limit of [`CodeCounts`].
     pub write_error_codes: CodeCounts,
-    /// Whether there is a `writeConcernError`.
+    /// True if there is a `writeConcernError`.
     pub write_concern_error: bool,
-    /// Its code.
+    /// The code of the `writeConcernError`.
     pub write_concern_code: Option<i32>,
-    /// A state-change code anywhere in it.
+    /// The last state-change code in the root, in `writeErrors` or in `writeConcernError`.
     pub state_change: Option<i32>,
-    /// Something stood there that the scanner does not follow; what comes after it is unknown.
+    /// True if the scanner cannot follow the reply. The facts after that point are unknown.
     pub is_opaque: bool,
 }
 
 impl ReplyFacts {
-    /// Of a document that is complete.
+    /// The facts of a complete document.
     pub fn of(form: ReplyForm, document: &[u8]) -> Self {
         let mut scanner = ReplyScanner::new(form);
         scanner.feed(document);
         scanner.facts
     }
 
-    /// Documents that the operation returned, wrote or counted.
+    /// Number of documents that the operation returned, wrote or counted.
     pub fn documents(&self) -> u64 {
         let in_batch = self.cursor_id.map(|_| self.batch_documents);
         let counted = self.n.and_then(|n| u64::try_from(n).ok());
-        let told = self.bulk_written.or(in_batch).or(self.values).or(counted);
-        told.unwrap_or(0)
+        let documents = self.bulk_written.or(in_batch).or(self.values).or(counted);
+        documents.unwrap_or(0)
     }
 
-    /// The code of an error that is the whole answer.
+    /// The code of the error, if the reply is an error as a whole (`ok: 0`).
     pub fn error_code(&self) -> Option<i32> {
         self.code.filter(|_| self.ok == Some(false))
     }
@@ -101,14 +101,14 @@ enum Scope {
     WriteConcernError,
 }
 
-/// How deep the scanner descends: root, `cursor`, its batch, one result.
+/// How many nested documents the scanner follows: root, `cursor`, its batch, one result.
 const MAX_DEPTH: usize = 4;
 
-/// Longest element head (type, name, fixed value) that is kept across chunks. Servers' top-level names and
-/// array indexes are far shorter.
+/// Longest element head (type, name, fixed value) that is kept across chunks. Top-level names and
+/// array indexes of servers are far shorter.
 const MAX_HEAD_BYTES: usize = 96;
 
-/// Fewest bytes of code with a scope: its length, an empty string, an empty document.
+/// Minimum size of code with a scope: its length, an empty string, an empty document.
 const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
 
 /// The scanner's state between chunks.
@@ -116,13 +116,13 @@ const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
 pub struct ReplyScanner {
     form: ReplyForm,
     facts: ReplyFacts,
-    /// Open documents, outermost first, and the bytes left in each, its closing NUL included.
+    /// Open documents, outermost first, with the bytes left in each, including its final NUL.
     open: [(Scope, usize); MAX_DEPTH],
     depth: usize,
     skip: usize,
-    /// Texts to pass that end with a NUL, a regular expression's.
-    texts: u8,
-    begun: bool,
+    /// The number of C strings of a regular expression that are still to be skipped.
+    cstrings_left: u8,
+    has_begun: bool,
     carry: [u8; MAX_HEAD_BYTES],
     carried: usize,
 }
@@ -131,7 +131,7 @@ enum Head {
     Incomplete,
     Opaque,
     End,
-    /// A regular expression's: its length is known when it has been passed.
+    /// A regular expression. Its length is known only when it has been skipped.
     Regex {
         length: usize,
     },
@@ -149,7 +149,7 @@ impl Default for ReplyScanner {
 }
 
 impl ReplyScanner {
-    /// For a reply of this form.
+    /// A scanner for a reply of this form.
     pub fn new(form: ReplyForm) -> Self {
         Self {
             form,
@@ -157,27 +157,27 @@ impl ReplyScanner {
             open: [(Scope::Top, 0); MAX_DEPTH],
             depth: 0,
             skip: 0,
-            texts: 0,
-            begun: false,
+            cstrings_left: 0,
+            has_begun: false,
             carry: [0; MAX_HEAD_BYTES],
             carried: 0,
         }
     }
 
-    /// What was seen so far.
+    /// The facts found so far.
     pub fn facts(&self) -> &ReplyFacts {
         &self.facts
     }
 
-    /// Looks at the next bytes of the reply's document.
+    /// Scans the next bytes of the reply document.
     pub fn feed(&mut self, mut chunk: &[u8]) {
         while !chunk.is_empty() && !self.is_finished() {
             if self.skip > 0 {
                 let step = self.skip.min(chunk.len());
                 self.skip -= step;
                 chunk = chunk.get(step..).unwrap_or_default();
-            } else if self.texts > 0 {
-                chunk = self.pass_text(chunk);
+            } else if self.cstrings_left > 0 {
+                chunk = self.skip_cstring(chunk);
             } else if self.carried == 0 {
                 chunk = self.feed_fresh(chunk);
             } else {
@@ -187,18 +187,18 @@ impl ReplyScanner {
     }
 
     fn is_finished(&self) -> bool {
-        self.facts.is_opaque || (self.begun && self.depth == 0)
+        self.facts.is_opaque || (self.has_begun && self.depth == 0)
     }
 
-    fn pass_text<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
+    fn skip_cstring<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let end = chunk.iter().position(|&b| b == 0);
         let step = end.map_or(chunk.len(), |end| end + 1);
-        self.texts -= u8::from(end.is_some());
+        self.cstrings_left -= u8::from(end.is_some());
         self.consume(step);
         chunk.get(step..).unwrap_or_default()
     }
 
-    /// The usual case: an element's head lies whole in the chunk.
+    /// The usual case: the chunk contains the whole head of an element.
     fn feed_fresh<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let head = self.read_head(chunk);
         match self.apply(head) {
@@ -216,28 +216,29 @@ impl ReplyScanner {
         }
     }
 
-    /// A head that a chunk's end cut: completed byte by byte.
+    /// A head that the end of a chunk cut in two: completed byte by byte.
     fn feed_carried<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let Some((&byte, rest)) = chunk.split_first() else {
             return chunk;
         };
-        let Some(place) = self.carry.get_mut(self.carried) else {
+        let Some(slot) = self.carry.get_mut(self.carried) else {
             self.facts.is_opaque = true;
             return rest;
         };
-        *place = byte;
+        *slot = byte;
         self.carried += 1;
         let carry = self.carry;
         let head = self.read_head(carry.get(..self.carried).unwrap_or_default());
         if let Some(used) = self.apply(head) {
-            // A length that was needed to know the head's end is part of the value that is skipped.
+            // The bytes of a length that were read to complete the head are part of the value to
+            // skip.
             self.skip = self.skip.saturating_sub(self.carried.saturating_sub(used));
             self.carried = 0;
         }
         rest
     }
 
-    /// Takes a head into the state; the bytes it used, or `None` if it needs more.
+    /// Applies a head to the state. Returns the bytes it used, or `None` if it is incomplete.
     fn apply(&mut self, head: Head) -> Option<usize> {
         match head {
             Head::Incomplete => None,
@@ -252,7 +253,7 @@ impl ReplyScanner {
             }
             Head::Regex { length } => {
                 self.consume(length);
-                self.texts = 2;
+                self.cstrings_left = 2;
                 Some(length)
             }
             Head::Element {
@@ -272,7 +273,7 @@ impl ReplyScanner {
     }
 
     fn consume(&mut self, bytes: usize) {
-        if !self.begun {
+        if !self.has_begun {
             return;
         }
         let left = self
@@ -286,10 +287,10 @@ impl ReplyScanner {
     }
 
     fn enter(&mut self, scope: (Scope, usize)) {
-        self.begun = true;
+        self.has_begun = true;
         match self.open.get_mut(self.depth) {
-            Some(place) => {
-                *place = scope;
+            Some(slot) => {
+                *slot = scope;
                 self.depth += 1;
             }
             None => self.facts.is_opaque = true,
@@ -297,7 +298,7 @@ impl ReplyScanner {
     }
 
     fn read_head(&mut self, bytes: &[u8]) -> Head {
-        if !self.begun {
+        if !self.has_begun {
             return match read_length(bytes) {
                 None => Head::Incomplete,
                 Some(length) if (5..=MAX_MESSAGE_BYTES).contains(&length) => Head::Element {
@@ -336,7 +337,8 @@ impl ReplyScanner {
                 return Head::Regex { length };
             }
             0x0c => read_length(value).map(|n| 16 + n),
-            // A length that does not even hold itself would be passed in one piece and not in another.
+            // A length below the minimum would give different results for different splits of the
+            // bytes.
             0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
                 return Head::Opaque;
             }
@@ -408,7 +410,8 @@ impl ReplyScanner {
             0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
             _ => value.first_chunk().map(|b| {
                 let value = f64::from_le_bytes(*b);
-                // With a fraction it is no code and no count, and `ok` is true or false.
+                // A number with a fraction is no code and no count. For `ok`, only its truth
+                // matters.
                 let number = double_to_i64(value).unwrap_or_else(|| i64::from(value != 0.0));
                 (number, 8)
             }),
@@ -420,9 +423,9 @@ impl ReplyScanner {
             (Scope::Top, b"ok") => self.facts.ok = Some(number != 0),
             (Scope::Top | Scope::LastError, b"n") if kind != 0x01 => self.facts.n = Some(number),
             (Scope::Cursor, b"id") => self.facts.cursor_id = Some(number),
-            (_, b"code") => self.note_code(i32::try_from(number).unwrap_or(i32::MAX)),
+            (_, b"code") => self.record_code(i32::try_from(number).unwrap_or(i32::MAX)),
             (Scope::Top, name) if self.form == ReplyForm::BulkWrite => {
-                self.note_bulk_sum(name, u64::try_from(number).unwrap_or(0));
+                self.add_bulk_count(name, u64::try_from(number).unwrap_or(0));
             }
             _ => {}
         }
@@ -434,14 +437,14 @@ impl ReplyScanner {
         }
     }
 
-    fn note_code(&mut self, code: i32) {
+    fn record_code(&mut self, code: i32) {
         let scope = self.scope();
         let facts = &mut self.facts;
         match scope {
             Scope::Top => facts.code = Some(code),
             Scope::WriteError => facts.write_error_codes.add(code),
             Scope::WriteConcernError => facts.write_concern_code = Some(code),
-            // It does not stand where a state change is told, and concealed.
+            // State changes are recorded and concealed only at other positions.
             Scope::BulkResult => return facts.write_error_codes.add(code),
             Scope::Cursor
             | Scope::Batch
@@ -454,7 +457,7 @@ impl ReplyScanner {
         }
     }
 
-    fn note_bulk_sum(&mut self, name: &[u8], number: u64) {
+    fn add_bulk_count(&mut self, name: &[u8], number: u64) {
         match name {
             b"nErrors" => self.facts.write_errors = number,
             b"nInserted" | b"nMatched" | b"nUpserted" | b"nDeleted" => {
@@ -487,7 +490,7 @@ impl ReplyScanner {
 
 fn read_length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.first_chunk::<4>()?;
-    // A negative length becomes one that fits no document, and so an opaque reply.
+    // A negative length becomes one that fits no document, which makes the reply opaque.
     Some(usize::try_from(i32::from_le_bytes(*head)).unwrap_or(usize::MAX >> 1))
 }
 
@@ -633,7 +636,7 @@ mod tests {
             code: "f()".to_owned(),
             scope: doc! {"a": 1},
         };
-        // Whatever may stand in a document may be among them.
+        // The array may contain values of every type.
         let values: Vec<Bson> = vec![
             Bson::RegularExpression(regex()),
             "a".into(),
@@ -684,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_those_that_were_returned_written_or_counted() {
+    fn documents_are_counted_in_every_form_of_reply() {
         let documents: Vec<_> = replies()
             .iter()
             .map(|(_, _, facts)| facts.documents())
@@ -693,14 +696,14 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_hold_no_value_are_opaque_in_any_split() {
+    fn code_with_scope_below_the_minimum_size_is_opaque_in_any_split() {
         let script = JavaScriptCodeWithScope {
             code: String::new(),
             scope: doc! {},
         };
         let reply = doc! {"r": script, "ok": 1.0}.to_vec().unwrap();
         assert!(!scan(ReplyForm::Plain, &reply, reply.len()).is_opaque);
-        // Its length is behind the root's, the type and the name.
+        // The length of the script follows the length of the root, the type and the name.
         for length in [0_u8, 3, 13] {
             let mut altered = reply.clone();
             altered[7] = length;
@@ -722,7 +725,7 @@ mod tests {
     }
 
     #[test]
-    fn lying_lengths_end_in_an_opaque_reply_and_never_panic() {
+    fn corrupt_replies_never_panic_and_invalid_types_are_opaque() {
         for (form, reply, _) in replies() {
             let bytes = reply.to_vec().unwrap();
             for at in 0..bytes.len() {
@@ -735,7 +738,7 @@ mod tests {
         }
         let is_opaque = |bytes: &[u8]| scan(ReplyForm::Plain, bytes, 5).is_opaque;
         assert!(is_opaque(&[1, 0, 0, 0, 0]));
-        // A type that there is none of.
+        // An unknown type.
         let mut unknown = doc! {"r": 1}.to_vec().unwrap();
         unknown[4] = 0x20;
         assert!(is_opaque(&unknown));

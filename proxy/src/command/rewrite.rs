@@ -1,9 +1,10 @@
 //! State-change errors, hidden as a mongos hides them.
 //!
-//! A member's "not primary" describes that member, not Seawall. A driver that took it for Seawall's would mark
-//! the router unknown and clear its pool. So such a code becomes 6 `HostUnreachable` in the root, in
-//! `writeErrors` and in `writeConcernError`; labels stay, `topologyVersion` goes, and the text is made neutral,
-//! since old drivers look for words in it.
+//! A member's "not primary" describes that member, not Seawall. A driver would take it for
+//! Seawall's own state, mark the router unknown and clear its pool. So such a code becomes 6
+//! `HostUnreachable` in the root, in `writeErrors` and in `writeConcernError`. Labels stay, and
+//! `topologyVersion` is removed. The text becomes neutral, because old drivers search it for
+//! certain words.
 
 use bson::{Bson, Document};
 
@@ -11,9 +12,9 @@ use super::error_reply::{HOST_UNREACHABLE, is_state_change};
 use crate::wire::double_to_i64;
 
 const NEUTRAL_TEXT: &str =
-    "the server that ran this operation changed its state; it can be repeated";
+    "the server that ran this operation changed its state; the operation can be repeated";
 
-/// The reply with state-change errors concealed, or `None` if there is none in it (or it is no BSON).
+/// The reply with its state-change errors concealed, or `None` if it has none or is not BSON.
 pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
     let mut document = Document::from_reader(reply).ok()?;
     let mut is_changed = conceal(&mut document);
@@ -50,7 +51,7 @@ fn conceal(error: &mut Document) -> bool {
     true
 }
 
-/// A code of any numeric type: servers send int32, which the protocol does not promise.
+/// A code of any numeric type: servers send int32, but the protocol does not promise it.
 fn integer(code: &Bson) -> Option<i32> {
     match code {
         Bson::Int32(code) => Some(*code),
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_errors_are_concealed_and_others_left_alone() {
+    fn nested_state_changes_are_concealed_and_other_errors_stay() {
         let reply = doc! {
             "n": 1, "ok": 1.0, "writeErrors": [{"index": 0, "code": 11602, "errmsg": "x"}, {"code": 11000}],
             "writeConcernError": {"code": 91, "errmsg": "y"},

@@ -1,11 +1,12 @@
-//! How many statements a write has: its shape says nothing of their number, which decides what it costs.
+//! The number of statements in a write. The shape does not show this number, which decides the cost
+//! of the write.
 
 use crate::{
     shape::Input,
     wire::{DocumentWalk, ElementKind, Elements},
 };
 
-/// The field, or document sequence, that has a command's statements.
+/// The field, or document sequence, that contains the statements of a command.
 ///
 /// Source: the server's `insert`, `update`, `delete` and `bulkWrite` commands.
 pub fn statements_field(command: &[u8]) -> Option<&'static str> {
@@ -18,8 +19,8 @@ pub fn statements_field(command: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Documents that it inserts, or updates and deletes that it asks for; zero if it is no write. Of one that is not there
-/// as a whole, those that have begun.
+/// The number of documents to insert, or of updates and deletes to run; 0 if the command is not a
+/// write. In an incomplete document sequence, a document counts as soon as its size is complete.
 pub fn statements(input: &Input<'_>) -> u64 {
     let first = Elements::of(input.body).next().and_then(Result::ok);
     let Some(first) = first else { return 0 };
@@ -74,7 +75,7 @@ mod tests {
                 2,
             ),
             (doc! {"findAndModify": "c", "query": {}, "remove": true}, 1),
-            // No writes, and what a server will refuse.
+            // Commands that are not writes, and commands that a server refuses.
             (doc! {"find": "c", "documents": two.clone()}, 0),
             (doc! {"explain": {"delete": "c", "deletes": two}}, 0),
             (doc! {"insert": "c", "documents": {"a": 1}}, 0),

@@ -1,4 +1,5 @@
-//! A client of the admin API: asks, and gives the answer as JSON. Plain HTTP; what it asks changes nothing.
+//! A client of the admin API: sends GET requests over plain HTTP and returns the JSON of the
+//! response.
 
 use std::{error, io, path::PathBuf, time::Duration};
 
@@ -17,19 +18,19 @@ use tokio::time::timeout;
 
 use super::Exit;
 
-/// How long a connection may take.
+/// Time limit for establishing a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
-/// How long an answer may take; a report over days merges many distributions.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// Time limit for a response. A report on days merges many distributions.
+const RESPONSE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The largest answer that is read: a report of days with all its distributions is a few MiB.
-const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum size of a response. A report on days with all its distributions is a few MiB.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 
-/// The longest part of a refusal that is shown.
+/// Maximum length of the part of an error response that is shown.
 const SHOWN_REFUSAL_CHARACTERS: usize = 200;
 
-/// Where a running proxy is asked.
+/// The admin address of a running proxy, and its token.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Endpoint {
     /// The admin address of a running proxy.
@@ -40,12 +41,12 @@ pub(super) struct Endpoint {
         default_value = "http://127.0.0.1:9909"
     )]
     url: String,
-    /// A file with the admin address's token.
+    /// The file that contains the token of the admin address.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
-/// Asks one proxy.
+/// A client of one proxy's admin address.
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
     client: Client<HttpConnector, Body>,
@@ -73,15 +74,15 @@ impl AdminClient {
         })
     }
 
-    /// Where it asks.
+    /// The base URL of the proxy.
     pub(super) fn address(&self) -> &str {
         &self.base
     }
 
-    /// Asks for a path with its query, as `/api/v1/status`.
+    /// Requests a path with its query, such as `/api/v1/shapes?since=1m`.
     pub(super) async fn ask(&self, path: &str) -> Result<Value, Error> {
-        match timeout(ANSWER_LIMIT, self.exchange(path)).await {
-            Ok(answer) => answer,
+        match timeout(RESPONSE_LIMIT, self.exchange(path)).await {
+            Ok(result) => result,
             Err(_) => Err(Error::TimedOut {
                 address: self.base.clone(),
             }),
@@ -97,16 +98,16 @@ impl AdminClient {
         let response = self.client.request(request).await;
         let response = response.map_err(|error| Error::Unreachable {
             address: self.base.clone(),
-            reason: root_of(&error),
+            reason: root_cause(&error),
         })?;
         let status = response.status();
-        let answer = body::to_bytes(Body::new(response.into_body()), MAX_ANSWER_BYTES).await;
-        let answer = answer.map_err(|error| Error::Broken(root_of(&error)))?;
+        let body = body::to_bytes(Body::new(response.into_body()), MAX_RESPONSE_BYTES).await;
+        let body = body.map_err(|error| Error::Broken(root_cause(&error)))?;
         match status {
-            StatusCode::OK => serde_json::from_slice(&answer).map_err(Error::NotJson),
+            StatusCode::OK => serde_json::from_slice(&body).map_err(Error::NotJson),
             StatusCode::UNAUTHORIZED => Err(Error::Unauthorized),
             _ => {
-                let said = String::from_utf8_lossy(&answer);
+                let said = String::from_utf8_lossy(&body);
                 let said = said.trim().chars().take(SHOWN_REFUSAL_CHARACTERS);
                 Err(Error::Refused {
                     path: path.to_owned(),
@@ -118,7 +119,7 @@ impl AdminClient {
     }
 }
 
-/// A URL's scheme and authority; `host:port` alone is taken for one of plain HTTP.
+/// The scheme and authority of a URL. `host:port` without a scheme means plain HTTP.
 fn base(url: &str) -> Result<String, Error> {
     let wrong = || Error::Url {
         url: url.to_owned(),
@@ -135,19 +136,19 @@ fn base(url: &str) -> Result<String, Error> {
     }
 }
 
-/// A part of an address with whatever would end it spelled out.
-pub(super) fn in_address(segment: &str) -> String {
-    let spelled = segment.bytes().map(|byte| match byte {
+/// Percent-encodes one segment or query value of a URL.
+pub(super) fn percent_encode(segment: &str) -> String {
+    let encoded = segment.bytes().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
             char::from(byte).to_string()
         }
         _ => format!("%{byte:02X}"),
     });
-    spelled.collect()
+    encoded.collect()
 }
 
-/// The innermost reason: `connection refused` says more than `client error`.
-fn root_of(error: &dyn error::Error) -> String {
+/// The innermost source of an error: `connection refused` is more useful than `client error`.
+fn root_cause(error: &dyn error::Error) -> String {
     let mut root = error;
     while let Some(source) = root.source() {
         root = source;
@@ -157,20 +158,20 @@ fn root_of(error: &dyn error::Error) -> String {
 
 #[derive(Debug, Error)]
 pub(super) enum Error {
-    #[error("--admin {url}: a URL such as http://127.0.0.1:9909, without a path")]
+    #[error("--admin {url}: expected a URL without a path, such as http://127.0.0.1:9909")]
     Url { url: String },
     #[error("--token-file {}: {source}", file.display())]
     TokenFile { file: PathBuf, source: io::Error },
-    /// A token that no header can hold.
-    #[error("the request cannot be made: {0}")]
+    /// The token contains characters that are not allowed in a header.
+    #[error("invalid request: {0}")]
     Request(axum::http::Error),
-    #[error("no seawall answers at {address}: {reason}")]
+    #[error("cannot reach Seawall at {address}: {reason}")]
     Unreachable { address: String, reason: String },
-    #[error("{address} takes too long to answer")]
+    #[error("timed out waiting for a response from {address}")]
     TimedOut { address: String },
-    #[error("the answer broke off: {0}")]
+    #[error("incomplete response: {0}")]
     Broken(String),
-    #[error("the admin address wants its token: give it with --token-file")]
+    #[error("the admin address requires a token: use --token-file")]
     Unauthorized,
     #[error("{path}: {status} {said}")]
     Refused {
@@ -178,12 +179,12 @@ pub(super) enum Error {
         status: u16,
         said: String,
     },
-    #[error("the answer is not JSON: {0}")]
+    #[error("the response is not JSON: {0}")]
     NotJson(serde_json::Error),
 }
 
 impl Error {
-    /// What the shell is told.
+    /// The exit status for this error.
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Url { .. } | Self::TokenFile { .. } | Self::Request(_) | Self::Unauthorized => {
@@ -214,8 +215,8 @@ mod tests {
         }
     }
 
-    /// Answers one request, and gives what was asked.
-    async fn asked(answer: &'static str) -> (Result<Value, Error>, String) {
+    /// Sends one request to a server that sends this response. Returns the result and the request.
+    async fn exchanged(response: &'static str) -> (Result<Value, Error>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
@@ -224,32 +225,32 @@ mod tests {
             while !request.ends_with(b"\r\n\r\n") {
                 request.push(stream.read_u8().await.unwrap());
             }
-            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.write_all(response.as_bytes()).await.unwrap();
             String::from_utf8(request).unwrap()
         });
         let mut client = AdminClient::new(&endpoint(&address.to_string())).unwrap();
         client.token = Some("secret".to_owned());
-        let answer = client.ask("/api/v1/shapes?since=1m").await;
-        (answer, server.await.unwrap())
+        let result = client.ask("/api/v1/shapes?since=1m").await;
+        (result, server.await.unwrap())
     }
 
     #[test]
-    fn what_would_end_a_part_of_an_address_is_spelled_out() {
-        assert_eq!(in_address("a/b?c"), "a%2Fb%3Fc");
-        assert_eq!(in_address("10:00+01:00"), "10%3A00%2B01%3A00");
+    fn reserved_characters_of_a_url_are_percent_encoded() {
+        assert_eq!(percent_encode("a/b?c"), "a%2Fb%3Fc");
+        assert_eq!(percent_encode("10:00+01:00"), "10%3A00%2B01%3A00");
     }
 
     #[tokio::test]
-    async fn answer_is_json_and_the_token_goes_along() {
-        let (answer, request) =
-            asked("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\": 1}\n").await;
-        assert_eq!(answer.unwrap(), serde_json::json!({ "a": 1 }));
+    async fn token_is_sent_and_the_response_is_parsed_as_json() {
+        let (result, request) =
+            exchanged("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"a\": 1}\n").await;
+        assert_eq!(result.unwrap(), serde_json::json!({ "a": 1 }));
         assert!(request.starts_with("GET /api/v1/shapes?since=1m HTTP/1.1\r\n"));
         assert!(request.contains("authorization: Bearer secret\r\n"));
     }
 
     #[tokio::test]
-    async fn refusals_say_what_is_wrong_and_how_to_leave() {
+    async fn error_responses_have_a_message_and_an_exit_code() {
         let cases = [
             (
                 "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n",
@@ -268,19 +269,19 @@ mod tests {
             ),
             (
                 "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhi",
-                "broke off",
+                "incomplete",
                 Exit::Unavailable,
             ),
         ];
-        for (answer, message, exit) in cases {
-            let error = asked(answer).await.0.unwrap_err();
+        for (response, message, exit) in cases {
+            let error = exchanged(response).await.0.unwrap_err();
             assert!(error.to_string().contains(message), "{error}");
             assert_eq!(error.exit(), exit);
         }
     }
 
     #[tokio::test]
-    async fn nobody_there_is_unavailable() {
+    async fn refused_connection_exits_as_unavailable() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
@@ -289,13 +290,13 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("no seawall answers at http://127.0.0.1:")
+                .starts_with("cannot reach Seawall at http://127.0.0.1:")
         );
         assert_eq!(error.exit(), Exit::Unavailable);
     }
 
     #[test]
-    fn only_plain_addresses_are_taken() {
+    fn only_http_urls_without_a_path_are_accepted() {
         assert_eq!(base("127.0.0.1:9909").unwrap(), "http://127.0.0.1:9909");
         assert_eq!(base("http://[::1]:9909/").unwrap(), "http://[::1]:9909");
         for url in ["https://a:1", "http://a/api", "ftp://a", "http://", "a b"] {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_token_file_is_named() {
+    fn error_names_the_missing_token_file() {
         let endpoint = Endpoint {
             token_file: Some("/nowhere/token".into()),
             ..endpoint("http://127.0.0.1:1")

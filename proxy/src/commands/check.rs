@@ -1,4 +1,4 @@
-//! `seawall check`: all that starting would find out, but for the addresses to listen on.
+//! `seawall check`: everything that starting validates, except binding the listen addresses.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use seawall_config::Settings;
 use super::{ConfigArguments, Exit, complain, say};
 use crate::{connection::client_config, listener::server_config, topology::DeploymentOptions};
 
-/// How long `--connect` waits for the deployment.
+/// Time limit of `--connect` for reaching the deployment.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
@@ -34,13 +34,13 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         if let Err(error) = connect(&settings).await {
             return complain(&format!("deployment.uri: {error}"), Exit::Unavailable);
         }
-        say("the deployment answers");
+        say("the deployment is reachable");
     }
     say("the configuration is valid");
     Exit::Success
 }
 
-/// Problems that only the parts themselves can find.
+/// Problems that the configuration parser cannot find: connection string, TLS files.
 pub(super) async fn problems(settings: &Settings) -> Vec<String> {
     let mut problems = Vec::new();
     let uri = settings.deployment.uri.expose();

@@ -1,4 +1,4 @@
-//! How figures look to people: three digits and a unit. One place for `top` and `report`.
+//! Figures as text for people: three digits and a unit. Shared by `top` and `report`.
 
 /// A time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
 pub(super) fn millis(ms: f64) -> String {
@@ -6,11 +6,11 @@ pub(super) fn millis(ms: f64) -> String {
     match ms.abs() {
         _ if !ms.is_finite() => "–".to_owned(),
         0.0 => "0".to_owned(),
-        size if size < 0.9995 => format!("{} µs", three(ms * 1e3)),
-        size if size < 999.5 => format!("{} ms", three(ms)),
-        size if size < 119_500.0 => format!("{} s", three(seconds)),
-        size if size < 7_170_000.0 => format!("{} min", three(seconds / 60.0)),
-        _ => format!("{} h", three(seconds / 3600.0)),
+        size if size < 0.9995 => format!("{} µs", three_digits(ms * 1e3)),
+        size if size < 999.5 => format!("{} ms", three_digits(ms)),
+        size if size < 119_500.0 => format!("{} s", three_digits(seconds)),
+        size if size < 7_170_000.0 => format!("{} min", three_digits(seconds / 60.0)),
+        _ => format!("{} h", three_digits(seconds / 3600.0)),
     }
 }
 
@@ -19,7 +19,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     millis(seconds * 1e3)
 }
 
-/// How long something has run: `42 s`, `2 h 05 min`, `3 d 04 h`.
+/// An uptime given in seconds: `42 s`, `2 h 05 min`, `3 d 04 h`.
 pub(super) fn uptime(seconds: f64) -> String {
     let seconds = whole(seconds.max(0.0));
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -64,14 +64,14 @@ pub(super) fn percent(part: f64, whole: f64) -> String {
     }
     match 100.0 * part / whole {
         share if share < 0.01 => "<0.01 %".to_owned(),
-        share => format!("{} %", three(share)),
+        share => format!("{} %", three_digits(share)),
     }
 }
 
-/// How many times more or less: `×4.9`.
+/// A factor: `×4.9`.
 pub(super) fn ratio(ratio: f64) -> String {
     if ratio.is_finite() {
-        format!("×{}", three(ratio))
+        format!("×{}", three_digits(ratio))
     } else {
         "–".to_owned()
     }
@@ -83,14 +83,15 @@ pub(super) fn moment(at: f64) -> String {
     format!("{year}-{month:02}-{day:02} {}", clock(at))
 }
 
-/// Only the time of day: `17:51:05`, in UTC.
+/// The time of day of a moment: `17:51:05`, in UTC.
 pub(super) fn clock(at: f64) -> String {
     let seconds = whole(at.max(0.0)) % 86_400;
     let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     format!("{hours:02}:{minutes:02}:{seconds:02}")
 }
 
-/// A name as it may be shown: whatever a terminal would obey or a reader be deceived by is spelled out.
+/// A name that is safe to show: control characters, which a terminal would obey, and invisible
+/// characters, which could deceive a reader, are escaped.
 pub(super) fn printable(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for character in name.chars() {
@@ -103,7 +104,7 @@ pub(super) fn printable(name: &str) -> String {
     text
 }
 
-/// `db.collection`, or the part of it that there is.
+/// `db.collection`, or only the database if there is no collection.
 pub(super) fn namespace(db: &str, collection: &str) -> String {
     match collection {
         "" => printable(db),
@@ -111,7 +112,8 @@ pub(super) fn namespace(db: &str, collection: &str) -> String {
     }
 }
 
-/// A table in columns of the width they need; `<` before a heading sets its column to the left.
+/// A table whose columns are as wide as their longest cell. `<` before a heading aligns its column
+/// to the left.
 pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     let names = headings
         .iter()
@@ -135,7 +137,7 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     std::iter::once(&first).chain(rows).map(line).collect()
 }
 
-/// A row of blocks as high as the values are, with the highest filling its line.
+/// A sparkline: one block per value. The highest value fills the line.
 pub(super) fn sparks(values: &[f64]) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = values.iter().copied().fold(0.0, f64::max);
@@ -149,30 +151,30 @@ pub(super) fn sparks(values: &[f64]) -> String {
     values.iter().map(block).collect()
 }
 
-/// A bar of blocks, to an eighth of a character.
+/// A bar of blocks, precise to an eighth of a character.
 pub(super) fn bar(share: f64, characters: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;
     let eighths = usize::try_from(whole((share.clamp(0.0, 1.0) * width).round())).unwrap_or(0);
-    // What is there is seen, however little it is.
+    // A share above 0 is visible, however small.
     let eighths = eighths.max(usize::from(share > 0.0));
     let part = PARTS.get(eighths % 8).copied().unwrap_or_default();
     format!("{}{part}", "█".repeat(eighths / 8))
 }
 
-/// A count as a number to reckon with.
+/// A count as a floating-point number.
 #[expect(clippy::as_conversions, reason = "counts are far under 2^53")]
 pub(super) fn float(count: u64) -> f64 {
     count as f64
 }
 
-/// A positive number without its fraction; too large ones are held at the most that fits.
+/// A positive number without its fraction. Numbers that do not fit become the maximum.
 #[expect(clippy::as_conversions, reason = "the cast saturates")]
 pub(super) fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// Marks that change the order of what is read, or that cannot be seen.
+/// True for characters that are invisible or change the direction of text.
 fn is_invisible(character: char) -> bool {
     matches!(
         character,
@@ -186,7 +188,7 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
     }
     let mut rest = number;
     let mut left = units;
-    // 999.5 would be rounded up to four digits.
+    // 999.5 would round to four digits.
     while let [_, more @ ..] = left
         && !more.is_empty()
         && rest.abs() >= base - 0.5
@@ -195,11 +197,11 @@ fn scaled(number: f64, base: f64, units: &[&str], space: &str) -> String {
         left = more;
     }
     let unit = left.first().copied().unwrap_or_default();
-    format!("{}{space}{unit}", three(rest))
+    format!("{}{space}{unit}", three_digits(rest))
 }
 
-/// Three digits, and no zeros after the point for show.
-fn three(number: f64) -> String {
+/// Three digits, without trailing zeros after the decimal point.
+fn three_digits(number: f64) -> String {
     let text = match number.abs() {
         size if size < 9.995 => format!("{number:.2}"),
         size if size < 99.95 => format!("{number:.1}"),
@@ -208,9 +210,10 @@ fn three(number: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Year, month and day of a day since 1970-01-01 in the Gregorian calendar.
+/// The Gregorian year, month and day of a day number since 1970-01-01.
 fn civil(day: u64) -> (u64, u64, u64) {
-    // Years that begin in March put the leap day last; 719468 days lie before 1970 from 0000-03-01.
+    // Years start in March here, so that the leap day is the last day of the year. 719468 is the
+    // number of days from 0000-03-01 to 1970-01-01.
     let day = day + 719_468;
     let (era, day) = (day / 146_097, day % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -229,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_three_digits_and_the_unit_that_fits() {
+    fn times_have_three_digits_and_a_suitable_unit() {
         let cases = [
             (0.0, "0"),
             (0.0004, "0.4 µs"),
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_are_small_are_not_shown_as_none() {
+    fn small_shares_are_not_shown_as_zero() {
         assert_eq!(percent(1.0, 8.0), "12.5 %");
         assert_eq!(percent(0.0, 8.0), "0 %");
         assert_eq!(percent(1.0, 0.0), "0 %");
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_command_a_terminal_or_turn_the_text_round() {
+    fn names_cannot_control_the_terminal_or_reverse_text() {
         assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\u{a}");
         assert_eq!(printable("a\u{202e}b"), "a\\u{202e}b");
         assert_eq!(printable("Größe"), "Größe");
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_and_sparks_show_what_is_small_and_fill_what_is_most() {
+    fn bars_and_sparklines_show_small_values_and_fill_the_largest() {
         assert_eq!(bar(0.5, 4), "██");
         assert_eq!(bar(1.0, 4), "████");
         assert_eq!(bar(0.0001, 4), "▏");

@@ -10,53 +10,54 @@ use crate::{
     load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work},
 };
 
-/// Descriptors of the harness itself.
+/// File descriptors that the harness itself uses.
 const OTHER_DESCRIPTORS: u64 = 50;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Load {
-    /// Clients that lose patience, close, and come again at once.
+    /// Run clients that time out, close their connection and reconnect immediately.
     Storm(Storm),
-    /// Clients that keep their connections and are patient.
+    /// Run clients that keep their connections and use long timeouts.
     Steady(Steady),
 }
 
-/// What every load is told.
+/// The options that all loads share.
 #[derive(Debug, Args)]
 struct Common {
-    /// The endpoint's connection string, with the user to log in as; clients take its hosts in turn.
+    /// Connection string of the endpoint, with the user to log in as; clients are spread over its
+    /// hosts.
     uri: String,
-    /// How long, in seconds.
+    /// Duration of the load in seconds.
     #[arg(long, default_value_t = 10.0, value_parser = positive)]
     duration_s: f64,
-    /// The database.
+    /// Database to use.
     #[arg(long, default_value = "load")]
     database: String,
-    /// The collection.
+    /// Collection to use.
     #[arg(long, default_value = "things")]
     collection: String,
-    /// Documents in it, made where they are missing.
+    /// Number of documents in the collection; missing ones are inserted first.
     #[arg(long, default_value_t = 1000)]
     documents: u32,
     /// Bytes of text in each document.
     #[arg(long, default_value_t = 100)]
     payload_bytes: usize,
-    /// Shares of find, insert and update.
+    /// Shares of find, insert and update, such as find=90,insert=5,update=5.
     #[arg(long, default_value = "find=1")]
     mix: Mix,
-    /// What is printed at the end.
+    /// Format of the final report.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// No progress on standard error.
+    /// Do not print progress on standard error.
     #[arg(long)]
     quiet: bool,
-    /// Fail if fewer operations a second are answered.
+    /// Fail if fewer operations per second succeed.
     #[arg(long, value_name = "PER_SECOND")]
     expect_goodput: Option<f64>,
-    /// Fail if one operation in a hundred takes longer from when it was due.
+    /// Fail if the 99th percentile of latency, counted from when an operation was due, is higher.
     #[arg(long, value_name = "MS")]
     expect_p99_ms: Option<f64>,
-    /// Let it go to an endpoint that is not on this machine.
+    /// Allow an endpoint that is not on this machine.
     #[arg(long)]
     yes_i_own_this: bool,
 }
@@ -65,16 +66,17 @@ struct Common {
 pub(super) struct Storm {
     #[command(flatten)]
     common: Common,
-    /// How many clients.
+    /// Number of clients.
     #[arg(long, default_value_t = 500)]
     clients: usize,
-    /// Patience with each step of the least and the most patient client, in milliseconds.
+    /// Timeout of each step in milliseconds: the shortest and the longest of all clients.
     #[arg(long, default_value = "40-500", value_parser = span)]
     timeouts_ms: RangeInclusive<u64>,
-    /// Connections begun a second, whatever becomes of those before; without it a client comes again when it is done.
+    /// Connections started per second, independent of earlier ones; without it, a client reconnects
+    /// when it is done.
     #[arg(long, value_parser = positive, conflicts_with = "keep")]
     arrivals: Option<f64>,
-    /// Clients keep their connections, and ask operations at a rate a second over all of them.
+    /// Keep the connections and send this many operations per second over all clients.
     #[arg(long, value_name = "RATE", value_parser = positive)]
     keep: Option<f64>,
 }
@@ -83,13 +85,14 @@ pub(super) struct Storm {
 pub(super) struct Steady {
     #[command(flatten)]
     common: Common,
-    /// How many connections.
+    /// Number of connections.
     #[arg(long, default_value_t = 16)]
     connections: usize,
-    /// Operations a second over all of them; without it each asks again as soon as it has an answer.
+    /// Operations per second over all connections; without it, each connection sends its next
+    /// operation as soon as it has a reply.
     #[arg(long, value_parser = positive)]
     rate: Option<f64>,
-    /// Patience with each step, in milliseconds.
+    /// Timeout of each step in milliseconds.
     #[arg(long, default_value_t = 10_000)]
     timeout_ms: u64,
 }
@@ -103,7 +106,7 @@ enum Format {
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err("a number above 0".to_owned()),
+        _ => Err("expected a number above 0".to_owned()),
     }
 }
 
@@ -111,7 +114,7 @@ fn span(text: &str) -> Result<RangeInclusive<u64>, String> {
     let (least, most) = text.split_once('-').unwrap_or((text, text));
     match (least.trim().parse(), most.trim().parse()) {
         (Ok(least), Ok(most)) if 0 < least && least <= most => Ok(least..=most),
-        _ => Err("two numbers of milliseconds, such as 40-500".to_owned()),
+        _ => Err("expected a range of milliseconds, such as 40-500".to_owned()),
     }
 }
 
@@ -141,8 +144,7 @@ pub(super) async fn run(load: Load) -> Exit {
         Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
     if !common.yes_i_own_this && !target.is_loopback().await {
-        let message =
-            "the endpoint is not on this machine; --yes-i-own-this lets the load go there";
+        let message = "the endpoint is not on this machine; use --yes-i-own-this to allow it";
         return complain(message, Exit::Usage);
     }
     if let Err(message) = check_descriptors(clients) {
@@ -172,7 +174,7 @@ pub(super) async fn run(load: Load) -> Exit {
     };
     tokio::select! {
         report = load::run(plan, progress) => match report {
-            Ok(report) => tell(&report, &common),
+            Ok(report) => print_report(&report, &common),
             Err(error) => complain(&error.to_string(), Exit::Unavailable),
         },
         _ = tokio::signal::ctrl_c() => Exit::Interrupted,
@@ -185,13 +187,13 @@ fn check_descriptors(clients: usize) -> Result<(), String> {
         .saturating_add(OTHER_DESCRIPTORS);
     match raise_descriptor_limit() {
         Some(allowed) if allowed < needed => Err(format!(
-            "{clients} clients need {needed} descriptors, and {allowed} are allowed (ulimit -n)"
+            "{clients} clients need {needed} file descriptors, but only {allowed} are allowed (ulimit -n)"
         )),
         _ => Ok(()),
     }
 }
 
-fn tell(report: &Report, common: &Common) -> Exit {
+fn print_report(report: &Report, common: &Common) -> Exit {
     match common.format {
         Format::Text => say(&report.to_string()),
         Format::Json => match serde_json::to_string(report) {

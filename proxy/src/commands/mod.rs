@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand, and what their outcomes mean to a shell.
+//! The command line: one file per subcommand, and the exit codes.
 
 mod admin_client;
 mod answers;
@@ -33,37 +33,38 @@ pub struct Cli {
 enum Command {
     /// Run the proxy.
     Serve(ConfigArguments),
-    /// Show Seawall at work in front of a private mongod, with nothing installed before.
+    /// Demonstrate Seawall in front of a private mongod, without any server installed.
     Demo(demo::Arguments),
     /// Validate a configuration and print every problem in it.
     Check(check::Arguments),
-    /// Put an endpoint under load, in a storm or steadily.
+    /// Put an endpoint under load: a connection storm or a steady load.
     #[command(subcommand)]
     Load(load::Load),
     /// Watch a running proxy in the terminal.
     Top(top::Arguments),
-    /// Tell a period as a document, or what changed between two.
+    /// Write a report for a time range, or compare two reports.
     Report(report::Arguments),
-    /// Print completions for a shell.
+    /// Print the completion script for a shell.
     Completions {
-        /// The shell.
+        /// The shell to print completions for.
         shell: Shell,
     },
 }
 
-/// Where settings come from; what is given here overrides the environment, and that the file.
+/// The sources of settings. Arguments override the environment, and the environment overrides the
+/// file.
 #[derive(Clone, Debug, Args)]
 struct ConfigArguments {
     /// The configuration file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where clients connect to: HOST:PORT or unix:PATH; may be repeated.
+    /// The address for clients: HOST:PORT or unix:PATH; may be repeated.
     #[arg(long, value_name = "ADDR")]
     listen: Vec<String>,
     /// The deployment's connection string.
     #[arg(long, value_name = "URI")]
     deployment: Option<String>,
-    /// Where metrics and the API are served, or "off".
+    /// The address for metrics and the API: HOST:PORT or "off".
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
 }
@@ -82,20 +83,20 @@ impl ConfigArguments {
     }
 }
 
-/// What the shell is told; numbers of `sysexits.h`.
+/// The exit status of the process. Numbers from 64 to 78 are those of `sysexits.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All went well.
+    /// Success.
     Success,
-    /// Usage or configuration.
+    /// A usage or configuration error.
     Usage,
-    /// Something needed is unavailable.
+    /// Something required is unavailable: the deployment, an address, a file.
     Unavailable,
-    /// Our own fault.
+    /// An internal error.
     Internal,
-    /// A load's objectives were missed.
+    /// A load missed its objectives.
     Missed,
-    /// Interrupted.
+    /// Interrupted by a signal.
     Interrupted,
 }
 
@@ -136,15 +137,15 @@ pub fn run(cli: Cli) -> Exit {
     }
 }
 
-/// Says what went wrong on standard error.
+/// Prints a message on standard error and returns `exit`.
 fn complain(message: &str, exit: Exit) -> Exit {
-    // With standard error gone there is nobody left to tell.
+    // If standard error is closed, the message cannot be delivered anywhere.
     drop(writeln!(io::stderr().lock(), "seawall: {message}"));
     exit
 }
 
 /// Prints a line on standard output.
 fn say(line: &str) {
-    // A reader that closed the pipe has seen what it wanted.
+    // A reader that closed the pipe needs no more output.
     drop(writeln!(io::stdout().lock(), "{line}"));
 }

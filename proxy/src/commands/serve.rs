@@ -1,4 +1,4 @@
-//! `seawall serve`: runs the proxy until it is told to end.
+//! `seawall serve`: runs the proxy until a signal or a drain request.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::{ConfigArguments, Exit, check, complain};
 use crate::app::{App, StartError};
 
-/// Overrides the log level by part, in the form of `tracing`'s filters.
+/// Environment variable that overrides the log level, with the syntax of `tracing`'s filters.
 const LOG_VARIABLE: &str = "SEAWALL_LOG";
 
 pub(super) async fn run(arguments: ConfigArguments) -> Exit {
@@ -18,12 +18,12 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&problems.to_string(), Exit::Usage),
     };
-    // Starting would stop at the first of them.
+    // Starting would report only the first problem.
     let problems = check::problems(&settings).await;
     if !problems.is_empty() {
         return complain(&problems.join("\n"), Exit::Usage);
     }
-    begin_log(&settings);
+    init_log(&settings);
     if !settings.runtime.core_dumps
         && let Err(error) = forbid_core_dumps()
     {
@@ -45,10 +45,11 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
     tracing::info!(
         clients = ?app.client_addresses(), admin = app.admin_address().unwrap_or("off"), "serving"
     );
-    serve_until_told(&app, terminate, interrupt).await
+    serve_until_signal(&app, terminate, interrupt).await
 }
 
-/// Keeps the process's memory, which holds keys of users, out of core dumps and away from other processes of its user.
+/// Disables core dumps and debugger access. The memory of the process holds keys of users; other
+/// processes of the same operating-system user must not read them.
 fn forbid_core_dumps() -> io::Result<()> {
     let none = Rlimit {
         current: Some(0),
@@ -60,7 +61,7 @@ fn forbid_core_dumps() -> io::Result<()> {
     Ok(())
 }
 
-async fn serve_until_told(app: &App, mut terminate: Signal, mut interrupt: Signal) -> Exit {
+async fn serve_until_signal(app: &App, mut terminate: Signal, mut interrupt: Signal) -> Exit {
     let exit = tokio::select! {
         _ = terminate.recv() => Exit::Success,
         _ = interrupt.recv() => Exit::Interrupted,
@@ -69,7 +70,8 @@ async fn serve_until_told(app: &App, mut terminate: Signal, mut interrupt: Signa
     tracing::info!("draining");
     let drained = app
         .drain(async {
-            // An interrupt is a person at a terminal, who does not want to wait.
+            // An interrupt comes from a person at a terminal, who does not want to wait for a
+            // drain.
             if exit != Exit::Interrupted {
                 tokio::select! {
                     _ = terminate.recv() => {}
@@ -90,7 +92,7 @@ pub(super) fn exit_of(error: &StartError) -> Exit {
     }
 }
 
-fn begin_log(settings: &Settings) {
+fn init_log(settings: &Settings) {
     let filter = EnvFilter::builder()
         .with_env_var(LOG_VARIABLE)
         .try_from_env()

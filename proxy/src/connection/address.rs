@@ -1,4 +1,4 @@
-//! Where a server is.
+//! Server addresses.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -16,12 +16,12 @@ pub enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// Text that is no address.
+/// The text is not a server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no server address: {0:?}")]
+#[error("invalid server address: {0:?}")]
 pub struct AddressError(String);
 
-/// MongoDB's port.
+/// MongoDB's default port.
 const DEFAULT_PORT: u16 = 27017;
 
 impl fmt::Display for ServerAddress {

@@ -1,4 +1,4 @@
-//! Commands of our own on a connection: few, small, and decoded.
+//! Seawall's own commands on a connection: few, small, and decoded.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Why a command of our own had no reply. The connection must not be used again.
+/// Why Seawall's own command got no reply. The connection must not be used again.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The stream broke.
@@ -24,32 +24,32 @@ pub enum ControlError {
     /// The reply's framing is wrong.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The reply is no sound `OP_MSG`.
+    /// The reply is not a valid `OP_MSG`.
     #[error(transparent)]
     Message(#[from] MessageError),
     /// The reply's document is not BSON.
     #[error("reply is not BSON")]
     Bson,
-    /// The reply answers another request.
+    /// The reply belongs to another request.
     #[error("reply to request {response_to} instead of {request_id}")]
     ForeignReply {
-        /// What was sent.
+        /// The request that was sent.
         request_id: i32,
-        /// What was answered.
+        /// The request that the reply names.
         response_to: i32,
     },
 }
 
 impl Connection {
-    /// Sends a command (`$db` included) and returns the reply, `ok: 0` or not.
+    /// Sends a command (`$db` included) and returns the reply, also if it says `ok: 0`.
     ///
-    /// Not cancel safe: a connection on which this was dropped half-way must be closed.
+    /// Not cancel safe: if this future is dropped before it ends, close the connection.
     ///
     /// # Errors
     /// See [`ControlError`].
     pub async fn run(&mut self, command: &RawDocument) -> Result<RawDocumentBuf, ControlError> {
         let request_id = self.request_id();
-        // Commands of our own carry logins, and replies to them keys.
+        // Seawall's own commands can carry logins, and the replies can carry keys.
         let request = Zeroizing::new(encode_request(request_id, command.as_bytes()));
         self.stream.write_all(&request).await?;
         self.stream.flush().await?;
@@ -72,7 +72,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// Says `hello`, by its old name to a server that does not know the new one: those before 4.4.2.
+    /// Sends `hello`, or `isMaster` to a server that does not know `hello` (before 4.4.2).
     ///
     /// # Errors
     /// See [`ControlError`].
@@ -89,19 +89,21 @@ impl Connection {
     }
 }
 
-/// True if the server wants clients to log in. Asked on this very connection, whose server process cannot change: by a
-/// command that any server runs in any state, but for nobody who has not logged in, not even from its own host.
+/// True if the server requires clients to log in. The check runs on this connection, because the
+/// server process behind a connection cannot change. It uses a command that any server runs in any
+/// state, but never for a client that has not logged in, not even for one on the server's own host.
 ///
 /// # Errors
 /// See [`ControlError`].
 pub async fn requires_authentication(connection: &mut Connection) -> Result<bool, ControlError> {
     let command = rawdoc! { "getParameter": 1, "logLevel": 1, "$db": "admin" };
     let reply = connection.run(&command).await?;
-    // Rights are checked before the command runs, so that whatever else it says, it was allowed.
+    // The server checks privileges before it runs the command. Any other reply means that access
+    // was granted.
     Ok(matches!(reply_is_ok(&reply), Err((UNAUTHORIZED, _))))
 }
 
-/// Whether a reply says `ok: 1`; else its code and text.
+/// `Ok` if the reply says `ok: 1`; otherwise its code and message.
 ///
 /// # Errors
 /// The server's code (0 if it gave none) and message.

@@ -1,4 +1,4 @@
-//! Making a connection ready: connect, TLS, `hello`, authenticate.
+//! Establishes connections: connect, TLS, `hello`, authenticate.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
     wire::{Compressor, Stream, keep_server_alive, limit_silence},
 };
 
-/// How far establishing came.
+/// A step of establishing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// TCP or unix socket.
@@ -37,47 +37,47 @@ pub enum Step {
 /// Why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
-    /// No connection to the address, or TLS refused.
+    /// Connecting to the address failed, or the TLS handshake failed.
     #[error("{step:?} to {address}: {source}")]
     Io {
-        /// Where it stopped.
+        /// The step that failed.
         step: Step,
         /// The server.
         address: ServerAddress,
         /// The cause.
         source: io::Error,
     },
-    /// It took too long.
-    #[error("{address} did not answer within {limit:?}")]
+    /// The time limit has passed.
+    #[error("{address} did not reply within {limit:?}")]
     TimedOut {
         /// The server.
         address: ServerAddress,
         /// The limit for all steps together.
         limit: Duration,
     },
-    /// The exchange failed.
+    /// A command got no valid reply.
     #[error("{step:?} at {address}: {source}")]
     Exchange {
-        /// Where it stopped.
+        /// The step that failed.
         step: Step,
         /// The server.
         address: ServerAddress,
         /// The cause.
         source: ControlError,
     },
-    /// The server answered with an error.
+    /// The server replied with an error.
     #[error("{step:?} refused by {address}: {message} ({code})")]
     Refused {
-        /// Where it stopped.
+        /// The step that failed.
         step: Step,
         /// The server.
         address: ServerAddress,
         /// The server's code.
         code: i32,
-        /// Its text.
+        /// The server's message.
         message: String,
     },
-    /// The conversation went wrong on either side.
+    /// The SCRAM conversation failed on either side.
     #[error("authenticating at {address}: {source}")]
     Scram {
         /// The server.
@@ -85,10 +85,10 @@ pub enum EstablishError {
         /// The cause.
         source: ScramError,
     },
-    /// No keys are known with which to log in.
+    /// The identity has no keys to log in with.
     #[error("no keys to log in with")]
     NoLogin,
-    /// A connection without a user was wanted, and the server wants one.
+    /// The connection has no user, but the server requires one.
     #[error("{address} requires authentication")]
     RequiresAuthentication {
         /// The server.
@@ -97,7 +97,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// Whether the server does not take the keys (any more): a new login of a client is needed.
+    /// True if the keys are missing, or the server does not accept them (any more): a client must
+    /// log in again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -115,7 +116,7 @@ impl EstablishError {
         }
     }
 
-    /// Whether it is the server, or the way to it, that failed.
+    /// True if the server, or the network path to it, failed.
     pub fn blames_server(&self) -> bool {
         match self {
             Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
@@ -124,13 +125,13 @@ impl EstablishError {
         }
     }
 
-    /// Whether a connection without a user was wanted, and the server wants one.
+    /// True if the connection has no user, but the server requires one.
     pub fn requires_authentication(&self) -> bool {
         matches!(self, Self::RequiresAuthentication { .. })
     }
 }
 
-/// Makes connections, all in the same manner.
+/// Establishes connections, all with the same options.
 #[derive(Clone)]
 pub struct Connector {
     tls: Option<Arc<ClientConfig>>,
@@ -148,7 +149,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Offers `compressors` in this order; `limit` holds for all steps of a connection together.
+    /// Offers `compressors` in this order; `limit` applies to all steps of a connection together.
     pub fn new(
         tls: Option<Arc<ClientConfig>>,
         compressors: Vec<Compressor>,
@@ -163,21 +164,26 @@ impl Connector {
         }
     }
 
-    /// How long a server may take for what is asked of it by ourselves.
+    /// Time limit for the steps of establishing a connection, and for Seawall's own commands.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// A connection on which nobody has authenticated: for questions that need no user, and introductions.
+    /// Connects and sends `hello`, without authentication: for commands that need no user, and for
+    /// introductions.
     ///
     /// # Errors
     /// See [`EstablishError`].
     pub async fn connect(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
-        let greeted = async { self.greet(address, hello()).await.map(|(c, _)| c) };
-        self.within_limit(address, greeted).await
+        let connecting = async {
+            self.connect_with_hello(address, hello())
+                .await
+                .map(|(c, _)| c)
+        };
+        self.within_limit(address, connecting).await
     }
 
-    /// A connection authenticated as `identity`.
+    /// Establishes a connection that is authenticated as `identity`.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -190,12 +196,12 @@ impl Connector {
         let login = identity.login();
         let Some(mechanism) = login.mechanism() else {
             return match login {
-                Login::Anonymous => self.anonymous(address).await,
+                Login::Anonymous => self.establish_anonymous(address).await,
                 Login::Keys { .. } | Login::Unknown => Err(EstablishError::NoLogin),
             };
         };
-        let authenticated = self.authenticated(address, identity, &login);
-        let result = self.within_limit(address, authenticated).await;
+        let establishing = self.establish_authenticated(address, identity, &login);
+        let result = self.within_limit(address, establishing).await;
         let reached_authentication = match &result {
             Ok(_) | Err(EstablishError::Scram { .. }) => true,
             Err(EstablishError::Refused { step, .. } | EstablishError::Exchange { step, .. }) => {
@@ -209,23 +215,28 @@ impl Connector {
         result
     }
 
-    /// A connection without a user, to a server that wants none. Asked each time: where access control has been switched on
-    /// and no user has been made yet, the server would let a client of ours make one, for it comes from the same host.
-    async fn anonymous(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
-        let asked = async {
-            let (mut connection, _) = self.greet(address, hello()).await?;
-            match ask_for_authentication(address, &mut connection).await? {
+    /// Establishes a connection without a user, to a server that requires none. The requirement is
+    /// checked each time: if access control was switched on and no user exists yet, the server
+    /// would let a client create the first user, because the command would come from the server's
+    /// own host.
+    async fn establish_anonymous(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<Connection, EstablishError> {
+        let checking = async {
+            let (mut connection, _) = self.connect_with_hello(address, hello()).await?;
+            match server_requires_authentication(address, &mut connection).await? {
                 false => Ok(connection),
                 true => Err(EstablishError::RequiresAuthentication {
                     address: address.clone(),
                 }),
             }
         };
-        self.within_limit(address, asked).await
+        self.within_limit(address, checking).await
     }
 
-    /// The same, introduced as somebody else: with a client's metadata in place of ours, and its compressors. Gives the
-    /// server's greeting too.
+    /// Connects and sends `hello` with a client's metadata and compressors instead of Seawall's
+    /// own. Also returns the server's reply to `hello`.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -239,45 +250,51 @@ impl Connector {
             Some(metadata) => rawdoc! { "isMaster": 1, "helloOk": true, "client": metadata },
             None => hello(),
         };
-        let greeted = self.greet_with(address, hello, compressors);
-        self.within_limit(address, greeted).await
+        let connecting = self.connect_offering(address, hello, compressors);
+        self.within_limit(address, connecting).await
     }
 
-    /// A stream for a client's own handshake, and whether the server wants clients to log in.
+    /// Connects without `hello`, for a client that sends its own. Also returns true if the server
+    /// requires clients to log in.
     ///
     /// # Errors
     /// See [`EstablishError`].
-    pub async fn dial_and_ask(
+    pub async fn connect_without_hello(
         &self,
         address: &ServerAddress,
     ) -> Result<(Stream, bool), EstablishError> {
-        let asked = async {
-            let mut connection = Connection::new(self.open(address).await?, Instant::now());
-            let requires = ask_for_authentication(address, &mut connection).await?;
+        let checking = async {
+            let mut connection =
+                Connection::new(self.connect_stream(address).await?, Instant::now());
+            let requires = server_requires_authentication(address, &mut connection).await?;
             Ok((connection.stream, requires))
         };
-        self.within_limit(address, asked).await
+        self.within_limit(address, checking).await
     }
 
-    /// Whether the server of a connection wants clients to log in.
+    /// True if the server of this connection requires clients to log in.
     ///
     /// # Errors
     /// See [`EstablishError`].
-    pub async fn ask_for_authentication(
+    pub async fn server_requires_authentication(
         &self,
         address: &ServerAddress,
         connection: &mut Connection,
     ) -> Result<bool, EstablishError> {
-        let asked = ask_for_authentication(address, connection);
-        self.within_limit(address, asked).await
+        let checking = server_requires_authentication(address, connection);
+        self.within_limit(address, checking).await
     }
 
-    /// A stream without TLS on which nothing has been sent, for a client that speaks TLS with the server itself.
+    /// Connects without TLS and sends nothing, for a client that speaks TLS with the server itself.
     ///
     /// # Errors
     /// See [`EstablishError`].
-    pub async fn dial_bare(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
-        self.within_limit(address, Self::open_bare(address)).await
+    pub async fn connect_without_tls(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<Stream, EstablishError> {
+        self.within_limit(address, Self::connect_socket(address))
+            .await
     }
 
     async fn within_limit<T>(
@@ -293,7 +310,7 @@ impl Connector {
         })
     }
 
-    async fn authenticated(
+    async fn establish_authenticated(
         &self,
         address: &ServerAddress,
         identity: &Identity,
@@ -308,15 +325,16 @@ impl Connector {
         start.append(cstr!("db"), identity.source());
         let mut hello = hello();
         hello.append(cstr!("speculativeAuthenticate"), start);
-        let (mut connection, greeting) = self.greet(address, hello).await?;
+        let (mut connection, hello_reply) = self.connect_with_hello(address, hello).await?;
         let step = Step::Authenticate;
-        let first = match greeting.get_document("speculativeAuthenticate") {
+        let first = match hello_reply.get_document("speculativeAuthenticate") {
             Ok(reply) => reply.to_owned(),
-            // Left out by servers that do not know it, and where it went wrong: then the error is wanted.
+            // Missing if the server does not know it, or if it failed. Then `saslStart` returns the
+            // error.
             Err(_) => {
                 let mut start = sasl_start(keys.mechanism().name(), &client_first);
                 start.append(cstr!("$db"), identity.source());
-                ask(&mut connection, address, step, &start).await?
+                run_step(&mut connection, address, step, &start).await?
             }
         };
         let scram = |source| EstablishError::Scram {
@@ -328,29 +346,30 @@ impl Connector {
             .map_err(scram)?;
         let mut next = sasl_continue(&first, &client_final);
         next.append(cstr!("$db"), identity.source());
-        let last = ask(&mut connection, address, step, &next).await?;
+        let last = run_step(&mut connection, address, step, &next).await?;
         proof_sent.finish(&payload(&last)).map_err(scram)?;
         if let Some(empty) = empty_exchange(&last, identity.source()) {
-            ask(&mut connection, address, step, &empty).await?;
+            run_step(&mut connection, address, step, &empty).await?;
         }
         Ok(connection)
     }
 
-    async fn greet(
+    async fn connect_with_hello(
         &self,
         address: &ServerAddress,
         hello: RawDocumentBuf,
     ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
-        self.greet_with(address, hello, &self.compressors).await
+        self.connect_offering(address, hello, &self.compressors)
+            .await
     }
 
-    async fn greet_with(
+    async fn connect_offering(
         &self,
         address: &ServerAddress,
         mut hello: RawDocumentBuf,
         compressors: &[Compressor],
     ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
-        let stream = self.open(address).await?;
+        let stream = self.connect_stream(address).await?;
         limit_silence(&stream).map_err(|source| EstablishError::Io {
             step: Step::Connect,
             address: address.clone(),
@@ -363,22 +382,22 @@ impl Connector {
             hello.append(cstr!("compression"), names);
         }
         hello.append(cstr!("$db"), "admin");
-        let greeting = ask(&mut connection, address, Step::Hello, &hello).await?;
-        connection.server_connection_id = match greeting.get("connectionId").ok().flatten() {
+        let hello_reply = run_step(&mut connection, address, Step::Hello, &hello).await?;
+        connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
             Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
             Some(RawBsonRef::Int64(id)) => Some(id),
             _ => None,
         };
-        connection.compressor = greeting.get_array("compression").ok().and_then(|names| {
+        connection.compressor = hello_reply.get_array("compression").ok().and_then(|names| {
             let first = names.into_iter().next()?.ok()?;
             Compressor::parse(first.as_str()?)
         });
-        connection.max_wire_version = greeting.get_i32("maxWireVersion").unwrap_or(0);
-        Ok((connection, greeting))
+        connection.max_wire_version = hello_reply.get_i32("maxWireVersion").unwrap_or(0);
+        Ok((connection, hello_reply))
     }
 
-    async fn open(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
-        let stream = Self::open_bare(address).await?;
+    async fn connect_stream(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
+        let stream = Self::connect_socket(address).await?;
         let (Some(tls), ServerAddress::Tcp { host, .. }) = (&self.tls, address) else {
             return Ok(stream);
         };
@@ -397,7 +416,7 @@ impl Connector {
         Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
     }
 
-    async fn open_bare(address: &ServerAddress) -> Result<Stream, EstablishError> {
+    async fn connect_socket(address: &ServerAddress) -> Result<Stream, EstablishError> {
         let failed = |source| EstablishError::Io {
             step: Step::Connect,
             address: address.clone(),
@@ -419,7 +438,7 @@ impl Connector {
     }
 }
 
-async fn ask_for_authentication(
+async fn server_requires_authentication(
     address: &ServerAddress,
     connection: &mut Connection,
 ) -> Result<bool, EstablishError> {
@@ -431,7 +450,7 @@ async fn ask_for_authentication(
     })
 }
 
-async fn ask(
+async fn run_step(
     connection: &mut Connection,
     address: &ServerAddress,
     step: Step,
@@ -456,8 +475,8 @@ async fn ask(
     }
 }
 
-/// Our own handshake; operations carry their client's metadata beside it. By its old name, which all servers know: those
-/// before 4.4.2 do not know `hello`.
+/// Seawall's own handshake; operations carry the metadata of their client. It uses the legacy name
+/// `isMaster`, because servers before 4.4.2 do not know `hello`.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,
@@ -487,8 +506,9 @@ fn sasl_continue(previous: &RawDocument, client_final: &[u8]) -> RawDocumentBuf 
     }
 }
 
-/// What a server still wants to be sent after its last payload: nothing, where it is done. Servers before 4.4 do not
-/// know `skipEmptyExchange`; there a connection is not authenticated before this has been answered.
+/// The command that a server still expects after its last payload; `None` if the server is done.
+/// Servers before 4.4 do not know `skipEmptyExchange`, and authenticate the connection only after
+/// this command.
 pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<RawDocumentBuf> {
     if last.get_bool("done").unwrap_or(false) {
         return None;

@@ -1,7 +1,8 @@
-//! One connection to a server: made ready, used for one exchange at a time, or for a control command.
+//! One connection to a server. After it is established, it serves one exchange or one control
+//! command at a time.
 //!
-//! Knows how to establish (connect, TLS, `hello`, authenticate) and what makes a connection unfit. Does not
-//! know pools: who keeps it, and for how long, is decided above.
+//! Knows how to establish a connection (connect, TLS, `hello`, authenticate) and what makes it
+//! unusable. Does not know pools: the layer above decides who keeps a connection, and for how long.
 
 mod address;
 mod control;
@@ -23,16 +24,17 @@ pub use self::{
     tls::{TlsError, client_config, read_certificates},
 };
 
-/// Tells a connection from every other of this process.
+/// Identifies a connection within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
-/// Which state of its server's pool a connection belongs to; a clear begins the next.
+/// The generation of a server's pool in which a connection was established. Clearing the pool
+/// starts the next generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// The one after this.
+    /// The next generation.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -43,27 +45,28 @@ impl Generation {
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
-    /// The bytes' way. Whoever writes to it must read the whole reply, or close the connection.
+    /// The byte stream. A caller that writes to it must read the whole reply, or close the
+    /// connection.
     pub stream: Stream,
-    /// The server's own number for it, by which its operations can be found.
+    /// The server's own number for the connection; operations on the server are found by it.
     pub server_connection_id: Option<i64>,
     /// The highest wire version the server speaks.
     pub max_wire_version: i32,
-    /// Whether the server is known not to know `hello` by that name.
+    /// True if the server is known not to support the command name `hello`.
     pub lacks_hello: bool,
-    /// What its requests may be compressed with.
+    /// The compressor for requests, if the server agreed to one.
     pub compressor: Option<Compressor>,
-    /// The generation that it was made in.
+    /// The generation in which it was established.
     pub generation: Generation,
-    /// When it was made.
+    /// When it was established.
     pub created_at: Instant,
-    /// When it was last given back.
+    /// When it was last checked in.
     pub last_used_at: Instant,
     next_request_id: i32,
 }
 
 impl Connection {
-    /// Over a stream that has been greeted.
+    /// A connection over a stream on which nothing is pending.
     pub fn new(stream: Stream, now: Instant) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -80,7 +83,7 @@ impl Connection {
         }
     }
 
-    /// Its id.
+    /// The connection's id.
     pub fn id(&self) -> ConnectionId {
         self.id
     }
@@ -93,8 +96,8 @@ impl Connection {
 }
 
 impl ConnectionId {
-    /// The share (0.8 to 1) of the longest life that this connection gets: spread over connections, so that
-    /// those made together do not end together.
+    /// This connection's share (0.8 to 1) of the maximum lifetime. It differs between connections,
+    /// so connections established together do not expire together.
     pub fn life_share(self) -> f64 {
         // Fibonacci hashing spreads consecutive numbers evenly.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;

@@ -1,4 +1,4 @@
-//! For tests: a server that answers each command as the test says.
+//! For tests: a server that replies to each command as the test specifies.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::{
 use super::ServerAddress;
 use crate::wire::{MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, encode_op_msg_like};
 
-/// What the server does with a command.
+/// The server's reaction to a command.
 #[derive(Debug)]
 pub(crate) enum Response {
     Reply(RawDocumentBuf),
@@ -30,7 +30,8 @@ pub(crate) struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// `new_script` is called for each connection; what it returns answers the commands on that connection.
+    /// Calls `new_script` for each connection. The returned function replies to the commands on
+    /// that connection.
     pub(crate) async fn start<S>(new_script: impl Fn() -> S + Send + 'static) -> Self
     where
         S: FnMut(&RawDocument) -> Response + Send + 'static,
@@ -79,7 +80,7 @@ impl ScriptedServer {
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        // The last one was accepted, and is closed, after all others.
+        // The last connection was accepted after all others, and so is closed after them.
         assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 }

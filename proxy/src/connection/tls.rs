@@ -15,10 +15,10 @@ use tokio_rustls::rustls::{
     },
 };
 
-/// TLS options that cannot be used.
+/// Unusable TLS options.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that cannot be read as PEM.
+    /// A file cannot be read as PEM.
     #[error("{path}: {source}")]
     Pem {
         /// The file.
@@ -26,13 +26,14 @@ pub enum TlsError {
         /// The cause.
         source: pem::Error,
     },
-    /// Certificates or keys that rustls refuses.
+    /// rustls refuses the certificates or keys.
     #[error(transparent)]
     Rustls(#[from] rustls::Error),
 }
 
-/// The client side of TLS: roots from `ca_file` or Mozilla's, a certificate of our own from `identity_file`
-/// (certificate and key in one file, as MongoDB has them), and no verification at all if `trusts_anyone`.
+/// The client side of TLS. The root certificates come from `ca_file`, or are Mozilla's. Seawall's
+/// own certificate comes from `identity_file` (certificate and key in one file, as MongoDB
+/// expects). `trusts_anyone` disables verification.
 ///
 /// # Errors
 /// See [`TlsError`].
@@ -90,7 +91,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-/// For `tlsAllowInvalidCertificates`, which users set in tests.
+/// Accepts any certificate, for `tlsAllowInvalidCertificates`, which users set in tests.
 #[derive(Debug)]
 struct TrustsAnyone {
     provider: Arc<CryptoProvider>,

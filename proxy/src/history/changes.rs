@@ -1,13 +1,16 @@
-//! What changed between two periods: new and vanished shapes, slower and faster, more frequent, heavier.
+//! Finds changes between two periods: new and vanished shapes, slower and faster ones, more
+//! frequent ones, heavier ones.
 //!
-//! Two minutes of the same load are never alike: machines drift by a third, for all shapes together, and the tail of a
-//! small sample doubles for nothing. So a shape is held against what the *others* did meanwhile, and it counts only what
-//! is at once certain (tested, and corrected for the number of shapes), large, and of some size in itself. What all
-//! shapes did together is said once, of the whole.
+//! Two minutes of the same load are never equal: machines drift by a third, for all shapes
+//! together, and the tail of a small sample can double by chance. So each shape is compared with
+//! the change of the *other* shapes. A change is reported only if it is significant (tested, and
+//! corrected for the number of shapes), large, and relevant in absolute terms. A change of all
+//! shapes together is reported once, for the whole.
 //!
-//! Durations are compared by a rank test (see `ranks`): it asks for no form of distribution, and a single stall does
-//! not sway it. The ratio is that of the medians for the same reason: one operation of 3 s among a hundred of 1 ms
-//! makes their mean thirty times as long. So a shape of which only a tail got slower is not called slower.
+//! Durations are compared by a rank test (see `ranks`): it assumes no form of distribution, and a
+//! single stall does not influence it. The ratio is that of the medians for the same reason: one
+//! operation of 3 s among a hundred of 1 ms makes their mean thirty times as long. So a shape is
+//! not reported as slower if only its tail got slower.
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
@@ -20,52 +23,54 @@ mod renamed;
 #[cfg(test)]
 mod tests;
 
-/// One thing that changed.
+/// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What.
+    /// What changed.
     pub kind: ChangeKind,
-    /// Of a shape, or of the whole.
+    /// The shape, or the whole.
     pub label: Arc<Label>,
-    /// What it came to before; nothing, if it is new.
+    /// Sums of the earlier period; empty for a new shape.
     pub before: Figures,
-    /// What it comes to now; nothing, if it is gone.
+    /// Sums of the later period; empty for a vanished shape.
     pub now: Figures,
-    /// Now over before, of what the kind is about: median duration, operations a second, bytes or documents an
-    /// operation; always finite: where there was none, as if there had been one. Of the whole: of the median shape.
+    /// Later value divided by earlier value. The value depends on the kind: median duration,
+    /// operations per second, bytes per operation or documents per operation. Always finite: a
+    /// count of zero is replaced by one. For the whole: the ratio of the median shape.
     pub ratio: f64,
-    /// The share of pairs, one of before and one of now, of which that of now took longer (ties count half): 0.5 if
-    /// nothing changed, or if there is nothing to compare. Of the whole: of the median shape.
+    /// The share of pairs (one earlier and one later operation) in which the later operation took
+    /// longer; ties count half. 0.5 if nothing changed or nothing can be compared. For the whole:
+    /// the effect of the median shape.
     pub effect: f64,
-    /// Additional time of operations a second; zero if there is less of it.
+    /// Additional operation time per second; zero if the time decreased.
     pub cost_per_second: Duration,
 }
 
-/// What can change.
+/// Kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChangeKind {
-    /// Not seen before.
+    /// The shape did not occur in the earlier period.
     New,
-    /// Not seen any more.
+    /// The shape does not occur in the later period.
     Gone,
-    /// Takes longer.
+    /// Operations take longer.
     Slower,
-    /// Takes less long.
+    /// Operations take less time.
     Faster,
-    /// More operations a second.
+    /// More operations per second.
     MoreFrequent,
-    /// Fewer operations a second.
+    /// Fewer operations per second.
     LessFrequent,
-    /// More bytes a command.
+    /// More bytes per command.
     HeavierRequests,
-    /// More bytes a reply.
+    /// More bytes per reply.
     HeavierReplies,
-    /// More documents an operation.
+    /// More documents per operation.
     MoreDocuments,
 }
 
 impl ChangeKind {
-    /// The name in the API.
+    /// The name in the API's JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -81,68 +86,71 @@ impl ChangeKind {
     }
 }
 
-/// Operations on each side without which nothing is compared.
-const LEAST_OPERATIONS: u64 = 30;
+/// Minimum number of operations in each period for a comparison.
+const MIN_OPERATIONS: u64 = 30;
 
-/// Operations on each side of a shape that helps to tell how unlike the shapes moved.
+/// Minimum number of operations in each period for a shape that counts in the spread of the ratios.
 const STEADY_OPERATIONS: u64 = 100;
 
-/// Other shapes without which nothing is known of a common drift.
-const LEAST_OTHERS: usize = 3;
+/// Minimum number of other shapes for a known drift.
+const MIN_OTHERS: usize = 3;
 
-/// How much slower than the others a shape must have become.
-const LEAST_RATIO: f64 = 1.5;
+/// Minimum slowdown relative to the other shapes.
+const MIN_RATIO: f64 = 1.5;
 
-/// The same where the drift is not known, and of the drift itself: a third up after a third down is 1.9.
-const LEAST_DRIFT: f64 = 2.5;
+/// Minimum slowdown if the drift is unknown, and minimum drift of the whole. A period a third
+/// slower after one a third faster gives a ratio of 1.9.
+const MIN_DRIFT: f64 = 2.5;
 
-/// Times the spread of the other shapes' ratios (in standard deviations) that a shape must stand out.
+/// Minimum distance from the other shapes' ratios, in standard deviations of these ratios.
 const SPREADS: f64 = 3.5;
 
-/// What is this much slower than the others stands out of any spread.
+/// A larger slowdown relative to the other shapes is reported whatever their spread.
 const ENOUGH_RATIO: f64 = 3.0;
 
-/// The least effect.
-const LEAST_EFFECT: f64 = 0.7;
+/// Minimum effect.
+const MIN_EFFECT: f64 = 0.7;
 
-/// The least difference of medians.
-const LEAST_DIFFERENCE: Duration = Duration::from_micros(100);
+/// Minimum difference of the medians.
+const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
-/// The chance of a false alarm of one comparison of all shapes, for each kind of change.
+/// Probability of a false alarm per comparison of all shapes, for each kind of change.
 const ALPHA: f64 = 0.001;
 
-/// How much more frequent than the others a shape must have become.
-const LEAST_RATE_RATIO: f64 = 3.0;
+/// Minimum ratio of rates relative to the other shapes.
+const MIN_RATE_RATIO: f64 = 3.0;
 
-/// Variance of a count over its mean: operations come in bursts, so more than the 1 of independent ones.
+/// Variance of a count divided by its mean. Independent operations have 1; bursts make it larger.
 const OVERDISPERSION: f64 = 5.0;
 
-/// Operations of a new shape that are told for what they cost.
-const LEAST_COSTLY: u64 = 3;
+/// Minimum number of operations for a new shape that is reported because of its cost.
+const MIN_COSTLY: u64 = 3;
 
-/// What they must cost, of each second …
-const LEAST_COST_PER_SECOND: Duration = Duration::from_millis(10);
+/// Minimum cost of such a shape per second …
+const MIN_COST_PER_SECOND: Duration = Duration::from_millis(10);
 
-/// … and of what all operations cost.
+/// … and its minimum share of the cost of all operations.
 const COSTLY_SHARE: f64 = 0.1;
 
-/// A period in which a shape is missed.
-const LEAST_LENGTH: Duration = Duration::from_secs(30);
+/// Minimum length of a period in which a missing shape counts as missing.
+const MIN_LENGTH: Duration = Duration::from_secs(30);
 
-/// How much heavier an operation must have become.
-const LEAST_WEIGHT_RATIO: f64 = 2.0;
+/// Minimum ratio of bytes or documents per operation.
+const MIN_WEIGHT_RATIO: f64 = 2.0;
 
-/// Supposed standard deviation over mean of an operation's bytes and documents, of which only sums are known.
+/// Assumed standard deviation divided by the mean, for bytes and documents per operation. Only
+/// their sums are known.
 const WEIGHT_DEVIATION: f64 = 2.0;
 
-/// The least difference in bytes an operation.
-const LEAST_BYTES: f64 = 512.0;
+/// Minimum difference in bytes per operation.
+const MIN_BYTES: f64 = 512.0;
 
-/// The least difference in documents an operation.
-const LEAST_DOCUMENTS: f64 = 1.0;
+/// Minimum difference in documents per operation.
+const MIN_DOCUMENTS: f64 = 1.0;
 
-/// What changed from `before` to `now`, the costliest first; the whole comes last: if a shape stands out, it is the
-/// likelier cause. Nothing if either is empty.
+/// Returns the changes from `before` to `now`, the costliest first. Changes of the whole come last:
+/// a single shape that stands out is the likelier cause. Empty if one of the periods has no
+/// operations.
 pub fn compare(before: &Period, now: &Period) -> Vec<Change> {
     let is_empty =
         |period: &Period| period.length.is_zero() || period.series.values().all(|f| f.count == 0);
@@ -182,11 +190,11 @@ impl Pair<'_> {
     /// Natural logarithm of the ratio of medians.
     fn slowdown(&self) -> Option<f64> {
         let (before, now) = (median(self.before), median(self.now));
-        (self.has(LEAST_OPERATIONS) && before > 0.0 && now > 0.0).then(|| (now / before).ln())
+        (self.has(MIN_OPERATIONS) && before > 0.0 && now > 0.0).then(|| (now / before).ln())
     }
 }
 
-/// A logarithm of a ratio, by the number of the shape.
+/// Logarithms of ratios, each with the index of its shape.
 type Ratios = Vec<(usize, f64)>;
 
 struct Comparison<'a> {
@@ -194,11 +202,11 @@ struct Comparison<'a> {
     now: &'a Period,
     nothing: &'a Figures,
     pairs: Vec<Pair<'a>>,
-    /// Of medians, where there are enough operations.
+    /// Ratios of medians, for shapes with enough operations.
     slowdowns: Ratios,
-    /// The same where there are many.
+    /// Ratios of medians, for shapes with many operations.
     steady_slowdowns: Ratios,
-    /// Of operations a second, where there are enough operations.
+    /// Ratios of operations per second, for shapes with enough operations.
     rates: Ratios,
 }
 
@@ -214,7 +222,8 @@ impl<'a> Comparison<'a> {
             steady_slowdowns: Vec::new(),
             rates: Vec::new(),
         };
-        // What stands for several shapes is other shapes whenever one of them gets a row of its own, or loses it.
+        // The content of a group row changes whenever a shape gets or loses a row of its own. So
+        // group rows are not compared.
         let is_shape = |label: &&Arc<Label>| {
             matches!(
                 ***label,
@@ -232,7 +241,7 @@ impl<'a> Comparison<'a> {
                     comparison.steady_slowdowns.push((number, slowdown));
                 }
             }
-            if pair.before.count.min(pair.now.count) >= LEAST_OPERATIONS {
+            if pair.before.count.min(pair.now.count) >= MIN_OPERATIONS {
                 comparison.rates.push((number, comparison.rate(&pair)));
             }
             comparison.pairs.push(pair);
@@ -284,19 +293,19 @@ impl<'a> Comparison<'a> {
         let allowed = allowed(common, slowdown);
         let least = match common {
             Some(_) => (SPREADS * spread(&self.steady_slowdowns, number))
-                .clamp(LEAST_RATIO.ln(), ENOUGH_RATIO.ln()),
-            None => LEAST_DRIFT.ln(),
+                .clamp(MIN_RATIO.ln(), ENOUGH_RATIO.ln()),
+            None => MIN_DRIFT.ln(),
         };
         let difference = (median(pair.now) - median(pair.before) * allowed.exp()).abs();
-        if (slowdown - allowed).abs() < least || difference < LEAST_DIFFERENCE.as_secs_f64() {
+        if (slowdown - allowed).abs() < least || difference < MIN_DIFFERENCE.as_secs_f64() {
             return None;
         }
-        // To multiply durations is to shift their buckets.
+        // Multiplying durations by a factor shifts their buckets.
         let shift = whole_number((allowed * 8.0 / LN_2).round());
         let ranks = ranks(&pair.before.durations, &pair.now.durations, shift);
-        let kind = if slowdown > 0.0 && ranks.effect >= LEAST_EFFECT {
+        let kind = if slowdown > 0.0 && ranks.effect >= MIN_EFFECT {
             ChangeKind::Slower
-        } else if slowdown < 0.0 && ranks.effect <= 1.0 - LEAST_EFFECT {
+        } else if slowdown < 0.0 && ranks.effect <= 1.0 - MIN_EFFECT {
             ChangeKind::Faster
         } else {
             return None;
@@ -304,7 +313,7 @@ impl<'a> Comparison<'a> {
         self.is_significant(ranks.z).then(|| (kind, slowdown.exp()))
     }
 
-    /// Counts are compared by their square roots, whose variance hardly depends on them.
+    /// Compares counts by their square roots, whose variance hardly depends on the counts.
     fn frequency(&self, number: usize, pair: &Pair<'_>) -> Option<(ChangeKind, f64)> {
         let ratio = self.rate(pair);
         if ratio.is_nan() {
@@ -316,8 +325,8 @@ impl<'a> Comparison<'a> {
         let (before, now) = (pair.before.count, pair.now.count);
         let deviation = (OVERDISPERSION * (1.0 + expected)).sqrt() / 2.0;
         let z = (float(now).sqrt() - (float(before) * expected).sqrt()) / deviation;
-        let is_relevant = before.max(now) >= LEAST_OPERATIONS
-            && (ratio - allowed).abs() >= LEAST_RATE_RATIO.ln()
+        let is_relevant = before.max(now) >= MIN_OPERATIONS
+            && (ratio - allowed).abs() >= MIN_RATE_RATIO.ln()
             && self.is_significant(z);
         if !(is_relevant || self.is_costly_and_new(pair)) || self.may_hide(pair, ratio > 0.0) {
             return None;
@@ -326,8 +335,8 @@ impl<'a> Comparison<'a> {
             return None;
         }
         let kind = match (before, now) {
-            (0, _) if self.before.length >= LEAST_LENGTH => ChangeKind::New,
-            (_, 0) if self.now.length >= LEAST_LENGTH => ChangeKind::Gone,
+            (0, _) if self.before.length >= MIN_LENGTH => ChangeKind::New,
+            (_, 0) if self.now.length >= MIN_LENGTH => ChangeKind::Gone,
             (0, _) | (_, 0) => return None,
             _ if ratio > 0.0 => ChangeKind::MoreFrequent,
             _ => ChangeKind::LessFrequent,
@@ -336,21 +345,22 @@ impl<'a> Comparison<'a> {
         Some((kind, ratio))
     }
 
-    /// A few operations that take the servers this much time count whatever their number.
+    /// True if a new shape is reported because of its cost, although it has few operations.
     fn is_costly_and_new(&self, pair: &Pair<'_>) -> bool {
         let Some(all) = self.now.series.get(&Label::Whole) else {
             return false;
         };
         let cost = load_per_second(pair.now, self.now);
         pair.before.count == 0
-            && pair.now.count >= LEAST_COSTLY
+            && pair.now.count >= MIN_COSTLY
             && self.before.length >= self.now.length
-            && cost >= LEAST_COST_PER_SECOND.as_secs_f64()
+            && cost >= MIN_COST_PER_SECOND.as_secs_f64()
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// Whether the operations that one period lacks may be among its [`Label::OtherShapes`], or in the rows that stand for
-    /// several shapes of the namespace: only the heaviest have rows and series, and one that comes to have one is not new.
+    /// True if the missing operations of one period may be part of its [`Label::OtherShapes`] or of
+    /// the namespace's group rows. Only the heaviest shapes have rows and series; a shape that gets
+    /// its own row is not new.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -364,14 +374,15 @@ impl<'a> Comparison<'a> {
         if other.count == 0 {
             return false;
         }
-        let scale = LEAST_RATE_RATIO * greater.length.as_secs_f64() / lesser.length.as_secs_f64();
+        let scale = MIN_RATE_RATIO * greater.length.as_secs_f64() / lesser.length.as_secs_f64();
         let time = |figures: &Figures| figures.load().as_secs_f64();
         float(less.count + other.count) * scale > float(more.count)
             && (time(less) + time(&other)) * scale > time(more)
     }
 
-    /// Whether a shape that is new or gone is only told by another text: what names below a prefix are data is learned,
-    /// and from then on the shapes that differed by them are one.
+    /// True if a shape that seems new or vanished only has another text. Seawall learns that names
+    /// below a prefix are data; from then on, the shapes that differed in these names are one
+    /// shape.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
         let is_new = |pair: &Pair<'_>| pair.before.count == 0;
         let is_gone = |pair: &Pair<'_>| pair.now.count == 0;
@@ -390,32 +401,29 @@ impl<'a> Comparison<'a> {
                 .map(|ratio| (kind, ratio))
         };
         [
-            heavier(
-                ChangeKind::HeavierRequests,
-                |f| f.request_bytes,
-                LEAST_BYTES,
-            ),
-            heavier(ChangeKind::HeavierReplies, |f| f.reply_bytes, LEAST_BYTES),
-            heavier(ChangeKind::MoreDocuments, |f| f.documents, LEAST_DOCUMENTS),
+            heavier(ChangeKind::HeavierRequests, |f| f.request_bytes, MIN_BYTES),
+            heavier(ChangeKind::HeavierReplies, |f| f.reply_bytes, MIN_BYTES),
+            heavier(ChangeKind::MoreDocuments, |f| f.documents, MIN_DOCUMENTS),
         ]
     }
 
-    /// The ratio of two sums an operation, if the second is relevantly greater.
+    /// The ratio of two sums per operation, if the later one is larger by a relevant amount.
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
-        if pair.before.count.min(pair.now.count) < LEAST_OPERATIONS {
+        if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;
         }
         let (n_before, n_now) = (float(pair.before.count), float(pair.now.count));
         let (mean_before, mean_now) = (float(before) / n_before, float(now) / n_now);
         let variance = mean_before.powi(2) / n_before + mean_now.powi(2) / n_now;
         let difference = mean_now - mean_before;
-        let is_relevant = difference >= floor && mean_now >= LEAST_WEIGHT_RATIO * mean_before;
+        let is_relevant = difference >= floor && mean_now >= MIN_WEIGHT_RATIO * mean_before;
         let is_significant =
             || self.is_significant(difference / (WEIGHT_DEVIATION * variance.sqrt()));
         (is_relevant && is_significant()).then(|| mean_now * n_before / float(before.max(1)))
     }
 
-    /// What all shapes did together. It is told by the median shape: the whole's own figures also change with the mix.
+    /// Changes of all shapes together, measured by the median shape: the whole's own figures also
+    /// change with the mix of shapes.
     fn whole(&self) -> Vec<(f64, Change)> {
         let Some((label, _)) = self.now.series.get_key_value(&Label::Whole) else {
             return Vec::new();
@@ -425,21 +433,21 @@ impl<'a> Comparison<'a> {
         let effects = (self.slowdowns.iter().filter_map(|(number, _)| of(number)))
             .map(|pair| ranks(&pair.before.durations, &pair.now.durations, 0).effect);
         let effect = middle(effects.collect()).unwrap_or(0.5);
-        // Of so few that each is compared without the others, nothing is said of the whole.
-        let common = |ratios: &Ratios| match ratios.len() > LEAST_OTHERS {
+        // With so few shapes, each was compared without the others, so the whole is not reported.
+        let common = |ratios: &Ratios| match ratios.len() > MIN_OTHERS {
             true => drift(ratios, usize::MAX).unwrap_or(0.0),
             false => 0.0,
         };
         let (slowdown, rate) = (common(&self.slowdowns), common(&self.rates));
         let difference = (median(pair.now) - median(pair.before)).abs();
-        let is_slower = slowdown.abs() >= LEAST_DRIFT.ln()
-            && difference >= LEAST_DIFFERENCE.as_secs_f64()
-            && (effect - 0.5).abs() >= LEAST_EFFECT - 0.5;
+        let is_slower = slowdown.abs() >= MIN_DRIFT.ln()
+            && difference >= MIN_DIFFERENCE.as_secs_f64()
+            && (effect - 0.5).abs() >= MIN_EFFECT - 0.5;
         let slower = is_slower.then(|| match slowdown > 0.0 {
             true => (ChangeKind::Slower, slowdown.exp()),
             false => (ChangeKind::Faster, slowdown.exp()),
         });
-        let frequent = (rate.abs() >= LEAST_RATE_RATIO.ln()).then(|| match rate > 0.0 {
+        let frequent = (rate.abs() >= MIN_RATE_RATIO.ln()).then(|| match rate > 0.0 {
             true => (ChangeKind::MoreFrequent, rate.exp()),
             false => (ChangeKind::LessFrequent, rate.exp()),
         });
@@ -450,20 +458,21 @@ impl<'a> Comparison<'a> {
             .collect()
     }
 
-    /// Whether a standard normal deviate is out of the ordinary among all shapes. A tail of the normal distribution
-    /// is bounded by exp(-z²/2)/2 (Bonferroni's correction makes it so much rarer that the bound is close).
+    /// True if a standard normal deviate is significant among all shapes. The tail of the normal
+    /// distribution is bounded by exp(-z²/2)/2. With Bonferroni's correction the probabilities are
+    /// so small that this bound is close.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()
     }
 }
 
-/// What operations cost the servers in each second of a period, in seconds.
+/// Time that operations cost the servers per second of the period, in seconds.
 fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }
 
-/// Whether operations of a shape without a row may be among those of another series.
+/// True if the series `others` may include operations of `shape`.
 fn may_stand_for(others: &Label, shape: &Label) -> bool {
     let namespace = |label: &Label| match label {
         Label::Shape {
@@ -483,7 +492,8 @@ fn may_stand_for(others: &Label, shape: &Label) -> bool {
     }
 }
 
-/// The part of the common drift that is held in favour of a shape: none of what would make its change look larger.
+/// The part of the common drift that is subtracted from a shape's change. Drift in the opposite
+/// direction is ignored, because it would make the change look larger.
 fn allowed(drift: Option<f64>, change: f64) -> f64 {
     let drift = drift.unwrap_or(0.0);
     if change > 0.0 {
@@ -493,16 +503,17 @@ fn allowed(drift: Option<f64>, change: f64) -> f64 {
     }
 }
 
-/// The median of the other shapes' ratios.
+/// The median of the ratios of all shapes but one.
 fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
     let others = others(ratios, but);
-    if others.len() < LEAST_OTHERS {
+    if others.len() < MIN_OTHERS {
         return None;
     }
     middle(others)
 }
 
-/// How unlike the other shapes moved: the standard deviation, told by the median absolute deviation.
+/// The spread of the other shapes' ratios: their standard deviation, estimated from the median
+/// absolute deviation.
 fn spread(ratios: &Ratios, but: usize) -> f64 {
     let Some(drift) = drift(ratios, but) else {
         return 0.0;
@@ -516,7 +527,7 @@ fn others(ratios: &Ratios, but: usize) -> Vec<f64> {
     others.map(|(_, ratio)| *ratio).collect()
 }
 
-/// The median; the mean of the two in the middle.
+/// The median. For an even number of values, the mean of the two middle ones.
 fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = values.len() / 2;

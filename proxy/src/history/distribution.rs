@@ -1,40 +1,43 @@
-//! A base-2 exponential distribution of durations, of which only the buckets that are not empty take memory.
+//! A base-2 exponential histogram of durations. Empty buckets take no memory.
 //!
-//! With 8 buckets an octave (scale 3 of Prometheus' native histograms and OpenTelemetry's exponential ones: bounds are
-//! 2^(i/8) seconds, upper bound inclusive) a quantile is within 4.4 % of the recorded value, with 32 (scale 5) within
-//! 1.1 %. A coarse bucket is exactly four fine ones. Sums are kept an octave, exact, so that the classic histogram of
-//! octaves can be exported without inventing a sum.
+//! Bucket bounds are powers of two of a second, the upper bound inclusive. With 8 buckets per
+//! octave (bounds at 2^(i/8) seconds; scale 3 of Prometheus' native histograms and OpenTelemetry's
+//! exponential ones) a quantile is within 4.4 % of the recorded value; with 32 (scale 5) within 1.1
+//! %. A coarse bucket covers exactly four fine ones. Sums are exact and kept per octave, so the
+//! classic histogram of octaves can be exported with exact sums.
 //!
 //! Source: <https://opentelemetry.io/docs/specs/otel/metrics/data-model/#exponentialhistogram>.
 
 use std::{sync::OnceLock, time::Duration};
 
-/// Octaves covered; the first also takes all below, the last all above.
+/// Number of octaves. The first octave also counts all shorter durations, the last one all longer
+/// durations.
 pub const OCTAVES: usize = 32;
 
-/// Buckets an octave of the finest scale.
+/// Buckets per octave of the finest scale.
 const FINEST: usize = 32;
 
 /// The first octave ends at 2^-20 s (just under 1 µs), the last at 2^11 s (34 minutes).
 const FIRST_OCTAVE: i32 = -21;
 
-/// How often each duration was seen, and how much it came to. `PER_OCTAVE` is a divisor of 32.
+/// Counts and sums of durations. `PER_OCTAVE` is a divisor of 32.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution<const PER_OCTAVE: usize = 8> {
-    /// Numbers of the buckets that are not empty, ascending, and beside each its count.
+    /// Indexes of the buckets that are not empty, ascending. `counts` has the count of each.
     buckets: Vec<u16>,
     counts: Vec<u64>,
-    /// The same for octaves, with sums in nanoseconds.
+    /// Indexes of the octaves that are not empty, ascending. `sums_ns` has the sum of each in
+    /// nanoseconds.
     octaves: Vec<u8>,
     sums_ns: Vec<u64>,
     max_ns: u64,
 }
 
-/// Within 1.1 % of what was recorded.
+/// A distribution with quantiles within 1.1 % of the recorded values.
 pub type FineDistribution = Distribution<32>;
 
 impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
-    /// Buckets in all.
+    /// Number of buckets.
     pub const BUCKETS: usize = OCTAVES * PER_OCTAVE;
 
     /// Adds one duration.
@@ -55,7 +58,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         add_at(&mut self.buckets, &mut self.counts, short(bucket), count);
     }
 
-    /// Adds another distribution to this one; nothing is lost by it.
+    /// Adds another distribution to this one, without loss.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, count) in other.buckets.iter().zip(&other.counts) {
             add_at(&mut self.buckets, &mut self.counts, *bucket, *count);
@@ -66,7 +69,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// The same with fewer buckets.
+    /// Converts the distribution to 8 buckets per octave.
     pub fn coarse(&self) -> Distribution {
         let mut coarse = Distribution {
             octaves: self.octaves.clone(),
@@ -80,7 +83,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         coarse
     }
 
-    /// One that was taken apart; `buckets` come ascending. The sum is told of the whole only, which octaves do not show.
+    /// Builds a distribution from its parts. `buckets` are ascending. Only the total sum is known,
+    /// so the whole sum is put into the octave of `max`.
     pub fn from_parts(
         buckets: impl IntoIterator<Item = (usize, u64)>,
         sum: Duration,
@@ -104,7 +108,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         whole
     }
 
-    /// Durations recorded.
+    /// Number of recorded durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -115,13 +119,14 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         Duration::from_nanos(sums.fold(0, |sum, octave| sum.saturating_add(*octave)))
     }
 
-    /// The longest.
+    /// The longest duration.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The duration that a share `q` (0 to 1) of those recorded does not exceed (nearest rank), to within the scale's
-    /// error: the geometric middle of its bucket. Zero if nothing was recorded.
+    /// The duration that a share `q` (0 to 1) of the recorded durations does not exceed (nearest
+    /// rank). The result is the geometric middle of its bucket, within the scale's error. Zero if
+    /// nothing was recorded.
     #[expect(
         clippy::as_conversions,
         reason = "ranks within 2^53; a rounded rank is the definition"
@@ -142,7 +147,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         self.max()
     }
 
-    /// How many were longer, by whole buckets.
+    /// Number of durations in higher buckets than that of `duration`.
     pub fn longer_than(&self, duration: Duration) -> u64 {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = finest_bucket_of(ns) / (FINEST / PER_OCTAVE);
@@ -150,13 +155,13 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         longer.map(|(_, count)| count).sum()
     }
 
-    /// The buckets that are not empty, by number and count, ascending.
+    /// Index and count of each bucket that is not empty, ascending.
     pub fn buckets(&self) -> impl ExactSizeIterator<Item = (usize, u64)> + '_ {
         let pairs = self.buckets.iter().zip(&self.counts);
         pairs.map(|(bucket, count)| (usize::from(*bucket), *count))
     }
 
-    /// Number, count and sum of each octave that is not empty, ascending.
+    /// Index, count and sum of each octave that is not empty, ascending.
     pub fn octaves(&self) -> impl Iterator<Item = (usize, u64, Duration)> + '_ {
         let sums = self.octaves.iter().zip(&self.sums_ns);
         sums.map(|(octave, sum)| {
@@ -177,13 +182,13 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
     }
 }
 
-/// The upper bound of an octave.
+/// The upper bound of an octave, in seconds.
 pub fn octave_bound_seconds(octave: usize) -> f64 {
     let octave = i32::try_from(octave).unwrap_or(i32::MAX);
     f64::from(FIRST_OCTAVE.saturating_add(octave + 1)).exp2()
 }
 
-/// Adds to what stands at `key` in two columns that are sorted by it.
+/// Adds `more` to the value at `key`. The two vectors are parallel and sorted by key.
 fn add_at<K: Ord>(keys: &mut Vec<K>, values: &mut Vec<u64>, key: K, more: u64) {
     match keys.binary_search(&key) {
         Ok(at) => {
@@ -219,12 +224,12 @@ fn float_ns(ns: f64) -> u64 {
     ns as u64
 }
 
-/// What finding a bucket needs.
+/// Tables for finding a bucket.
 struct Scale {
-    /// Upper bounds in whole nanoseconds, rounded down: a bound is inclusive, so an integer is under the exact bound just
-    /// when it is not over the rounded one.
+    /// Upper bounds in whole nanoseconds, rounded down. Bounds are inclusive, so an integer is
+    /// within the exact bound if and only if it is within the rounded bound.
     bounds_ns: [u64; OCTAVES * FINEST],
-    /// Buckets from a power of two of nanoseconds to it times 1 + i/64.
+    /// Number of buckets between a power of two (in nanoseconds) and the same power times 1 + i/64.
     steps: [usize; 64],
 }
 
@@ -241,7 +246,8 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// Of 1 ns, counted from the first bucket's lower bound: 32 · (log2 10^-9 + 21), which is -284.7.
+/// Position of 1 ns relative to the first bucket's lower bound: 32 · (log2 10^-9 + 21), which is
+/// -284.7 buckets.
 const BUCKETS_BELOW: usize = 285;
 
 fn finest_bucket_of(ns: u64) -> usize {
@@ -249,7 +255,8 @@ fn finest_bucket_of(ns: u64) -> usize {
     if ns == 0 {
         return 0;
     }
-    // The highest bit and the six below it tell the bucket to within two; the bounds settle the rest.
+    // The highest bit and the six bits below it give the bucket to within two. The bounds decide
+    // between these.
     let zeros = ns.leading_zeros();
     let part = usize::try_from((ns << zeros) >> 57 & 63).unwrap_or(0);
     let octave = usize::try_from(63 - zeros).unwrap_or(0);
@@ -337,7 +344,7 @@ mod tests {
         }
 
         #[test]
-        fn merging_is_recording_together(
+        fn merging_equals_recording_together(
             a in prop::collection::vec(any::<u32>(), 0..50), b in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = |v: &[u32]| v.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();
@@ -347,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn coarse_is_what_would_have_been_recorded_coarsely(
+        fn coarse_equals_recording_with_fewer_buckets(
             values in prop::collection::vec(any::<u32>(), 0..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();
@@ -355,7 +362,7 @@ mod tests {
         }
 
         #[test]
-        fn taken_apart_and_put_together_it_tells_the_same(
+        fn a_distribution_rebuilt_from_its_parts_is_equivalent(
             values in prop::collection::vec(any::<u32>(), 1..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();

@@ -1,18 +1,18 @@
-//! What a kind of operation came to over some time.
+//! Sums of the operations of a series over a period.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::Distribution;
 
-/// Phases of an operation: permit, checkout, forward, server, receive, send.
+/// Number of phases of an operation: permit, checkout, forward, server, receive, send.
 pub const PHASES: usize = 6;
 
-/// Sums of one series. They add up: no mean and no percentile is kept.
+/// Sums of one series. All fields can be added up, so no mean and no percentile is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Operations that ended.
     pub count: u64,
-    /// Those that failed, by whomsoever's fault.
+    /// Operations that failed, whether the client, the server or Seawall was at fault.
     pub errors: u64,
     /// Their durations.
     pub durations: Distribution,
@@ -26,12 +26,13 @@ pub struct Figures {
     pub documents: u64,
     /// `getMore`s on cursors that they opened.
     pub more_count: u64,
-    /// Their time, without such as waited for something to happen.
+    /// Time of these `getMore`s. A `getMore` that waited for an event (an awaiting cursor) adds no
+    /// time.
     pub more_time: Duration,
 }
 
 impl Figures {
-    /// Adds another's.
+    /// Adds the sums of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.errors += other.errors;
@@ -45,20 +46,20 @@ impl Figures {
         self.more_time += other.more_time;
     }
 
-    /// What they cost the servers: their own time and that of their cursors.
+    /// Time that these operations cost the servers: their own and that of their cursors.
     pub fn load(&self) -> Duration {
         self.durations.sum() + self.more_time
     }
 }
 
-/// What a row of the table of shapes stands for.
+/// The kind of a row in the shape table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// One shape.
+    /// A single shape.
     Fine,
-    /// The shapes of one coarse shape that have no row of their own.
+    /// All shapes of one coarse shape that have no row of their own.
     Coarse,
-    /// All other shapes of a namespace.
+    /// All remaining shapes of a namespace.
     Rest,
 }
 
@@ -76,14 +77,14 @@ impl Level {
     }
 }
 
-/// What a series is of.
+/// Identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// All operations.
     Whole,
     /// A row of the table of shapes.
     Shape {
-        /// Whether it is one shape, or what stands for several.
+        /// One shape, or a group of shapes.
         level: Level,
         /// Its id, 16 hexadecimal digits.
         id: Box<str>,
@@ -96,7 +97,7 @@ pub enum Label {
         /// The shape's text.
         text: Box<str>,
     },
-    /// The shapes that are not among the heaviest.
+    /// All shapes without a series of their own; the heaviest shapes have one.
     OtherShapes,
     /// One command on one collection.
     Namespace {
@@ -107,21 +108,22 @@ pub enum Label {
         /// The collection.
         collection: Box<str>,
     },
-    /// What one server answered, by its address.
+    /// Operations that one server handled. The value is the server's address.
     Server(Box<str>),
 }
 
-/// What all series came to over some time.
+/// The sums of all series over a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// How long it was.
+    /// The known length of the period.
     pub length: Duration,
-    /// The series in which something happened.
+    /// The series with at least one operation.
     pub series: BTreeMap<Arc<Label>, Figures>,
 }
 
 impl Period {
-    /// Adds another's figures; lengths are the caller's affair, since periods may lie side by side or apart.
+    /// Adds the figures of `other`. The caller adjusts `length`: the two periods may be consecutive
+    /// or simultaneous.
     pub fn merge(&mut self, other: &Self) {
         for (label, figures) in &other.series {
             match self.series.get_mut(label) {

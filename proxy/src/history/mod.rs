@@ -1,6 +1,7 @@
-//! What is remembered, and what it tells: distributions of durations, the past in four resolutions, storms.
+//! The history of the statistics: distributions of durations, time series in four resolutions, and
+//! the detectors of storms, stalls and changes.
 //!
-//! Pure values: no clock, and nothing of where they come from. Only `store` touches a file.
+//! Pure values: no clock and no knowledge of the data's source. Only `store` uses a file.
 
 mod changes;
 mod distribution;
@@ -19,7 +20,7 @@ pub use self::{
     stalls::{
         Beat, Episode, Moved, Recurrence, Sample, StallDetector, moved, recurrence, unanswered,
     },
-    store::{Found, Store, StoreError},
+    store::{Store, StoreError, StoredHistory},
     storm::{Second, StormDetector, Turn},
-    tiers::{Frame, History, Selection, TIERS, Turnover},
+    tiers::{Delta, Frame, History, Selection, TIERS},
 };

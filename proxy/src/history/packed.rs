@@ -1,15 +1,16 @@
-//! Periods as bytes: small enough that a week of them fits into memory.
+//! Encodes periods as bytes, small enough to keep a week of them in memory.
 //!
-//! Numbers are LEB128, since most are small; the whole is compressed with zstd. Labels are told by numbers of the caller's.
+//! Numbers are LEB128, because most are small. zstd compresses the result. The caller assigns a
+//! number to each label.
 
 use std::time::Duration;
 
 use super::{Distribution, Figures, PHASES};
 
-/// What is unpacked is not larger: 10,000 series of 1 KiB.
+/// Limit of the unpacked bytes: 10,000 series of 1 KiB fit.
 const MAX_UNPACKED_BYTES: usize = 16 << 20;
 
-/// The bytes are not what packing a period makes.
+/// The bytes are not a packed period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a packed period is damaged")]
 pub struct Damaged;
@@ -21,11 +22,11 @@ pub(super) fn pack<'a>(series: impl Iterator<Item = (u32, &'a Figures)>) -> Vec<
         put(&mut plain, u64::from(label));
         put_figures(&mut plain, figures);
     }
-    // Compressing into memory fails only if there is none.
+    // Compression into memory fails only if memory is exhausted.
     zstd::bulk::compress(&plain, 1).unwrap_or_default()
 }
 
-/// Unpacks what [`pack`] made.
+/// Unpacks the bytes that [`pack`] made.
 pub(super) fn unpack(bytes: &[u8]) -> Result<Vec<(u32, Figures)>, Damaged> {
     let plain = zstd::bulk::decompress(bytes, MAX_UNPACKED_BYTES).map_err(|_| Damaged)?;
     let mut rest = &*plain;
@@ -117,7 +118,7 @@ pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     }
 }
 
-/// Takes a number off the beginning.
+/// Reads a LEB128 number from the start of `bytes` and advances past it.
 pub(super) fn take(bytes: &mut &[u8]) -> Result<u64, Damaged> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -157,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_out_again(
+        fn packing_and_unpacking_preserves_series(
             all in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..20), any::<[u32; 5]>()), 0..20),
         ) {
             let series: Vec<_> = all.iter().map(|(label, d, n)| (*label, figures(d, *n))).collect();
@@ -166,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_told_and_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), plain in any::<bool>()) {
+        fn damaged_bytes_are_an_error_and_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), plain in any::<bool>()) {
             let bytes = if plain { zstd::bulk::compress(&bytes, 1).unwrap() } else { bytes };
             if let Ok(series) = unpack(&bytes) {
                 prop_assert!(series.len() <= bytes.len() * 8);

@@ -1,7 +1,8 @@
 //! The history on disk, in an embedded database that survives a crash at any moment.
 //!
-//! Frames are written as they are in memory, some seconds after they were made; what a crash takes are those seconds. A
-//! file of another version, or a damaged one, is put aside under another name, and a new one is begun.
+//! Frames are stored in their in-memory encoding, some seconds after they are made. A crash loses
+//! these seconds. A file that is damaged, or has another version, is renamed, and a new file is
+//! created.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -20,43 +21,43 @@ use redb::{
 use super::{
     Label, Level,
     packed::{Damaged, put, take},
-    tiers::{Frame, Turnover},
+    tiers::{Delta, Frame},
 };
 
-/// The file in the configured directory.
+/// File name in the configured directory.
 const FILE: &str = "history.redb";
 
-/// Readable and writable for the owner only: shapes tell how applications ask.
+/// Readable and writable for the owner only, because shapes reveal the applications' queries.
 const FILE_MODE: u32 = 0o600;
 
-/// Of what is in the tables.
+/// Version of the table contents.
 const VERSION: u64 = 1;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
 const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
 
-/// Why the history cannot be kept.
+/// The history cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it open.
+    /// Another process has the file open.
     #[error("{0} is in use by another process")]
     InUse(PathBuf),
-    /// The directory, or the file.
+    /// Access to the directory or the file failed.
     #[error("{path}: {source}")]
     Io {
-        /// Where.
+        /// The directory or the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// The database refused.
+    /// The database returned an error.
     #[error(transparent)]
     Database(#[from] Box<redb::Error>),
 }
 
 impl StoreError {
-    /// Whether what is in the file is at fault, and not the disk or a right.
+    /// True if the file's content is the cause, not the disk or a missing permission.
     fn blames_content(&self) -> bool {
         let Self::Database(error) = self else {
             return false;
@@ -80,33 +81,35 @@ fn database(error: impl Into<redb::Error>) -> StoreError {
     StoreError::Database(Box::new(error.into()))
 }
 
-/// What was found on disk.
+/// What [`Store::open`] read from the file.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Labels by number.
+pub struct StoredHistory {
+    /// Labels with their numbers.
     pub labels: Vec<(u32, Label)>,
     /// Frames.
     pub frames: Vec<Frame>,
-    /// Where a file was put that could not be read.
+    /// New path of the old file, if that could not be read.
     pub put_aside: Option<PathBuf>,
 }
 
-/// The file, closed only after an error: a database that could not write once refuses ever after.
+/// The file. It is closed after a write error, because a database that failed once refuses all
+/// later writes; the next write opens it again.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
     database: Option<Database>,
 }
 
-/// Of pages; all that is needed of the file is in memory once it has been read.
+/// Size of the page cache. It can be small: after the start the file is only written.
 const CACHE_BYTES: usize = 4 << 20;
 
 impl Store {
-    /// Opens or makes the file in a directory, which is made if it is missing, and reads what is in it.
+    /// Opens the file in `directory` and reads it. Creates the directory and the file if they are
+    /// missing.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn open(directory: &Path) -> Result<(Self, Found), StoreError> {
+    pub fn open(directory: &Path) -> Result<(Self, StoredHistory), StoreError> {
         let failed = |source| StoreError::Io {
             path: directory.to_owned(),
             source,
@@ -115,7 +118,7 @@ impl Store {
         let path = directory.join(FILE);
         match Self::open_file(&path) {
             Ok(Some((store, labels, frames))) => {
-                let found = Found {
+                let found = StoredHistory {
                     labels,
                     frames,
                     put_aside: None,
@@ -129,9 +132,9 @@ impl Store {
                 let aside = directory.join(format!("{FILE}.{now}"));
                 fs::rename(&path, &aside).map_err(failed)?;
                 let store = Self::create(&path)?;
-                let found = Found {
+                let found = StoredHistory {
                     put_aside: Some(aside),
-                    ..Found::default()
+                    ..StoredHistory::default()
                 };
                 Ok((store, found))
             }
@@ -166,7 +169,7 @@ impl Store {
     }
 
     fn open_database(path: &Path) -> Result<Database, StoreError> {
-        // Earlier versions made it readable for others.
+        // Earlier versions created the file readable for others.
         fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(|source| {
             StoreError::Io {
                 path: path.to_owned(),
@@ -180,7 +183,7 @@ impl Store {
         })
     }
 
-    /// `None` if what is there is of another version, or damaged.
+    /// Returns `None` if the file has another version.
     #[expect(clippy::type_complexity, reason = "taken apart by the only caller")]
     fn open_file(path: &Path) -> Result<Option<(Self, Vec<(u32, Label)>, Vec<Frame>)>, StoreError> {
         if !path.exists() {
@@ -217,38 +220,39 @@ impl Store {
         Ok(Some((store, labels, frames)))
     }
 
-    /// Writes what happened, all of it or nothing.
+    /// Writes a delta in one transaction.
     ///
     /// # Errors
-    /// If the database refuses: a full disk, for instance.
-    pub fn write(&mut self, turnover: &Turnover) -> Result<(), StoreError> {
+    /// If the database fails, for example because the disk is full.
+    pub fn write(&mut self, delta: &Delta) -> Result<(), StoreError> {
         let opened = match self.database.take() {
             Some(opened) => opened,
             None => Self::open_database(&self.path)?,
         };
-        write_to(&opened, turnover)?;
+        write_to(&opened, delta)?;
         self.database = Some(opened);
         Ok(())
     }
 }
 
-fn write_to(opened: &Database, turnover: &Turnover) -> Result<(), StoreError> {
+fn write_to(opened: &Database, delta: &Delta) -> Result<(), StoreError> {
     let transaction = opened.begin_write().map_err(database)?;
     {
         let mut labels = transaction.open_table(LABELS).map_err(database)?;
-        for (number, label) in &turnover.named {
+        for (number, label) in &delta.named {
             let bytes = label_bytes(label);
             labels.insert(number, &*bytes).map_err(database)?;
         }
-        for number in &turnover.unnamed {
+        for number in &delta.unnamed {
             labels.remove(number).map_err(database)?;
         }
         let mut frames = transaction.open_table(FRAMES).map_err(database)?;
-        // First these: a step may be made again after the clock was set back.
-        for (tier, start) in &turnover.dropped {
+        // Remove first: after the clock was set back, a dropped step can exist again among the
+        // added ones.
+        for (tier, start) in &delta.dropped {
             frames.remove(frame_key(*tier, *start)).map_err(database)?;
         }
-        for frame in &turnover.added {
+        for frame in &delta.added {
             let bytes = frame_bytes(frame);
             frames
                 .insert(frame_key(frame.tier, frame.start), &*bytes)
@@ -317,7 +321,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// What begins a shape's label. That of a single one was the only one once.
+/// First text of a shape's label in the file. A single shape is "shape", because earlier versions
+/// knew only single shapes.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",
@@ -419,7 +424,7 @@ mod tests {
         let mut history = History::new(1 << 20, 10);
         for at in 6_000..7_250 {
             history.add(at, second());
-            store.write(&history.take_turnover()).unwrap();
+            store.write(&history.take_delta()).unwrap();
         }
         drop(store);
         let (_store, found) = Store::open(&directory.0).unwrap();
@@ -445,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_has_one_owner() {
+    fn a_file_in_use_cannot_be_opened_twice() {
         let directory = Directory::new("owner");
         let _store = Store::open(&directory.0).unwrap();
         let second = Store::open(&directory.0).unwrap_err();
@@ -453,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_put_aside() {
+    fn an_unreadable_file_is_put_aside() {
         let directory = Directory::new("aside");
         fs::create_dir_all(&directory.0).unwrap();
         fs::write(directory.0.join(FILE), b"no database at all").unwrap();
@@ -462,7 +467,7 @@ mod tests {
             fs::read(found.put_aside.unwrap()).unwrap(),
             b"no database at all"
         );
-        // So is a file of another version.
+        // A file of another version is put aside as well.
         let transaction = store.database.as_ref().unwrap().begin_write().unwrap();
         transaction
             .open_table(META)

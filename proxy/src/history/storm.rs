@@ -1,11 +1,13 @@
-//! Telling a storm from what is usual.
+//! Detects reconnect storms.
 //!
-//! The sign of a storm is *churn*: connections that end soon after they came. A deploy brings many clients, which stay, and
-//! takes away old ones; a daily peak brings more of whatever there is, slowly; only clients that lose patience come and go.
-//! So churn is held against what it was lately: an average over minutes, which follows a day's rise and takes no notice of a
-//! burst. Applications that make a connection for each request have churn all day; what counts is that it rises suddenly.
+//! The sign of a storm is *churn*: connections that end soon after they were accepted. A deploy
+//! brings many clients that stay, and ends old connections. A daily peak brings more connections
+//! slowly. Only clients that time out connect and leave again. The detector compares the churn with
+//! its average over the last minutes. That average follows a daily rise, but a short burst hardly
+//! changes it. Applications that open a connection for each request have churn all day; only a
+//! sudden rise counts.
 
-/// What one second brought.
+/// Counts of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Second {
     /// Connections accepted.
@@ -14,59 +16,59 @@ pub struct Second {
     pub short_lived: u64,
 }
 
-/// What a second meant.
+/// A change of the detector's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// A storm began, as many seconds ago as [`StormDetector::BEGINS_AFTER`].
+    /// A storm began [`StormDetector::BEGINS_AFTER`] seconds ago.
     Began,
-    /// It ended.
+    /// The storm ended.
     Ended,
 }
 
-/// Watches one series, a second at a time.
+/// Watches one series. It gets one call per second.
 #[derive(Clone, Debug, Default)]
 pub struct StormDetector {
     normal: f64,
     seconds: u64,
-    /// Seconds in a row that spoke against the present state.
+    /// Consecutive seconds that contradict the present state.
     against: u32,
     is_storm: bool,
 }
 
-/// Churn below it is no storm, whatever was usual.
-const LEAST_CHURN: f64 = 20.0;
+/// Lower churn (connections per second) is never a storm, whatever the normal value.
+const MIN_CHURN: f64 = 20.0;
 
-/// How many times the usual churn begins a storm.
+/// A storm begins when the churn is this many times the normal churn.
 const FACTOR: f64 = 4.0;
 
-/// How many times the usual churn a storm has to fall below.
+/// A storm ends when the churn falls below this many times the normal churn.
 const CALM_FACTOR: f64 = 2.0;
 
-/// Seconds over which the usual is averaged.
+/// Averaging time of the normal churn, in seconds.
 const MEMORY: f64 = 300.0;
 
-/// The same during a storm: what lasts becomes usual in the end.
+/// Averaging time during a storm, in seconds: lasting churn becomes normal in the end.
 const STORM_MEMORY: f64 = 1800.0;
 
-/// Seconds after the start in which nothing is known of the usual.
+/// Seconds after the start in which the normal churn is still unknown.
 const LEARNING: u64 = 10;
 
 impl StormDetector {
-    /// Seconds in a row that begin a storm.
+    /// Consecutive seconds that begin a storm.
     pub const BEGINS_AFTER: u32 = 3;
 
-    /// Seconds in a row that end one.
+    /// Consecutive seconds that end a storm.
     pub const ENDS_AFTER: u32 = 10;
 
-    /// Takes in one more second.
+    /// Adds one second.
     pub fn second(&mut self, seen: Second) -> Option<Turn> {
         let churn = f64::from(
             u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),
         );
         self.seconds += 1;
         let is_against = match self.is_storm {
-            false => !self.is_learning() && churn >= LEAST_CHURN && churn > self.normal * FACTOR,
-            true => churn < LEAST_CHURN.max(self.normal * CALM_FACTOR),
+            false => !self.is_learning() && churn >= MIN_CHURN && churn > self.normal * FACTOR,
+            true => churn < MIN_CHURN.max(self.normal * CALM_FACTOR),
         };
         self.against = if is_against { self.against + 1 } else { 0 };
         self.learn(churn, is_against);
@@ -86,27 +88,27 @@ impl StormDetector {
         })
     }
 
-    /// Seconds in a row that speak for a storm that has not begun yet.
+    /// Consecutive seconds that indicate a storm before it has begun.
     pub fn suspicion(&self) -> u32 {
         if self.is_storm { 0 } else { self.against }
     }
 
-    /// Whether too little has been seen to know what is usual.
+    /// True while too few seconds have been seen to know the normal churn.
     pub fn is_learning(&self) -> bool {
         self.seconds <= LEARNING
     }
 
-    /// Whether there is a storm.
+    /// True during a storm.
     pub fn is_storm(&self) -> bool {
         self.is_storm
     }
 
-    /// The usual churn a second.
+    /// The normal churn, in connections per second.
     pub fn normal(&self) -> f64 {
         self.normal
     }
 
-    /// What speaks for a storm is not usual yet.
+    /// Updates the normal churn. Seconds that indicate a storm are not normal and are skipped.
     fn learn(&mut self, churn: f64, is_against: bool) {
         let known = f64::from(u32::try_from(self.seconds).unwrap_or(u32::MAX));
         let memory = match (self.is_storm, is_against) {
@@ -124,7 +126,8 @@ mod tests {
 
     use super::*;
 
-    /// Feeds a series of (seconds, arrivals, short lived), and gives the turns with their seconds.
+    /// Feeds a series of (seconds, arrivals, short lived). Returns the state changes with their
+    /// seconds.
     fn turns(series: impl IntoIterator<Item = (u32, u64, u64)>) -> Vec<(u32, Turn)> {
         let mut detector = StormDetector::default();
         let mut now = 0;
@@ -143,8 +146,9 @@ mod tests {
     }
 
     #[test]
-    fn an_avalanche_begins_and_ends_as_one_storm() {
-        // A router's day, then clients with time-outs under a stall of a minute, then calm.
+    fn an_avalanche_is_one_storm() {
+        // Normal traffic of a router, then a stall of one minute in which clients time out, then
+        // calm.
         let turns = turns([(600, 3, 1), (60, 4_000, 3_900), (120, 3, 1)]);
         assert_eq!(turns, [(603, Turn::Began), (670, Turn::Ended)]);
     }
@@ -164,53 +168,55 @@ mod tests {
     }
 
     #[test]
-    fn a_deploy_is_none() {
-        // 300 new processes in two minutes, 20 connections each, which stay; the old ones' are no short-lived ones.
+    fn a_deploy_is_no_storm() {
+        // 300 new processes in two minutes with 20 connections each, which stay. The old processes'
+        // connections were not short-lived.
         let turns = turns([(600, 5, 2), (120, 50, 2), (600, 5, 2)]);
         assert_eq!(turns, []);
     }
 
     #[test]
-    fn a_health_check_that_connects_and_leaves_is_none() {
+    fn a_health_check_that_connects_and_leaves_is_no_storm() {
         assert_eq!(turns([(3_600, 12, 12)]), []);
     }
 
     #[test]
-    fn a_daily_peak_of_short_connections_is_none() {
-        // From 30 to 600 a second and back within two hours each, in steps of a minute.
+    fn a_daily_peak_of_short_connections_is_no_storm() {
+        // From 30 to 630 connections per second and back, two hours each way, in steps of one
+        // minute.
         let up = (0..120_u64).map(|minute| (60, 30 + minute * 5, 30 + minute * 5));
         let down = (0..120_u64).map(|minute| (60, 630 - minute * 5, 630 - minute * 5));
         assert_eq!(turns(up.chain(down)), []);
     }
 
     #[test]
-    fn a_daily_peak_of_lasting_connections_is_none() {
+    fn a_daily_peak_of_lasting_connections_is_no_storm() {
         let hours = [5, 40, 150, 300, 150, 40, 5].map(|arrivals| (1_800, arrivals, arrivals / 20));
         assert_eq!(turns(hours), []);
     }
 
     #[test]
-    fn a_storm_on_top_of_many_short_connections_is_seen() {
+    fn a_storm_on_top_of_many_short_connections_is_detected() {
         let turns = turns([(1_800, 200, 200), (30, 3_000, 2_900), (120, 200, 200)]);
         assert_eq!(turns.first(), Some(&(1_803, Turn::Began)));
         assert_eq!(turns.len(), 2, "{turns:?}");
     }
 
     #[test]
-    fn a_start_among_many_short_connections_is_none() {
+    fn a_start_among_many_short_connections_is_no_storm() {
         assert_eq!(turns([(600, 500, 500)]), []);
     }
 
     #[test]
-    fn what_lasts_becomes_usual() {
-        // A new application that makes a connection for each request.
+    fn lasting_churn_becomes_normal() {
+        // A new application that opens a connection for each request.
         let turns = turns([(600, 3, 1), (7_200, 500, 500)]);
         assert_eq!(turns.len(), 2, "{turns:?}");
     }
 
     proptest! {
         #[test]
-        fn turns_alternate_and_what_is_usual_stays_finite(
+        fn turns_alternate_and_the_normal_churn_stays_finite(
             series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)
         ) {
             let mut detector = StormDetector::default();

@@ -1,8 +1,10 @@
-//! The past in four resolutions: seconds for minutes, minutes for a day, and so on for eight days.
+//! The history in four resolutions: steps of 1 s for 10 minutes, 10 s for an hour, 1 minute for a
+//! day, and 10 minutes for eight days.
 //!
-//! Each tier's steps are the sums of the finer one's, so percentiles are of all operations of a step and never means of
-//! means. Steps are packed, and there is one bound for the bytes of all of them: where it is reached, the oldest steps of
-//! the tier that takes most go first. Time is an argument, in seconds since the epoch.
+//! A step of a tier is the sum of the next finer tier's steps. So percentiles of long steps cover
+//! all operations; they are never means of percentiles. Steps are packed, and one limit bounds the
+//! bytes of all tiers. If the limit is reached, the oldest steps of the largest tier are dropped
+//! first. Time is an argument, in seconds since the epoch.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -12,20 +14,21 @@ use std::{
 
 use super::{Figures, Label, Period, packed};
 
-/// The length of a tier's steps, and for how long they are kept, in seconds. The last is a day longer than a week: what is
-/// compared with a week ago began before that.
+/// Length of a tier's steps and how long they are kept, both in seconds. The last tier keeps eight
+/// days, because a baseline that ends a week ago began before that.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
 /// One step of a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The tier, by its place in [`TIERS`].
+    /// Index of the tier in [`TIERS`].
     pub tier: usize,
-    /// When it began.
+    /// Start of the step, in seconds since the epoch.
     pub start: u64,
-    /// Seconds of it that are known: fewer than a step has where Seawall began in the middle of it.
+    /// Known seconds of the step. Fewer than the step's length if Seawall started in the middle of
+    /// it.
     pub(super) seconds: u64,
-    /// Numbers of the labels in it.
+    /// Numbers of the labels in this frame.
     pub(super) labels: Box<[u32]>,
     pub(super) packed: Box<[u8]>,
 }
@@ -36,21 +39,21 @@ impl Frame {
     }
 }
 
-/// What happened to the frames in a second, for a store that follows.
+/// Changes of the history since the last [`History::take_delta`], for the store.
 #[derive(Clone, Debug, Default)]
-pub struct Turnover {
-    /// Frames that were added.
+pub struct Delta {
+    /// New frames.
     pub added: Vec<Arc<Frame>>,
-    /// Frames that are no more, by tier and start.
+    /// Removed frames, by tier and start.
     pub dropped: Vec<(usize, u64)>,
-    /// Labels that were given a number.
+    /// New labels with their numbers.
     pub named: Vec<(u32, Arc<Label>)>,
-    /// Numbers that stand for nothing any more.
+    /// Numbers of removed labels.
     pub unnamed: Vec<u32>,
 }
 
-impl Turnover {
-    /// Appends what happened later. What came and went meanwhile need not be told.
+impl Delta {
+    /// Appends a later delta. A frame or label that `self` adds and `later` removes cancels out.
     pub fn merge(&mut self, later: Self) {
         for key in later.dropped {
             self.drop_frame(key);
@@ -79,11 +82,11 @@ impl Turnover {
 struct Tier {
     frames: VecDeque<Arc<Frame>>,
     bytes: usize,
-    /// The step that is not over, and its start.
+    /// Start and sums of the step that has not ended.
     open: Option<(u64, Period)>,
 }
 
-/// Everything that is remembered.
+/// The history in memory.
 #[derive(Debug)]
 pub struct History {
     max_bytes: usize,
@@ -94,11 +97,12 @@ pub struct History {
     label_bytes: usize,
     next_label: u32,
     dropped_early: u64,
-    turnover: Turnover,
+    delta: Delta,
 }
 
 impl History {
-    /// With at most so many bytes, and so many shapes with a series of their own in a second.
+    /// Creates an empty history. `max_bytes` bounds its memory, `max_shapes` the shapes with a
+    /// series of their own in each second.
     pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
         Self {
             max_bytes,
@@ -109,24 +113,26 @@ impl History {
             label_bytes: 0,
             next_label: 0,
             dropped_early: 0,
-            turnover: Turnover::default(),
+            delta: Delta::default(),
         }
     }
 
-    /// Adds the second that began at `start`. Of shapes the heaviest have a series, by the weight that comes with them; the
-    /// others are summed up. Whoever follows what happens takes the turnover.
+    /// Adds the second that began at `start`. Each series comes with a weight. The heaviest shapes
+    /// keep a series of their own; the others are summed up in [`Label::OtherShapes`]. The changes
+    /// are added to the delta.
     pub fn add(&mut self, start: u64, second: BTreeMap<Arc<Label>, (Figures, f64)>) {
         let period = Period {
             length: Duration::from_secs(1),
             series: self.choose(second),
         };
-        self.step(0, start, period);
+        self.close_step(0, start, period);
         self.close_steps(start);
         self.expire(start);
         self.keep_within_bytes();
     }
 
-    /// Steps that were over before `now`: after a pause nothing of the next step may have come to end them.
+    /// Closes the open steps that ended before `now`. After a pause no data of the next step may
+    /// have arrived to close them.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             let Some(place) = self.tiers.get_mut(tier) else {
@@ -134,12 +140,13 @@ impl History {
             };
             let over = place.open.take_if(|(open, _)| *open + length <= now);
             if let Some((start, period)) = over {
-                self.step(tier, start, period);
+                self.close_step(tier, start, period);
             }
         }
     }
 
-    /// The clock was set back to `now`: what is after it is forgotten, so that time goes on.
+    /// Handles a clock that was set back to `now`: drops all steps that end after `now`, so that
+    /// new seconds can be added.
     pub fn rewind(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             while let Some(place) = self.tiers.get_mut(tier) {
@@ -167,7 +174,8 @@ impl History {
             .map(|(_, (_, weight))| *weight)
             .collect();
         weights.sort_by(|a, b| b.total_cmp(a));
-        // Of several at the limit's weight all are kept: a few more do no harm.
+        // All shapes of the smallest accepted weight are kept, so the limit can be exceeded by a
+        // few.
         let least = weights.get(self.max_shapes.saturating_sub(1)).copied();
         let mut series = BTreeMap::<Arc<Label>, Figures>::new();
         for (label, (figures, weight)) in second {
@@ -187,10 +195,10 @@ impl History {
         series
     }
 
-    /// A step of a tier is over: it becomes a frame, and part of the next tier's open step.
-    fn step(&mut self, tier: usize, start: u64, period: Period) {
+    /// Closes a step: it becomes a frame, and its sums are added to the open step of the next tier.
+    fn close_step(&mut self, tier: usize, start: u64, period: Period) {
         let frame = Arc::new(self.frame(tier, start, &period));
-        self.turnover.added.push(Arc::clone(&frame));
+        self.delta.added.push(Arc::clone(&frame));
         let Some(place) = self.tiers.get_mut(tier) else {
             return;
         };
@@ -211,14 +219,14 @@ impl History {
         open.merge(period);
         open.length += period.length;
         if let Some((start, period)) = over {
-            self.step(tier, start, period);
+            self.close_step(tier, start, period);
         }
     }
 
     fn frame(&mut self, tier: usize, start: u64, period: &Period) -> Frame {
         let mut labels = Vec::with_capacity(period.series.len());
         for label in period.series.keys() {
-            labels.push(self.number(label));
+            labels.push(self.use_label(label));
         }
         let series = labels.iter().copied().zip(period.series.values());
         Frame {
@@ -230,8 +238,8 @@ impl History {
         }
     }
 
-    /// The number of a label, which one more frame uses.
-    fn number(&mut self, label: &Arc<Label>) -> u32 {
+    /// Returns the number of a label and counts one more use of it.
+    fn use_label(&mut self, label: &Arc<Label>) -> u32 {
         if let Some(number) = self.numbers.get(label) {
             if let Some((_, uses)) = self.labels.get_mut(number) {
                 *uses += 1;
@@ -240,12 +248,12 @@ impl History {
         }
         let number = self.next_label;
         self.next_label = self.next_label.wrapping_add(1);
-        self.name(number, Arc::clone(label), 1);
-        self.turnover.named.push((number, Arc::clone(label)));
+        self.insert_label(number, Arc::clone(label), 1);
+        self.delta.named.push((number, Arc::clone(label)));
         number
     }
 
-    fn name(&mut self, number: u32, label: Arc<Label>, uses: usize) {
+    fn insert_label(&mut self, number: u32, label: Arc<Label>, uses: usize) {
         self.label_bytes += label_bytes(&label);
         self.numbers.insert(Arc::clone(&label), number);
         self.labels.insert(number, (label, uses));
@@ -280,51 +288,52 @@ impl History {
         }
     }
 
-    /// A frame has been taken out.
+    /// Updates sizes and label uses after a frame was removed from its tier.
     fn forget(&mut self, frame: &Frame) {
         if let Some(place) = self.tiers.get_mut(frame.tier) {
             place.bytes -= frame.bytes();
         }
-        self.turnover.drop_frame((frame.tier, frame.start));
+        self.delta.drop_frame((frame.tier, frame.start));
         for number in &frame.labels {
             let Some((_, uses)) = self.labels.get_mut(number) else {
                 continue;
             };
             *uses -= 1;
             if *uses == 0 {
-                self.unname(*number);
+                self.remove_label(*number);
             }
         }
     }
 
-    fn unname(&mut self, number: u32) {
+    fn remove_label(&mut self, number: u32) {
         if let Some((label, _)) = self.labels.remove(&number) {
             self.label_bytes -= label_bytes(&label);
             self.numbers.remove(&label);
         }
-        self.turnover.unnamed.push(number);
+        self.delta.unnamed.push(number);
     }
 
-    /// What happened since the last call.
-    pub fn take_turnover(&mut self) -> Turnover {
-        std::mem::take(&mut self.turnover)
+    /// Returns the changes since the last call.
+    pub fn take_delta(&mut self) -> Delta {
+        std::mem::take(&mut self.delta)
     }
 
-    /// Takes in what a store kept. Frames that are damaged, name labels that are not there, or are not over yet by this
-    /// clock, are left out and dropped from the store, and counted in the answer.
+    /// Loads labels and frames from a store. Skips frames that are damaged, use an unknown label,
+    /// or end after `now`, and marks them as dropped in the delta. Returns the number of skipped
+    /// frames.
     pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
         for (number, label) in labels {
             self.next_label = self.next_label.max(number.wrapping_add(1));
-            self.name(number, Arc::new(label), 0);
+            self.insert_label(number, Arc::new(label), 0);
         }
-        let mut left_out = 0;
+        let mut skipped = 0;
         let mut frames = frames;
         frames.sort_by_key(|frame| (frame.tier, frame.start));
         for frame in frames {
             let key = (frame.tier, frame.start);
             if !self.may_be_restored(&frame, now) {
-                left_out += 1;
-                self.turnover.drop_frame(key);
+                skipped += 1;
+                self.delta.drop_frame(key);
             } else if let Some(tier) = self.tiers.get_mut(frame.tier) {
                 for number in &frame.labels {
                     if let Some((_, uses)) = self.labels.get_mut(number) {
@@ -337,12 +346,14 @@ impl History {
         }
         let unused = self.labels.iter().filter(|(_, (_, uses))| *uses == 0);
         let unused: Vec<_> = unused.map(|(number, _)| *number).collect();
-        unused.into_iter().for_each(|number| self.unname(number));
+        unused
+            .into_iter()
+            .for_each(|number| self.remove_label(number));
         self.reopen();
         self.close_steps(now);
         self.expire(now);
         self.keep_within_bytes();
-        left_out
+        skipped
     }
 
     fn may_be_restored(&self, frame: &Frame, now: u64) -> bool {
@@ -354,7 +365,7 @@ impl History {
                 .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
     }
 
-    /// The steps that were not over when the store was written, from what the finer tier has of them.
+    /// Rebuilds the open steps from the frames of the next finer tier.
     fn reopen(&mut self) {
         for tier in 1..TIERS.len() {
             let from = self.covered_to(tier);
@@ -368,28 +379,29 @@ impl History {
         }
     }
 
-    /// The end of a tier's last step.
+    /// End of a tier's last frame.
     fn covered_to(&self, tier: usize) -> u64 {
         let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
         let last = self.tiers.get(tier).and_then(|tier| tier.frames.back());
         last.map_or(0, |frame| frame.start + length)
     }
 
-    /// A tier's frames that begin between two times.
+    /// A tier's frames that begin in `from..to`.
     fn frames(&self, tier: usize, from: u64, to: u64) -> impl Iterator<Item = &Arc<Frame>> {
         let frames = self.tiers.get(tier).into_iter().flat_map(|t| &t.frames);
         frames.filter(move |frame| frame.start >= from && frame.start < to)
     }
 
-    /// Since when a tier knows everything.
+    /// Start of the tier's known time.
     fn known_from(&self, tier: usize) -> Option<u64> {
         let (length, _) = TIERS.get(tier)?;
         let first = self.tiers.get(tier)?.frames.front()?;
         Some(first.start + length - first.seconds.min(*length))
     }
 
-    /// The steps that begin between two times, as long as allowed where they reach back so far, else longer; finer ones for
-    /// what a tier has not closed yet. Quick: they are unpacked by whoever wants them.
+    /// Selects steps that begin in `from..to`. Uses the longest steps of at most `longest` seconds
+    /// if that tier reaches back far enough, otherwise a coarser tier. Finer steps cover the time
+    /// after the tier's last frame. Cheap: the caller unpacks the frames.
     pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
         let fitting = fitting.unwrap_or(0);
@@ -410,23 +422,23 @@ impl History {
         selection
     }
 
-    /// What all series came to between two times. The length is of what is known of it.
+    /// Sums of all series in `from..to`. The length of the result is the known time.
     pub fn period(&self, from: u64, to: u64) -> Period {
         self.select(from, to, 1).period()
     }
 
-    /// Bytes that it takes.
+    /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.label_bytes + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
     }
 
-    /// Frames that were dropped before their time, for want of room.
+    /// Frames that were dropped before their retention ended, because the memory limit was reached.
     pub fn dropped_early(&self) -> u64 {
         self.dropped_early
     }
 }
 
-/// Frames that were chosen, to be unpacked where that holds nobody up.
+/// Selected frames. They can be unpacked without a lock on the history.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     frames: Vec<Arc<Frame>>,
@@ -445,7 +457,7 @@ impl Selection {
         self.frames.push(Arc::clone(frame));
     }
 
-    /// Each frame's start and figures.
+    /// Start and figures of each frame.
     fn unpacked(&self) -> impl Iterator<Item = (u64, Period)> + '_ {
         self.frames.iter().map(|frame| {
             let series = packed::unpack(&frame.packed).unwrap_or_default();
@@ -460,7 +472,7 @@ impl Selection {
         })
     }
 
-    /// What all series came to. The length is of what is known.
+    /// Sums of all series. The length of the result is the known time.
     pub fn period(&self) -> Period {
         let mut whole = Period::default();
         for (_, period) in self.unpacked() {
@@ -470,13 +482,13 @@ impl Selection {
         whole
     }
 
-    /// What one series came to in steps of `step` seconds, each with its start and its known length; steps that nothing is
-    /// known of are left out.
+    /// Sums of one series in steps of `step` seconds, each with its start and its known length.
+    /// Steps without data are omitted.
     pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
         self.timeline_of(step, &|of| of == label)
     }
 
-    /// The same of all series that are wanted.
+    /// Like [`Selection::timeline`], for all series that `is_wanted` accepts.
     pub fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
         let step = step.max(1);
         let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
@@ -489,7 +501,8 @@ impl Selection {
         timeline.into_iter().collect()
     }
 
-    /// The series, each with the start of its first step and the end of its last. Nothing is unpacked for it.
+    /// Each series with the start of its first step and the end of its last. Does not unpack
+    /// frames.
     pub fn seen(&self) -> HashMap<Arc<Label>, (u64, u64)> {
         let mut seen: HashMap<u32, (u64, u64)> = HashMap::new();
         for frame in &self.frames {
@@ -506,7 +519,7 @@ impl Selection {
     }
 }
 
-/// Both maps' entries and the texts.
+/// Bytes of a label: its texts and its entries in both maps.
 fn label_bytes(label: &Label) -> usize {
     let texts = match label {
         Label::Shape {
@@ -576,7 +589,7 @@ mod tests {
         for at in 0..seconds {
             let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
             history.add(start + at, second(&of));
-            history.take_turnover();
+            history.take_delta();
         }
         history
     }
@@ -586,8 +599,8 @@ mod tests {
     }
 
     #[test]
-    fn every_resolution_tells_the_same_sum_whatever_is_not_over_yet() {
-        // An hour and a bit: no tier's last step is over.
+    fn every_resolution_has_the_same_sum_with_open_steps() {
+        // A little over an hour, so the last step of each tier is open.
         let history = filled(3_725);
         let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
         for since in [1, 7, 599, 60, 10] {
@@ -598,18 +611,19 @@ mod tests {
         let all = history.period(START, START + 3_725);
         assert_eq!(whole(&all), sum(0, 3_725));
         assert_eq!(all.length, Duration::from_secs(3_725));
-        // Asked from the middle of a step of the tier that reaches so far back, it begins with the next one.
+        // The range starts in the middle of a step of 10 s, so the result starts with the next
+        // step.
         let hour = history.period(START + 123, START + 3_725);
         assert_eq!(whole(&hour), sum(130, 3_725));
     }
 
     #[test]
-    fn what_began_in_the_middle_of_every_step_is_told_whole() {
+    fn a_history_that_starts_in_the_middle_of_a_step_is_complete() {
         let start = START + 453;
         for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
             let history = filled_from(start, uptime);
             let sum: u64 = (0..uptime).map(|at| 1 + at % 3).sum();
-            // More than there is: the length is of what is known.
+            // The range is longer than the history, so the length is the known time.
             let period = history.period(start - 300, start + uptime);
             assert_eq!(whole(&period), sum, "up for {uptime} s");
             assert_eq!(period.length, Duration::from_secs(uptime));
@@ -621,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_on_after_the_clock_was_set_back() {
+    fn seconds_can_be_added_after_the_clock_was_set_back() {
         let mut history = filled(1_000);
         history.rewind(START + 400);
         let before: u64 = (0..400).map(|at| 1 + at % 3).sum();
@@ -636,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeline_has_the_steps_that_were_asked_for() {
+    fn a_timeline_has_the_requested_steps() {
         let history = filled(3_725);
         let to = START + 3_725;
         for (since, step) in [(60, 1), (60, 5), (600, 10), (3_600, 60), (3_725, 600)] {
@@ -656,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_of_long_steps_are_of_all_operations() {
+    fn percentiles_of_long_steps_cover_all_operations() {
         let mut history = History::new(64 << 20, 10);
         for at in 0..700 {
             let slow = if at == 300 { 900 } else { 1 };
@@ -697,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_kept_for_their_tiers_time() {
+    fn steps_expire_after_their_tiers_retention() {
         let history = filled(700);
         let oldest = |tier: usize| history.tiers[tier].frames.front().map(|f| f.start - START);
         assert_eq!(oldest(0), Some(99));
@@ -706,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_of_bytes_holds_and_what_is_dropped_for_it_is_counted() {
+    fn the_memory_limit_holds_and_early_drops_are_counted() {
         let mut history = History::new(100_000, 200);
         for at in 0..600 {
             let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
@@ -717,33 +731,33 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_no_frame_uses_are_forgotten() {
+    fn unused_labels_are_removed() {
         let mut history = History::new(64 << 20, 10);
         let mut kept = HashMap::new();
         for at in 0..2_000 {
             let number = usize::try_from(at / 10).unwrap();
             history.add(START + at, second(&[(shape(number), 1, 1.0)]));
-            let turnover = history.take_turnover();
-            kept.extend(turnover.named);
-            turnover.unnamed.iter().for_each(|n| {
+            let delta = history.take_delta();
+            kept.extend(delta.named);
+            delta.unnamed.iter().for_each(|n| {
                 kept.remove(n);
             });
         }
         assert_eq!(kept.len(), history.labels.len());
-        // As a store would keep them; all are in the coarser tiers still.
+        // Equal to the labels that a store keeps. All 200 are still in the coarser tiers.
         assert_eq!(history.labels.len(), 200);
     }
 
     #[test]
-    fn what_is_restored_goes_on_where_it_was() {
+    fn a_restored_history_continues() {
         let mut history = History::new(64 << 20, 10);
         let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
         let mut follow = |history: &mut History| {
-            let turnover = history.take_turnover();
-            labels.extend(turnover.named);
-            let added = turnover.added.iter();
+            let delta = history.take_delta();
+            labels.extend(delta.named);
+            let added = delta.added.iter();
             frames.extend(added.map(|f| ((f.tier, f.start), (**f).clone())));
-            turnover.dropped.iter().for_each(|key| {
+            delta.dropped.iter().for_each(|key| {
                 frames.remove(key);
             });
             (labels.clone(), frames.clone())

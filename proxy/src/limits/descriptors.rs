@@ -1,8 +1,9 @@
-//! How many files and sockets the process may have open.
+//! The limit of files and sockets that the process may have open.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of descriptors to the hard one, which needs no right; the limit then, or `None` for none.
+/// Raises the soft descriptor limit to the hard limit, which needs no privilege. Returns the
+/// resulting limit; `None` if there is none.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.or(limit.current)?;
@@ -15,7 +16,7 @@ pub fn raise_descriptor_limit() -> Option<u64> {
     );
     Some(match raised {
         Ok(()) => hard,
-        // Refused all the same: the soft one holds.
+        // The system refused, so the soft limit stays.
         Err(_) => limit.current.unwrap_or(hard),
     })
 }
@@ -25,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_soft_limit_becomes_the_hard_one() {
+    fn soft_limit_is_raised_to_the_hard_limit() {
         let hard = getrlimit(Resource::Nofile).maximum;
         let raised = raise_descriptor_limit();
         assert!(raised.is_some_and(|raised| raised > 1));

@@ -1,8 +1,9 @@
 //! Queues that serve addresses in turn.
 //!
-//! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`] of logins also serves the users
-//! of an address in turn, and of each user the newest first: impatient clients come again. One in four is the oldest, so
-//! that patience is rewarded. [`TurnQueue`] keeps the order of arrival within each key.
+//! An address with a thousand waiters gets as many turns as an address with one. [`Waiters`], the
+//! queue of logins, also serves the users of an address in turn. It serves each user's newest
+//! waiter first, because impatient clients give up and retry. One turn in four goes to the oldest,
+//! so that old waiters are served too. [`TurnQueue`] keeps the order of arrival within each key.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -12,16 +13,16 @@ use std::{
 use super::recent::NameHash;
 use crate::wire::Sharer;
 
-/// Where a waiter comes from.
+/// The origin of a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Its address, or the user behind a shared one.
+    /// The waiter's address, or its user if several users share the address.
     pub sharer: Sharer,
     /// The user that it claims to be, if it claims one.
     pub user: Option<NameHash>,
 }
 
-/// One in so many is the oldest.
+/// One turn in this many goes to the oldest waiter.
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
@@ -31,7 +32,7 @@ trait Queue: Default {
 
     fn push(&mut self, key: Self::Key, waiter: Self::Waiter);
 
-    /// The next one; `None` if it is empty.
+    /// Removes and returns the next waiter; `None` if the queue is empty.
     fn pop(&mut self) -> Option<Self::Waiter>;
 
     fn retain(&mut self, keep: &impl Fn(&Self::Waiter) -> bool);
@@ -41,15 +42,15 @@ trait Queue: Default {
 
 /// Waiters in order of arrival.
 #[derive(Debug)]
-struct Oldest<T>(VecDeque<T>);
+struct OldestFirst<T>(VecDeque<T>);
 
-impl<T> Default for Oldest<T> {
+impl<T> Default for OldestFirst<T> {
     fn default() -> Self {
         Self(VecDeque::new())
     }
 }
 
-impl<T> Queue for Oldest<T> {
+impl<T> Queue for OldestFirst<T> {
     type Key = ();
     type Waiter = T;
 
@@ -70,14 +71,14 @@ impl<T> Queue for Oldest<T> {
     }
 }
 
-/// The waiters of one user.
+/// Waiters of one user: the newest first, but one in [`OLDEST_EVERY`] is the oldest.
 #[derive(Debug)]
-struct Newest<T> {
+struct NewestFirst<T> {
     waiters: VecDeque<T>,
     popped: u64,
 }
 
-impl<T> Default for Newest<T> {
+impl<T> Default for NewestFirst<T> {
     fn default() -> Self {
         Self {
             waiters: VecDeque::new(),
@@ -86,7 +87,7 @@ impl<T> Default for Newest<T> {
     }
 }
 
-impl<T> Queue for Newest<T> {
+impl<T> Queue for NewestFirst<T> {
     type Key = ();
     type Waiter = T;
 
@@ -114,14 +115,14 @@ impl<T> Queue for Newest<T> {
 
 /// Queues that are served in turn.
 #[derive(Debug)]
-struct InTurn<K, Q> {
+struct RoundRobin<K, Q> {
     queues: HashMap<K, Q>,
-    /// Keys of the queues, the next one first. None of them is empty.
+    /// Keys of the queues in the order of their turns. No queue is empty.
     turns: VecDeque<K>,
     len: usize,
 }
 
-impl<K, Q> Default for InTurn<K, Q> {
+impl<K, Q> Default for RoundRobin<K, Q> {
     fn default() -> Self {
         Self {
             queues: HashMap::new(),
@@ -131,7 +132,7 @@ impl<K, Q> Default for InTurn<K, Q> {
     }
 }
 
-impl<K: Copy + Eq + Hash, Q: Queue> Queue for InTurn<K, Q> {
+impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
     type Key = (K, Q::Key);
     type Waiter = Q::Waiter;
 
@@ -172,13 +173,13 @@ impl<K: Copy + Eq + Hash, Q: Queue> Queue for InTurn<K, Q> {
     }
 }
 
-/// All that wait.
+/// All waiters at a gate, by address and then by user.
 #[derive(Debug)]
-pub(super) struct Waiters<T>(InTurn<Sharer, InTurn<Option<NameHash>, Newest<T>>>);
+pub(super) struct Waiters<T>(RoundRobin<Sharer, RoundRobin<Option<NameHash>, NewestFirst<T>>>);
 
 impl<T> Default for Waiters<T> {
     fn default() -> Self {
-        Self(InTurn::default())
+        Self(RoundRobin::default())
     }
 }
 
@@ -187,12 +188,12 @@ impl<T> Waiters<T> {
         self.0.push((from.sharer, (from.user, ())), waiter);
     }
 
-    /// The next one.
+    /// Removes and returns the next waiter.
     pub(super) fn pop(&mut self) -> Option<T> {
         self.0.pop()
     }
 
-    /// Removes those that are not to be kept.
+    /// Removes all waiters for which `keep` is false.
     pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.0.retain(&keep);
     }
@@ -206,13 +207,14 @@ impl<T> Waiters<T> {
     }
 }
 
-/// Waiters in turn by key, such as an address, and in order of arrival within a key.
+/// A queue that serves keys, such as addresses, in turn, and the waiters of each key in order of
+/// arrival.
 #[derive(Debug)]
-pub struct TurnQueue<K, T>(InTurn<K, Oldest<T>>);
+pub struct TurnQueue<K, T>(RoundRobin<K, OldestFirst<T>>);
 
 impl<K, T> Default for TurnQueue<K, T> {
     fn default() -> Self {
-        Self(InTurn::default())
+        Self(RoundRobin::default())
     }
 }
 
@@ -222,12 +224,12 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.push((from, ()), waiter);
     }
 
-    /// The next one.
+    /// Removes and returns the next waiter.
     pub fn pop(&mut self) -> Option<T> {
         self.0.pop()
     }
 
-    /// The oldest one of each key.
+    /// The oldest waiter of each key.
     pub fn oldest(&self) -> impl Iterator<Item = &T> {
         let queues = self.0.queues.values();
         queues.filter_map(|queue| queue.0.front())
@@ -239,14 +241,16 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.queues.get(next)?.0.front()
     }
 
-    /// Removes the newest waiter of the key with most waiters, if that key still has as many as `from` with one more.
+    /// Removes the newest waiter of the key with the most waiters, if that key then has at least as
+    /// many as `from` with one more.
     pub fn make_room(&mut self, from: K) -> Option<T> {
         let own = self.0.queues.get(&from).map_or(0, Queue::len);
         let most = self.0.queues.values().map(Queue::len).max()?;
         if most > own + 1 { self.shed() } else { None }
     }
 
-    /// The next one that satisfies the condition, of the oldest one of each of the first `max_keys` keys.
+    /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the
+    /// first one that is ready.
     pub fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
         for _ in 0..max_keys.min(self.0.turns.len()) {
             match self.peek().is_some_and(&is_ready) {
@@ -257,7 +261,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         None
     }
 
-    /// Removes the newest waiter of the key with most waiters.
+    /// Removes the newest waiter of the key with the most waiters.
     pub fn shed(&mut self) -> Option<T> {
         let queues = self.0.queues.iter_mut();
         let (&from, greediest) = queues.max_by_key(|(_, queue)| queue.len())?;
@@ -270,17 +274,17 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         newest
     }
 
-    /// Removes those that are not to be kept.
+    /// Removes all waiters for which `keep` is false.
     pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.0.retain(&keep);
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if none waits.
+    /// True if there are no waiters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_user_the_newest_goes_first_and_one_in_four_is_the_oldest() {
+    fn newest_waiter_of_a_user_goes_first_and_one_in_four_is_the_oldest() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
         assert!(!waiters.is_empty());
@@ -319,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_ready_are_passed_over() {
+    fn keys_that_are_not_ready_are_skipped() {
         let mut queue = TurnQueue::default();
         (0..6).for_each(|n| queue.push(n % 3, n));
         assert_eq!(queue.pop_if(2, |n| *n == 2), None);
@@ -345,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_but_one_more_waiter_makes_no_room() {
+    fn key_with_only_one_more_waiter_makes_no_room() {
         let mut queue = TurnQueue::default();
         for (key, waiter) in [(1, 10), (1, 11), (2, 20)] {
             queue.push(key, waiter);
@@ -375,7 +379,8 @@ mod tests {
             user: Some(names.hash(user)),
         };
         let mut waiters = Waiters::default();
-        // One address claims a hundred users, another has a crowd of one user and a single client of another.
+        // One address claims a hundred users. Another has a hundred clients of one user and one
+        // client of another user.
         for n in 0..100 {
             waiters.push(from(1, &n.to_string()), "many names");
             waiters.push(from(2, "app"), "crowd");

@@ -1,19 +1,22 @@
-//! Logins at a pace that operations can bear, and new clients at one that the machine can.
+//! Gates that slow down logins while operations wait for connections, and new clients while the
+//! machine is overloaded.
 //!
-//! A storm's clients log in to ask for something, and their operations wait in the same queues as all others. So while
-//! operations wait for connections longer than a target, logins are let through at a rate that is lowered until they do
-//! not, and raised again as soon as they do not (multiplicatively, both ways). No login is refused: it waits for its turn,
-//! by address and user ([`super::fair`]).
+//! The clients of a storm log in to run operations, and their operations wait in the same queues as
+//! all others. So while operations wait for connections longer than a target, a gate admits logins
+//! at a limited rate. The rate falls while the target is missed and rises while it is met,
+//! multiplicatively both ways. No login is refused: each waits for its turn, by address and user
+//! ([`super::fair`]).
 //!
-//! Operations that wait because their own user has as many connections as one may have hold up the logins of that user
-//! only; others have a gate in common ([`LoginGates`]).
+//! If operations wait because their user already has `max_pool_size` connections, only the logins
+//! of that user are slowed down. All other waits act on a common gate ([`LoginGates`]).
 //!
-//! New clients wait likewise, before their first byte is read, while the data plane is late: then a machine has no time for
-//! all of them, and what it has belongs to those that are being served. Clients that have left by their turn cost next to
-//! nothing.
+//! New clients wait in the same way, before their first byte is read, while the data plane is late.
+//! The machine then lacks time for all clients, and clients that are already being served come
+//! first. A client that has disconnected before its turn costs almost nothing.
 //!
-//! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V. Jacobson, "Controlling Queue
-//! Delay", ACM Queue 10(5), 2012; newest first under overload is adaptive LIFO.
+//! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V.
+//! Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012; newest first under overload is
+//! adaptive LIFO.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -26,77 +29,79 @@ use super::{
 };
 use crate::wire::Sharer;
 
-/// How long operations may wait for a connection before logins are held back.
+/// Operations that wait longer than this for a connection slow down logins.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
-/// How late the data plane may be before new clients are.
+/// A data plane that is later than this slows down new clients.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
-/// How long they have to wait longer before they are.
+/// How long a target must be missed before its gate closes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Logins a second that are let through whatever happens: a deployment that is always busy must not lock anybody out.
-const LEAST_LOGINS: f64 = 50.0;
+/// The lowest rate of logins, per second: a deployment that is always busy must not lock clients
+/// out.
+const MIN_LOGINS_PER_SECOND: f64 = 50.0;
 
-/// The same of new clients, of which each costs far less than a login and what it asks then.
-const LEAST_ARRIVALS: f64 = 500.0;
+/// The lowest rate of new clients, per second. A new client costs far less than a login and the
+/// operations after it.
+const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 
-/// Beyond it there is nothing left to hold back.
+/// A gate opens fully when its rate per second reaches this.
 const OPEN_RATE: f64 = 20_000.0;
 
-/// What the rate is multiplied by at each look.
+/// The factors for the rate at each tick: while the target is missed, and while it is met.
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
-/// Waiters beyond which those that have left are removed at each look.
+/// With more waiters than this, each tick removes those that have left.
 const PURGE_BEYOND: usize = 8_192;
 
-/// Between two looks at how long operations wait.
-pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Time between two calls of [`Gate::tick`].
+pub const GATE_TICK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where logins, or new clients, wait.
+/// A gate at which logins or new clients wait.
 #[derive(Debug)]
 pub struct Gate {
     target: Duration,
-    least_rate: f64,
-    state: Mutex<State>,
+    min_rate: f64,
+    state: Mutex<GateState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Logins a second, while operations wait too long; else there is no limit.
+struct GateState {
+    /// Logins or clients per second; `None` while the gate is open.
     rate: Option<f64>,
-    /// Logins that may pass at once.
+    /// The number that may pass without waiting.
     tokens: f64,
-    /// Those that have left among them.
+    /// All waiters, including those that have left.
     waiting: Waiters<oneshot::Sender<()>>,
-    /// Let through since the last look, and lately in a second.
+    /// The number that passed since the last tick, and the moving average per second.
     passed: u32,
-    lately: f64,
-    /// How long operations have been waiting for longer than the target.
+    average_rate: f64,
+    /// How long the target has been missed without a break.
     missed_for: Duration,
 }
 
 impl Gate {
-    /// For logins, open until operations wait for connections.
+    /// A gate for logins. It is open until operations wait too long for connections.
     pub fn of_logins() -> Self {
         Self {
             target: OPERATIONS_TARGET,
-            least_rate: LEAST_LOGINS,
+            min_rate: MIN_LOGINS_PER_SECOND,
             state: Mutex::default(),
         }
     }
 
-    /// For new clients, open until the data plane is late.
+    /// A gate for new clients. It is open until the data plane is late.
     pub fn of_arrivals() -> Self {
         Self {
             target: LATENESS_TARGET,
-            least_rate: LEAST_ARRIVALS,
+            min_rate: MIN_ARRIVALS_PER_SECOND,
             state: Mutex::default(),
         }
     }
 
-    /// Whether one may pass without waiting; it has then.
+    /// Passes if no wait is needed. True if it has passed.
     pub fn try_pass(&self) -> bool {
         let mut state = self.state.lock();
         let may_pass = state.rate.is_none() || (state.waiting.is_empty() && state.tokens >= 1.0);
@@ -106,63 +111,63 @@ impl Gate {
         may_pass
     }
 
-    /// Waits for a turn. Cancel safe: who leaves has no turn.
+    /// Waits until it may pass. Cancel safe: a waiter that is dropped uses no turn.
     pub async fn pass(&self, from: Origin) {
         if self.try_pass() {
             return;
         }
         let (turn, waiting) = oneshot::channel();
         self.state.lock().waiting.push(from, turn);
-        // The gate lives as long as whoever waits at it.
+        // The gate holds the sender and outlives its waiters.
         drop(waiting.await);
     }
 
-    /// Whether it is open and no one waits at it.
+    /// True if the gate is open and has no waiters.
     fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.rate.is_none() && state.waiting.is_empty()
     }
 
-    /// Takes in what the target is for, and lets through whose turn it is. To be called each [`LOOK_EVERY`], `elapsed`
-    /// after the last time.
-    pub fn look(&self, wait: Duration, elapsed: Duration) {
+    /// Adjusts the rate to the current `wait` and admits the waiters whose turn it is. Call it
+    /// every [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
+    pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
-        state.adjust(wait > self.target, elapsed, self.least_rate);
+        state.adjust(wait > self.target, elapsed, self.min_rate);
         let Some(rate) = state.rate else {
             while state.release() {}
             return;
         };
-        // A look that was late lets nobody through in bulk.
-        let seconds = elapsed.min(LOOK_EVERY * 2).as_secs_f64();
+        // A late tick must not admit a burst.
+        let seconds = elapsed.min(GATE_TICK_INTERVAL * 2).as_secs_f64();
         state.tokens = (state.tokens + rate * seconds).min(rate.mul_add(0.1, 1.0));
         while state.tokens >= 1.0 && state.release() {}
         state.purge();
     }
 }
 
-impl State {
+impl GateState {
     fn pass(&mut self) {
         self.passed += 1;
         self.tokens = (self.tokens - 1.0).max(0.0);
     }
 
-    fn adjust(&mut self, is_missed: bool, elapsed: Duration, least_rate: f64) {
+    fn adjust(&mut self, is_missed: bool, elapsed: Duration, min_rate: f64) {
         let seconds = elapsed.as_secs_f64().max(0.001);
         let rate = f64::from(std::mem::take(&mut self.passed)) / seconds;
-        self.lately += (rate - self.lately) * 0.1;
+        self.average_rate += (rate - self.average_rate) * 0.1;
         self.missed_for = match is_missed {
             true => self.missed_for + elapsed,
             false => Duration::ZERO,
         };
         self.rate = match (self.rate, is_missed) {
-            (None, true) if self.missed_for >= INTERVAL => Some(self.lately.max(least_rate)),
+            (None, true) if self.missed_for >= INTERVAL => Some(self.average_rate.max(min_rate)),
             (None, _) => None,
-            (Some(rate), true) => Some((rate * SLOWER).max(least_rate)),
+            (Some(rate), true) => Some((rate * SLOWER).max(min_rate)),
             (Some(rate), false) => Some(rate * FASTER).filter(|rate| *rate < OPEN_RATE),
         };
     }
 
-    /// Lets one through that is still there, if there is one.
+    /// Admits the next waiter that has not left. False if there is none.
     fn release(&mut self) -> bool {
         while let Some(turn) = self.waiting.pop() {
             if turn.send(()).is_ok() {
@@ -180,11 +185,12 @@ impl State {
     }
 }
 
-/// Where logins wait: at a gate for all, and at one of their own where their user's operations wait for its own connections.
+/// The gates for logins: one for all users, and one for each user whose operations wait for that
+/// user's own connections.
 #[derive(Debug)]
 pub struct LoginGates {
     all: Gate,
-    /// Those of users whose operations wait, or did until lately.
+    /// Gates of users whose operations wait, or waited recently.
     users: Mutex<HashMap<NameHash, Arc<Gate>>>,
     names: NameHasher,
 }
@@ -200,13 +206,13 @@ impl Default for LoginGates {
 }
 
 impl LoginGates {
-    /// Whether a login of a user (name and source) may pass all gates without waiting; it has then.
+    /// True if a login of this user (name and source) has passed all gates without waiting.
     pub fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
         let own = user.and_then(|user| self.gate_of(user).1);
         own.is_none_or(|own| own.try_pass()) && self.all.try_pass()
     }
 
-    /// Waits for a turn at each gate. Cancel safe: a login that is given up has no turn.
+    /// Waits for a turn at each gate. Cancel safe: a login that is dropped uses no turn.
     pub async fn pass(&self, user: Option<(&str, &str)>, sharer: Sharer) {
         let (user, own) = match user.map(|user| self.gate_of(user)) {
             Some((user, own)) => (Some(user), own),
@@ -219,15 +225,16 @@ impl LoginGates {
         self.all.pass(from).await;
     }
 
-    /// Takes in how long operations wait for connections: the longest wait of all but those for their own user's
-    /// connections, and those by user. To be called each [`LOOK_EVERY`], `elapsed` after the last time.
-    pub fn look<'u>(
+    /// Adjusts all gates to how long operations wait for connections. `by_user` has the waits for a
+    /// user's own connections; `wait` is the longest of all other waits. Call it every
+    /// [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
+    pub fn tick<'u>(
         &self,
         wait: Duration,
         by_user: impl Iterator<Item = ((&'u str, &'u str), Duration)>,
         elapsed: Duration,
     ) {
-        self.all.look(wait, elapsed);
+        self.all.tick(wait, elapsed);
         let mut users = self.users.lock();
         let mut waits: HashMap<NameHash, Duration> = HashMap::new();
         for (user, wait) in by_user {
@@ -241,7 +248,7 @@ impl LoginGates {
         }
         users.retain(|user, gate| {
             let wait = waits.get(user).copied();
-            gate.look(wait.unwrap_or_default(), elapsed);
+            gate.tick(wait.unwrap_or_default(), elapsed);
             wait.is_some() || !gate.is_idle()
         });
     }
@@ -263,25 +270,25 @@ mod tests {
 
     const BUSY: Duration = Duration::from_millis(50);
 
-    fn look(gate: &Gate, wait: Duration, times: u32) {
+    fn tick(gate: &Gate, wait: Duration, times: u32) {
         for _ in 0..times {
-            gate.look(wait, LOOK_EVERY);
+            gate.tick(wait, GATE_TICK_INTERVAL);
         }
     }
 
-    /// Whether more pass at once than a gate with any rate lets through.
+    /// True if more pass at once than a gate with any rate admits.
     fn is_open(gate: &Gate) -> bool {
         (0..10_000).all(|_| gate.try_pass())
     }
 
-    /// `count` callers come, wait and leave.
-    fn come_and_leave(gate: &Gate, count: usize) {
+    /// `count` callers arrive, wait and leave.
+    fn arrive_and_leave(gate: &Gate, count: usize) {
         for _ in 0..count {
             assert!(gate.pass(Origin::default()).now_or_never().is_none());
         }
     }
 
-    /// `count` callers that wait, and the order in which they are let through.
+    /// Starts `count` waiters. Returns the list in which they record the order of passing.
     async fn waiters(gate: &Arc<Gate>, count: usize) -> Arc<Mutex<Vec<usize>>> {
         let order = Arc::new(Mutex::new(Vec::new()));
         for number in 0..count {
@@ -302,106 +309,108 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_while_operations_do_not() {
+    async fn logins_pass_while_operations_do_not_wait() {
         let gate = Gate::of_logins();
         for _ in 0..10_000 {
             assert!(gate.try_pass());
         }
-        // A moment's wait is none.
-        look(&gate, BUSY, 4);
+        // A short wait has no effect.
+        tick(&gate, BUSY, 4);
         assert!(gate.try_pass());
     }
 
     #[test]
-    fn a_gate_closes_once_waits_have_been_too_long_for_a_tenth_of_a_second() {
+    fn gate_closes_after_100_ms_of_long_waits() {
         let gate = Gate::of_logins();
-        look(&gate, BUSY, 4);
+        tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
-        // A look without a wait restarts the time.
-        look(&gate, Duration::ZERO, 1);
-        look(&gate, BUSY, 4);
+        // A tick without a wait restarts the time.
+        tick(&gate, Duration::ZERO, 1);
+        tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
-        look(&gate, BUSY, 1);
+        tick(&gate, BUSY, 1);
         assert!(!is_open(&gate));
     }
 
     #[test]
-    fn a_wait_as_long_as_the_target_is_not_too_long() {
+    fn wait_equal_to_the_target_keeps_the_gate_open() {
         let gate = Gate::of_logins();
-        look(&gate, OPERATIONS_TARGET, 50);
+        tick(&gate, OPERATIONS_TARGET, 50);
         assert!(is_open(&gate));
-        look(&gate, OPERATIONS_TARGET + Duration::from_millis(1), 50);
+        tick(&gate, OPERATIONS_TARGET + Duration::from_millis(1), 50);
         assert!(!is_open(&gate));
     }
 
     #[test]
-    fn a_gate_closes_at_the_average_rate_of_the_last_looks() {
+    fn gate_closes_at_the_recent_average_rate() {
         let gate = Gate::of_logins();
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {
                 assert!((0..20).all(|_| gate.try_pass()));
-                gate.look(wait, LOOK_EVERY);
+                gate.tick(wait, GATE_TICK_INTERVAL);
             }
         }
-        // Each look moves the average by a tenth towards 1,000 a second: to 651 after ten, which is 13 for each look.
+        // Each tick moves the average by a tenth towards 1,000 a second: to 651 after ten, which is
+        // 13 for each tick.
         assert_eq!((0..100).take_while(|_| gate.try_pass()).count(), 13);
     }
 
     #[test]
     fn a_gate_opens_step_by_step() {
         let gate = Gate::of_logins();
-        look(&gate, BUSY, 5);
-        look(&gate, Duration::ZERO, 1);
+        tick(&gate, BUSY, 5);
+        tick(&gate, Duration::ZERO, 1);
         assert!(!is_open(&gate));
-        // By 15 % at each look, from 50 a second: 42 looks make 17,700, and one more is beyond 20,000.
-        look(&gate, Duration::ZERO, 41);
+        // The rate grows by 15 % at each tick, from 50 a second: 42 ticks make 17,700, and one more
+        // exceeds 20,000.
+        tick(&gate, Duration::ZERO, 41);
         assert!(!is_open(&gate));
-        look(&gate, Duration::ZERO, 1);
+        tick(&gate, Duration::ZERO, 1);
         assert!(is_open(&gate));
     }
 
     #[test]
-    fn beyond_a_bound_who_has_left_is_removed_and_who_stays_is_not() {
+    fn waiters_that_left_are_purged_beyond_the_limit() {
         let gate = Gate::of_logins();
-        look(&gate, BUSY, 5);
+        tick(&gate, BUSY, 5);
         while gate.try_pass() {}
         let mut stays = [(); 2].map(|()| Box::pin(gate.pass(Origin::default())));
         for stay in &mut stays {
             assert!(stay.as_mut().now_or_never().is_none());
         }
-        // No time has passed, so that the look lets none through.
-        let waiting_after_a_look = || {
-            gate.look(BUSY, Duration::ZERO);
+        // No time has passed, so the tick admits none.
+        let waiting_after_a_tick = || {
+            gate.tick(BUSY, Duration::ZERO);
             gate.state.lock().waiting.len()
         };
-        come_and_leave(&gate, PURGE_BEYOND - 2);
-        assert_eq!(waiting_after_a_look(), PURGE_BEYOND);
-        come_and_leave(&gate, 1);
-        assert_eq!(waiting_after_a_look(), 2);
+        arrive_and_leave(&gate, PURGE_BEYOND - 2);
+        assert_eq!(waiting_after_a_tick(), PURGE_BEYOND);
+        arrive_and_leave(&gate, 1);
+        assert_eq!(waiting_after_a_tick(), 2);
         for stay in &mut stays {
             assert!(stay.as_mut().now_or_never().is_none());
         }
-        look(&gate, Duration::ZERO, 60);
+        tick(&gate, Duration::ZERO, 60);
         for stay in stays {
             assert!(stay.now_or_never().is_some());
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_newest_goes_first_and_now_and_then_the_oldest() {
+    async fn newest_waiter_passes_first_and_every_fourth_is_the_oldest() {
         let gate = Arc::new(Gate::of_logins());
-        look(&gate, BUSY, 6);
+        tick(&gate, BUSY, 6);
         while gate.try_pass() {}
         let order = waiters(&gate, 10).await;
-        look(&gate, BUSY, 50);
+        tick(&gate, BUSY, 50);
         settle().await;
         assert_eq!(*order.lock(), [0, 9, 8, 7, 1, 6, 5, 4, 2, 3]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_has_left_takes_no_turn() {
+    async fn waiter_that_left_uses_no_turn() {
         let gate = Arc::new(Gate::of_logins());
-        look(&gate, BUSY, 6);
+        tick(&gate, BUSY, 6);
         while gate.try_pass() {}
         let mut gone = Vec::new();
         for _ in 0..1000 {
@@ -410,58 +419,62 @@ mod tests {
         }
         assert!(gone.iter().all(|gone| *gone));
         let order = waiters(&gate, 1).await;
-        look(&gate, BUSY, 3);
+        tick(&gate, BUSY, 3);
         settle().await;
         assert_eq!(order.lock().len(), 1);
         assert_eq!(gate.state.lock().waiting.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_least_rate_holds_however_long_it_lasts_and_ends_with_it() {
+    async fn minimum_rate_holds_until_the_waits_end() {
         let gate = Gate::of_logins();
-        look(&gate, BUSY, 500);
+        tick(&gate, BUSY, 500);
         let mut passed = 0;
         for _ in 0..50 {
-            gate.look(BUSY, LOOK_EVERY);
+            gate.tick(BUSY, GATE_TICK_INTERVAL);
             while gate.try_pass() {
                 passed += 1;
             }
         }
-        // 50 a second, for one second, and what had been saved up.
+        // 50 per second for one second, plus the saved tokens.
         assert!((48..=60).contains(&passed), "{passed}");
-        // From there to no limit at all in under a second.
-        look(&gate, Duration::ZERO, 45);
+        // The gate then opens fully in less than a second.
+        tick(&gate, Duration::ZERO, 45);
         assert!((0..10_000).all(|_| gate.try_pass()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_a_users_own_connections_hold_up_its_own_logins_only() {
+    async fn waits_for_a_users_own_connections_slow_only_its_logins() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
-            gates.look(Duration::ZERO, [(busy, BUSY)].into_iter(), LOOK_EVERY);
+            gates.tick(
+                Duration::ZERO,
+                [(busy, BUSY)].into_iter(),
+                GATE_TICK_INTERVAL,
+            );
         }
         while gates.try_pass(Some(busy)) {}
         assert!((0..1_000).all(|_| gates.try_pass(Some(other)) && gates.try_pass(None)));
-        // Once they do not wait any more, the gate opens step by step, and goes.
-        gates.look(Duration::ZERO, std::iter::empty(), LOOK_EVERY);
+        // Once its operations no longer wait, the user's gate opens step by step and is removed.
+        gates.tick(Duration::ZERO, std::iter::empty(), GATE_TICK_INTERVAL);
         assert!(!(0..1_000).all(|_| gates.try_pass(Some(busy))));
         for _ in 0..60 {
-            gates.look(Duration::ZERO, std::iter::empty(), LOOK_EVERY);
+            gates.tick(Duration::ZERO, std::iter::empty(), GATE_TICK_INTERVAL);
         }
         assert!((0..1_000).all(|_| gates.try_pass(Some(busy))));
         assert!(gates.users.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_crowd_of_one_address_does_not_keep_another_from_its_turn() {
+    async fn crowd_of_one_address_does_not_block_another_address() {
         let gates = Arc::new(LoginGates::default());
-        let look = |times| {
+        let tick = |times| {
             for _ in 0..times {
-                gates.look(BUSY, std::iter::empty(), LOOK_EVERY);
+                gates.tick(BUSY, std::iter::empty(), GATE_TICK_INTERVAL);
             }
         };
-        look(20);
+        tick(20);
         while gates.try_pass(None) {}
         let passed = Arc::new(Mutex::new(Vec::new()));
         for (address, count) in [(1, 200), (2, 1), (1, 200)] {
@@ -477,19 +490,19 @@ mod tests {
         }
         settle().await;
         assert!(passed.lock().is_empty(), "all wait");
-        // At the least rate, one at each look.
-        look(3);
+        // At the minimum rate, one passes at each tick.
+        tick(3);
         settle().await;
         assert!(passed.lock().contains(&2), "{:?}", passed.lock());
     }
 
-    /// What may happen at a gate.
+    /// An event at a gate.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Arrives,
-        /// One of those that wait gives up, by its place among them.
+        /// The waiter at this index leaves.
         Leaves(usize),
-        /// A look: the target is missed, or met.
+        /// A tick at which the target is missed, or met.
         Missed,
         Met,
     }
@@ -505,13 +518,13 @@ mod tests {
     }
 
     proptest! {
-        /// Nobody is let through twice, or in spite of having left; who stays is let through once the target is met for
-        /// a second, and until then no more than the rates allow.
+        /// No waiter passes twice or after it has left. Each waiter that stays passes once the
+        /// target has been met for a second. Until then no more pass than the rates allow.
         #[test]
-        fn everybody_who_stays_has_one_turn_and_nobody_else_has(events in events()) {
+        fn each_waiter_that_stays_passes_exactly_once(events in events()) {
             let gate = Gate::of_logins();
             let mut waiting: Vec<_> = Vec::new();
-            let (mut passed, mut arrived, mut left, mut looks) = (0, 0, 0, 0);
+            let (mut passed, mut arrived, mut left, mut ticks) = (0, 0, 0, 0);
             let turns = |waiting: &mut Vec<oneshot::Receiver<()>>| {
                 let before = waiting.len();
                 waiting.retain_mut(|turn| turn.try_recv().is_err());
@@ -526,20 +539,23 @@ mod tests {
                         waiting.push(receiver);
                         arrived += 1;
                     }
-                    Event::Leaves(place) if !waiting.is_empty() => {
-                        drop(waiting.remove(place % waiting.len()));
+                    Event::Leaves(index) if !waiting.is_empty() => {
+                        drop(waiting.remove(index % waiting.len()));
                         left += 1;
                     }
                     Event::Leaves(_) => {}
                     Event::Missed | Event::Met => {
                         let is_missed = matches!(event, Event::Missed);
-                        gate.look(if is_missed { BUSY } else { Duration::ZERO }, LOOK_EVERY);
-                        looks += 1;
+                        gate.tick(
+                            if is_missed { BUSY } else { Duration::ZERO },
+                            GATE_TICK_INTERVAL,
+                        );
+                        ticks += 1;
                         let released = turns(&mut waiting);
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // What had been saved up, and what a look adds.
+                            // The saved tokens, plus those of one tick.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");
@@ -547,9 +563,9 @@ mod tests {
                     }
                 }
             }
-            look(&gate, Duration::ZERO, 60);
+            tick(&gate, Duration::ZERO, 60);
             passed += turns(&mut waiting);
-            prop_assert_eq!(waiting.len(), 0, "after {} looks", looks);
+            prop_assert_eq!(waiting.len(), 0, "after {} ticks", ticks);
             prop_assert_eq!(passed + left, arrived);
             prop_assert!(gate.try_pass());
         }

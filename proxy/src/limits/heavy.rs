@@ -1,15 +1,16 @@
-//! Work that would keep a thread from serving clients: compressing and inflating large messages.
+//! Heavy work: compressing and decompressing large messages. It would keep a thread from serving
+//! clients, so it runs on other threads.
 
 use tokio::task::spawn_blocking;
 
 use super::turns::Turns;
 use crate::wire::Sharer;
 
-/// Work on more bytes than this runs on a thread of its own.
+/// Work on more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;
 
-/// Runs heavy work on other threads than those that serve clients, on half of the cores at most. Sharers that wait are served
-/// in turn.
+/// Runs heavy work on other threads than those that serve clients, on at most half of the cores.
+/// Waiting sharers are served in turn.
 #[derive(Clone, Debug)]
 pub struct HeavyWork(Turns);
 
@@ -26,17 +27,18 @@ impl HeavyWork {
         Self(Turns::new((workers / 2).max(1)))
     }
 
-    /// For one sharer.
+    /// The heavy work of one sharer.
     pub fn of(&self, sharer: Sharer) -> Heavy<'_> {
         Heavy { work: self, sharer }
     }
 }
 
 impl Heavy<'_> {
-    /// Runs work on `bytes` bytes: here if they are few, else on another thread, in turn.
+    /// Runs `work`, which processes `bytes` bytes: on this thread if they are at most 128 KiB, else
+    /// on another thread when it is the sharer's turn.
     ///
     /// # Panics
-    /// If the work does.
+    /// If `work` panics.
     pub async fn run<T: Send + 'static>(
         self,
         bytes: usize,
@@ -46,7 +48,7 @@ impl Heavy<'_> {
             return work();
         }
         let turn = self.work.0.take(self.sharer).await;
-        // The thread holds the turn: the work is not over when this future is dropped.
+        // The thread holds the turn, because the work continues if this future is dropped.
         let running = spawn_blocking(move || {
             let _turn = turn;
             work()

@@ -1,4 +1,4 @@
-//! How late the data plane is: the time from when a task wants to run to when it does.
+//! The lateness of the data plane: the time from when a task is due until it runs.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,20 +7,21 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How often the data plane is asked.
+/// Time between two measurements, called beats.
 pub const BEAT: Duration = Duration::from_millis(20);
 
-/// Told by a task of the data plane, read by others.
+/// Written by a task of the data plane; read by other tasks.
 #[derive(Debug)]
 pub struct Lateness {
     base: Instant,
-    /// When the next beat is due, and how late the last one was, in microseconds.
+    /// When the next beat is due, in microseconds since `base`, and how late the last one was, in
+    /// microseconds.
     due_us: AtomicU64,
     last_us: AtomicU64,
 }
 
 impl Lateness {
-    /// Begins now.
+    /// Begins at `now`. The first beat is due one [`BEAT`] later.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,
@@ -29,7 +30,7 @@ impl Lateness {
         }
     }
 
-    /// A beat: returns when the next one is due.
+    /// Records a beat that was `late`. Returns when the next one is due.
     pub fn beat(&self, late: Duration, now: Instant) -> Instant {
         let next = now + BEAT;
         self.last_us.store(microseconds(late), Ordering::Relaxed);
@@ -38,7 +39,7 @@ impl Lateness {
         next
     }
 
-    /// How late the last beat was, or the next one is already.
+    /// The lateness of the last beat, or that of the next one if it is larger already.
     pub fn now(&self, now: Instant) -> Duration {
         let due = self.base + Duration::from_micros(self.due_us.load(Ordering::Relaxed));
         let last = Duration::from_micros(self.last_us.load(Ordering::Relaxed));
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_beat_that_does_not_come_is_late_too() {
+    async fn missing_beat_counts_as_late() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         let ms = Duration::from_millis;

@@ -1,4 +1,5 @@
-//! What is refused or held: bounds on clients, handshakes and operations, each a permit that ends by itself.
+//! Limits on clients, handshakes and operations. Each permit is a guard that is released on drop.
+//! Beyond a limit, work waits or is refused.
 
 mod descriptors;
 mod fair;
@@ -23,10 +24,10 @@ use crate::wire::Sharer;
 pub use self::{
     descriptors::raise_descriptor_limit,
     fair::{Origin, TurnQueue},
-    gate::{Gate, LOOK_EVERY, LoginGates},
+    gate::{GATE_TICK_INTERVAL, Gate, LoginGates},
     heavy::{Heavy, HeavyWork},
     lateness::{BEAT, Lateness},
-    operations::{OperationPlaces, Operator, Place as OperationPlace},
+    operations::{OperationPlace, OperationPlaces, Operator},
     parking::gather_wake_ups,
     places::Eviction,
     recent::{NameHash, NameHasher, RecentMap, Retired},
@@ -38,10 +39,11 @@ use self::{
     rates::Rates,
 };
 
-/// Time between two clients that Seawall closes of its own accord: a hundred reconnects a second can be borne.
+/// Time between two clients that Seawall closes on its own initiative: a deployment can bear a
+/// hundred reconnects a second.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Bounds shared by all clients.
+/// The limits that all clients share.
 #[derive(Debug)]
 pub struct Limits {
     clients: Arc<Places>,
@@ -57,45 +59,46 @@ pub struct Limits {
     next_close: Mutex<Option<Instant>>,
 }
 
-/// One connected client's place.
+/// The permit of one connected client.
 #[derive(Debug)]
 #[must_use]
 pub struct ClientPermit(Place);
 
 impl ClientPermit {
-    /// From now on the place counts for another sharer.
+    /// Counts the permit for another sharer from now on.
     pub fn move_to(&mut self, sharer: Sharer) {
         self.0.move_to(sharer);
     }
 }
 
-/// A client's place among those that have not logged in yet.
+/// The permit of one client that has not logged in yet.
 #[derive(Debug)]
 #[must_use]
 pub struct HandshakePermit(#[expect(dead_code, reason = "held for its drop")] Place);
 
-/// A client's place among drivers' monitors, which never log in.
+/// The permit of one driver's monitoring connection, which never logs in.
 #[derive(Debug)]
 #[must_use]
 pub struct MonitorPermit(Place);
 
 impl MonitorPermit {
-    /// It has said hello again.
-    pub fn heard(&mut self) {
-        self.0.heard();
+    /// Records that the monitor has sent another `hello`.
+    pub fn record_hello(&mut self) {
+        self.0.renew();
     }
 }
 
-/// How long a monitor is left alone after its last hello: closing one makes its driver give up all its connections.
-const MONITOR_LEFT_ALONE: Duration = Duration::from_secs(10 * 60);
+/// A monitor cannot lose its permit within this time after its last `hello`. When a monitoring
+/// connection is closed, its driver closes all its connections.
+const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 
-/// A pooled client's place among those that are relayed for their mechanisms' sake.
+/// The permit of one client in pooled mode that is relayed because of its authentication mechanism.
 #[derive(Debug)]
 #[must_use]
 pub struct RelayPermit(#[expect(dead_code, reason = "held for its drop")] Share<Sharer>);
 
 impl Limits {
-    /// So many at a time.
+    /// Limits of this many permits of each kind.
     pub fn new(
         max_clients: usize,
         max_handshakes: usize,
@@ -118,7 +121,8 @@ impl Limits {
         }
     }
 
-    /// With rates: connections a second from each address, and logins a second of each user; `None` is no limit.
+    /// Sets the rates: connections per second from each address, and logins per second of each
+    /// user. `None` means no limit.
     #[must_use]
     pub fn with_rates(self, per_address: Option<u32>, per_user: Option<u32>) -> Self {
         Self {
@@ -128,7 +132,7 @@ impl Limits {
         }
     }
 
-    /// For this many threads that serve clients; without it, for one.
+    /// Sets the number of threads that serve clients. The default is one.
     #[must_use]
     pub fn with_workers(self, workers: usize) -> Self {
         Self {
@@ -138,20 +142,22 @@ impl Limits {
         }
     }
 
-    /// Whether one more client may come from this address now.
+    /// True if one more client may connect from this address now. The client is then counted.
     pub fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
         let rates = self.arrivals.as_ref();
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
 
-    /// Whether one more login of a user may begin now without waiting. Counted by address and user: a name that others
-    /// claim must not delay its owner.
+    /// True if one more login of a user may begin now without waiting. The login is then counted.
+    /// Logins are counted by address and user: a client that claims another user's name must not
+    /// delay that user at other addresses.
     pub fn admits_login(&self, from: Sharer, user: (&str, &str), now: Instant) -> bool {
         let rates = self.logins.as_ref();
         rates.is_none_or(|rates| rates.admit(self.login_key(from, user), now))
     }
 
-    /// When a login of a user may begin, if it has to wait for its turn: it is delayed, never refused.
+    /// Counts a login of a user. Returns when it may begin; `None` if it may begin now. Logins are
+    /// delayed, never refused.
     pub fn login_turn(&self, from: Sharer, user: (&str, &str), now: Instant) -> Option<Instant> {
         let rates = self.logins.as_ref()?;
         let turn = rates.turn(self.login_key(from, user), now);
@@ -162,19 +168,22 @@ impl Limits {
         self.names.hash((from, user))
     }
 
-    /// A place for one more client, if need be that of a silent one of a greedier sharer.
+    /// A permit for one more client. At the limit, a silent client of the sharer with the most
+    /// clients is closed.
     pub fn admit_client(&self, from: Sharer, eviction: &Eviction) -> Option<ClientPermit> {
         let place = self.clients.take_from_silent(from, eviction);
         place.map(ClientPermit)
     }
 
-    /// A place for one more client that has not logged in, if need be that of a greedier address.
+    /// A permit for one more client that has not logged in. At the limit, the oldest such client of
+    /// the address with the most is closed.
     pub fn admit_handshake(&self, from: Sharer, eviction: &Eviction) -> Option<HandshakePermit> {
         let place = self.handshakes.take(from, eviction);
         place.map(HandshakePermit)
     }
 
-    /// A place for one more monitor, if need be that of one of a greedier address that has been silent for long.
+    /// A permit for one more monitor. At the limit, the monitor of the address with the most that
+    /// was heard longest ago is closed, if that was at least ten minutes ago.
     pub fn admit_monitor(
         &self,
         from: Sharer,
@@ -182,12 +191,12 @@ impl Limits {
         now: Instant,
     ) -> Option<MonitorPermit> {
         let may_go =
-            |heard_at: Instant| now.saturating_duration_since(heard_at) >= MONITOR_LEFT_ALONE;
+            |heard_at: Instant| now.saturating_duration_since(heard_at) >= MONITOR_GRACE_TIME;
         let place = self.monitors.take_if(from, eviction, may_go);
         place.map(MonitorPermit)
     }
 
-    /// A place for one more pooled client that is relayed, if the sharer's share allows it.
+    /// A permit for one more relayed client in pooled mode, if the sharer's share allows it.
     pub fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
         self.relays.take(from).map(RelayPermit)
     }
@@ -197,17 +206,18 @@ impl Limits {
         &self.operations
     }
 
-    /// The turns at forwarding large replies: one for each thread that serves clients.
+    /// Turns for forwarding large replies: one for each thread that serves clients.
     pub fn forwarding(&self) -> &Turns {
         &self.forwarding
     }
 
-    /// Work that is left to other threads.
+    /// Runs heavy work of a sharer on other threads.
     pub fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
         self.heavy.of(sharer)
     }
 
-    /// When the caller may close a client: turns are spread out, so that closes make no storm.
+    /// The time at which the caller may close a client. Closes are spread out, so that the
+    /// reconnects make no storm.
     pub fn closing_turn(&self, now: Instant) -> Instant {
         let mut next = self.next_close.lock();
         let turn = next.map_or(now, |next| next.max(now));
@@ -225,7 +235,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn claiming_a_name_delays_no_other_address() {
+    async fn claiming_a_user_name_delays_no_other_address() {
         let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_rates(None, Some(2));
         let [stranger, owner] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let (user, now) = (("app", "admin"), Instant::now());
@@ -237,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_monitor_is_left_alone_for_ten_minutes_after_its_hello() {
+    async fn monitor_keeps_its_permit_for_ten_minutes_after_its_hello() {
         let limits = Limits::new(9, 9, 2, 9, OperationPlaces::new(9));
         let [crowd, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let [of_first, of_second] = [(); 2].map(|()| Eviction::default());
@@ -245,7 +255,7 @@ mod tests {
         let mut first = limits.admit_monitor(crowd, &of_first, began).unwrap();
         let _second = limits.admit_monitor(crowd, &of_second, began).unwrap();
         tokio::time::advance(Duration::from_secs(60)).await;
-        first.heard();
+        first.record_hello();
         let admit = |seconds| {
             let now = began + Duration::from_secs(seconds);
             limits.admit_monitor(other, &Eviction::default(), now)
@@ -282,7 +292,7 @@ mod tests {
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
         let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
         assert_eq!(turns.len(), 4);
-        // Each heavy work waits for the other one to begin.
+        // Each job waits until the other one has begun.
         let [(begun, other_begun), (other, this)] = [(); 2].map(|()| mpsc::channel());
         let run = |begun: mpsc::Sender<()>, other: mpsc::Receiver<()>| {
             limits.heavy(Sharer::Local).run(usize::MAX, move || {
@@ -295,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_place_has_a_bound_of_its_own() {
+    fn each_kind_of_permit_has_its_own_limit() {
         let limits = Limits::new(2, 1, 1, 2, OperationPlaces::new(1));
         let [balancer, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let eviction = Eviction::default();

@@ -1,4 +1,4 @@
-//! Places of operations in flight.
+//! Places for operations in flight.
 
 use std::sync::{
     Arc,
@@ -11,16 +11,16 @@ use tokio::sync::oneshot;
 use super::fair::TurnQueue;
 use crate::wire::{Sharer, is_within_share};
 
-/// Users that are tried in turn when a place comes free.
+/// The most users that are examined when a place becomes free.
 const MAX_USERS_TRIED: usize = 8;
 
-/// Bounded places of operations in flight. A user that has more than its share waits while others get places; waiting users
-/// are served in turn.
+/// A bounded number of places for operations in flight. A user with more than its share waits while
+/// others get places. Waiting users are served in turn.
 #[derive(Clone, Debug)]
-pub struct OperationPlaces(Arc<Places>);
+pub struct OperationPlaces(Arc<SharedPlaces>);
 
 #[derive(Debug)]
-struct Places {
+struct SharedPlaces {
     all: usize,
     free: AtomicUsize,
     waiters: Mutex<TurnQueue<(u64, Sharer), Waiter>>,
@@ -30,32 +30,32 @@ struct Places {
 #[derive(Debug)]
 struct Waiter {
     in_flight: Arc<AtomicUsize>,
-    place: oneshot::Sender<Place>,
+    place: oneshot::Sender<OperationPlace>,
 }
 
-/// Whose operation asks for a place.
+/// The user and the client whose operation asks for a place.
 #[derive(Clone, Copy, Debug)]
 pub struct Operator<'a> {
     /// The user's number.
     pub user: u64,
-    /// The client's address, or its user behind a shared address.
+    /// The client's address, or its user if several users share the address.
     pub sharer: Sharer,
     /// How many operations of the user are in flight. Only [`OperationPlaces`] changes it.
     pub in_flight: &'a Arc<AtomicUsize>,
 }
 
-/// An operation's place, free again on drop.
+/// The place of one operation; freed on drop.
 #[derive(Debug)]
 #[must_use]
-pub struct Place {
-    places: Arc<Places>,
+pub struct OperationPlace {
+    places: Arc<SharedPlaces>,
     in_flight: Arc<AtomicUsize>,
 }
 
 impl OperationPlaces {
-    /// So many at a time.
+    /// Places for `max_operations` operations at a time.
     pub fn new(max_operations: usize) -> Self {
-        Self(Arc::new(Places {
+        Self(Arc::new(SharedPlaces {
             all: max_operations,
             free: AtomicUsize::new(max_operations),
             waiters: Mutex::default(),
@@ -63,18 +63,19 @@ impl OperationPlaces {
         }))
     }
 
-    /// Operations that have a place now.
+    /// The number of operations that have a place now.
     pub fn in_flight(&self) -> usize {
         self.0.all - self.0.free.load(Ordering::Relaxed)
     }
 
-    /// A place at once, if the user's share allows it.
-    pub fn try_admit(&self, operator: Operator<'_>) -> Option<Place> {
+    /// Takes a place without waiting, if the user's share allows it.
+    pub fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPlace> {
         self.0.take(operator.in_flight)
     }
 
-    /// A place when there is one: waiting users are served in turn. Cancel safe: an operation that is dropped waits no more.
-    pub async fn admit(&self, operator: Operator<'_>) -> Place {
+    /// Waits for a place. Waiting users are served in turn. Cancel safe: an operation that is
+    /// dropped leaves the queue.
+    pub async fn admit(&self, operator: Operator<'_>) -> OperationPlace {
         loop {
             let (place, given) = oneshot::channel();
             let waiter = Waiter {
@@ -83,14 +84,14 @@ impl OperationPlaces {
             };
             {
                 let mut waiters = self.0.waiters.lock();
-                // Those that left are removed before they are more than those that wait.
+                // Remove waiters that left before they far outnumber those that still wait.
                 if waiters.len() > 2 * self.0.waiting.load(Ordering::Relaxed) + 16 {
                     waiters.retain(|waiter| !waiter.place.is_closed());
                 }
                 waiters.push((operator.user, operator.sharer), waiter);
             }
             let _waiting = Waiting::begin(&self.0.waiting);
-            // A place may have come free before this one waited.
+            // A place may have become free before this waiter was queued.
             self.0.serve_waiters();
             if let Ok(place) = given.await {
                 return place;
@@ -99,7 +100,7 @@ impl OperationPlaces {
     }
 }
 
-/// Counts one that waits, until it is dropped.
+/// Counts one waiting operation until it is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -115,8 +116,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Places {
-    fn take(self: &Arc<Self>, in_flight: &Arc<AtomicUsize>) -> Option<Place> {
+impl SharedPlaces {
+    fn take(self: &Arc<Self>, in_flight: &Arc<AtomicUsize>) -> Option<OperationPlace> {
         let held = in_flight.load(Ordering::Relaxed);
         let taken = self
             .free
@@ -125,7 +126,7 @@ impl Places {
             });
         taken.ok()?;
         in_flight.fetch_add(1, Ordering::Relaxed);
-        Some(Place {
+        Some(OperationPlace {
             places: Arc::clone(self),
             in_flight: Arc::clone(in_flight),
         })
@@ -145,17 +146,18 @@ impl Places {
                 continue;
             }
             let Some(place) = self.take(&waiter.in_flight) else {
-                // Taken meanwhile; its drop serves the waiters again. This one asks once more.
+                // Another operation took the place, and its drop will serve the waiters again. This
+                // waiter is dropped, so its operation enters the queue again.
                 return;
             };
             drop(waiters);
-            // If the operation has left, its place is dropped, which serves the next.
+            // If the operation has left, its place is dropped, which serves the next waiter.
             drop(waiter.place.send(place));
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for OperationPlace {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.places.free.fetch_add(1, Ordering::SeqCst);
@@ -186,7 +188,7 @@ mod tests {
             }
         }
 
-        fn take_all(&self, places: &OperationPlaces) -> Vec<Place> {
+        fn take_all(&self, places: &OperationPlaces) -> Vec<OperationPlace> {
             std::iter::from_fn(|| places.try_admit(self.operator())).collect()
         }
     }
@@ -241,11 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_left_are_not_many_more_than_those_that_wait() {
+    fn queue_holds_few_operations_that_left() {
         let places = OperationPlaces::new(1);
         let user = User::new(1);
         let held = user.take_all(&places);
-        let come = |count: usize| -> Vec<_> {
+        let arrive = |count: usize| -> Vec<_> {
             let waits = |_| {
                 let mut operation = Box::pin(places.admit(user.operator()));
                 assert!(operation.as_mut().now_or_never().is_none());
@@ -254,14 +256,14 @@ mod tests {
             (0..count).map(waits).collect()
         };
         let queued = || places.0.waiters.lock().len();
-        let waiting = come(10);
+        let waiting = arrive(10);
         for _ in 0..100 {
-            drop(come(1));
+            drop(arrive(1));
             assert!(queued() <= 40, "{}", queued());
         }
-        // A crowd that leaves at once is gone when the next operation comes.
-        drop(come(100));
-        drop(come(1));
+        // Many operations that leave at once are removed when the next operation arrives.
+        drop(arrive(100));
+        drop(arrive(1));
         assert_eq!(queued(), 11);
         drop(held);
         for operation in waiting {

@@ -1,9 +1,10 @@
 //! Places for connections, shared by address.
 //!
-//! One address may have all places. If none is free and another address wants one, a connection of the address with most
-//! places is closed, as long as that address still has at least as many as the other. So the clients of one address never
-//! keep another address out, and an address that is alone loses nothing. The oldest connection gives way, or, among
-//! clients that have logged in, one that has been silent.
+//! One address may have all places. If none is free and another address wants one, a connection of
+//! the address with the most places is closed, provided that this address then still has at least
+//! as many as the other. So the clients of one address never keep another address out, and an
+//! address that is alone loses nothing. Among handshakes and monitors the oldest connection is
+//! closed, among all clients a silent one.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -18,30 +19,31 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::wire::Sharer;
 
-/// Tells a connection's task to end, so that another connection gets its place.
+/// Signals a connection's task to end, so that another connection gets its place.
 #[derive(Clone, Debug, Default)]
 pub struct Eviction(Arc<EvictionState>);
 
 #[derive(Debug, Default)]
 struct EvictionState {
     notify: Notify,
-    /// Odd while a message is being served; it grows with each.
+    /// Incremented when a message begins to be served and when it has been served: odd while one is
+    /// being served.
     activity: AtomicU64,
     is_exempt: AtomicBool,
 }
 
 impl Eviction {
-    /// Ready when the connection has to be closed. Cancel safe.
+    /// Waits until the connection must be closed. Cancel safe.
     pub async fn wait(&self) {
         self.0.notify.notified().await;
     }
 
-    /// A message begins to be served, or has been served.
+    /// Records that a message begins to be served, or has been served.
     pub fn mark_activity(&self) {
         self.0.activity.fetch_add(1, Relaxed);
     }
 
-    /// While exempt, the connection never gives way for being silent.
+    /// Sets whether the connection is exempt. An exempt connection is never closed for silence.
     pub fn set_exempt(&self, is_exempt: bool) {
         self.0.is_exempt.store(is_exempt, Relaxed);
     }
@@ -60,15 +62,15 @@ impl Eviction {
     }
 }
 
-/// Connections that are looked at for a silent one.
-const MAX_LOOKED_AT: usize = 16;
+/// The most connections that one search for a silent connection examines.
+const MAX_EXAMINED: usize = 16;
 
-/// The connection that has a place.
+/// A connection that has a place.
 #[derive(Debug)]
 struct Connected {
     eviction: Eviction,
     heard_at: Instant,
-    /// What [`Eviction::activity`] was when the place was taken or last looked at.
+    /// [`Eviction::activity`] when the place was taken or last examined.
     activity: u64,
 }
 
@@ -83,11 +85,11 @@ pub(super) struct Places {
 struct Taken {
     len: usize,
     next: u64,
-    /// By address, and by age or by when they were heard last.
+    /// Connections by sharer, and by the order in which they took or renewed their places.
     by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
-    /// How many places each sharer has.
+    /// The number of places of each sharer, in ascending order.
     counts: BTreeSet<(usize, Sharer)>,
-    /// Where the next look for a silent connection begins.
+    /// Where the next search for a silent connection begins.
     hand: (Sharer, u64),
 }
 
@@ -108,12 +110,14 @@ impl Places {
         })
     }
 
-    /// A place, if need be that of another address.
+    /// Takes a place. If none is free, the oldest connection of the address with the most places is
+    /// closed for it.
     pub(super) fn take(self: &Arc<Self>, sharer: Sharer, eviction: &Eviction) -> Option<Place> {
         self.take_if(sharer, eviction, |_| true)
     }
 
-    /// The same; another one's place is only taken if `may_go` says so of when it was heard last.
+    /// Like [`Self::take`], but a connection is closed only if `may_go` is true for the time when
+    /// it was last heard.
     pub(super) fn take_if(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -125,7 +129,8 @@ impl Places {
         })
     }
 
-    /// A place, if need be that of a connection of the greediest sharer that has been silent since it was last looked at.
+    /// Takes a place. If none is free, a connection of the sharer with the most places is closed
+    /// for it, provided that it has been silent since it was last examined.
     pub(super) fn take_from_silent(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -134,7 +139,7 @@ impl Places {
         self.take_or(sharer, eviction, |taken| taken.remove_silent(sharer))
     }
 
-    /// A free place, or the one that `make_room` removes.
+    /// Takes a free place, or the one that `make_room` frees.
     fn take_or(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -157,14 +162,15 @@ impl Places {
 }
 
 impl Taken {
-    /// Removes the place of a silent connection of the sharer that has most, for `newcomer`. Its other connections get a
-    /// second chance: they are looked at again after all others of that sharer.
+    /// Frees a place for `newcomer`: that of a silent connection of the sharer with the most
+    /// places. Active connections get a second chance: they are examined again after all others of
+    /// that sharer.
     fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
         let sharer = self.greedier_than(newcomer)?;
-        for _ in 0..MAX_LOOKED_AT {
+        for _ in 0..MAX_EXAMINED {
             let own = self.by_sharer.get_mut(&sharer)?;
             let next = match self.hand {
-                (looked_at, number) if looked_at == sharer => own.range_mut(number..).next(),
+                (examined, number) if examined == sharer => own.range_mut(number..).next(),
                 _ => None,
             };
             let (&number, connected) = match next {
@@ -209,7 +215,8 @@ impl Taken {
         Some(eviction)
     }
 
-    /// Removes the place of the oldest connection of the sharer that has most, for `newcomer`, if `may_go` allows it.
+    /// Frees a place for `newcomer`: that of the oldest connection of the sharer with the most
+    /// places, if `may_go` allows it.
     fn remove_oldest(
         &mut self,
         newcomer: Sharer,
@@ -223,7 +230,8 @@ impl Taken {
         }
     }
 
-    /// The sharer with most places, if it still has as many as `sharer` after it has given one to it.
+    /// The sharer with the most places, if it still has at least as many as `sharer` after giving
+    /// it one.
     fn greedier_than(&self, sharer: Sharer) -> Option<Sharer> {
         let (most, greediest) = *self.counts.last()?;
         let own = self.by_sharer.get(&sharer).map_or(0, BTreeMap::len);
@@ -232,12 +240,13 @@ impl Taken {
 }
 
 impl Place {
-    /// Its connection was heard: of its sharer's it is the last now that gives way.
-    pub(super) fn heard(&mut self) {
+    /// Records that the connection was heard. Of its sharer's connections it is now the last to be
+    /// closed.
+    pub(super) fn renew(&mut self) {
         self.move_to(self.sharer);
     }
 
-    /// From now on the place counts for this sharer.
+    /// Counts the place for this sharer from now on.
     pub(super) fn move_to(&mut self, sharer: Sharer) {
         let mut taken = self.places.taken.lock();
         if let Some(eviction) = taken.remove(self.sharer, self.number) {
@@ -291,7 +300,7 @@ mod tests {
         assert!(len <= places.max);
         assert!(
             taken.by_sharer.values().all(|own| !own.is_empty()),
-            "who has no place is forgotten"
+            "sharers without places are removed"
         );
     }
 
@@ -320,20 +329,20 @@ mod tests {
         assert!(newcomer.place.is_some());
         let evicted: Vec<_> = crowd.iter().map(Client::is_evicted).collect();
         assert_eq!(evicted, [true, false, false]);
-        // A second one would be more than is left to the other.
+        // With a second place it would have more than the other address has left.
         assert!(client(&places, 3).place.is_none());
         check(&places);
-        // One that was evicted leaves no second time.
+        // Dropping the place of an evicted connection must not free it again.
         drop(crowd);
         check(&places);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_was_heard_lately_is_the_last_to_give_way() {
+    async fn recently_heard_connection_is_closed_last() {
         let places = Places::new(2);
         let mut first = client(&places, 1);
         let second = client(&places, 1);
-        first.place.as_mut().unwrap().heard();
+        first.place.as_mut().unwrap().renew();
         let newcomer = client(&places, 2);
         assert!(newcomer.place.is_some());
         assert_eq!((first.is_evicted(), second.is_evicted()), (false, true));
@@ -354,7 +363,8 @@ mod tests {
         let _place = places.take_from_silent(sharer(2), &newcomer).unwrap();
         assert!(silent.is_evicted() && !active.is_evicted() && !busy.is_evicted());
         check(&places);
-        // The one that was active before has been silent since; the other one still waits for its reply.
+        // The connection that was active before has been silent since. The other one still waits
+        // for its reply.
         active.eviction.set_exempt(true);
         assert!(places.take_from_silent(sharer(3), &newcomer).is_none());
         active.eviction.set_exempt(false);
@@ -365,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_at_another_sharer_begins_with_its_oldest_connection() {
+    async fn search_of_another_sharer_begins_with_its_oldest_connection() {
         let places = Places::new(4);
         let oldest = client(&places, 2);
         let crowd: Vec<_> = (0..3).map(|_| client(&places, 1)).collect();
@@ -390,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_left_alone_as_long_as_it_has_to_be() {
+    async fn place_is_kept_while_may_go_is_false() {
         let places = Places::new(1);
         let first = client(&places, 1);
         let lately = Instant::now();
@@ -401,7 +411,7 @@ mod tests {
         let may_go = |heard_at: Instant| heard_at < later;
         assert!(
             places.take_if(sharer(2), &eviction, may_go).is_none(),
-            "it has but one"
+            "it has only one"
         );
         let places = Places::new(2);
         let _crowd = [client(&places, 1), client(&places, 1)];

@@ -1,7 +1,8 @@
-//! How often something may happen for each address or user, over time.
+//! Rate limits for each address or user.
 //!
-//! The generic cell rate algorithm: each key has a time until which it has paid, and may run ahead of it by one second's
-//! worth, so that a burst is no excess. Source: ITU-T I.371, annex A.
+//! The generic cell rate algorithm: each key has a time until which it has paid, and each event
+//! moves that time forward. It may be up to one second ahead of now, so a burst of one second's
+//! worth is allowed. Source: ITU-T I.371, annex A.
 
 use std::{hash::Hash, time::Duration};
 
@@ -10,25 +11,25 @@ use tokio::time::Instant;
 
 use super::recent::{RecentMap, Retired};
 
-/// Keys that are remembered, the latest ones.
+/// The most keys that are remembered; the latest ones stay.
 const MAX_KEYS: usize = 10_000;
 
-/// How far a key may run ahead.
+/// How far a key's paid time may be ahead of now.
 const BURST: Duration = Duration::from_secs(1);
 
-/// The longest wait for a turn: a burst holds up later ones of its key for no longer.
+/// The longest wait for a turn: a burst delays later events of its key by no more than this.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// A rate for each key.
 #[derive(Debug)]
 pub(super) struct Rates<K> {
-    /// Between two at the full rate.
+    /// Time between two events at the full rate.
     interval: Duration,
     paid_until: Mutex<RecentMap<K, Instant>>,
 }
 
 impl<K: Copy + Eq + Hash> Rates<K> {
-    /// So many a second for each key.
+    /// Allows `per_second` events a second for each key.
     pub(super) fn new(per_second: u32) -> Self {
         Self {
             interval: Duration::from_secs(1) / per_second.max(1),
@@ -36,7 +37,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         }
     }
 
-    /// Whether one more may pass now; if not, nothing is counted.
+    /// True if one more event may happen now. It is counted only then.
     pub(super) fn admit(&self, key: K, now: Instant) -> bool {
         let mut paid_until = self.paid_until.lock();
         let paid = paid_until.get(&key).map_or(now, |paid| (*paid).max(now)) + self.interval;
@@ -48,7 +49,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         true
     }
 
-    /// When one more may pass that is not refused: now, or in its turn.
+    /// Counts one more event, which is delayed instead of refused. Returns when it may happen.
     pub(super) fn turn(&self, key: K, now: Instant) -> Instant {
         let mut paid_until = self.paid_until.lock();
         let paid = paid_until.get(&key).map_or(now, |paid| (*paid).max(now)) + self.interval;
@@ -83,14 +84,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_key_takes_nothing_from_another() {
+    async fn one_key_does_not_use_the_rate_of_another() {
         let (rates, now) = (Rates::new(1), Instant::now());
         assert!(rates.admit("a", now) && !rates.admit("a", now));
         assert!(rates.admit("b", now));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_cannot_be_turned_away_waits_in_turn() {
+    async fn turns_are_spaced_at_the_rate_up_to_the_longest_wait() {
         let (rates, now) = (Rates::new(10), Instant::now());
         let turns: Vec<_> = (0..15).map(|_| rates.turn("a", now) - now).collect();
         assert!(turns.iter().take(10).all(Duration::is_zero), "{turns:?}");

@@ -1,15 +1,15 @@
-//! A bounded map that forgets what was not written lately.
+//! A bounded map that drops entries that were not written recently.
 //!
-//! Two generations: entries are written into the younger one, and when that is half of the bound, the older one is dropped
-//! whole. So room is made without a search, however many entries a client invents, and an entry that is written again and
-//! again stays.
+//! It has two generations. Entries are written into the younger one. When that reaches half of the
+//! bound, the older one is dropped as a whole. So no search is needed to make room, however many
+//! entries a client invents, and an entry that is written often stays.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash, RandomState},
 };
 
-/// At most so many entries, the latest ones.
+/// A map with a bounded number of entries; the latest ones stay.
 #[derive(Debug)]
 pub struct RecentMap<K, V> {
     younger: HashMap<K, V>,
@@ -17,13 +17,14 @@ pub struct RecentMap<K, V> {
     max_younger: usize,
 }
 
-/// Entries that had to make room. To be dropped after the lock of the map's owner has been given back: there may be many.
+/// Entries that were removed to make room. Drop it after the lock of the map's owner has been
+/// released: there may be many.
 #[derive(Debug)]
 #[must_use = "drop it after the lock"]
 pub struct Retired<K, V>(#[expect(dead_code, reason = "held for its drop")] HashMap<K, V>);
 
 impl<K: Eq + Hash, V> RecentMap<K, V> {
-    /// For at most `max_entries`, two at least.
+    /// A map of at most `max_entries` entries, but at least two.
     pub fn new(max_entries: usize) -> Self {
         Self {
             younger: HashMap::new(),
@@ -32,18 +33,18 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         }
     }
 
-    /// An entry.
+    /// The value of a key.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.younger.get(key).or_else(|| self.older.get(key))
     }
 
-    /// An entry, to be changed in place.
+    /// The value of a key, to be changed in place.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let older = &mut self.older;
         self.younger.get_mut(key).or_else(|| older.get_mut(key))
     }
 
-    /// Writes an entry; it is the latest then.
+    /// Writes an entry, which becomes the latest.
     pub fn insert(&mut self, key: K, value: V) -> Retired<K, V> {
         self.older.remove(&key);
         self.younger.insert(key, value);
@@ -60,19 +61,19 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.younger.remove(key).or(older)
     }
 
-    /// Entries.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.younger.len() + self.older.len()
     }
 
-    /// True without an entry.
+    /// True if there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Stands for names that a client chose, in tables that must not grow with them: a hash under a key of this process, so
-/// that no client can find two names of one hash.
+/// A hash of names that a client chose, for tables whose size must not depend on those names. It
+/// uses a secret key of this process, so that no client can find two names with the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NameHash(u64);
 
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_holds_and_what_is_written_again_stays() {
+    fn bound_holds_and_rewritten_entries_stay() {
         let mut map = RecentMap::new(10);
         for n in 0..1000 {
             drop(map.insert(n, n));
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_tell_names_apart() {
+    fn different_names_have_different_hashes() {
         let hasher = NameHasher::default();
         assert_eq!(hasher.hash(("a", "b")), hasher.hash(("a", "b")));
         assert_ne!(hasher.hash(("a", "b")), hasher.hash(("ab", "")));

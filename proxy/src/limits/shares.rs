@@ -1,4 +1,4 @@
-//! Bounded resources that no holder can take whole.
+//! Bounded resources of which each holder gets only its share.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -23,7 +23,7 @@ struct Taken<K> {
     by_holder: HashMap<K, usize>,
 }
 
-/// One unit of a resource, free again on drop.
+/// One unit of a resource; freed on drop.
 #[derive(Debug)]
 #[must_use]
 pub struct Share<K: Copy + Eq + Hash> {
@@ -32,7 +32,7 @@ pub struct Share<K: Copy + Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
-    /// With so many units.
+    /// A resource of `max` units.
     pub fn new(max: usize) -> Arc<Self> {
         let taken = Mutex::new(Taken {
             total: 0,
@@ -41,7 +41,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         Arc::new(Self { max, taken })
     }
 
-    /// One unit, if the holder's share allows it.
+    /// Takes one unit, if the holder's share allows it.
     pub fn take(self: &Arc<Self>, holder: K) -> Option<Share<K>> {
         let mut taken = self.taken.lock();
         let held = taken.by_holder.get(&holder).copied().unwrap_or_default();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_resource_is_used_whole() {
+    fn one_holder_can_use_all_of_a_small_resource() {
         for max in 0..9 {
             assert_eq!(take_all(&Shares::new(max), 1).len(), max);
         }

@@ -1,4 +1,5 @@
-//! Turns at long work: few at a time, so that short operations never wait behind much of it.
+//! Turns for long work: only a few run at a time, so that short operations never wait behind much
+//! of it.
 
 use std::{
     sync::Arc,
@@ -11,12 +12,12 @@ use tokio::sync::oneshot;
 use super::fair::TurnQueue;
 use crate::wire::Sharer;
 
-/// A bounded number of turns. Sharers that wait for one are served in turn.
+/// A bounded number of turns. Waiting sharers are served in turn.
 #[derive(Clone, Debug)]
-pub struct Turns(Arc<Mutex<State>>);
+pub struct Turns(Arc<Mutex<TurnsState>>);
 
 #[derive(Debug)]
-struct State {
+struct TurnsState {
     free: usize,
     /// Empty while turns are free, except for waiters that have left.
     waiters: TurnQueue<Sharer, oneshot::Sender<Turn>>,
@@ -30,7 +31,7 @@ pub(super) struct Turn(Turns);
 impl Turns {
     /// Allows `count` turns at a time.
     pub fn new(count: usize) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(TurnsState {
             free: count,
             waiters: TurnQueue::default(),
         })))
@@ -43,14 +44,14 @@ impl Turns {
                 Ok(turn) => return turn,
                 Err(given) => given,
             };
-            // The sender is dropped only with all turns.
+            // The sender is dropped only together with the turns themselves.
             if let Ok(turn) = given.await {
                 return turn;
             }
         }
     }
 
-    /// For work in many short steps that can wait between them.
+    /// A turn for work in many short steps that can wait between steps.
     pub fn stepwise(&self, sharer: Sharer) -> StepwiseTurn<'_> {
         StepwiseTurn {
             turns: self,
@@ -70,7 +71,7 @@ impl Turns {
         Err(given)
     }
 
-    /// The next waiter that has not left; without one, a turn is free again.
+    /// Returns the next waiter that has not left. If there is none, the turn becomes free.
     fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
         let mut state = self.0.lock();
         while let Some(waiter) = state.waiters.pop() {
@@ -86,7 +87,7 @@ impl Turns {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(waiter) = self.0.next_waiter() {
-            // If the waiter has left meanwhile, its turn is dropped here, which serves the next one.
+            // If the waiter has just left, its turn is dropped here, which serves the next one.
             drop(waiter.send(Self(self.0.clone())));
         }
     }
@@ -95,7 +96,7 @@ impl Drop for Turn {
 #[derive(Debug)]
 enum Held {
     Nothing,
-    Waits(oneshot::Receiver<Turn>),
+    Waiting(oneshot::Receiver<Turn>),
     Turn(#[expect(dead_code, reason = "held for its drop")] Turn),
 }
 
@@ -115,9 +116,9 @@ impl StepwiseTurn<'_> {
                 Held::Turn(_) => return Poll::Ready(()),
                 Held::Nothing => match self.turns.take_or_wait(self.sharer) {
                     Ok(turn) => Held::Turn(turn),
-                    Err(given) => Held::Waits(given),
+                    Err(given) => Held::Waiting(given),
                 },
-                Held::Waits(given) => match ready!(std::pin::Pin::new(given).poll(cx)) {
+                Held::Waiting(given) => match ready!(std::pin::Pin::new(given).poll(cx)) {
                     Ok(turn) => Held::Turn(turn),
                     Err(_) => Held::Nothing,
                 },
@@ -125,14 +126,14 @@ impl StepwiseTurn<'_> {
         }
     }
 
-    /// Gives the turn back, or waits for one no longer.
+    /// Gives the turn back, or stops waiting for one.
     pub fn release(&mut self) {
         self.held = Held::Nothing;
     }
 
-    /// Whether it waits for a turn.
+    /// True if it waits for a turn.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.held, Held::Waits(_))
+        matches!(self.held, Held::Waiting(_))
     }
 }
 

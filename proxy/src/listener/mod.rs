@@ -1,6 +1,6 @@
-//! The door: accepts clients, within bounds, and hands each to `client`.
+//! Accepts clients within limits, and passes each one to `client`.
 //!
-//! Does not look at a byte of theirs but for the TLS handshake, which has a deadline of its own.
+//! Reads no bytes from clients, except for the TLS handshake, which has its own deadline.
 
 mod tls;
 
@@ -29,18 +29,18 @@ use crate::{
 
 pub use self::tls::{ServerTlsError, server_config};
 
-/// How long a TLS handshake may take.
+/// Time limit for a TLS handshake.
 const TLS_LIMIT: Duration = Duration::from_secs(10);
 
-/// Pause after an accept that failed for want of descriptors or memory.
+/// Pause after a failed accept, for example because descriptors or memory ran out.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
-/// Where to listen.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// Host and port.
     Tcp(String),
-    /// A unix domain socket, made anew and removed at the end.
+    /// A unix domain socket, created at start and removed at the end.
     Unix(PathBuf),
 }
 
@@ -56,17 +56,17 @@ pub enum Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // Nothing else can be done about a socket file that is gone already.
+            // If the socket file is already gone, nothing is left to do.
             drop(std::fs::remove_file(path));
         }
     }
 }
 
 impl Listener {
-    /// Binds every address that a name stands for, or one unix socket.
+    /// Binds every address that a host name resolves to, or one unix socket.
     ///
     /// # Errors
-    /// If the name is unknown, or the address in use or not ours.
+    /// If the name is unknown, or the address is in use or not local.
     pub async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
         match address {
             Address::Unix(path) => {
@@ -81,7 +81,7 @@ impl Listener {
                         SocketAddr::V6(_) => TcpSocket::new_v6()?,
                     };
                     socket.set_reuseaddr(true)?;
-                    // What is accepted has it too.
+                    // Accepted connections inherit both options.
                     keep_clients_alive(&socket)?;
                     socket.set_nodelay(true)?;
                     socket.bind(address)?;
@@ -92,7 +92,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, as a connection string names it.
+    /// The listening address, as used in a connection string.
     pub fn local_address(&self) -> String {
         match self {
             Self::Tcp(listener) => listener
@@ -124,10 +124,10 @@ impl Listener {
     }
 }
 
-/// Removes a socket that a process has left behind: one on which no process listens any more. Anything else at that
-/// path stays, and is an error.
+/// Removes a stale socket: one on which no process listens any more. Any other file at that path is
+/// kept and causes an error.
 async fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    // Not of what a symbolic link points to.
+    // Do not follow symbolic links.
     let file_type = match tokio::fs::symlink_metadata(path).await {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -154,12 +154,14 @@ enum Accepted {
     Plain(Stream),
 }
 
-/// Where a client connected to before it was redirected here, or `None` if it was not (`SO_ORIGINAL_DST`).
+/// The address that a client connected to before it was redirected here (`SO_ORIGINAL_DST`); `None`
+/// if it was not redirected.
 #[cfg(target_os = "linux")]
 fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst};
     let here = stream.local_addr().ok()?;
-    // Without the kernel's connection tracking there is no such option, and nothing was redirected.
+    // Without the kernel's connection tracking this option does not exist, and nothing was
+    // redirected.
     let here = SocketAddr::new(here.ip().to_canonical(), here.port());
     let original = match here {
         SocketAddr::V4(_) => ip_original_dst(stream).map(SocketAddr::V4),
@@ -173,39 +175,39 @@ fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
     None
 }
 
-/// What the door needs to know.
+/// The shared parts that accepting clients needs.
 #[derive(Clone)]
-pub struct Door {
-    /// What clients share.
+pub struct Acceptor {
+    /// State that all clients share.
     pub shared: Arc<Shared>,
-    /// TLS towards clients, if they have to use it.
+    /// TLS for clients, if they must use it.
     pub tls: Option<TlsAcceptor>,
-    /// Ends the accepting.
+    /// Stops accepting.
     pub stop: CancellationToken,
-    /// The share of clients to be closed, in percent; rises when draining is over.
+    /// Percentage of clients to close; rises after draining has ended.
     pub closing: watch::Receiver<u32>,
     /// The clients' tasks.
     pub tracker: TaskTracker,
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door")
+        f.debug_struct("Acceptor")
             .field("tls", &self.tls.is_some())
             .finish_non_exhaustive()
     }
 }
 
-/// Accepts until stopped.
-pub async fn accept(listener: Listener, door: Door) {
+/// Accepts clients until stopped.
+pub async fn accept(listener: Listener, acceptor: Acceptor) {
     let mut number: u32 = 0;
     loop {
-        let accepted = door.stop.run_until_cancelled(listener.accept()).await;
+        let accepted = acceptor.stop.run_until_cancelled(listener.accept()).await;
         let Some(accepted) = accepted else { return };
         match accepted {
             Ok((stream, peer)) => {
                 number = number.wrapping_add(1);
-                admit(&door, stream, peer, number);
+                admit(&acceptor, stream, peer, number);
             }
             Err(error) => {
                 tracing::warn!(%error, "client not accepted");
@@ -215,7 +217,7 @@ pub async fn accept(listener: Listener, door: Door) {
     }
 }
 
-/// The places of a client that has just connected; `None` if it is refused.
+/// The permits of a client that has just connected; `None` if it is refused.
 pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     let Shared {
         limits, observer, ..
@@ -242,57 +244,59 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     })
 }
 
-/// Begins to serve a client, or closes its connection before its first byte, as a server without free places does.
-fn admit(door: &Door, stream: Accepted, peer: Peer, number: u32) {
-    let Some(newcomer) = newcomer(&door.shared, &peer) else {
+/// Starts to serve a client, or closes its connection before its first byte, as a server at its
+/// connection limit does.
+fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer, number: u32) {
+    let Some(newcomer) = newcomer(&acceptor.shared, &peer) else {
         return;
     };
     let eviction = newcomer.eviction.clone();
-    let mut closing = door.closing.clone();
-    // Pinned outside the task: moved into it, it would take its place twice for the connection's whole life.
-    let mut served = Box::pin(serve_accepted(door.clone(), stream, peer, newcomer));
-    let observer = Arc::clone(&door.shared.observer);
-    door.tracker.spawn(async move {
+    let mut closing = acceptor.closing.clone();
+    // Pinned outside the task: if the future were moved into the task, it would occupy its memory
+    // twice for the connection's whole lifetime.
+    let mut served = Box::pin(serve_accepted(acceptor.clone(), stream, peer, newcomer));
+    let observer = Arc::clone(&acceptor.shared.observer);
+    acceptor.tracker.spawn(async move {
         tokio::select! {
             () = &mut served => {}
             () = eviction.wait() => observer.client_refused("gave_way"),
-            // Spread out: each has its place among a hundred.
+            // Clients are closed in steps: each belongs to one of 100 groups.
             _ = closing.wait_for(|percent| *percent > number % 100) => {}
         }
     });
 }
 
-async fn serve_accepted(door: Door, stream: Accepted, peer: Peer, newcomer: Newcomer) {
-    let asks = door.shared.settings.original_destination;
+async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcomer: Newcomer) {
+    let asks = acceptor.shared.settings.original_destination;
     let original = match &stream {
         Accepted::Tcp(stream) if asks => original_destination(stream),
         Accepted::Tcp(_) | Accepted::Plain(_) => None,
     };
-    let stream = match (stream, &door.tls) {
+    let stream = match (stream, &acceptor.tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
-        (Accepted::Tcp(stream), Some(acceptor)) => {
+        (Accepted::Tcp(stream), Some(tls_acceptor)) => {
             if peer_has_left(&stream) {
-                door.shared.observer.client_not_served("tls");
+                acceptor.shared.observer.client_left_unserved("tls");
                 return;
             }
-            match timeout(TLS_LIMIT, Box::pin(acceptor.accept(stream))).await {
+            match timeout(TLS_LIMIT, Box::pin(tls_acceptor.accept(stream))).await {
                 Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, peer = %peer.text, "TLS handshake");
-                    door.shared.observer.client_refused("tls");
+                    acceptor.shared.observer.client_refused("tls");
                     return;
                 }
                 Err(_) => {
-                    door.shared.observer.client_refused("tls_timeout");
+                    acceptor.shared.observer.client_refused("tls_timeout");
                     return;
                 }
             }
         }
     };
-    let Door { shared, .. } = door;
+    let Acceptor { shared, .. } = acceptor;
     if shared.settings.is_relay {
-        // The server decides whether the client has to log in. A relayed client may be silent for long.
+        // The server decides if the client must log in. A relayed client may be silent for long.
         let Newcomer {
             client: _client,
             handshake,
@@ -310,10 +314,10 @@ async fn serve_accepted(door: Door, stream: Accepted, peer: Peer, newcomer: Newc
 mod tests {
     use super::*;
 
-    /// A path of its own in the system's folder for such files; what is there is removed at the end.
-    struct Place(PathBuf);
+    /// A unique path in the system's temporary folder. The file is removed when this is dropped.
+    struct TempPath(PathBuf);
 
-    impl Place {
+    impl TempPath {
         fn new(name: &str) -> Self {
             let name = format!("seawall-{name}-{}", std::process::id());
             Self(std::env::temp_dir().join(name))
@@ -324,7 +328,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TempPath {
         fn drop(&mut self) {
             drop(std::fs::remove_file(&self.0));
         }
@@ -332,43 +336,43 @@ mod tests {
 
     #[tokio::test]
     async fn a_stale_socket_is_replaced() {
-        let place = Place::new("stale");
-        drop(std::os::unix::net::UnixListener::bind(&place.0).unwrap());
-        assert!(place.0.exists());
-        assert_eq!(place.bind().await.unwrap().len(), 1);
+        let path = TempPath::new("stale");
+        drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
+        assert!(path.0.exists());
+        assert_eq!(path.bind().await.unwrap().len(), 1);
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_stays_and_the_error_names_it() {
-        let place = Place::new("file");
-        std::fs::write(&place.0, "precious").unwrap();
-        let error = place.bind().await.unwrap_err();
+    async fn a_regular_file_is_kept_and_named_in_the_error() {
+        let path = TempPath::new("file");
+        std::fs::write(&path.0, "precious").unwrap();
+        let error = path.bind().await.unwrap_err();
         assert!(
-            error.to_string().contains(place.0.to_str().unwrap()),
+            error.to_string().contains(path.0.to_str().unwrap()),
             "{error}"
         );
-        assert_eq!(std::fs::read_to_string(&place.0).unwrap(), "precious");
+        assert_eq!(std::fs::read_to_string(&path.0).unwrap(), "precious");
     }
 
     #[tokio::test]
-    async fn a_symbolic_link_stays() {
-        let (place, target) = (Place::new("link"), Place::new("target"));
+    async fn a_symbolic_link_is_kept() {
+        let (path, target) = (TempPath::new("link"), TempPath::new("target"));
         drop(std::os::unix::net::UnixListener::bind(&target.0).unwrap());
-        std::os::unix::fs::symlink(&target.0, &place.0).unwrap();
-        assert!(place.bind().await.is_err());
-        assert!(target.0.exists() && place.0.is_symlink());
+        std::os::unix::fs::symlink(&target.0, &path.0).unwrap();
+        assert!(path.bind().await.is_err());
+        assert!(target.0.exists() && path.0.is_symlink());
     }
 
     #[tokio::test]
-    async fn a_socket_in_use_stays_and_the_error_names_it() {
-        let place = Place::new("used");
-        let _first = place.bind().await.unwrap();
-        let error = place.bind().await.unwrap_err();
+    async fn a_socket_in_use_is_kept_and_named_in_the_error() {
+        let path = TempPath::new("used");
+        let _first = path.bind().await.unwrap();
+        let error = path.bind().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert!(
-            error.to_string().contains(place.0.to_str().unwrap()),
+            error.to_string().contains(path.0.to_str().unwrap()),
             "{error}"
         );
-        assert!(UnixStream::connect(&place.0).await.is_ok());
+        assert!(UnixStream::connect(&path.0).await.is_ok());
     }
 }

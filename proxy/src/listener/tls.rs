@@ -1,4 +1,4 @@
-//! TLS towards clients.
+//! TLS for clients.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,10 +14,10 @@ use tokio_rustls::rustls::{
     },
 };
 
-/// A certificate or key that cannot be used.
+/// An unusable certificate or key.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerTlsError {
-    /// A file that cannot be read as PEM.
+    /// A file cannot be read as PEM.
     #[error("{path}: {source}")]
     Pem {
         /// The file.
@@ -25,7 +25,7 @@ pub enum ServerTlsError {
         /// The cause.
         source: pem::Error,
     },
-    /// A pair that rustls refuses.
+    /// rustls refuses the certificate and key.
     #[error("{path}: {source}")]
     Refused {
         /// The certificate's file.

@@ -1,4 +1,4 @@
-//! One client's life: what it does, how long it waits, and that it comes again.
+//! One client of a load: its steps, its timeouts, its reconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,18 +14,18 @@ use super::{
 };
 use crate::auth::NonceSource;
 
-/// Pause after a connection that was refused at once, so that nobody spins.
+/// Pause after a refused connection, so that a client does not spin.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
-/// How long the load's own preparations may take, each.
+/// Time limit for one attempt to prepare the load.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a client comes and goes.
+/// The number of connections that a client makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// To the end of the load.
+    /// One after another until the end of the load.
     End,
-    /// Once.
+    /// One.
     FirstCycle,
 }
 
@@ -47,11 +47,11 @@ impl Client {
         }
     }
 
-    /// Connects, asks once, closes; and again at once, whatever came of it.
-    pub(super) async fn come_and_go(mut self, until: Until) {
+    /// Connects, runs one operation, closes. Repeats immediately, also after a failure.
+    pub(super) async fn run_short_connections(mut self, until: Until) {
         while Instant::now() < self.shared.ends_at {
-            if let Some(mut link) = self.connected().await {
-                // One that fails is closed like one that is done with.
+            if let Some(mut link) = self.connect().await {
+                // The connection is closed whether or not the operation succeeds.
                 drop(self.ask(&mut link, Instant::now()).await);
             }
             if until == Until::FirstCycle {
@@ -60,18 +60,19 @@ impl Client {
         }
     }
 
-    /// Keeps its connection, and asks again as soon as it has an answer.
-    pub(super) async fn keep_closed(mut self) {
+    /// Keeps its connection. Sends the next operation as soon as it has a reply.
+    pub(super) async fn run_closed_loop(mut self) {
         while Instant::now() < self.shared.ends_at {
-            let Some(mut link) = self.connected().await else {
+            let Some(mut link) = self.connect().await else {
                 continue;
             };
             while self.ask(&mut link, Instant::now()).await.is_ok() {}
         }
     }
 
-    /// Keeps its connection, and asks when it is time, of which the clients have `rate` a second together.
-    pub(super) async fn keep_at(mut self, rate: f64) {
+    /// Keeps its connection. Sends operations on a schedule. All clients together have `rate` due
+    /// operations per second.
+    pub(super) async fn run_at_rate(mut self, rate: f64) {
         let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
         let interval = Duration::from_secs_f64((f64::from(clients) / rate).min(3600.0));
         let mut due = Instant::now() + interval.mul_f64(self.random.random());
@@ -79,10 +80,10 @@ impl Client {
         let mut link = None;
         while Instant::now() < self.shared.ends_at {
             let Some(mut open) = link.take() else {
-                link = self.connected().await;
+                link = self.connect().await;
                 continue;
             };
-            // What would have been given up by now was never asked.
+            // Operations that would have timed out by now are counted as missed and not sent.
             while due + self.patience < Instant::now() {
                 self.shared.record.lock().missed(due);
                 due += interval;
@@ -94,7 +95,7 @@ impl Client {
         }
     }
 
-    async fn connected(&self) -> Option<Link> {
+    async fn connect(&self) -> Option<Link> {
         let target = &self.shared.plan.target;
         let connecting = Link::connect(target.address(self.number));
         let mut link = match self.step(Step::Connect, connecting).await {
@@ -126,7 +127,7 @@ impl Client {
         asked
     }
 
-    /// A step, as long as the client has patience with it.
+    /// Runs a step with the client's timeout and records the result.
     async fn step<T>(
         &self,
         step: Step,
@@ -143,7 +144,7 @@ impl Client {
     }
 }
 
-/// Logs in once, so that the keys are known, and puts the documents there.
+/// Logs in once, so that the keys are known, and inserts the documents.
 pub(super) async fn prepare(
     plan: &Plan,
     keys: &Keyring,
@@ -165,7 +166,7 @@ pub(super) async fn prepare(
     prepared.unwrap_or(Err(("preparing", Failure::TimedOut)))
 }
 
-/// Where the last document is there, all are.
+/// Inserts the documents, unless the last one exists: then all exist.
 async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
     let last = Ask::Find(plan.work.documents.max(1) - 1);
     let read = plan.work.command(last, plan.target.read_mode);

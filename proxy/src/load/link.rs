@@ -1,4 +1,4 @@
-//! One connection of a load, without a driver: no pool, no monitor, no retry.
+//! One connection of a load. Does not use a driver: no pool, no monitor, no retry.
 
 use std::io;
 
@@ -14,14 +14,14 @@ use crate::{
     wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, Stream, encode_request},
 };
 
-/// Where an `OP_MSG`'s one body begins: after header, flags and kind.
+/// Offset of the body of an `OP_MSG` with one section: after header, flag bits and section kind.
 const BODY_OFFSET: usize = HEADER_BYTES + 5;
 
-/// Why a step did not end well.
+/// The reason why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// Nothing came in time.
-    #[error("no answer in time")]
+    /// No reply before the client's timeout.
+    #[error("no reply in time")]
     TimedOut,
     /// Refused, closed or reset.
     #[error("{0}")]
@@ -29,7 +29,7 @@ pub(super) enum Failure {
     /// An error reply.
     #[error("error {0}")]
     Refused(i32),
-    /// A reply that does not answer what was asked.
+    /// A reply that does not fit the command.
     #[error("wrong reply: {0}")]
     Wrong(&'static str),
 }
@@ -57,7 +57,7 @@ impl Link {
         })
     }
 
-    /// `hello`, as a driver introduces itself: by its old name, which servers before 4.4.2 know too.
+    /// Sends the handshake, like a driver, as `isMaster`: servers before 4.4.2 do not know `hello`.
     pub(super) async fn hello(&mut self) -> Result<(), Failure> {
         let hello = rawdoc! {
             "isMaster": 1, "helloOk": true,
@@ -71,7 +71,7 @@ impl Link {
         self.run(&hello).await.map(drop)
     }
 
-    /// SCRAM, with keys that are at hand after the first login.
+    /// Authenticates with SCRAM. The keys are derived in the first login and reused after it.
     pub(super) async fn log_in(
         &mut self,
         user: &User,
@@ -89,7 +89,7 @@ impl Link {
         let (proof_sent, last) = match keyring.get() {
             Some((client_key, keys)) => {
                 let answered = conversation.respond(&challenge, &client_key, &keys);
-                answered.map_err(|error| forget(keyring, error))?
+                answered.map_err(|error| clear_outdated_keys(keyring, error))?
             }
             None => {
                 let answered = conversation.respond_with_password(&challenge, &user.password);
@@ -118,7 +118,7 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one command; its reply says `ok: 1` and answers this request.
+    /// Runs one command. Returns the reply if it has `ok: 1` and responds to this command.
     pub(super) async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
         self.request_id = self.request_id.wrapping_add(1);
         let request = encode_request(self.request_id, command.as_bytes());
@@ -152,8 +152,8 @@ impl Link {
     }
 }
 
-/// The password was changed: the next login derives anew.
-fn forget(keyring: &Keyring, error: ScramError) -> Failure {
+/// Clears the keys if the password was changed, so that the next login derives new ones.
+fn clear_outdated_keys(keyring: &Keyring, error: ScramError) -> Failure {
     if error == ScramError::KeysOutdated {
         keyring.clear();
     }

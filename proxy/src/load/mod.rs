@@ -1,19 +1,22 @@
-//! The load harness: clients that come and go as applications' do, and what they met with.
+//! The load harness: clients that connect and run operations like those of applications, and a
+//! report on the results.
 //!
-//! Works on any MongoDB endpoint and knows nothing of the proxy. A *storm* is many clients that lose patience and come
-//! again; a *steady* load keeps its connections. Latency counts from the moment an operation was due, so that what waited
-//! for the load itself is not left out (coordinated omission), and every answer is checked to be the one that was asked
-//! for. How late the generator itself was, and what it cost, stands beside its figures: without them they prove nothing.
+//! Works on any MongoDB endpoint; nothing in it is specific to the proxy. In a *storm*, many
+//! clients time out and reconnect. A *steady* load keeps its connections. Latency is counted from
+//! the moment an operation was due, so that time spent waiting for the generator is included (this
+//! avoids coordinated omission). Every reply is checked to fit its command. The report also
+//! contains the generator's own lateness and CPU time: without them its other figures prove
+//! nothing.
 //!
-//! | module | is |
+//! | module | purpose |
 //! |---|---|
 //! | `target` | the endpoint, the user, and the user's keys, derived once |
-//! | `link` | one connection: connect, hello, SCRAM, operations |
-//! | `client` | one client's life |
-//! | `work` | what the clients ask |
-//! | `record` | what happened, by the second |
-//! | `report` | the same for people and for programs |
-//! | `own` | what the generator cost, and how late it was |
+//! | `link` | one connection: connect, `hello`, SCRAM, operations |
+//! | `client` | one client: its steps, timeouts and reconnects |
+//! | `work` | the operations that clients run, and the checks of replies |
+//! | `record` | the results per second |
+//! | `report` | the final report as text and JSON |
+//! | `own` | the generator's own CPU time and lateness |
 
 mod client;
 mod link;
@@ -47,38 +50,40 @@ pub use self::{
     work::{Mix, MixError, Work},
 };
 
-/// What the clients of a load do.
+/// The behaviour of the clients.
 #[derive(Clone, Copy, Debug)]
 pub enum Behaviour {
-    /// Connect, hello, log in, one operation, close; and again at once.
+    /// Connect, `hello`, log in, one operation, close. Repeat immediately.
     Short,
-    /// The same, beginning at a rate a second whatever becomes of those before; at most as many at a time as there are
-    /// clients.
+    /// The same, but connections start at a rate per second, independent of earlier ones. The
+    /// number of clients limits the connections at the same time.
     ShortAt(f64),
-    /// Keep the connection; operations one after another.
+    /// Keep the connection. Run operations one after another.
     Closed,
-    /// Keep the connection; operations at a rate a second over all clients, due whether the one before has ended or not.
+    /// Keep the connection. Operations are due at a rate per second over all clients, whether or
+    /// not the previous one has ended.
     KeptAt(f64),
 }
 
 /// A load.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where to.
+    /// The endpoint.
     pub target: Target,
-    /// How many clients.
+    /// The number of clients.
     pub clients: usize,
-    /// What they do.
+    /// The behaviour of the clients.
     pub behaviour: Behaviour,
-    /// How long.
+    /// The duration of the load.
     pub duration: Duration,
-    /// The patience of the least and the most patient client with each step; the others' are spread between.
+    /// The timeout of each step: the shortest and the longest of all clients. Those of the other
+    /// clients are spread evenly between them.
     pub patience: (Duration, Duration),
-    /// What they ask.
+    /// The operations that clients run.
     pub work: Work,
 }
 
-/// A load that could not be begun.
+/// The load could not be started.
 #[derive(Debug, thiserror::Error)]
 #[error("{step} at {address}: {cause}")]
 pub struct PrepareError {
@@ -87,7 +92,7 @@ pub struct PrepareError {
     cause: String,
 }
 
-/// Everything that the clients share.
+/// State shared by all clients.
 struct Shared {
     plan: Plan,
     keys: Keyring,
@@ -105,10 +110,11 @@ impl Shared {
     }
 }
 
-/// Carries a load out, telling each second's progress.
+/// Runs a load. Calls `progress` with one line per second.
 ///
 /// # Errors
-/// If the target cannot be logged in to or prepared; what happens later is part of the report.
+/// If the login at the target or the preparation of documents fails. Later failures are part of the
+/// report.
 pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareError> {
     let (keys, nonces) = (Keyring::default(), nonces(&plan)?);
     prepare(&plan, &keys, &nonces).await?;
@@ -125,16 +131,16 @@ pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareE
     let watch = tokio::spawn(own::watch_lateness(Arc::clone(&shared)));
     let mut clients = start(&shared);
     for second in 0.. {
-        let end_of_it = began + Duration::from_secs(second + 1);
-        if end_of_it > ends_at {
+        let end_of_second = began + Duration::from_secs(second + 1);
+        if end_of_second > ends_at {
             break;
         }
-        sleep_until(end_of_it).await;
+        sleep_until(end_of_second).await;
         let line = shared.record.lock().line(second);
         progress(&line);
     }
     sleep_until(ends_at).await;
-    // Who still waits for something has been counted up to here; nobody is waited for.
+    // Steps still pending at the end are not counted: the clients are aborted.
     clients.abort_all();
     while clients.join_next().await.is_some() {}
     watch.abort();
@@ -154,10 +160,10 @@ fn start(shared: &Arc<Shared>) -> JoinSet<()> {
                 let client = Client::new(Arc::clone(shared), number);
                 clients.spawn(async move {
                     match behaviour {
-                        Behaviour::KeptAt(rate) => client.keep_at(rate).await,
-                        Behaviour::Closed => client.keep_closed().await,
+                        Behaviour::KeptAt(rate) => client.run_at_rate(rate).await,
+                        Behaviour::Closed => client.run_closed_loop().await,
                         Behaviour::Short | Behaviour::ShortAt(_) => {
-                            client.come_and_go(Until::End).await
+                            client.run_short_connections(Until::End).await
                         }
                     }
                 });
@@ -167,9 +173,10 @@ fn start(shared: &Arc<Shared>) -> JoinSet<()> {
     clients
 }
 
-/// Clients that arrive as such do that know nothing of each other: exponentially distributed pauses.
+/// Starts clients as independent arrivals (a Poisson process): the pauses between them are
+/// exponentially distributed.
 async fn arrivals(shared: Arc<Shared>, rate: f64) {
-    let places = Arc::new(Semaphore::new(shared.plan.clients));
+    let permits = Arc::new(Semaphore::new(shared.plan.clients));
     let mut random = StdRng::seed_from_u64(work::SEED);
     let mut arriving = JoinSet::new();
     let mut due = Instant::now();
@@ -177,14 +184,14 @@ async fn arrivals(shared: Arc<Shared>, rate: f64) {
         let pause = -(1.0 - random.random::<f64>()).ln() / rate;
         due += Duration::from_secs_f64(pause.min(60.0));
         sleep_until(due).await;
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             shared.record.lock().missed(due);
             continue;
         };
         let client = Client::new(Arc::clone(&shared), number % shared.plan.clients);
         arriving.spawn(async move {
-            client.come_and_go(Until::FirstCycle).await;
-            drop(place);
+            client.run_short_connections(Until::FirstCycle).await;
+            drop(permit);
         });
         while arriving.try_join_next().is_some() {}
     }
@@ -198,10 +205,10 @@ fn nonces(plan: &Plan) -> Result<NonceSource, PrepareError> {
     })
 }
 
-/// One login, so that the keys are known, and documents to be found.
+/// Logs in once, so that the keys are known, and inserts the documents. Retries failed attempts.
 async fn prepare(plan: &Plan, keys: &Keyring, nonces: &NonceSource) -> Result<(), PrepareError> {
     let mut last = None;
-    // A target that has just been started may need a moment.
+    // A target that has just started may not accept connections yet.
     for _ in 0..PREPARE_ATTEMPTS {
         match client::prepare(plan, keys, nonces).await {
             Ok(()) => return Ok(()),

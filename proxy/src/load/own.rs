@@ -1,4 +1,5 @@
-//! What the generator itself cost, and how late it was: figures of a load that could not keep up are its own.
+//! The generator's own CPU time and lateness. If the generator could not keep up, the figures of a
+//! load describe the generator and not the target.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -6,11 +7,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 
-/// Between two looks at how late timers are.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Interval between two measurements of timer lateness.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What `/proc` counts in (USER_HZ).
-const TICKS_A_SECOND: f64 = 100.0;
+/// The unit of CPU time in `/proc` (USER_HZ).
+const TICKS_PER_SECOND: f64 = 100.0;
 
 /// CPU time of this process so far.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,7 @@ pub(super) struct Usage {
     system: f64,
 }
 
-/// CPU time over wall-clock time: 1 is one core.
+/// CPU time divided by wall-clock time. 1 is one core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Share {
     pub(super) user: f64,
@@ -30,10 +31,10 @@ pub(super) struct Share {
 impl Usage {
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name in brackets may hold spaces; fields are counted after it.
+        // The process name in brackets may contain spaces, so fields are counted after it.
         let fields = stat.rsplit(") ").next().unwrap_or_default();
         let mut times = fields.split(' ').skip(11).map(|field| field.parse::<f64>());
-        let mut next = || times.next().and_then(Result::ok).unwrap_or(0.0) / TICKS_A_SECOND;
+        let mut next = || times.next().and_then(Result::ok).unwrap_or(0.0) / TICKS_PER_SECOND;
         Self {
             at: Instant::now(),
             user: next(),
@@ -51,10 +52,10 @@ impl Usage {
     }
 }
 
-/// Notes how much later than asked a timer wakes, on the threads that the clients run on.
+/// Records how late a timer wakes, on the runtime that the clients run on.
 pub(super) async fn watch_lateness(shared: Arc<Shared>) {
     loop {
-        let due = Instant::now() + LOOK_EVERY;
+        let due = Instant::now() + MEASURE_INTERVAL;
         sleep_until(due).await;
         shared.record.lock().late(due.elapsed());
     }

@@ -1,4 +1,4 @@
-//! What happened, by the second in which it ended.
+//! The results of a load, by the second in which steps ended.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::link::Failure;
 use crate::history::Distribution;
 
-/// One part of what a client does.
+/// One step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Connect,
@@ -29,7 +29,7 @@ impl Step {
     }
 }
 
-/// How often a step went how.
+/// The number of results of a step, by kind, and its latency.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) ok: u64,
@@ -37,7 +37,8 @@ pub(super) struct Tally {
     pub(super) closed: u64,
     pub(super) refused: u64,
     pub(super) wrong: u64,
-    /// Of those that were answered, and of those that were given up: they took at least so long.
+    /// Latency of steps that succeeded or timed out. A timed-out step counts with the time it
+    /// waited.
     pub(super) latency: Distribution,
 }
 
@@ -52,18 +53,19 @@ impl Tally {
     }
 }
 
-/// One second, or all of them.
+/// The results of one second, or their sum.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Second {
     connect: Tally,
     hello: Tally,
     log_in: Tally,
     operation: Tally,
-    /// Operations from the moment that they were due.
+    /// Latency of operations, counted from the moment they were due.
     pub(super) from_due: Distribution,
-    /// Operations that came due while their client had no connection, or no place.
+    /// Operations that were due but not sent: their client had no connection, or all clients were
+    /// busy.
     pub(super) missed: u64,
-    /// How late the generator itself was.
+    /// The lateness of the generator itself.
     pub(super) lateness: Distribution,
 }
 
@@ -86,7 +88,7 @@ impl Second {
         }
     }
 
-    /// Operations answered, each with what was asked for.
+    /// The number of operations that succeeded with a correct reply.
     pub(super) fn served(&self) -> u64 {
         self.step(Step::Operation).ok
     }
@@ -101,7 +103,7 @@ impl Second {
     }
 }
 
-/// All seconds of a run.
+/// The results of a run by second.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     began: Instant,
@@ -116,7 +118,7 @@ impl Record {
         }
     }
 
-    /// A step that ended now.
+    /// Records a step that ended now.
     pub(super) fn step<T>(&mut self, step: Step, result: &Result<T, Failure>, took: Duration) {
         let tally = self.second(Instant::now()).step_mut(step);
         match result {
@@ -131,13 +133,13 @@ impl Record {
         }
     }
 
-    /// An operation that ended now, answered or given up.
+    /// Records the latency of an operation that ended now: succeeded or timed out.
     pub(super) fn since_due(&mut self, due: Instant) {
         let now = Instant::now();
         self.second(now).from_due.record(now - due);
     }
 
-    /// An operation that was due at that time, and never begun.
+    /// Records an operation that was due at `due` and never sent.
     pub(super) fn missed(&mut self, due: Instant) {
         self.second(due).missed += 1;
     }
@@ -146,30 +148,30 @@ impl Record {
         self.second(Instant::now()).lateness.record(by);
     }
 
-    /// All seconds together.
+    /// The sum of all seconds.
     pub(super) fn total(&self) -> Second {
         let mut total = Second::default();
         self.seconds.values().for_each(|second| total.add(second));
         total
     }
 
-    /// One second in a line for people.
+    /// The results of one second as a line of text.
     pub(super) fn line(&mut self, second: u64) -> String {
-        let of_it = self.seconds.entry(second).or_default();
-        let hello = of_it.step(Step::Hello);
-        let given_up: u64 = Step::ALL
+        let results = self.seconds.entry(second).or_default();
+        let hello = results.step(Step::Hello);
+        let timed_out: u64 = Step::ALL
             .iter()
-            .map(|step| of_it.step(*step).timed_out)
+            .map(|step| results.step(*step).timed_out)
             .sum();
         format!(
-            "{:>4} s  {:>6} operations  {:>6} given up  {:>6} missed  hello p99 {:>7.1} ms  operation p99 {:>7.1} ms  late {:>5.1} ms",
+            "{:>4} s  {:>6} operations  {:>6} timed out  {:>6} missed  hello p99 {:>7.1} ms  operation p99 {:>7.1} ms  late {:>5.1} ms",
             second + 1,
-            of_it.served(),
-            given_up,
-            of_it.missed,
+            results.served(),
+            timed_out,
+            results.missed,
             milliseconds(hello.latency.quantile(0.99)),
-            milliseconds(of_it.from_due.quantile(0.99)),
-            milliseconds(of_it.lateness.quantile(0.99)),
+            milliseconds(results.from_due.quantile(0.99)),
+            milliseconds(results.lateness.quantile(0.99)),
         )
     }
 
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn things_are_counted_in_the_second_in_which_they_end() {
+    async fn results_are_counted_in_the_second_in_which_they_end() {
         let began = Instant::now();
         let mut record = Record::new(began);
         record.step(Step::Hello, &Ok(()), Duration::from_millis(3));
@@ -215,7 +217,7 @@ mod tests {
             (1, 0)
         );
         let total = record.total();
-        // What was given up took at least as long as its client waited.
+        // A timed-out step counts with the time its client waited.
         assert_eq!(total.step(Step::Hello).latency.count(), 2);
         assert_eq!(total.step(Step::Operation).refused, 1);
         assert!(total.step(Step::Operation).latency.count() == 0);

@@ -1,4 +1,4 @@
-//! What a load came to, for programs and for people.
+//! The report on a load, as JSON and as text.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::history::Distribution;
 
-/// What a load came to.
+/// The results of a load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     target: String,
@@ -19,12 +19,12 @@ pub struct Report {
     behaviour: &'static str,
     offered_per_second: Option<f64>,
     duration_s: f64,
-    /// Operations answered with what was asked for, a second.
+    /// Operations per second that succeeded with a correct reply.
     goodput: f64,
     missed: u64,
     wrong: u64,
     steps: Vec<StepReport>,
-    /// From due to answered, or given up.
+    /// Latency of operations from the moment they were due.
     operation_from_due_ms: Quantiles,
     generator: Generator,
     timeline: Vec<SecondReport>,
@@ -52,7 +52,7 @@ struct Quantiles {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Generator {
-    /// Cores used.
+    /// CPU cores used in user mode.
     cpu_user: f64,
     cpu_system: f64,
     lateness_ms: Quantiles,
@@ -73,12 +73,13 @@ struct SecondReport {
     lateness_p99_ms: f64,
 }
 
-/// What a load is expected to come to.
+/// The objectives of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Objectives {
-    /// Operations answered, a second.
+    /// Minimum number of successful operations per second.
     pub goodput: Option<f64>,
-    /// From due to answered, 99 of 100 operations, in milliseconds.
+    /// Maximum of the 99th percentile of latency in milliseconds, counted from when an operation
+    /// was due.
     pub p99_ms: Option<f64>,
 }
 
@@ -93,9 +94,9 @@ impl Report {
             Behaviour::KeptAt(rate) => ("kept", Some(rate)),
         };
         let steps = Step::ALL.map(|step| StepReport::of(step, total.step(step)));
-        // What ended after the last whole second is in the totals alone.
+        // Results after the last whole second are only in the totals.
         let whole = record.seconds.range(..plan.duration.as_secs());
-        let timeline = whole.map(|(second, of_it)| SecondReport::of(*second, of_it));
+        let timeline = whole.map(|(second, results)| SecondReport::of(*second, results));
         Self {
             target: plan.target.address(0).to_string(),
             clients: plan.clients,
@@ -116,11 +117,11 @@ impl Report {
         }
     }
 
-    /// What was expected and is not so, in words. Wrong answers never are.
+    /// The missed objectives as text. Wrong replies are always a miss.
     pub fn missed(&self, objectives: Objectives) -> Vec<String> {
         let mut missed = Vec::new();
         if self.wrong > 0 {
-            missed.push(format!("{} wrong answers", self.wrong));
+            missed.push(format!("{} wrong replies", self.wrong));
         }
         if let Some(least) = objectives.goodput.filter(|least| self.goodput < *least) {
             missed.push(format!(
@@ -129,7 +130,7 @@ impl Report {
             ));
         }
         let p99 = self.operation_from_due_ms.p99;
-        // Without any operation there is no quantile that could be good.
+        // A load without any operation misses the objective.
         let is_empty = self.operation_from_due_ms.max == 0.0;
         if let Some(most) = objectives.p99_ms.filter(|most| p99 > *most || is_empty) {
             missed.push(format!("p99 {p99:.1} ms, expected {most:.1} ms"));
@@ -166,21 +167,25 @@ impl Quantiles {
 }
 
 impl SecondReport {
-    fn of(second: u64, of_it: &Second) -> Self {
-        let all =
-            |count: fn(&Tally) -> u64| Step::ALL.iter().map(|step| count(of_it.step(*step))).sum();
+    fn of(second: u64, results: &Second) -> Self {
+        let all = |count: fn(&Tally) -> u64| {
+            Step::ALL
+                .iter()
+                .map(|step| count(results.step(*step)))
+                .sum()
+        };
         Self {
             second: second + 1,
-            operations: of_it.served(),
-            missed: of_it.missed,
-            connected: of_it.step(Step::Connect).ok,
-            logged_in: of_it.step(Step::LogIn).ok,
+            operations: results.served(),
+            missed: results.missed,
+            connected: results.step(Step::Connect).ok,
+            logged_in: results.step(Step::LogIn).ok,
             timed_out: all(|tally| tally.timed_out),
             closed: all(|tally| tally.closed),
             refused: all(|tally| tally.refused),
-            hello_p99_ms: milliseconds(of_it.step(Step::Hello).latency.quantile(0.99)),
-            operation_p99_ms: milliseconds(of_it.from_due.quantile(0.99)),
-            lateness_p99_ms: milliseconds(of_it.lateness.quantile(0.99)),
+            hello_p99_ms: milliseconds(results.step(Step::Hello).latency.quantile(0.99)),
+            operation_p99_ms: milliseconds(results.from_due.quantile(0.99)),
+            lateness_p99_ms: milliseconds(results.lateness.quantile(0.99)),
         }
     }
 }
@@ -201,13 +206,13 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "goodput {:.1} operations/s, {} missed, {} wrong answers",
+            "goodput {:.1} operations/s, {} missed, {} wrong replies",
             self.goodput, self.missed, self.wrong
         )?;
         writeln!(
             f,
             "{:<10} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}",
-            "step", "ok", "given up", "closed", "refused", "p50 ms", "p99 ms", "p999 ms", "max ms"
+            "step", "ok", "timed out", "closed", "refused", "p50 ms", "p99 ms", "p999 ms", "max ms"
         )?;
         for step in &self.steps {
             writeln!(
@@ -227,7 +232,7 @@ impl fmt::Display for Report {
         let due = &self.operation_from_due_ms;
         writeln!(
             f,
-            "operations from due: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            "operation latency since due: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
             due.p50, due.p99, due.max
         )?;
         let own = &self.generator;

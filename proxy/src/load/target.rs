@@ -8,17 +8,17 @@ use tokio::net::lookup_host;
 
 use crate::auth::{ClientKey, Mechanism, ScramKeys};
 
-/// Where a load goes to.
+/// The endpoint of a load.
 #[derive(Clone)]
 pub struct Target {
     first: Address,
     others: Vec<Address>,
     user: Option<User>,
-    /// Reads ask for this mode, if the connection string does.
+    /// The read preference mode of the connection string; `None` for primary.
     pub(super) read_mode: Option<&'static str>,
 }
 
-/// Whom the clients are.
+/// The user that the clients log in as.
 #[derive(Clone)]
 pub(super) struct User {
     pub(super) name: String,
@@ -46,11 +46,11 @@ impl fmt::Display for Address {
 /// A connection string that the load cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// It is none.
+    /// It is malformed.
     #[error("{0}")]
     Malformed(#[from] mongodb::error::Error),
-    /// It asks for what the load does not do.
-    #[error("the load does not speak {0}")]
+    /// It requires a feature that the load harness does not support.
+    #[error("the load harness does not support {0}")]
     Unsupported(&'static str),
 }
 
@@ -64,8 +64,8 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Reads a connection string: its addresses, which the clients take in turn, its user, and its read preference's
-    /// mode.
+    /// Parses a connection string: its addresses, its user and its read preference mode. Clients
+    /// are spread over the addresses.
     ///
     /// # Errors
     /// See [`TargetError`].
@@ -104,14 +104,14 @@ impl Target {
         Ok(Self {
             first: addresses
                 .next()
-                .ok_or(TargetError::Unsupported("to nobody"))?,
+                .ok_or(TargetError::Unsupported("an empty list of hosts"))?,
             others: addresses.collect(),
             user: user.transpose()?,
             read_mode,
         })
     }
 
-    /// Whether every address is on this machine.
+    /// True if every address is on this machine.
     pub async fn is_loopback(&self) -> bool {
         for address in [&self.first].into_iter().chain(&self.others) {
             let Address::Tcp(address) = address else {
@@ -128,10 +128,10 @@ impl Target {
     }
 
     pub(super) fn address(&self, number: usize) -> &Address {
-        let place = number % (1 + self.others.len());
-        let other = place
+        let index = number % (1 + self.others.len());
+        let other = index
             .checked_sub(1)
-            .and_then(|place| self.others.get(place));
+            .and_then(|index| self.others.get(index));
         other.unwrap_or(&self.first)
     }
 
@@ -159,7 +159,8 @@ fn joined(host: &str, port: Option<u16>) -> String {
     }
 }
 
-/// The user's keys once they have been derived: PBKDF2 would be most of the load's own cost.
+/// The user's keys after they have been derived. Without this cache, PBKDF2 would be most of the
+/// load's own CPU time.
 #[derive(Default)]
 pub(super) struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_elsewhere_is_no_loopback() {
+    async fn remote_addresses_are_not_loopback() {
         for uri in ["mongodb://192.0.2.1/", "mongodb://127.0.0.1,192.0.2.1/"] {
             assert!(
                 !Target::parse(uri).await.unwrap().is_loopback().await,
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_load_does_not_speak_is_said() {
+    async fn unsupported_connection_options_are_errors() {
         for uri in [
             "mongodb://127.0.0.1/?tls=true",
             "mongodb://127.0.0.1/?authMechanism=MONGODB-X509",

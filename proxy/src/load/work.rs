@@ -1,4 +1,4 @@
-//! What the clients ask, and whether the answer is the one to it.
+//! The operations that clients run, and the check that a reply fits its operation.
 
 use std::str::FromStr;
 
@@ -7,25 +7,25 @@ use rand::{RngExt as _, rngs::StdRng};
 
 use super::link::Failure;
 
-/// Where each client's randomness begins: two runs ask the same.
+/// Seed of each client's random numbers. It is constant, so that two runs send the same operations.
 pub(super) const SEED: u64 = 0x5ea_3a11;
 
-/// What a load asks.
+/// The operations of a load.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The database.
     pub database: String,
-    /// The collection; documents with `_id` from 0 to `documents` are put there if it has fewer.
+    /// The collection. Missing documents with `_id` from 0 to `documents` (exclusive) are inserted.
     pub collection: String,
-    /// How many documents are asked for.
+    /// The number of documents that finds and updates use.
     pub documents: u32,
-    /// The bytes of text in each document.
+    /// The number of bytes of text in each document.
     pub payload_bytes: usize,
-    /// Which operations.
+    /// The shares of each kind of operation.
     pub mix: Mix,
 }
 
-/// Shares of each operation, in parts of their sum.
+/// The shares of each kind of operation, relative to their sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     find: u32,
@@ -34,7 +34,7 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Finds by `_id` and nothing else.
+    /// Only finds by `_id`.
     pub const FINDS: Self = Self {
         find: 1,
         insert: 0,
@@ -42,7 +42,7 @@ impl Mix {
     };
 }
 
-/// Not a mix.
+/// The text is not a mix.
 #[derive(Debug, thiserror::Error)]
 #[error("a mix is shares of find, insert and update, such as find=90,insert=5,update=5")]
 pub struct MixError;
@@ -120,7 +120,7 @@ impl Work {
         command
     }
 
-    /// Puts documents there from `first` on, as many as one command should hold.
+    /// A command that inserts missing documents from `first` on, and the first `_id` after them.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let end = self.documents.min(first + SEEDED_AT_A_TIME);
         let mut updates = bson::RawArrayBuf::new();
@@ -145,19 +145,19 @@ impl Work {
 
 const SEEDED_AT_A_TIME: u32 = 500;
 
-/// Whether a reply is the one to `ask`: another document than asked for would be another client's.
+/// Checks that a reply fits `ask`. A wrong document may belong to another client.
 pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
     match ask {
         Ask::Find(id) => {
             let found = found_id(reply).ok_or(Failure::Wrong("no document found"))?;
             match found == i64::from(id) {
                 true => Ok(()),
-                false => Err(Failure::Wrong("another document than asked for")),
+                false => Err(Failure::Wrong("wrong document")),
             }
         }
         Ask::Insert | Ask::Update(_) => match reply.get_i32("n") {
             Ok(1) if reply.get("writeErrors").ok().flatten().is_none() => Ok(()),
-            _ => Err(Failure::Wrong("not one document written")),
+            _ => Err(Failure::Wrong("did not write exactly one document")),
         },
     }
 }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_is_asked_in_its_shares() {
+    fn operations_follow_the_shares_of_the_mix() {
         let work = work("find=90,insert=5,update=5");
         let mut random = StdRng::seed_from_u64(SEED);
         let (mut finds, mut inserts, mut updates) = (0, 0, 0);
@@ -203,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mix_is_an_error() {
+    fn malformed_mix_is_an_error() {
         for text in ["", "find", "find=x", "delete=5", "find=0", "find=-1"] {
             assert!(text.parse::<Mix>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn documents_are_seeded_to_the_last() {
+    fn every_document_is_seeded_once() {
         let (mut first, mut commands) = (0, 0);
         while first < 1200 {
             let (command, end) = work("find=1").seed(first);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_to_something_else_is_wrong() {
+    fn reply_to_another_operation_is_wrong() {
         let found = |id: i64| rawdoc! { "cursor": { "firstBatch": [{ "_id": id }] }, "ok": 1.0 };
         assert!(check(Ask::Find(7), &found(7)).is_ok());
         assert!(check(Ask::Find(7), &found(8)).is_err());

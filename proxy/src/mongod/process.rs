@@ -26,24 +26,25 @@ use super::supervisor::{Run, Supervisor};
 /// How a mongod is started.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens; 0 means any free port.
+    /// The port it listens on; 0 means any free port.
     pub port: u16,
-    /// The one address it listens on; with an unspecified one it is reached over loopback.
+    /// The one address it listens on. An unspecified one is reached over loopback.
     pub bind_ip: IpAddr,
-    /// The replica set it is to be a member of; it still has to be initiated.
+    /// The replica set that it joins; the set must still be initiated.
     pub replica_set: Option<String>,
-    /// Whether clients must authenticate. Until there is a user, loopback may make the first one.
+    /// True if clients must authenticate. Until there is a user, clients on loopback may create the
+    /// first one.
     pub auth: bool,
-    /// What members of one set prove themselves to each other with. Made for a member that has
-    /// `auth` and no key, so it must be given to all of a set that has several.
+    /// The secret by which members of a set authenticate to each other. A member with `auth` and no
+    /// key gets a generated one, so members of a set with several must be given the same key.
     pub cluster_key: Option<ClusterKey>,
     /// If present, only TLS connections are served; clients need no certificate.
     pub tls: Option<Tls>,
     /// Names and values for `--setParameter`, such as `enableTestCommands` and `1`.
     pub parameters: Vec<(String, String)>,
-    /// Whether there is a Unix domain socket in the data directory as well.
+    /// True if it also listens on a Unix domain socket in the data directory.
     pub unix_socket: bool,
-    /// WiredTiger's cache, in GiB; mongod's least is 0.25.
+    /// WiredTiger's cache, in GiB; mongod's minimum is 0.25.
     pub cache_gb: f64,
     /// Further arguments, as mongod takes them.
     pub arguments: Vec<OsString>,
@@ -66,12 +67,12 @@ impl Default for Options {
     }
 }
 
-/// The files that a mongod needs to speak TLS, and a client to trust it.
+/// The files that a mongod needs for TLS, and that a client needs to trust it.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The server's certificate and its private key in one PEM file.
     pub certificate_key_file: PathBuf,
-    /// The authority that the server's certificate is checked against, as PEM.
+    /// The certificate authority for the server's certificate, as PEM.
     pub ca_file: PathBuf,
 }
 
@@ -104,15 +105,16 @@ pub struct Mongod {
     program: PathBuf,
     options: Options,
     port: u16,
-    /// Where the log of this run begins: it is appended to by each run.
+    /// Where the log of this run begins: each run appends to it.
     log_start_bytes: u64,
-    // Ends before the directory is removed, because fields are dropped in this order.
+    // The supervisor ends before the directory is removed, because fields are dropped in this
+    // order.
     supervisor: Supervisor,
     directory: Directory,
 }
 
 impl Mongod {
-    /// Starts `program` and waits until it answers a `ping`.
+    /// Starts `program` and waits until it replies to a `ping`.
     pub async fn start(program: &Path, options: Options) -> Result<Self, Error> {
         let mut attempts_left = PORT_ATTEMPTS;
         loop {
@@ -122,7 +124,7 @@ impl Mongod {
                 port => port,
             };
             let result = Self::start_at(program, options.clone(), port).await;
-            // Between our look and mongod's bind, another process may have taken the port.
+            // Another process may have taken the port between our check and mongod's bind.
             let port_was_taken = match &result {
                 Err(Error::Ended { status, log }) => match *status {
                     Some(NET_ERROR) => true,
@@ -157,7 +159,7 @@ impl Mongod {
         &self.options
     }
 
-    /// The process, while there is one.
+    /// The process id, while the process runs.
     pub fn pid(&self) -> Option<Pid> {
         match self.supervisor.run() {
             Run::Running(pid) => Some(pid),
@@ -181,10 +183,10 @@ impl Mongod {
         self.data_dir().join("mongod.log")
     }
 
-    /// A driver's client that talks to this mongod only, whatever set it is a member of. The driver refuses servers
-    /// before 4.4.
+    /// A driver's client that talks to this mongod only, whatever set it is a member of. The driver
+    /// refuses servers before 4.4.
     ///
-    /// Like every client of the driver it belongs to the runtime that makes it.
+    /// Like every client of the driver, it belongs to the runtime that creates it.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
         let address = self.address();
         let mut options = ClientOptions::default();
@@ -205,12 +207,12 @@ impl Mongod {
         Ok(Client::with_options(options)?)
     }
 
-    /// Stops the process where it stands: connections stay open and nothing answers (`SIGSTOP`).
+    /// Suspends the process (`SIGSTOP`): connections stay open, but nothing replies.
     pub fn stop_process(&self) -> Result<(), Error> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets a stopped process go on (`SIGCONT`).
+    /// Resumes a suspended process (`SIGCONT`).
     pub fn continue_process(&self) -> Result<(), Error> {
         self.signal(Signal::CONT)
     }
@@ -220,7 +222,7 @@ impl Mongod {
         self.end(Signal::KILL).await
     }
 
-    /// Asks the process to shut down in order and waits for its end; the data stays.
+    /// Asks the process for a clean shutdown (`SIGTERM`) and waits for its end; the data stays.
     pub async fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM).await
     }
@@ -233,13 +235,13 @@ impl Mongod {
         self.log_start_bytes = fs::metadata(self.log_path()).map_or(0, |log| log.len());
         let arguments = arguments(&self.options, self.port, self.data_dir());
         let next = Supervisor::spawn(self.data_dir(), &self.program, arguments)?;
-        // Only now, when another shell answers for the directory.
+        // Only now, because the new shell now removes the directory.
         self.supervisor.leave_directory();
         self.supervisor = next;
         self.ready().await
     }
 
-    /// The same with one more argument, from now on.
+    /// Restarts it with one more argument, which later restarts keep.
     pub async fn restart_with(&mut self, argument: &str) -> Result<(), Error> {
         self.options.arguments.push(argument.into());
         self.restart().await
@@ -270,9 +272,9 @@ impl Mongod {
         Ok(mongod)
     }
 
-    /// Waits until the process listens and answers.
+    /// Waits until the process listens and replies.
     ///
-    /// Its log is asked first: something else may answer on a port that mongod could not bind.
+    /// The log is checked first: another process may reply on a port that mongod could not bind.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         while !self.is_listening() {
@@ -283,7 +285,7 @@ impl Mongod {
             self.pause_until(deadline).await?;
         }
         while let Err(error) = run_command(self, "admin", doc! { "ping": 1 }).await {
-            tracing::debug!(address = %self.address(), %error, "mongod does not answer yet");
+            tracing::debug!(address = %self.address(), %error, "mongod does not reply yet");
             self.pause_until(deadline).await?;
         }
         Ok(())
@@ -306,7 +308,7 @@ impl Mongod {
         log.is_ok_and(|log| log.contains(LISTENING))
     }
 
-    /// The end of what this run has written, to its log or, if it came to nothing, to its output.
+    /// The last lines of this run's log and output.
     fn last_log_lines(&self) -> String {
         let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
         let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();
@@ -363,7 +365,8 @@ fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
     for (name, value) in &options.parameters {
         option("--setParameter", format!("{name}={value}").into());
     }
-    // Diagnostics for months of operation; here they only cost processor time and disk.
+    // These diagnostics are for months of operation; here they only cost processor time and disk
+    // space.
     if options
         .parameters
         .iter()
@@ -401,7 +404,8 @@ fn free_port(ip: IpAddr) -> io::Result<u16> {
     Ok(TcpListener::bind((ip, 0))?.local_addr()?.port())
 }
 
-/// At most [`MAX_LOG_BYTES`] of a file from `start` on; the text is for people and for searching.
+/// At most [`MAX_LOG_BYTES`] of a file from `start_bytes` on. The text is for display and for
+/// searches.
 fn read_from(path: &Path, start_bytes: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(start_bytes))?;
@@ -410,13 +414,13 @@ fn read_from(path: &Path, start_bytes: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `prefix` and 16 characters that nobody else will think of.
+/// `prefix` and 16 random hexadecimal characters.
 pub(super) fn random_name(prefix: &str) -> Result<String, Error> {
     let mut bytes = [0; 8];
     SysRng.try_fill_bytes(&mut bytes).map_err(Error::Entropy)?;
     let mut name = prefix.to_owned();
     for byte in bytes {
-        write!(name, "{byte:02x}").expect("a String takes all that is written to it");
+        write!(name, "{byte:02x}").expect("writing to a String cannot fail");
     }
     Ok(name)
 }
@@ -430,7 +434,7 @@ struct Directory {
 impl Directory {
     fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
-        // Not created if it exists: whoever made it could read what we put there.
+        // Fails if the directory exists: its creator could read the files in it.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -446,12 +450,14 @@ impl Drop for Directory {
     }
 }
 
-/// In the log of a server that is ready; servers before 4.4 write it in lower case.
+/// Text in the log of a server that is ready. The first letter is missing because servers before
+/// 4.4 write it in lower case.
 const LISTENING: &str = "aiting for connections";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
 /// mongod's exit code when it cannot bind its port.
 const NET_ERROR: i32 = 48;
-/// Its exit code when it aborts, which it does when its port was taken between bind and listen; and what its stack then shows.
+/// mongod's exit code when it aborts, which it does if its port was taken between bind and listen;
+/// and a text in the stack trace of such an abort.
 const ABORTED: i32 = 134;
 const LISTENER_FAILED: &str = "_runListener";
 const PORT_ATTEMPTS: u32 = 5;
@@ -461,7 +467,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const CLUSTER_KEY_BYTES: usize = 48;
-/// A start writes 60 KB; protects memory when somebody raises the log level.
+/// A start writes 60 KB. Protects memory when the log level is raised.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_LOG_LINES: usize = 12;
 
@@ -523,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn cluster_key_does_not_show_itself() {
+    fn debug_hides_the_cluster_key() {
         let key = ClusterKey::generate().unwrap();
         assert!(key.0.len() >= 6);
         assert!(!format!("{key:?}").contains(&key.0));

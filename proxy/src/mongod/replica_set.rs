@@ -1,4 +1,4 @@
-//! From started members to a replica set with a primary, and from there to the first user.
+//! Initiates a replica set of started members, and creates the first user.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use super::process::{Mongod, POLL_INTERVAL};
 /// One member of a set that is to be initiated.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Started with the name of the set in its options.
+    /// The process, started with the name of the set in its options.
     pub mongod: &'a Mongod,
-    /// How much it is wished as a primary: 0 never, otherwise the higher the sooner.
+    /// The member's election priority: 0 means that it never becomes primary, and the highest is
+    /// preferred.
     pub priority: u16,
     /// Names and values that a read preference can ask for.
     pub tags: Vec<(String, String)>,
-    /// Whether it keeps data that no client sees; such a member needs priority 0.
+    /// True if clients do not see the member; such a member needs priority 0.
     pub is_hidden: bool,
 }
 
@@ -40,12 +41,12 @@ impl<'a> Member<'a> {
 pub struct Settings {
     /// How long members wait for a primary before they elect another.
     pub election_timeout: Duration,
-    /// How often members ask each other.
+    /// Time between two heartbeats of a member.
     pub heartbeat_interval: Duration,
 }
 
 impl Default for Settings {
-    /// mongod's own.
+    /// mongod's defaults.
     fn default() -> Self {
         Self {
             election_timeout: Duration::from_secs(10),
@@ -54,15 +55,14 @@ impl Default for Settings {
     }
 }
 
-/// Makes a replica set of `members` and waits until the most wished of them is primary (any of several
-/// that are wished the same), all others are secondaries, and each signs the times that it gives to
-/// clients.
+/// Initiates a replica set of `members`. Waits until a member with the highest priority is primary,
+/// all others are secondaries, and the replies of each have a `$clusterTime`.
 ///
-/// Any member may win the first election, whatever its priority; a more wished one takes over about an
-/// election timeout later, and would end what had begun.
+/// Any member may win the first election, whatever its priority. A member with a higher priority
+/// takes over about one election timeout later, which would interrupt operations that had begun.
 ///
-/// No credentials are needed: a set that has no user yet obeys loopback. Returns the address of the
-/// primary.
+/// No credentials are needed: a set without users accepts commands over loopback. Returns the
+/// address of the primary.
 pub async fn initiate_replica_set(
     members: &[Member<'_>],
     settings: Settings,
@@ -81,12 +81,12 @@ pub async fn initiate_replica_set(
     let deadline = Instant::now() + COMPLETE_LIMIT;
     loop {
         let states = states(members).await;
-        let is_complete = states.iter().all(|(_, state)| *state != State::Other);
+        let is_complete = states.iter().all(|(_, state)| *state != MemberState::Other);
         let primary = members
             .iter()
             .zip(&states)
             .find_map(|(member, (address, state))| {
-                let stays = *state == State::Primary && Some(member.priority) == highest;
+                let stays = *state == MemberState::Primary && Some(member.priority) == highest;
                 stays.then_some(*address)
             });
         if let Some(address) = primary.filter(|_| is_complete) {
@@ -103,7 +103,7 @@ pub async fn initiate_replica_set(
     }
 }
 
-/// Makes the first user, with the role `root`, which ends what loopback may do without one.
+/// Creates the first user, with the role `root`. From then on, loopback has no special rights.
 ///
 /// `mongod` is a standalone or the primary of its set; a majority has the user when this returns.
 pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> Result<(), Error> {
@@ -145,25 +145,25 @@ fn milliseconds(duration: Duration) -> i32 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum MemberState {
     Primary,
     Secondary,
-    /// Starting, copying data, electing, or not answering.
+    /// Starting, copying data, electing, or not replying.
     Other,
 }
 
-async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, State)> {
+async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
-        // By its old name, which every version knows.
+        // The legacy name of `hello`, which every version knows.
         let hello = run_command(mongod, "admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
-            // Until the set has made its keys, replies lack the time: two clients that ask the
-            // same could see two things.
-            Ok(Ok(reply)) if !reply.contains_key("$clusterTime") => State::Other,
-            Ok(Ok(reply)) if has(&reply, "ismaster") => State::Primary,
-            Ok(Ok(reply)) if has(&reply, "secondary") => State::Secondary,
-            Ok(Ok(_) | Err(_)) | Err(_) => State::Other,
+            // Until the set has made its keys, replies lack `$clusterTime`: two clients with the
+            // same command could get different replies.
+            Ok(Ok(reply)) if !reply.contains_key("$clusterTime") => MemberState::Other,
+            Ok(Ok(reply)) if has(&reply, "ismaster") => MemberState::Primary,
+            Ok(Ok(reply)) if has(&reply, "secondary") => MemberState::Secondary,
+            Ok(Ok(_) | Err(_)) | Err(_) => MemberState::Other,
         };
         states.push((mongod.address(), state));
     }
@@ -174,6 +174,6 @@ fn has(hello: &Document, name: &str) -> bool {
     matches!(hello.get_bool(name), Ok(true))
 }
 
-/// An initial sync of nothing takes seconds; a busy machine needs its patience.
+/// An initial sync without data takes seconds, and longer on a busy machine.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(90);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);

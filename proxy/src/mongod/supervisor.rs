@@ -1,6 +1,6 @@
-//! One run of a mongod, and the shell that outlives us for as long as it takes to clean up.
+//! One run of a mongod, and the shell that outlives this process until it has cleaned up.
 //!
-//! The kernel can kill a child with its parent, but to ask for that takes unsafe code. A pipe does
+//! The kernel can kill a child with its parent, but asking for that takes unsafe code. A pipe does
 //! the same: the shell holds the reading end, this process the only writing end, and the kernel
 //! closes it however this process ends.
 //!
@@ -9,9 +9,10 @@
 //!               ◄─stdout──   └─────► watcher         reads stdin; at its end kills mongod
 //! ```
 //!
-//! While mongod runs, the watcher owns the shell's input. After that the shell reads it itself: a
-//! line means that the directory is still needed, the end that it is to be removed. The shell kills
-//! the watcher before it reports the end, so nobody is left who could signal a reused pid.
+//! While mongod runs, the watcher reads the shell's input. After that the shell reads it itself: a
+//! line means that the directory is still needed, and the end of the input means that the directory
+//! is to be removed. The shell kills the watcher before it reports mongod's end, so that the
+//! watcher cannot signal a reused pid.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -25,22 +26,23 @@ use tokio::sync::watch;
 
 use super::error::Error;
 
-/// How far a run has come.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Run {
     Starting,
     Running(Pid),
-    /// With the status as the shell reports it, `None` if the shell was killed.
+    /// Ended with the status that the shell reports; `None` if the shell was killed.
     Ended(Option<i32>),
 }
 
-/// The shell and its mongod; dropping it kills the mongod, removes the directory and waits for both.
+/// The shell and its mongod; dropping it kills the mongod, removes the directory and waits for
+/// both.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     shell: Child,
-    /// `None` once it was closed, which ends the run.
+    /// `None` once it is closed, which ends the run.
     input: Option<ChildStdin>,
-    /// Not bound to a runtime: a mongod may be shared by tests that have one each.
+    /// Not bound to a runtime: tests with runtimes of their own may share a mongod.
     run: watch::Receiver<Run>,
 }
 
@@ -63,7 +65,7 @@ impl Supervisor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // An interrupt from the terminal is ours to handle; mongod ends when we say so.
+            // This process handles an interrupt from the terminal and decides when mongod ends.
             .process_group(0)
             .spawn()
             .map_err(missing)?;
@@ -95,10 +97,10 @@ impl Supervisor {
         }
     }
 
-    /// Lets the shell of a run that has ended go, and leaves the directory to the next run.
+    /// Ends the shell of a run that has ended, and leaves the directory to the next run.
     pub(super) fn leave_directory(&mut self) {
         if let Some(mut input) = self.input.take() {
-            // If the shell is gone, so is the one who would have removed the directory.
+            // If the shell is gone, nothing else removes the directory.
             drop(input.write_all(b"leave\n"));
         }
         drop(self.shell.wait());
@@ -113,7 +115,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// Turns the two lines that the shell writes into states, and its end into one as well.
+/// Turns the two lines that the shell writes into states. The end of its output is a state too.
 fn follow(output: impl Read, run: &watch::Sender<Run>) {
     let mut lines = BufReader::new(output.take(MAX_OUTPUT_BYTES)).lines();
     let mut number = || lines.next()?.ok()?.trim().parse().ok();
@@ -126,12 +128,12 @@ fn follow(output: impl Read, run: &watch::Sender<Run>) {
 }
 
 const SHELL: &str = "sh";
-/// Two numbers; the bound protects from a shell that is something else.
+/// Two numbers are expected; the bound protects against a shell that is something else.
 const MAX_OUTPUT_BYTES: u64 = 256;
 
 /// `read` fails at the end of the input. Commands in the background get no input from a shell
-/// without job control, hence the third descriptor. When we are dead, `echo` raises `SIGPIPE`,
-/// which must not end the shell before it has removed the directory.
+/// without job control, hence the third descriptor. When this process is dead, `echo` raises
+/// `SIGPIPE`, which must not end the shell before it has removed the directory.
 const SCRIPT: &str = r#"
 directory=$1
 shift
@@ -185,7 +187,7 @@ mod tests {
         let directory = directory();
         let supervisor = spawn(&directory, "exec sleep 1000");
         let pid = running(&supervisor).await;
-        // A stopped process must end like any other.
+        // A suspended process must end like any other.
         kill_process(pid, Signal::STOP).unwrap();
         drop(supervisor);
         assert!(test_kill_process(pid).is_err());
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn process_ends_although_its_shell_was_killed() {
+    async fn process_ends_even_if_its_shell_was_killed() {
         let directory = directory();
         let supervisor = spawn(
             &directory,
@@ -240,7 +242,8 @@ mod tests {
         kill_process(shell, Signal::KILL).unwrap();
         assert_eq!(supervisor.ended().await, None);
         drop(supervisor);
-        // Nobody is left to wait for; the watcher needs a moment to see the end of its input.
+        // The shell is gone, so the test cannot wait for it. The watcher needs a moment to see the
+        // end of its input.
         let gone = async {
             while test_kill_process(pid).is_ok() {
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Who is connected: counted and listed while they live.
+//! Connected clients: counted and listed while they are connected.
 
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
 
@@ -9,10 +9,10 @@ use super::{
     storms::{Departure, Leaving, Stage},
 };
 
-/// What is known of a connected client, for people.
+/// Description of a connected client, shown in the API.
 #[derive(Clone, Debug)]
 pub struct ClientRow {
-    /// Its number, as `hello.connectionId` has it.
+    /// Its number, the same as `connectionId` in the reply to its `hello`.
     pub id: i32,
     /// Address and port.
     pub peer: String,
@@ -26,7 +26,7 @@ pub struct ClientRow {
     pub driver: Option<String>,
 }
 
-/// Longest name that is kept, in bytes: applications' have up to 128.
+/// Maximum length of a stored name, in bytes; application names have at most 128.
 const MAX_NAME_BYTES: usize = 256;
 
 fn shortened(name: &str) -> String {
@@ -34,7 +34,7 @@ fn shortened(name: &str) -> String {
     name.get(..end).unwrap_or_default().to_owned()
 }
 
-/// One connected client, counted and listed while it lives.
+/// One connected client; counted and listed until dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct ConnectedClient {
@@ -47,29 +47,29 @@ pub struct ConnectedClient {
 }
 
 impl ConnectedClient {
-    /// Its number.
+    /// The client's number.
     pub fn id(&self) -> i32 {
         self.id
     }
 
-    /// It said what it is.
-    pub fn is_application(&self, name: Option<&str>) {
+    /// Sets the application name of the client's metadata.
+    pub fn set_application(&self, name: Option<&str>) {
         self.update(|row| row.application = name.map(shortened));
     }
 
-    /// It said by which driver it speaks.
-    pub fn is_driver(&self, name: &str, version: &str) {
+    /// Sets the driver's name and version of the client's metadata.
+    pub fn set_driver(&self, name: &str, version: &str) {
         self.update(|row| row.driver = Some(shortened(&format!("{name} {version}"))));
     }
 
-    /// It has come so far.
+    /// Sets the stage that the client has reached.
     pub fn reached(&mut self, stage: Stage) {
         self.stage = stage;
     }
 
-    /// It has come so far at least.
+    /// Records that the client got the reply to its `hello`. The stage never moves back.
     pub fn greeted(&mut self, is_monitor: bool) {
-        // Nothing more is owed to a driver's monitor.
+        // A driver's monitor expects nothing more.
         let stage = if is_monitor {
             Stage::Ready
         } else {
@@ -78,17 +78,17 @@ impl ConnectedClient {
         self.stage = self.stage.max(stage);
     }
 
-    /// It is ending so; unsaid, it was its own doing.
-    pub fn ends(&mut self, how: Departure) {
+    /// Sets how the connection ends; the first call wins. Without a call, the client ended it.
+    pub fn set_departure(&mut self, how: Departure) {
         self.how.get_or_insert(how);
     }
 
-    /// It had left before what it asked was looked at.
-    pub fn is_not_served(&self) {
-        self.observer.client_not_served(self.stage.as_str());
+    /// Counts that the client left before its command was processed.
+    pub fn record_left_unserved(&self) {
+        self.observer.client_left_unserved(self.stage.as_str());
     }
 
-    /// Leaving while something is owed to it is giving up.
+    /// A client that leaves while it waits for a reply has given up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
             Stage::Ready => Departure::Clean,
@@ -98,8 +98,8 @@ impl ConnectedClient {
         })
     }
 
-    /// It logged in, or out.
-    pub fn is_user(&self, user: Option<String>) {
+    /// Sets the user after a login; `None` after a logout.
+    pub fn set_user(&self, user: Option<String>) {
         self.update(|row| row.user = user.as_deref().map(shortened));
     }
 

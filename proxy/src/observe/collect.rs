@@ -1,4 +1,4 @@
-//! What threads gathered becomes what is shown: metrics, tables, and the seconds of the history.
+//! Collects the threads' sums into what is shown: metrics, tables and the history's seconds.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,30 +23,31 @@ use super::{
     protobuf::{self, Natives},
     registry::OTHER,
     shape_series::{KEPT_RANK, ShapeSeries},
-    sums::{Sums, merge_rows, told_code},
+    sums::{Sums, code_or_other, merge_rows},
 };
 
-/// Buckets of fine durations in the mean, for telling their size.
+/// Average number of buckets in a fine distribution, used to estimate its size.
 const FINE_BUCKETS: usize = 100;
 
-/// All that has been collected, but for shapes, whose rows have their sums.
+/// All sums collected so far, except those of shapes, which are in the shapes' rows.
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
     phases: [Distribution; PHASES],
-    /// Of shapes, whose series come and go.
+    /// The metric series of shapes, which come and go.
     series: ShapeSeries,
     turned_over_at: Instant,
-    /// Since it was taken last, for the history.
+    /// Figures since the history took them last.
     second: WeighedSeries,
-    /// Of it, all operations that did not wait for something to happen.
+    /// The part of `second` from all operations except awaiting ones and those that Seawall
+    /// answered itself.
     working: Figures,
-    /// Names of namespaces' and servers' series, made once.
+    /// History labels of namespaces, made once.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
 
-/// What the series came to, and how heavy each has been lately: seconds that it cost, the older the less. Series that the
-/// history shall not choose among weigh infinitely much.
+/// Figures and weight of each series. The weight is the seconds that the series cost, older ones
+/// counting less. A series that the history must not choose among others has infinite weight.
 pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
 
 impl Collected {
@@ -63,7 +64,7 @@ impl Collected {
         })
     }
 
-    /// What the sums take, roughly.
+    /// Estimated memory of the sums, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let namespaces = self.namespaces.len() * (size_of::<NamespaceSums>() + FINE_BUCKETS * 10);
         namespaces
@@ -71,7 +72,7 @@ impl Collected {
             + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
     }
 
-    /// Adds to the second that the history will take.
+    /// Adds figures to the second that the history takes next.
     fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
         match self.second.get_mut(label) {
             Some((kept, its_weight)) => {
@@ -87,7 +88,8 @@ impl Collected {
 }
 
 impl Observer {
-    /// Takes the threads' figures into the totals. Called once a second and before they are shown.
+    /// Moves the threads' figures into the totals. Called once a second, and before the totals are
+    /// shown.
     pub fn collect(&self) {
         drop(self.collect_all());
     }
@@ -128,8 +130,9 @@ impl Observer {
         collected
     }
 
-    /// Adds sums to the rows, and takes out what is needed of these: threads wait for the registry when they see a new shape,
-    /// so it is not held for longer.
+    /// Adds the sums to the shapes' rows, and copies what the caller needs from the rows. A thread
+    /// that sees a new shape waits for the registry's lock, so the lock is held no longer than
+    /// that.
     fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
         let now = SystemTime::now();
         let mut registry = self.registry.lock();
@@ -165,7 +168,7 @@ impl Observer {
         }
     }
 
-    /// Keeps what there is of a second for the history.
+    /// Keeps the collected figures for the history.
     fn keep(&self, rows: &FreshRows, fresh: &Sums, collected: &mut Collected) {
         for (namespace, sums) in rows.namespaces.iter().zip(&fresh.namespaces) {
             let Some(sums) = sums else { continue };
@@ -180,7 +183,8 @@ impl Observer {
             }));
             collected.keep(&label, &figures, f64::INFINITY);
         }
-        // What waits for something to happen, and what Seawall answers itself, would make everything else look slow and fast.
+        // `working` leaves out awaiting operations and those that Seawall answers itself: the first
+        // would make everything look slow, the second fast.
         if fresh.working.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.working, f64::INFINITY);
         }
@@ -197,8 +201,9 @@ impl Observer {
         collected.working.merge(&fresh.working);
     }
 
-    /// What has been counted since the last call, for the history, and of it all operations that did not wait for
-    /// something to happen. Empty unless it is to be kept.
+    /// The figures counted since the last call, for the history. The second value sums all
+    /// operations except awaiting ones and those that Seawall answered itself. Empty unless
+    /// `Settings::keeps_seconds` is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();
         let working = std::mem::take(&mut collected.working);
@@ -246,7 +251,7 @@ impl Observer {
         always
             .into_iter()
             .for_each(|(name, sum)| count(name, None, sum));
-        // Most namespaces never have one, and need no series.
+        // Most namespaces never have such operations, and need no series.
         let seldom = [
             (MetricName::OperationsStreamedTotal, sums.streamed),
             (MetricName::OperationsRetriedTotal, sums.retries),
@@ -258,7 +263,8 @@ impl Observer {
         add_to_histogram(&self.exporter.histogram(name, labels()), &sums.durations);
     }
 
-    /// Errors by code. Which codes are told apart is decided by all there have been, so it is asked of the sums.
+    /// Exports errors by code. The total sums decide which codes have a label of their own, so each
+    /// code is looked up there.
     fn export_codes(
         &self,
         namespaces: &[Namespace],
@@ -268,7 +274,7 @@ impl Observer {
         for ((namespace, codes), sums) in namespaces.iter().zip(fresh).zip(sums) {
             let Some(sums) = sums else { continue };
             for ((name, of), code, errors) in codes {
-                let code = code_name(told_code(of(sums), *code));
+                let code = code_name(code_or_other(of(sums), *code));
                 let labels = labels_of(namespace).into_iter();
                 let labels = labels.chain([MetricLabel::new("code", code)]).collect();
                 self.exporter.counter(*name, labels).increment(*errors);
@@ -293,7 +299,7 @@ impl Observer {
         }
     }
 
-    /// All metrics as Prometheus text, everything counted so far included.
+    /// All metrics as Prometheus text, including everything counted so far.
     pub fn render(&self) -> String {
         self.render_with(&self.collect_all())
     }
@@ -304,9 +310,10 @@ impl Observer {
         text
     }
 
-    /// The same in Prometheus' protobuf format, with native histograms of what whole distributions are kept of.
+    /// All metrics in Prometheus' protobuf format, with native histograms where whole distributions
+    /// are kept.
     pub fn render_protobuf(&self) -> Vec<u8> {
-        // All of one moment: a scraper refuses histograms whose two forms differ.
+        // One snapshot for both forms: a scraper refuses a histogram whose two forms differ.
         let collected = self.collect_all();
         let text = self.render_with(&collected);
         let mut natives = Natives::default();
@@ -350,7 +357,7 @@ impl Observer {
     pub fn shapes(&self) -> Vec<ShapeRow> {
         self.collect();
         let registry = self.registry.lock();
-        // A getMore has a row too, which stays empty while cursors' origins are known.
+        // A `getMore` has a row too, which stays empty while the origins of cursors are known.
         let rows = registry.rows();
         let rows = rows.filter(|row| row.sums.figures.count + row.sums.figures.more_count > 0);
         rows.cloned().collect()
@@ -366,13 +373,13 @@ impl Observer {
     }
 }
 
-/// What is needed of rows outside the registry's lock.
+/// Copies of what is needed from rows outside the registry's lock.
 struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
-    /// The heaviest shapes, in order.
+    /// The heaviest shapes, in descending order.
     heaviest: Vec<ShapeId>,
-    /// Rows taken away from shapes.
+    /// Number of rows evicted.
     evicted: u64,
 }
 
@@ -391,10 +398,10 @@ fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {
     ]
 }
 
-/// A counter by code, and what it is made of.
+/// A metric by code, and the sums that it is made of.
 type ByCode = (MetricName, fn(&NamespaceSums) -> &HashMap<i32, u64>);
 
-/// A counter by code, the code, and how often.
+/// A metric by code, one code, and its count.
 type OfCode = (ByCode, i32, u64);
 
 const BY_CODE: [ByCode; 3] = [
@@ -405,7 +412,7 @@ const BY_CODE: [ByCode; 3] = [
     }),
 ];
 
-/// What was counted by code.
+/// The counts by code of one namespace.
 fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<OfCode> {
     let Some(sums) = sums else {
         return Vec::new();
@@ -414,10 +421,10 @@ fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<OfCode> {
     BY_CODE.into_iter().flat_map(of).collect()
 }
 
-/// How often rows may change hands.
+/// Minimum time between two turnovers of the shapes' rows.
 const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
-/// An error's code, as labels have it.
+/// The label of an error code.
 pub fn code_name(code: i32) -> String {
     match code {
         super::sums::OTHER_CODES => OTHER.to_owned(),

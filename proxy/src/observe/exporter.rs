@@ -12,22 +12,24 @@ use metrics_util::MetricKindMask;
 use super::metric_name::{MetricKind, MetricName};
 use crate::history::{Distribution, OCTAVES, octave_bound_seconds};
 
-/// The first octave exported to a classic histogram: all under 15 µs is one bucket.
+/// First octave of an exported classic histogram: all times under 15 µs are in one bucket.
 const FIRST_EXPORTED_OCTAVE: usize = 4;
-/// The last: 64 s.
+/// Last octave of an exported classic histogram: 64 s.
 const LAST_EXPORTED_OCTAVE: usize = 26;
 const _: () = assert!(LAST_EXPORTED_OCTAVE < OCTAVES);
 
 const METADATA: Metadata<'static> = Metadata::new("seawall", Level::INFO, Some("seawall"));
 
-/// A recorder of our own, not the process-wide one: two instances in a process do not mix.
+/// A recorder of its own instead of the process-wide one, so that the metrics of two instances in a
+/// process do not mix.
 pub(super) struct Exporter {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
 }
 
 impl Exporter {
-    /// A recorder that knows every metric's help text. Series that are not touched for `life` are left out.
+    /// Creates a recorder that knows every metric's help text. Series that were not updated for
+    /// `life` are no longer rendered.
     pub(super) fn new(life: Option<Duration>) -> Result<Self, BuildError> {
         let bounds: Vec<f64> = (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE)
             .map(octave_bound_seconds)
@@ -65,7 +67,7 @@ impl Exporter {
             .register_histogram(&key(name, labels), &METADATA)
     }
 
-    /// Moves samples into buckets; without it they would gather until the next scrape.
+    /// Moves samples into buckets; without it they would pile up until the next scrape.
     pub(super) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
@@ -79,7 +81,8 @@ fn key(name: MetricName, labels: Vec<Label>) -> Key {
     Key::from_parts(KeyName::from_const_str(name.as_str()), labels)
 }
 
-/// Adds a distribution to an exported histogram: counts and sums of its octaves, which are its buckets, exactly.
+/// Adds a distribution to an exported histogram. The octaves are the histogram's buckets, so counts
+/// and sums are exact.
 pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
     histogram: &Histogram,
     distribution: &Distribution<PER_OCTAVE>,
@@ -88,7 +91,7 @@ pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
         let Ok(samples) = u32::try_from(count) else {
             continue;
         };
-        // The mean of an octave's values lies in the octave, so the sum comes out right too.
+        // The mean of an octave's values lies in the octave, so the sum is exact too.
         let mean = sum.as_secs_f64() / f64::from(samples);
         histogram.record_many(mean, usize::try_from(samples).unwrap_or(0));
     }

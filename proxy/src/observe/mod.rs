@@ -1,11 +1,15 @@
-//! What is counted: every operation, login and connection, once and exactly.
+//! Operation statistics: counts every operation, login and connection exactly once.
 //!
-//! The path pays for one look-up and a few additions in a table of its own thread; a collector in the control
-//! plane takes the tables away once a second, and before every scrape, and adds them to what `/metrics` and
-//! the API show. Nothing here waits for a server or a client, and nothing is dropped.
+//! An operation costs its thread one look-up and a few additions in the thread's own table. A
+//! collector in the control plane takes the tables once a second and before every scrape, and adds
+//! them to the totals that `/metrics` and the API show. Recording never waits for a server or a
+//! client, and no operation is dropped.
 //!
-//! Invariants: the sums by (command, database, collection) are exact whatever the tables' limits; an
-//! operation's phases add up to its total.
+//! An *awaiting* operation waits for an event, as its client wishes: a `getMore` on a change stream
+//! or on a tailable cursor. Its time is kept apart, since it says nothing about load.
+//!
+//! Invariants: the sums by (command, database, collection) are exact, whatever the limits of the
+//! tables; the phases of an operation add up to its total.
 
 mod clients;
 mod collect;
@@ -57,7 +61,9 @@ pub use self::{
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
     storms::{Crowd, Departure, Names, Stage, Storm},
-    sums::{NamespaceIndex, NamespaceSums, Place, ServerIndex, ServerSums, ShapeIndex, ShapeSums},
+    sums::{
+        NamespaceIndex, NamespaceSums, ServerIndex, ServerSums, ShapeIndex, ShapeSums, TablePlace,
+    },
 };
 use self::{
     collect::Collected,
@@ -68,28 +74,29 @@ use self::{
     sums::{Record, Sums},
 };
 
-/// Servers that are told apart. A deployment has far fewer; one whose members' addresses change all the time does not.
+/// Maximum number of server rows. A deployment has far fewer servers; the limit protects against a
+/// deployment whose members' addresses keep changing.
 const MAX_SERVERS: usize = 1_000;
 
-/// What is counted, and in how many rows.
+/// What to count, and how many rows to keep.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Whether shapes are counted; operations are by namespace in any case.
+    /// True if shapes are counted. Namespaces are always counted.
     pub counts_shapes: bool,
-    /// Rows of shapes, but for each namespace's rest.
+    /// Maximum number of shape rows; the `other` row of each namespace comes on top.
     pub max_shapes: usize,
-    /// What fields' names are told by, if not by themselves.
+    /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,
-    /// Rows of namespaces.
+    /// Maximum number of namespace rows; the `other` row of each command comes on top.
     pub max_namespaces: usize,
-    /// Whether what each second brought is kept for the history, until it is taken.
+    /// True if the figures of each second are kept until the history takes them.
     pub keeps_seconds: bool,
 }
 
-/// Places that a thread remembers; beyond, it begins anew.
-const REMEMBERED_PLACES: usize = 16_384;
+/// Maximum number of places that a shard caches; a full cache is cleared.
+const MAX_CACHED_PLACES: usize = 16_384;
 
-/// Shards: enough that threads of the data plane do not meet on one.
+/// Number of shards: enough that threads of the data plane rarely share one.
 const SHARDS: usize = 64;
 
 /// The metrics could not be set up.
@@ -97,33 +104,33 @@ const SHARDS: usize = 64;
 #[error("setting up metrics: {0}")]
 pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
 
-/// What a command is to statistics.
+/// How statistics treat a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Of a client that has logged in.
+enum CommandKind {
+    /// A command of a client that has logged in.
     Operation,
-    /// Of the handshake, or of a client that is still to log in.
+    /// A command of the handshake, or of a client that has not logged in yet.
     Handshake,
 }
 
 #[derive(Default)]
 struct Shard {
-    places: HashMap<(ShapeId, bool), Place>,
-    /// What the registry and the names were when these were looked up.
+    places: HashMap<(ShapeId, bool), TablePlace>,
+    /// The observer's generation when `places` were looked up.
     generation: u64,
-    /// What has been learned of names, if anything.
+    /// Learned names, if any.
     names: Option<Arc<LearnedNames>>,
-    /// Look-ups that found their place; when it comes round, the text is checked.
+    /// Number of cache hits; each time it wraps to 0, the shape's text is checked.
     hits: u16,
     sums: Sums,
 }
 
-/// The place where everything is counted. One a process, or one a test.
+/// Owns all statistics. There is one instance per process, or per test.
 pub struct Observer {
     exporter: Arc<Exporter>,
     shards: Vec<Mutex<Shard>>,
     registry: Mutex<Registry>,
-    /// Changes when rows are taken away, and when names are learned.
+    /// Changes when rows are evicted and when names are learned.
     generation: AtomicU64,
     names: NameTable,
     collected: Mutex<Collected>,
@@ -144,7 +151,7 @@ impl fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// Counts as told, and logs what is slow.
+    /// Creates an observer that writes slow operations to `slow_log`, if there is one.
     ///
     /// # Errors
     /// [`ObserveError`] if the exporter refuses its own buckets.
@@ -167,25 +174,31 @@ impl Observer {
         })
     }
 
-    /// Begins to observe an operation that a server will answer. `now` is when its last byte was read.
+    /// Starts to observe an operation that a server will answer. `now` is when the last byte of its
+    /// command was read.
     pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
-        let place = self.place(input, Kind::Operation);
+        let place = self.place(input, CommandKind::Operation);
         let mut observation = Observation::begin(self, place, request_bytes, now);
-        observation.has_statements(statements(input));
+        observation.set_statements(statements(input));
         observation
     }
 
-    /// Begins to observe a command of the handshake that a server will answer: it has no shape.
+    /// Starts to observe a handshake command that a server will answer; it has no shape.
     pub fn begin_unshaped(
         &self,
         input: &Input<'_>,
         request_bytes: usize,
         now: Instant,
     ) -> Observation<'_> {
-        Observation::begin(self, self.place(input, Kind::Handshake), request_bytes, now)
+        Observation::begin(
+            self,
+            self.place(input, CommandKind::Handshake),
+            request_bytes,
+            now,
+        )
     }
 
-    /// Counts a command that Seawall answered itself; `error_code` if that was an error.
+    /// Counts a command that Seawall answered itself; `error_code` is set if the reply is an error.
     pub fn local(
         &self,
         input: &Input<'_>,
@@ -194,27 +207,27 @@ impl Observer {
         error_code: Option<i32>,
         began: Instant,
     ) {
-        let place = self.place(input, Kind::Handshake);
+        let place = self.place(input, CommandKind::Handshake);
         let mut observation = Observation::begin(self, place, request_bytes, began);
         observation.add_reply(reply_bytes, 0);
         if let Some(code) = error_code {
-            observation.fails_with(code);
+            observation.set_error_code(code);
         }
         observation.finish(Outcome::Local, Instant::now());
     }
 
-    fn place(&self, input: &Input<'_>, kind: Kind) -> Place {
-        let counts_shapes = kind == Kind::Operation && self.settings.counts_shapes;
+    fn place(&self, input: &Input<'_>, kind: CommandKind) -> TablePlace {
+        let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
         let generation = self.generation.load(Ordering::Acquire);
         let mut shard = self.shard().lock();
-        if shard.generation != generation || shard.places.len() >= REMEMBERED_PLACES {
+        if shard.generation != generation || shard.places.len() >= MAX_CACHED_PLACES {
             shard.places.clear();
             shard.generation = generation;
             shard.names = self.names.learned();
         }
         let fingerprint = match kind {
-            Kind::Operation => fingerprint(input, shard.names.as_deref()),
-            Kind::Handshake => without_names(&shape::fingerprint(input)),
+            CommandKind::Operation => fingerprint(input, shard.names.as_deref()),
+            CommandKind::Handshake => without_names(&shape::fingerprint(input)),
         };
         let key = (fingerprint.shape, counts_shapes);
         if let Some(place) = shard.places.get(&key) {
@@ -229,7 +242,7 @@ impl Observer {
         }
         let names = shard.names.clone();
         drop(shard);
-        if counts_shapes && self.learns_from(input) {
+        if counts_shapes && self.learn_names(input) {
             return self.place(input, kind);
         }
         let now = SystemTime::now();
@@ -238,7 +251,7 @@ impl Observer {
         let place = registry.place(&fingerprint, counts_shapes, now, describe);
         drop(registry);
         let mut shard = self.shard().lock();
-        // Looked up before rows were taken away, it may be wrong for good.
+        // If rows were evicted since the look-up, the place may be wrong, so it is not cached.
         let is_current = self.generation.load(Ordering::Acquire) == generation;
         if is_current && shard.generation == generation {
             shard.places.insert(key, place);
@@ -246,9 +259,10 @@ impl Observer {
         place
     }
 
-    /// Whether the names of a command are one too many below some prefix, so that it has another shape now.
-    fn learns_from(&self, input: &Input<'_>) -> bool {
-        let learned = self.names.meet(input);
+    /// Learns names from a command. True if a prefix now has too many names, which changes the
+    /// command's shape.
+    fn learn_names(&self, input: &Input<'_>) -> bool {
+        let learned = self.names.add_names(input);
         if learned > 0 {
             self.exporter
                 .counter(MetricName::FingerprintNamesLearnedTotal, vec![])
@@ -264,9 +278,10 @@ impl Observer {
         names.describe(input, self.settings.name_key.as_ref())
     }
 
-    /// Two shapes of one hash would count in one row. That is next to impossible, and the check guards as well the two
-    /// walks over a command, which make the hash and the text.
-    fn check_text(&self, place: Place, input: &Input<'_>, names: Option<&LearnedNames>) {
+    /// Checks that the row's text is that of the command. A mismatch means that two shapes have the
+    /// same hash, which is nearly impossible, or that the two walks over a command disagree: one
+    /// makes the hash, the other the text.
+    fn check_text(&self, place: TablePlace, input: &Input<'_>, names: Option<&LearnedNames>) {
         let Some(index) = place.shape.filter(|_| place.folded.is_none()) else {
             return;
         };
@@ -293,10 +308,10 @@ impl Observer {
         let mine = MINE.get() % self.shards.len();
         self.shards
             .get(mine)
-            .expect("the remainder is under the length")
+            .expect("the remainder is less than the number of shards")
     }
 
-    /// A client was accepted.
+    /// Counts and lists an accepted client.
     pub fn client_connected(self: &Arc<Self>, peer: &str, ip: Option<IpAddr>) -> ConnectedClient {
         let id = self.next_client.fetch_add(1, Ordering::Relaxed);
         let row = ClientRow {
@@ -331,7 +346,7 @@ impl Observer {
         self.storms.lock().left(leaving);
     }
 
-    /// Looks once a second whether a storm began or ended, and says so.
+    /// Checks if a storm began or ended, and logs it. Called once a second.
     pub fn watch_storms(&self) {
         let turn = self.storms.lock().tick(&self.totals);
         let Some((turn, storm)) = turn else {
@@ -367,12 +382,12 @@ impl Observer {
         }
     }
 
-    /// Whether too little has been seen since the start to tell a storm.
+    /// True while too little was seen since the start to detect a storm.
     pub fn learns_what_is_usual(&self) -> bool {
         self.storms.lock().is_learning()
     }
 
-    /// The storm that there is, if any, and those before it, the latest first.
+    /// The current storm, if any, then past storms, the latest first.
     pub fn storms(&self) -> Vec<Storm> {
         self.storms.lock().list()
     }
@@ -382,7 +397,7 @@ impl Observer {
         self.clients.lock().len()
     }
 
-    /// The clients connected now, at most so many of them, in order of arrival.
+    /// The clients connected now in order of arrival, at most `limit`.
     pub fn clients(&self, limit: usize) -> Vec<ClientRow> {
         let mut rows: Vec<_> = self.clients.lock().values().cloned().collect();
         rows.sort_by_key(|row| row.id);
@@ -390,7 +405,7 @@ impl Observer {
         rows
     }
 
-    /// A client was turned away before it was served.
+    /// Counts a client that was refused before it was served.
     pub fn client_refused(&self, reason: &'static str) {
         self.count(
             MetricName::ClientConnectionsRefusedTotal,
@@ -398,7 +413,7 @@ impl Observer {
         );
     }
 
-    /// A client's login ended; `time` is from its `saslStart`.
+    /// Counts the end of a client's login; `time` starts at its `saslStart`.
     pub fn client_authenticated(
         &self,
         mechanism: &'static str,
@@ -420,33 +435,33 @@ impl Observer {
         histogram.record(time.as_secs_f64());
     }
 
-    /// An operation was refused by Seawall.
+    /// Counts an operation that Seawall refused.
     pub fn shed(&self, reason: &'static str) {
         self.count(MetricName::OperationsShedTotal, &[("reason", reason)]);
     }
 
-    /// A login waits for its turn among its user's.
+    /// Counts a login that has to wait for its turn.
     pub fn login_delayed(&self) {
         self.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
-    /// A new client waits for its turn.
+    /// Counts a new client that has to wait for its turn.
     pub fn arrival_delayed(&self) {
         self.count(MetricName::ArrivalsDelayedTotal, &[]);
     }
 
-    /// A failure was made.
+    /// Counts an injected fault.
     pub fn fault_injected(&self, kind: &'static str) {
         self.count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
     }
 
-    /// Something was not understood, or left out of statistics.
+    /// Counts something that was not understood or not included in statistics.
     pub fn unobserved(&self, reason: &'static str) {
         self.count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
-    /// A client had left before its handshake was gone on with; `stage` is how far it had come.
-    pub fn client_not_served(&self, stage: &'static str) {
+    /// Counts a client that left before its handshake continued; `stage` is how far it had come.
+    pub fn client_left_unserved(&self, stage: &'static str) {
         self.count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
     }
 
@@ -462,7 +477,7 @@ impl Observer {
         self.exporter.counter(name, labels).increment(1);
     }
 
-    /// Handles on a server's metrics.
+    /// Registers handles on a server's metrics.
     pub fn server(&self, address: &str) -> ServerMetrics {
         ServerMetrics::new(
             Arc::clone(&self.exporter),
@@ -472,7 +487,7 @@ impl Observer {
         )
     }
 
-    /// The server's row; servers beyond the bound share the last one.
+    /// The server's row; servers beyond `MAX_SERVERS` share the last row.
     fn server_index(&self, address: &str) -> ServerIndex {
         let mut servers = self.servers.lock();
         let known = servers.iter().position(|known| **known == *address);
@@ -495,15 +510,15 @@ fn fingerprint<'a>(input: &Input<'a>, names: Option<&LearnedNames>) -> Fingerpri
     }
 }
 
-/// What is counted of a command of the handshake. Anybody may connect and name databases and collections that there are
-/// none of: rows are not given to them.
+/// The fingerprint that counts a handshake command. Anyone may connect and send names of databases
+/// and collections that do not exist, so these names get no rows.
 fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
     let db = match fingerprint.db {
         b"admin" => "admin",
         _ => OTHER,
     };
     Fingerprint {
-        shape: ShapeId::of_rest(fingerprint.op, db, ""),
+        shape: ShapeId::of_other_row(fingerprint.op, db, ""),
         db: db.as_bytes(),
         collection: Collection::NONE,
         ..*fingerprint
@@ -512,7 +527,7 @@ fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
 
 #[cfg(test)]
 impl Observer {
-    /// For tests in which shapes do not matter.
+    /// An observer for tests in which shapes do not matter.
     pub fn without_shapes() -> Self {
         let settings = Settings {
             counts_shapes: false,
@@ -532,7 +547,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_take_no_rows_of_the_table() {
+    fn unauthenticated_names_get_no_rows() {
         let settings = Settings {
             counts_shapes: true,
             max_shapes: 100,

@@ -1,7 +1,7 @@
-//! Which names are data is learned from how many there are: rule R5 of `fp1`.
+//! Learns which field names are data, from how many there are: rule R5 of `fp1`.
 //!
-//! Commands whose shape has not been seen yet are asked for their names. More than 64 below one prefix are data from
-//! then on, and commands that differ in nothing else are of one shape.
+//! The names are read from commands whose shape is new. Once a prefix has more than 64 names below
+//! it, these names are data: commands that differ only in them have the same shape.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,35 +12,36 @@ use parking_lot::Mutex;
 
 use crate::shape::{ChildName, Input, LearnedNames, Prefix};
 
-/// Names below one prefix that are names.
-const MOST_NAMES: usize = 64;
+/// Maximum number of names below one prefix; if there are more, the names are data.
+const MAX_NAMES: usize = 64;
 
-/// Prefixes whose names are counted at a time.
+/// Maximum number of prefixes whose names are counted at a time.
 const MAX_WATCHED: usize = 1_024;
 
-/// Prefixes that can be learned. What comes after is bounded by the table of shapes alone.
+/// Maximum number of learned prefixes. Beyond it, only the size of the shape table limits the
+/// number of shapes.
 const MAX_LEARNED: usize = 4_096;
 
-/// What has been learned of names, and what is about to be.
+/// The learned names, and the counts of names still to be learned.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
-    state: Mutex<State>,
+    state: Mutex<NameState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NameState {
     watched: HashMap<Prefix, HashSet<ChildName>>,
     learned: Option<Arc<LearnedNames>>,
 }
 
 impl NameTable {
-    /// What has been learned, if anything.
+    /// The learned names, if any.
     pub(super) fn learned(&self) -> Option<Arc<LearnedNames>> {
         self.state.lock().learned.clone()
     }
 
-    /// Takes in the names of a command. Returns how many prefixes have become known for having data below.
-    pub(super) fn meet(&self, input: &Input<'_>) -> u64 {
+    /// Counts the names of a command. Returns the number of newly learned prefixes.
+    pub(super) fn add_names(&self, input: &Input<'_>) -> u64 {
         let known = self.learned().unwrap_or_default();
         let met = known.met(input);
         if met.is_empty() || known.len() >= MAX_LEARNED {
@@ -49,7 +50,7 @@ impl NameTable {
         let mut state = self.state.lock();
         let found: HashSet<Prefix> = met
             .into_iter()
-            .filter(|(prefix, name)| state.is_one_too_many(*prefix, *name))
+            .filter(|(prefix, name)| state.add_and_check_limit(*prefix, *name))
             .map(|(prefix, _)| prefix)
             .collect();
         if !found.is_empty() {
@@ -63,7 +64,7 @@ impl NameTable {
         u64::try_from(found.len()).unwrap_or(u64::MAX)
     }
 
-    /// What it takes, roughly.
+    /// Estimated memory of the table, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let state = self.state.lock();
         let names: usize = state.watched.values().map(HashSet::capacity).sum();
@@ -72,10 +73,11 @@ impl NameTable {
     }
 }
 
-impl State {
-    fn is_one_too_many(&mut self, prefix: Prefix, name: ChildName) -> bool {
+impl NameState {
+    fn add_and_check_limit(&mut self, prefix: Prefix, name: ChildName) -> bool {
         if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
-            // Below most prefixes there are a few names. Where one has many, they keep coming.
+            // Most prefixes have few names. If a prefix has many, they keep coming, so dropping its
+            // count only delays learning.
             self.watched.retain(|_, names| names.len() > 1);
             if self.watched.len() >= MAX_WATCHED {
                 self.watched.clear();
@@ -83,7 +85,7 @@ impl State {
         }
         let names = self.watched.entry(prefix).or_default();
         names.insert(name);
-        names.len() > MOST_NAMES
+        names.len() > MAX_NAMES
     }
 }
 
@@ -95,15 +97,15 @@ mod tests {
     use super::*;
     use crate::observe::{Observer, Outcome, Settings};
 
-    fn met(table: &NameTable, command: &Document) -> u64 {
+    fn add(table: &NameTable, command: &Document) -> u64 {
         let body = command.to_vec().unwrap();
-        table.meet(&Input {
+        table.add_names(&Input {
             body: &body,
             sequences: &[],
         })
     }
 
-    /// A word of letters: nothing that looks like data.
+    /// A word of letters, which does not look like data.
     fn word(number: usize) -> String {
         let digits = number.to_string();
         digits.bytes().map(|digit| char::from(digit + 49)).collect()
@@ -114,23 +116,23 @@ mod tests {
     }
 
     #[test]
-    fn the_sixty_fifth_name_below_a_prefix_is_data() {
+    fn the_65th_name_below_a_prefix_makes_its_names_data() {
         let table = NameTable::default();
         for number in 0..64 {
             let path = format!("scores.{}", word(number));
-            // Again and again: what counts is how many there are.
+            // Repeated names count once.
             for _ in 0..3 {
-                assert_eq!(met(&table, &set(&path)), 0);
+                assert_eq!(add(&table, &set(&path)), 0);
             }
         }
         assert!(table.learned().is_none());
-        assert_eq!(met(&table, &set("scores.zoe")), 1);
-        assert_eq!(met(&table, &set("scores.yan")), 0);
+        assert_eq!(add(&table, &set("scores.zoe")), 1);
+        assert_eq!(add(&table, &set("scores.yan")), 0);
         assert_eq!(table.learned().unwrap().len(), 1);
     }
 
     #[test]
-    fn what_differs_by_learned_names_alone_is_one_shape() {
+    fn commands_that_differ_only_in_learned_names_have_one_shape() {
         let settings = Settings {
             counts_shapes: true,
             max_shapes: 1_000,
@@ -156,7 +158,7 @@ mod tests {
         let shapes = counts(&observer);
         assert_eq!(shapes.get("{filter:{scores.*.best:?}}"), Some(&101));
         assert_eq!(shapes.values().sum::<u64>(), before + 100);
-        // Another collection has names of its own, and so has another field.
+        // Names are learned per collection and per field.
         run(&doc! {"find": "other", "filter": {"scores.zoe.best": 1}, "$db": "d"});
         run(&doc! {"find": "games", "filter": {"name.first": 1, "scores": 2}, "$db": "d"});
         let shapes = counts(&observer);
@@ -171,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_document_itself_and_what_looks_like_data_are_not_counted() {
+    fn top_level_fields_and_names_that_look_like_data_are_not_counted() {
         let table = NameTable::default();
         for number in 0..200 {
             let name = word(number);
-            met(&table, &set(&name));
-            met(&table, &set(&format!("scores.{}", 10_000 + number)));
-            met(&table, &set(&format!("scores.$[{name}]")));
-            met(
+            add(&table, &set(&name));
+            add(&table, &set(&format!("scores.{}", 10_000 + number)));
+            add(&table, &set(&format!("scores.$[{name}]")));
+            add(
                 &table,
                 &doc! {"find": name, "filter": {"a.b": 1}, "$db": "d"},
             );
@@ -187,16 +189,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_is_bounded() {
+    fn watched_prefixes_are_bounded() {
         let table = NameTable::default();
         for number in 0..3_000 {
-            met(&table, &set(&format!("{}.one", word(number))));
-            met(&table, &set(&format!("{}.two", word(number / 2))));
+            add(&table, &set(&format!("{}.one", word(number))));
+            add(&table, &set(&format!("{}.two", word(number / 2))));
         }
         assert!(table.state.lock().watched.len() <= MAX_WATCHED);
         assert!(table.bytes() < 1 << 20);
         for number in 0..65 {
-            met(&table, &set(&format!("scores.{}", word(number))));
+            add(&table, &set(&format!("scores.{}", word(number))));
         }
         assert_eq!(table.learned().unwrap().len(), 1);
     }

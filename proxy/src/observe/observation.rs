@@ -1,4 +1,4 @@
-//! One operation under observation: a guard, counted however it ends.
+//! One observed operation: a guard that counts it, however it ends.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use super::{
     MetricName, Observer,
     registry::OTHER,
     slow::Sender,
-    sums::{OTHER_CODES, Place, Record, ServerIndex, ShapeIndex},
+    sums::{OTHER_CODES, Record, ServerIndex, ShapeIndex, TablePlace},
 };
 
 /// Number of phases.
 pub const PHASES: usize = 6;
 
-/// Where an operation's time goes; in order.
+/// The parts of an operation's time, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waiting to be admitted.
     Permit,
     /// Selecting a server and getting a connection to it.
     Checkout,
-    /// From then to the last request byte written.
+    /// From checkout to the last request byte written.
     Forward,
-    /// To the reply's first byte.
+    /// From the last request byte to the first reply byte.
     Server,
-    /// To the reply's last byte.
+    /// From the first reply byte to the last.
     Receive,
-    /// Writing to the client what was then left.
+    /// Writing the rest of the reply to the client.
     Send,
 }
 
@@ -78,15 +78,15 @@ pub const OUTCOMES: usize = 7;
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The server answered `ok: 1`, and no write in it failed.
+    /// The server replied `ok: 1`, and no write failed.
     Ok,
-    /// The server answered `ok: 1` with write errors or a write concern error.
+    /// The server replied `ok: 1` with write errors or a write concern error.
     WriteError,
-    /// The server answered `ok: 0`.
+    /// The server replied `ok: 0`.
     Error,
     /// Seawall refused it, or gave up getting a connection.
     Refused,
-    /// A server, or the connection to it, failed and the operation with it.
+    /// A server, or the connection to it, failed during the operation.
     ServerFailed,
     /// The client left before the end.
     ClientGone,
@@ -119,7 +119,7 @@ impl Outcome {
         }
     }
 
-    /// How an operation ended that a server answered.
+    /// The outcome of an operation that a server answered.
     pub fn of(reply: &ReplyFacts) -> Self {
         match reply.ok {
             Some(true) if reply.write_errors > 0 || reply.write_concern_error => Self::WriteError,
@@ -128,7 +128,7 @@ impl Outcome {
         }
     }
 
-    /// Whether the client did not get what it asked for.
+    /// True if the client did not get what it asked for.
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Ok | Self::Local)
     }
@@ -150,7 +150,7 @@ pub struct Origin {
     opened_at: Instant,
 }
 
-/// Counts one operation when dropped: a cancelled one too, as its client's leaving.
+/// Counts one operation when dropped. A cancelled operation counts as [`Outcome::ClientGone`].
 #[derive(Debug)]
 #[must_use]
 pub struct Observation<'a> {
@@ -166,7 +166,7 @@ pub struct Observation<'a> {
 impl<'a> Observation<'a> {
     pub(super) fn begin(
         observer: &'a Observer,
-        place: Place,
+        place: TablePlace,
         request_bytes: usize,
         now: Instant,
     ) -> Self {
@@ -202,7 +202,7 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// Another of the same kind, which nobody asked for: the next of several replies to one request.
+    /// Starts to observe the next of several replies to one command.
     pub fn again(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.observer, self.record.place, 0, now);
         again.record.origin = self.record.origin;
@@ -224,39 +224,43 @@ impl<'a> Observation<'a> {
         self.since = now;
     }
 
-    /// When the last byte of the request was read; of a streamed one, the first.
+    /// When the last byte of the command was read; for a streamed command, the first byte.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// The phase it is in.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Its request is forwarded as it comes: its time began with the first byte, not with the last.
-    pub fn is_streamed(&mut self) {
+    /// Marks the command as streamed: it is forwarded while it arrives, and its time starts at its
+    /// first byte instead of its last.
+    pub fn mark_streamed(&mut self) {
         self.record.is_streamed = true;
     }
 
-    /// So many statements of its request, a write, are known of; of a streamed one more become known as it passes.
-    pub fn has_statements(&mut self, statements: u64) {
+    /// Sets the number of statements known of a write. The number only rises: more statements of a
+    /// streamed command become known while it passes.
+    pub fn set_statements(&mut self, statements: u64) {
         self.record.statements = self.record.statements.max(statements);
     }
 
-    /// It waits for something to happen, as its client wishes: its time says nothing of anybody's load.
-    pub fn is_awaiting(&mut self) {
+    /// Marks the operation as awaiting: it waits for an event, as its client wishes, so its time
+    /// says nothing about load.
+    pub fn mark_awaiting(&mut self) {
         self.record.is_awaiting = true;
     }
 
-    /// Its client sent the same write before.
-    pub fn is_retry(&mut self) {
+    /// Marks the operation as a write that its client sent before.
+    pub fn mark_retry(&mut self) {
         self.record.is_retry = true;
     }
 
-    /// It is about to be sent once more by Seawall itself: the server that it was sent to failed, or refused it.
-    pub fn is_repeated(&mut self) {
-        // What was answered the first time, nobody is told.
+    /// Counts that Seawall is about to send the operation again, because the server failed or
+    /// refused it.
+    pub fn mark_repeated(&mut self) {
+        // The client never sees the first reply.
         self.record.code = None;
         let servers = self.observer.servers.lock();
         let server = self.record.server.and_then(|server| servers.get(server.0));
@@ -275,7 +279,7 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
-    /// What the `getMore`s of a cursor that this operation opened are attributed to.
+    /// The origin to which the `getMore`s of this operation's cursor are attributed.
     pub fn origin(&self) -> Option<Origin> {
         let place = &self.record.place;
         let own = place.folded.map(|coarse| (place.id, coarse));
@@ -290,17 +294,17 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// This client sent it, by number; the values of its command may appear in the slow log.
+    /// Sets the client's number and the command, whose values may appear in the slow log.
     pub fn sent_by(&mut self, client: i32, command: Option<Input<'a>>) {
         self.sender = Sender { client, command };
     }
 
-    /// It is sent to this server.
+    /// Sets the server to which the operation is sent.
     pub fn sent_to(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
     }
 
-    /// What a server answered, as its client is told.
+    /// Records a server's reply as the client sees it.
     pub fn answered(&mut self, reply: &ReplyFacts, now: Instant) {
         self.record.code = reply.error_code();
         self.record.write_errors = reply.write_errors;
@@ -315,18 +319,18 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// It is answered by Seawall itself, with an error of this code.
-    pub fn fails_with(&mut self, code: i32) {
+    /// Sets the error code of a reply that Seawall makes itself.
+    pub fn set_error_code(&mut self, code: i32) {
         self.record.code = Some(code);
     }
 
-    /// Adds to what was sent to the client.
+    /// Adds bytes and documents sent to the client.
     pub fn add_reply(&mut self, bytes: usize, documents: u64) {
         self.record.reply_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
         self.record.documents += documents;
     }
 
-    /// Ends the observation.
+    /// Ends the observation with this outcome.
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
         self.record.outcome = outcome;
         self.enter(self.phase, now);
@@ -386,14 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn every_failed_write_has_a_code_or_is_among_the_others() {
+    fn failed_writes_without_a_known_code_count_as_other() {
         let failed = |codes: &mut dyn Iterator<Item = i32>| {
             let errors: Vec<_> = codes.map(|code| doc! {"code": code}).collect();
             doc! {"n": 0, "writeErrors": errors, "ok": 1}
         };
         let replies = [
             failed(&mut [11000, 121, 11000].into_iter()),
-            // More than are told apart in one reply.
+            // More codes than are distinguished in one reply.
             failed(&mut (1..=20)),
             doc! {"n": 0, "writeErrors": [{"index": 0}], "ok": 1},
         ];
@@ -404,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulk_write_that_failed_in_part_is_a_write_error() {
+    fn a_partly_failed_bulk_write_is_a_write_error() {
         let outcome = |errors: i32| {
             let cursor = doc! {"id": 0i64, "firstBatch": [], "ns": "admin.$cmd.bulkWrite"};
             let reply = doc! {"cursor": cursor, "nErrors": errors, "nInserted": 2, "ok": 1.0};
@@ -415,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_codes_of_a_kind_are_told_apart_in_a_namespace() {
+    fn a_namespace_distinguishes_32_codes_of_each_kind() {
         let replies: Vec<_> = (1..=40)
             .flat_map(|code| {
                 [
@@ -438,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_operation_has_the_code_of_its_last_answer_alone() {
+    fn a_repeated_operation_has_only_the_code_of_its_last_reply() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
         let input = Input {
@@ -450,7 +454,7 @@ mod tests {
         let mut observation = observer.begin(&input, 0, Instant::now());
         observation.sent_to(observer.server("a:1").index());
         observation.answered(&refusal, Instant::now());
-        observation.is_repeated();
+        observation.mark_repeated();
         drop(observation);
         let rows = observer.namespaces();
         let [(_, sums)] = &*rows else {

@@ -1,4 +1,5 @@
-//! Seawall itself: CPU by thread, memory by owner, how late its event loops are, what statistics had to leave out.
+//! Metrics of Seawall itself: CPU by thread, memory by owner, delay of the event loops, dropped
+//! lines of the slow log and dropped steps of the history.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,10 +9,10 @@ use std::{
 
 use metrics::Label;
 
-use super::{Observer, Place, metric_name::MetricName};
+use super::{Observer, TablePlace, metric_name::MetricName};
 use crate::shape::ShapeId;
 
-/// What takes memory, and how much of it.
+/// The memory of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     /// The label.
@@ -21,7 +22,7 @@ pub struct Memory {
 }
 
 impl Observer {
-    /// A task of a runtime was woken so much later than it had asked for.
+    /// Records how late a task of a runtime was woken.
     pub fn event_loop_late(&self, plane: &'static str, delay: Duration) {
         let labels = vec![Label::new("plane", plane)];
         let name = MetricName::EventLoopDelaySeconds;
@@ -30,8 +31,8 @@ impl Observer {
             .record(delay.as_secs_f64());
     }
 
-    /// Brings the figures of the process up to date. Called once a second.
-    pub fn look_at_self(&self, memory: &[Memory], history_dropped: u64) {
+    /// Updates the metrics of the process. Called once a second.
+    pub fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
         let tables = Memory {
             owner: "tables",
             bytes: self.table_bytes(),
@@ -57,7 +58,7 @@ impl Observer {
 
     fn export_cpu(&self) {
         let mut cpu = self.cpu.lock();
-        cpu.look();
+        cpu.measure();
         let ended = (ENDED, &cpu.ended);
         let by_name = cpu.by_name.iter().map(|(name, time)| (&**name, time));
         for (thread, time) in by_name.chain([ended]) {
@@ -67,46 +68,47 @@ impl Observer {
         }
     }
 
-    /// What rows and their sums take, by their number and usual size.
+    /// Estimated memory of the rows and their sums, from their number and usual size.
     fn table_bytes(&self) -> usize {
         let collected = self.collected.lock();
         let remembered = self
             .shards
             .iter()
             .map(|shard| shard.lock().places.capacity());
-        let remembered = remembered.sum::<usize>() * size_of::<((ShapeId, bool), Place)>();
+        let remembered = remembered.sum::<usize>() * size_of::<((ShapeId, bool), TablePlace)>();
         self.registry.lock().bytes() + collected.bytes() + self.names.bytes() + remembered
     }
 }
 
 fn float(bytes: usize) -> f64 {
-    // Memory is far under 2^53 bytes.
+    // A `u32` of KiB holds up to 4 TiB.
     u32::try_from(bytes / 1024).map_or(f64::NAN, |kibibytes| f64::from(kibibytes) * 1024.0)
 }
 
-/// Resident memory of the process; `None` where the system does not tell.
+/// Resident memory of the process; `None` if the system does not report it.
 fn resident_bytes() -> Option<usize> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
 }
 
-/// The label of what threads used that had ended before anybody looked at them.
+/// Label of the CPU time that threads used, but that was not measured before they ended.
 const ENDED: &str = "ended";
 
-/// CPU time so far; none of it ever falls. What threads have used that are no more stays.
+/// CPU time so far. No value ever falls: the time of ended threads stays.
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
     by_name: BTreeMap<String, Duration>,
-    /// What the process used and no thread that was seen.
+    /// CPU time of the process that belongs to no measured thread.
     ended: Duration,
-    /// What each thread that there is had used at the last look.
+    /// CPU time of each live thread at the last measurement.
     seen: HashMap<ThreadId, Duration>,
 }
 
 impl CpuTimes {
-    fn look(&mut self) {
-        // The process first: what threads use until they are asked themselves must not be taken for that of others.
+    fn measure(&mut self) {
+        // The process is measured first: time that live threads use in between must not count as
+        // `ended`.
         let process = process_cpu();
         self.add(process, threads());
     }
@@ -115,14 +117,14 @@ impl CpuTimes {
         let mut seen = HashMap::with_capacity(threads.len());
         for Thread { id, name, on_cpu } in threads {
             let before = self.seen.get(&id).copied().unwrap_or_default();
-            // One that has used less than before is another, to which the number was given again.
+            // A thread that has used less than before is a new thread with a reused id.
             let used = on_cpu.checked_sub(before).unwrap_or(on_cpu);
             *self.by_name.entry(name).or_default() += used;
             seen.insert(id, on_cpu);
         }
         self.seen = seen;
-        let told = self.by_name.values().sum();
-        let ended = process.map(|process| process.saturating_sub(told));
+        let measured = self.by_name.values().sum();
+        let ended = process.map(|process| process.saturating_sub(measured));
         self.ended = self.ended.max(ended.unwrap_or_default());
     }
 }
@@ -137,7 +139,7 @@ struct Thread {
     on_cpu: Duration,
 }
 
-/// The threads that there are. None where the system does not tell.
+/// The live threads; empty if the system does not list them.
 ///
 /// Source: `/proc/PID/task/TID/schedstat`, proc(5): time on the CPU in nanoseconds comes first.
 fn threads() -> Vec<Thread> {
@@ -146,7 +148,7 @@ fn threads() -> Vec<Thread> {
     };
     let read_thread = |task: fs::DirEntry| {
         let read = |file: &str| fs::read_to_string(task.path().join(file)).ok();
-        // A thread may end between two lines.
+        // A thread may end between the two reads.
         let (name, schedule) = (read("comm")?, read("schedstat")?);
         let id = ThreadId(task.file_name().to_str()?.parse().ok()?);
         let on_cpu = schedule.split(' ').next().and_then(|ns| ns.parse().ok());
@@ -159,10 +161,10 @@ fn threads() -> Vec<Thread> {
     tasks.flatten().filter_map(read_thread).collect()
 }
 
-/// What all threads have used that there ever were, to the tick of the system's clock.
+/// CPU time of all threads that ever ran, in whole ticks of the system's clock.
 ///
-/// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second is the name, in brackets and
-/// with whatever characters.
+/// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second
+/// field is the name in brackets, which may contain any characters.
 fn process_cpu() -> Option<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(") ")?;
@@ -180,8 +182,8 @@ mod tests {
     const BUSY: &str = "seawall-busy";
 
     #[test]
-    fn what_a_thread_used_stays_when_it_has_ended() {
-        let (told, wait) = std::sync::mpsc::channel::<()>();
+    fn cpu_time_of_an_ended_thread_stays() {
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
         let busy = std::thread::Builder::new().name(BUSY.to_owned());
         let thread = busy.spawn(move || {
             let digest = (0..2_000_000_u64).fold(0, |sum: u64, n| sum.rotate_left(5) ^ n);
@@ -192,24 +194,24 @@ mod tests {
         let used = |times: &CpuTimes| times.by_name.get(BUSY).copied().unwrap_or_default();
         while used(&times) == Duration::ZERO {
             std::thread::yield_now();
-            times.look();
+            times.measure();
         }
         let before = used(&times);
-        drop(told);
+        drop(stop);
         thread.unwrap().join().unwrap();
         while threads().iter().any(|thread| thread.name == BUSY) {
             std::thread::yield_now();
         }
-        times.look();
+        times.measure();
         assert!(used(&times) >= before);
         assert!(!times.seen.is_empty());
     }
 
     #[test]
-    fn no_time_falls_whatever_threads_come_and_go() {
+    fn no_cpu_time_falls_when_threads_start_and_end() {
         let seconds = Duration::from_secs;
         let mut times = CpuTimes::default();
-        let mut look = |process: Option<u64>, threads: &[(u32, &str, u64)]| {
+        let mut measure = |process: Option<u64>, threads: &[(u32, &str, u64)]| {
             let threads = threads.iter().map(|(id, name, on_cpu)| Thread {
                 id: ThreadId(*id),
                 name: (*name).to_owned(),
@@ -220,25 +222,25 @@ mod tests {
             [name("a"), name("b"), name("c"), times.ended.as_secs()]
         };
         let first = [(1, "a", 3), (2, "b", 5), (3, "b", 1)];
-        assert_eq!(look(Some(10), &first), [3, 6, 0, 1]);
-        // One has ended, others that nobody saw have come and gone.
-        assert_eq!(look(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
-        // Its number is given again; the process's time is behind, or not told.
-        assert_eq!(look(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
-        assert_eq!(look(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
-        // A thread gets its name soon after its beginning: nothing is counted twice.
-        assert_eq!(look(Some(20), &[(4, "a", 1)]), [6, 7, 2, 5]);
-        assert_eq!(look(Some(22), &[(4, "c", 3)]), [6, 7, 4, 5]);
+        assert_eq!(measure(Some(10), &first), [3, 6, 0, 1]);
+        // One thread has ended; others have started and ended unseen.
+        assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
+        // Its id is reused; the process's time lags behind, or is unknown.
+        assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
+        assert_eq!(measure(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
+        // A thread gets its name soon after its start: its time is not counted twice.
+        assert_eq!(measure(Some(20), &[(4, "a", 1)]), [6, 7, 2, 5]);
+        assert_eq!(measure(Some(22), &[(4, "c", 3)]), [6, 7, 4, 5]);
     }
 
     #[test]
-    fn the_process_is_told_by_the_tick_and_by_the_page() {
+    fn process_cpu_and_memory_are_read_from_ticks_and_pages() {
         let spin = || (0..2_000_000_u64).fold(0, |sum: u64, n| sum.rotate_left(5) ^ n);
         while process_cpu().unwrap() < Duration::from_millis(100) {
             std::hint::black_box(spin());
         }
         let by_thread: Duration = threads().iter().map(|thread| thread.on_cpu).sum();
-        // Ticks are some, and whole ones.
+        // Ticks are coarse, so a factor of two is allowed.
         assert!(process_cpu().unwrap() * 2 >= by_thread);
         assert!(resident_bytes().unwrap() > 1 << 20);
     }

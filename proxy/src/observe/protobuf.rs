@@ -1,7 +1,7 @@
-//! Metrics in Prometheus' protobuf format, where histograms are native ones too.
+//! Metrics in Prometheus' protobuf format, with native histograms.
 //!
-//! The text that the exporter renders is taken apart again, so that both formats tell the same; to the histograms of which
-//! whole distributions are kept, those are added, bucket by bucket.
+//! The exporter's text is parsed, so that both formats show the same values. Where a whole
+//! distribution is kept, its buckets are added to the histogram as native buckets.
 //!
 //! Source: `io/prometheus/client/metrics.proto` of <https://github.com/prometheus/client_model>.
 
@@ -11,7 +11,7 @@ use prost::Message;
 
 use crate::history::Distribution;
 
-/// What a scraper asks for that wants it.
+/// Content type with which a scraper asks for this format.
 pub const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
@@ -55,7 +55,7 @@ struct LabelPair {
     value: Option<String>,
 }
 
-/// A gauge, a counter or an untyped value: they look alike.
+/// A gauge, a counter or an untyped value: all three have the same encoding.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct Value {
     #[prost(double, optional, tag = "1")]
@@ -101,14 +101,14 @@ struct BucketSpan {
 /// Names and values of a series' labels, in the order of their names.
 type Labels = Vec<(String, String)>;
 
-/// Distributions that are kept whole, by metric and labels.
+/// Whole distributions by metric and labels.
 #[derive(Debug, Default)]
 pub(super) struct Natives(BTreeMap<(String, Labels), Native>);
 
 #[derive(Debug)]
 struct Native {
     schema: i32,
-    /// Numbers as the format has them, ascending, and counts.
+    /// Bucket numbers of the format, ascending, and their counts.
     buckets: Vec<(i32, u64)>,
 }
 
@@ -139,16 +139,16 @@ impl Natives {
     }
 }
 
-/// Of the bucket that ends at 2^(i/n) seconds the format's number is i.
+/// The format's number of a bucket: the bucket that ends at 2^(i/n) seconds has number i.
 fn number<const PER_OCTAVE: usize>(bucket: usize) -> i32 {
     let short = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     short(bucket) + 1 - BELOW_ONE_SECOND * short(PER_OCTAVE)
 }
 
-/// Octaves of a distribution below one second.
+/// Number of a distribution's octaves below one second.
 const BELOW_ONE_SECOND: i32 = 21;
 
-/// The metrics of a text, each family with its length before it.
+/// Encodes the metrics of a text; each family is preceded by its length.
 pub(super) fn encode(text: &str, natives: &Natives) -> Vec<u8> {
     let mut bytes = Vec::new();
     for family in families(text, natives) {
@@ -188,7 +188,7 @@ fn families(text: &str, natives: &Natives) -> Vec<MetricFamily> {
     families
 }
 
-/// One line of the text.
+/// One sample line of the text.
 struct Sample<'a> {
     name: &'a str,
     labels: Labels,
@@ -264,7 +264,8 @@ impl MetricFamily {
         self.metrics.push(metric);
     }
 
-    /// `_bucket`, `_sum` and `_count` of one series come one after another.
+    /// Relies on the order of lines: `_bucket`, `_sum` and `_count` of one series come one after
+    /// another.
     fn add_to_histogram(&mut self, mut sample: Sample<'_>) {
         let bound = sample.labels.iter().position(|(name, _)| name == "le");
         let bound = bound.map(|at| sample.labels.remove(at).1);
@@ -315,7 +316,7 @@ impl Native {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Runs of buckets that follow each other are spans; counts are told by their differences.
+    /// Consecutive buckets form a span; counts are encoded as differences.
     fn add_to(&self, histogram: &mut Histogram) {
         histogram.schema = Some(self.schema);
         histogram.zero_threshold = Some(0.0);
@@ -349,7 +350,7 @@ fn pairs(labels: &Labels) -> Vec<LabelPair> {
 
 #[expect(
     clippy::as_conversions,
-    reason = "counts come out of text as floats, and are whole"
+    reason = "counts are parsed from text as floats, and are whole numbers"
 )]
 fn whole(value: f64) -> u64 {
     value as u64
@@ -381,7 +382,8 @@ seawall_c_seconds_count{phase=\"send\"} 0
 
     fn natives() -> Natives {
         let mut distribution = Distribution::<8>::default();
-        // The bucket that ends at 1 s has the number 0; 1.05 s is in the next, 3 s thirteen further.
+        // The bucket that ends at 1 s has the number 0; 1.05 s is in the next, 3 s thirteen
+        // further.
         for millis in [1_000, 1_000, 1_050, 3_000] {
             distribution.record(Duration::from_millis(millis));
         }
@@ -391,7 +393,7 @@ seawall_c_seconds_count{phase=\"send\"} 0
     }
 
     #[test]
-    fn both_formats_tell_the_same() {
+    fn both_formats_show_the_same_values() {
         let bytes = encode(TEXT, &natives());
         let mut rest = &*bytes;
         let mut families = Vec::new();

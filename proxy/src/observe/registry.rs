@@ -1,12 +1,17 @@
-//! Which namespaces and shapes have a row of their own, and what their rows came to.
+//! Decides which namespaces and shapes have a row of their own, and holds the rows' sums.
 //!
-//! A shape that has no row counts in its *coarse* shape's, and where there is no room for that in the row of its
-//! namespace's other shapes; a namespace that has none counts in the row of its command's others. So every operation
-//! is in exactly one row, and sums add up whatever the bounds are. The heaviest stay: what has no row is watched by the
-//! time that it takes, and what passes the lightest row takes its place; the sums of that go one level up.
+//! Every operation counts in exactly one row, so the sums add up whatever the limits are. A shape
+//! without a row counts in the row of its *coarse* shape. If there is no room for that row, it
+//! counts in the `other` row of its namespace. A namespace without a row counts in the `other` row
+//! of its command.
 //!
-//! The rules are R1 to R4 and R6 of the fingerprints' `fp1`. What is watched is bounded by the Space-Saving sketch:
-//! Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
+//! The heaviest shapes keep their rows. Shapes without a row are watched by the time that they
+//! take; one that gets heavier than the lightest row replaces it. The sums of an evicted row go one
+//! level up.
+//!
+//! The rules are R1 to R4 and R6 of the fingerprint version `fp1`. A Space-Saving sketch limits the
+//! memory of watched shapes: Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and
+//! Top-k Elements in Data Streams" (2005).
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -21,34 +26,35 @@ use crate::{
 
 use super::{
     sketch::Sketch,
-    sums::{Folded, NamespaceIndex, Place, ShapeIndex, ShapeSums},
+    sums::{Folded, NamespaceIndex, ShapeIndex, ShapeSums, TablePlace},
 };
 
-/// The name and text of what stands for several.
+/// Name and text of a row that counts several namespaces or shapes.
 pub const OTHER: &str = "other";
 
-/// Fine shapes under one coarse shape.
+/// Maximum number of fine rows under one coarse shape.
 const FINE_PER_COARSE: u32 = 64;
 
-/// Coarse rows of a namespace.
+/// Maximum number of coarse rows of a namespace.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
-/// Of all rows at most one in so many is coarse: they are never taken away.
+/// At most one row in this many is coarse, because coarse rows are never evicted.
 const COARSE_SHARE: usize = 10;
 
-/// New shapes of a namespace that get a row in one second.
+/// Maximum number of new shapes of a namespace that get a row in one second.
 const ADMITTED_PER_SECOND: u32 = 20;
 
-/// Buckets of the durations that a row has in the mean, for telling its size: two octaves and some strays.
+/// Average number of buckets in a row's durations, used to estimate its size: two octaves and some
+/// strays.
 const BUCKETS_OF_A_ROW: usize = 24;
 
-/// The time over which what a shape cost loses half of its weight.
+/// Time after which the cost of a shape counts half.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// How long a shape that shall have a row may take to come again.
+/// Seconds for which a row stays reserved for a shape until the shape comes again.
 const PROMOTION_LIFE: u32 = 60;
 
-/// Shapes that get a row in the place of others within a second.
+/// Maximum number of shapes that replace others in one second.
 const PROMOTED_PER_SECOND: usize = 64;
 
 /// A command on a collection.
@@ -62,7 +68,7 @@ pub struct Namespace {
     pub collection: Arc<str>,
 }
 
-/// A kind of operation.
+/// A shape, or a group of shapes that share a row.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Its id, the same in every instance.
@@ -71,18 +77,18 @@ pub struct Shape {
     pub namespace: Namespace,
     /// Its text.
     pub text: Arc<str>,
-    /// Whether it is one shape, or what stands for several.
+    /// The level of its row: a single shape, or several.
     pub level: Level,
 }
 
-/// A shape and what it came to.
+/// A shape and its sums.
 #[derive(Clone, Debug)]
 pub struct ShapeRow {
     /// The shape.
     pub shape: Shape,
-    /// When it came first.
+    /// When the shape was first seen.
     pub first_seen: SystemTime,
-    /// When it came last, to the second.
+    /// When the shape was last seen, to the second.
     pub last_seen: SystemTime,
     /// Its sums since the start.
     pub sums: ShapeSums,
@@ -94,7 +100,7 @@ struct Row {
     coarse: ShapeId,
     /// The text of its coarse shape, if that is another.
     coarse_text: Option<Arc<str>>,
-    /// Seconds that it cost, the older the less.
+    /// Seconds that it cost; older ones count less.
     weight: f64,
 }
 
@@ -104,7 +110,7 @@ struct NamespaceRow {
     admitted: u32,
 }
 
-/// All rows. Asked once a shape and thread, and once a second.
+/// All rows. Called once per shape and thread, and once a second.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,
@@ -115,18 +121,19 @@ pub(super) struct Registry {
     next_serial: u32,
     fine_rows: usize,
     coarse_rows: usize,
-    /// Fine rows under each coarse shape, and places kept for some.
+    /// Number of fine rows and reserved rows under each coarse shape.
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
-    /// Shapes for which a place is kept, each with its coarse shape, and for how many seconds still.
+    /// Shapes for which a row is reserved, each with its coarse shape and the seconds left.
     promoted: HashMap<ShapeId, (ShapeId, u32)>,
     evicted: u64,
-    /// Rows were taken away since the threads were told.
+    /// True if rows were evicted since the threads' caches were last invalidated.
     is_stale: bool,
 }
 
 impl Registry {
-    /// At most so many rows of shapes and of namespaces; each namespace's rest comes on top.
+    /// Creates a registry with at most this many rows of shapes and of namespaces; the `other` rows
+    /// come on top.
     pub(super) fn new(max_shapes: usize, max_namespaces: usize) -> Self {
         Self {
             max_shapes,
@@ -146,17 +153,17 @@ impl Registry {
         }
     }
 
-    /// The place of an operation; `counts_shapes` is false for commands that Seawall answers. `describe` is called for
-    /// what gets a new row only.
+    /// The rows that count an operation. `counts_shapes` is false for commands that Seawall
+    /// answers. `describe` is called only if a row is added.
     pub(super) fn place(
         &mut self,
         fingerprint: &Fingerprint<'_>,
         counts_shapes: bool,
         now: SystemTime,
         describe: impl Fn() -> Description,
-    ) -> Place {
+    ) -> TablePlace {
         let index = self.namespace(fingerprint);
-        let mut place = Place {
+        let mut place = TablePlace {
             namespace: NamespaceIndex(index),
             shape: None,
             id: fingerprint.shape,
@@ -223,7 +230,8 @@ impl Registry {
                 *self.siblings.entry(coarse).or_default() += 1;
             }
             self.fine_rows += 1;
-            // What it has cost so far counts: as the lightest of all it would lose its row at once.
+            // Its cost so far counts: with weight 0 it would be the lightest row and be evicted at
+            // once.
             let weight = self.sketch.forget(id);
             if let Some((_, row)) = self.namespaces.get_mut(namespace) {
                 row.admitted += 1;
@@ -254,12 +262,12 @@ impl Registry {
         self.taken() < self.max_shapes
     }
 
-    /// Rows of shapes, and places kept for some.
+    /// Number of rows of shapes, including reserved ones.
     fn taken(&self) -> usize {
         self.fine_rows + self.promoted.len() + self.coarse_rows
     }
 
-    /// Shapes under a coarse one that have a row, or a place kept.
+    /// Number of fine shapes under a coarse one that have a row or a reserved row.
     fn siblings_of(&self, coarse: ShapeId) -> u32 {
         self.siblings.get(&coarse).copied().unwrap_or(0)
     }
@@ -273,7 +281,7 @@ impl Registry {
         }
     }
 
-    /// The row one level up, or two.
+    /// The row that counts a shape without a row: one level up, or two.
     fn fold(
         &mut self,
         coarse: ShapeId,
@@ -288,7 +296,7 @@ impl Registry {
             return self.rest(namespace, now);
         }
         let serial = self.add_coarse(coarse, namespace, &describe().coarse, now);
-        // A row that is taken away may leave a coarse one too.
+        // An eviction may add a coarse row, so one eviction may not be enough.
         if self.taken() > self.max_shapes {
             let mut lightest = self.lightest();
             while self.taken() > self.max_shapes
@@ -300,7 +308,7 @@ impl Registry {
         serial
     }
 
-    /// Whether a namespace may have one more coarse row.
+    /// True if a namespace may have one more coarse row.
     fn may_be_coarse(&self, namespace: usize) -> bool {
         let rows = self.namespaces.get(namespace);
         rows.is_some_and(|(_, row)| row.coarse_rows < COARSE_PER_NAMESPACE)
@@ -322,13 +330,13 @@ impl Registry {
         self.add_row(id, coarse, Level::Coarse, namespace, text, now)
     }
 
-    /// The row of a namespace's other shapes.
+    /// The `other` row of a namespace's shapes.
     fn rest(&mut self, namespace: usize, now: SystemTime) -> u32 {
         let (of, _) = self
             .namespaces
             .get(namespace)
             .expect("a namespace is looked up before its shapes");
-        let id = ShapeId::of_rest(of.command, &of.db, &of.collection);
+        let id = ShapeId::of_other_row(of.command, &of.db, &of.collection);
         match self.by_id.get(&id) {
             Some(serial) => *serial,
             None => self.add_row(id, id, Level::Rest, namespace, OTHER, now),
@@ -382,8 +390,8 @@ impl Registry {
         serial
     }
 
-    /// Adds what threads gathered. Sums of rows that are no more go one level up. Returns the sums by row, as they were
-    /// added.
+    /// Adds the threads' sums. The sums of evicted rows go one level up. Returns the added sums by
+    /// row.
     pub(super) fn add(
         &mut self,
         fresh: HashMap<ShapeIndex, ShapeSums>,
@@ -407,8 +415,8 @@ impl Registry {
         added
     }
 
-    /// Takes in what folded shapes cost, and gives rows to those that are heavier than the lightest that has one. Called
-    /// once a second; true if a thread's look-ups are no longer right.
+    /// Adds the cost of folded shapes, and reserves rows for those that are heavier than the
+    /// lightest row. Called once a second. True if the threads' cached places are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,
@@ -434,7 +442,7 @@ impl Registry {
         std::mem::take(&mut self.is_stale) || has_changed
     }
 
-    /// Takes in what folded shapes cost.
+    /// Adds the cost of folded shapes to the sketch.
     pub(super) fn watch(&mut self, folded: HashMap<ShapeId, Folded>) {
         for (id, folded) in folded {
             if !self.by_id.contains_key(&id) {
@@ -444,7 +452,8 @@ impl Registry {
         }
     }
 
-    /// Makes room for the heaviest of those that have no row, where that is lighter.
+    /// Evicts rows that are lighter than the heaviest shapes without a row, and reserves rows for
+    /// those shapes. True if a row was reserved.
     fn promote(&mut self, now: SystemTime) -> bool {
         let mut changed = false;
         let mut lightest = self.lightest();
@@ -456,7 +465,8 @@ impl Registry {
             }
             let siblings = self.siblings_of(candidate.coarse);
             if siblings >= FINE_PER_COARSE {
-                // One change a second under one coarse shape: the look for its lightest is over all rows.
+                // One change per second under one coarse shape: the search for its lightest row
+                // scans all rows.
                 if per_coarse.insert(candidate.coarse)
                     && let Some((weight, serial)) = self.lightest_under(candidate.coarse)
                     && candidate.least > weight
@@ -467,7 +477,7 @@ impl Registry {
                     continue;
                 }
             }
-            // A row that is taken away may leave a coarse one.
+            // An eviction may add a coarse row.
             while !self.has_room() {
                 match lightest.pop() {
                     Some((weight, serial)) if candidate.least > weight => self.evict(serial, now),
@@ -502,7 +512,7 @@ impl Registry {
             .min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Takes a shape's row away; its sums go one level up.
+    /// Removes a shape's row; its sums go one level up.
     fn evict(&mut self, serial: u32, now: SystemTime) {
         let Some(Row {
             row,
@@ -535,7 +545,7 @@ impl Registry {
         }
     }
 
-    /// The row one level up, or the namespace's rest if there is none.
+    /// The row one level up, or the namespace's `other` row if there is none.
     fn above(&mut self, coarse: ShapeId, namespace: usize, now: SystemTime) -> u32 {
         match self.by_id.get(&coarse.of_coarse_row()) {
             Some(serial) => *serial,
@@ -543,12 +553,13 @@ impl Registry {
         }
     }
 
-    /// Rows taken away from shapes since the last call.
+    /// Number of rows evicted since the last call.
     pub(super) fn evicted(&mut self) -> u64 {
         std::mem::take(&mut self.evicted)
     }
 
-    /// What rows take, roughly: their texts twice, since a series has them too, and their sums.
+    /// Estimated memory of the rows: their sums, and their texts twice, since a series has them
+    /// too.
     pub(super) fn bytes(&self) -> usize {
         let texts: usize = self.rows.values().map(|row| row.row.shape.text.len()).sum();
         let row = size_of::<Row>() + size_of::<Label>() + BUCKETS_OF_A_ROW * 10;
@@ -565,7 +576,7 @@ impl Registry {
         self.rows.values().map(|row| &row.row)
     }
 
-    /// The heaviest shapes of all levels, in order.
+    /// The heaviest shapes of all levels, in descending order.
     pub(super) fn heaviest(&self, count: usize) -> Vec<&Shape> {
         let mut rows: Vec<_> = self.rows.values().collect();
         let by_weight = |a: &&Row, b: &&Row| b.weight.total_cmp(&a.weight);
@@ -577,7 +588,7 @@ impl Registry {
         rows.into_iter().map(|row| &row.row.shape).collect()
     }
 
-    /// A row's shape, what its series is called, and its weight.
+    /// A row's shape, the label of its series, and its weight.
     pub(super) fn row(&self, serial: u32) -> Option<(&Shape, &Arc<Label>, f64)> {
         let row = self.rows.get(&serial)?;
         Some((&row.row.shape, &row.label, row.weight))

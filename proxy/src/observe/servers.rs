@@ -1,4 +1,4 @@
-//! Figures of one server, counted by the pool and by the connections' making.
+//! Metrics of one server, counted by its pool and when connections are established.
 
 use std::{
     fmt,
@@ -19,17 +19,17 @@ pub enum CloseReason {
     Expired,
     /// Of an earlier generation of its pool.
     Stale,
-    /// Given up for another user's.
+    /// Closed to make room for another user's connection.
     GaveWay,
-    /// Closed by the server, or given up by the kernel, while nobody used it.
+    /// Closed by the server, or by the kernel, while it was available.
     Ended,
     /// Broken, or not clean after an operation.
     Broken,
     /// The server no longer knows the connection's user.
     Unauthorized,
-    /// The pool or Seawall ended.
+    /// The pool was closed, or Seawall stopped.
     PoolClosed,
-    /// It was a relayed client's, who left, or was closed.
+    /// It belonged to a relayed client that left or was closed.
     RelayEnded,
 }
 
@@ -50,7 +50,7 @@ impl CloseReason {
     }
 }
 
-/// A relayed client's connection to a server, counted while it lives.
+/// A relayed client's connection to a server, counted until dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Relayed(ServerMetrics);
@@ -69,7 +69,7 @@ impl Drop for Relayed {
     }
 }
 
-/// Kept handles on one server's metrics.
+/// Registered handles on one server's metrics.
 pub struct ServerMetrics {
     exporter: Arc<Exporter>,
     totals: Arc<Totals>,
@@ -134,7 +134,7 @@ impl ServerMetrics {
         self.index
     }
 
-    /// A connection is established.
+    /// Counts an established connection.
     pub fn connection_created(&self) {
         self.created.increment(1);
         self.totals
@@ -142,7 +142,7 @@ impl ServerMetrics {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A connection ended.
+    /// Counts a connection that ended.
     pub fn connection_closed(&self, reason: CloseReason) {
         self.counter(
             MetricName::ServerConnectionsClosedTotal,
@@ -150,7 +150,7 @@ impl ServerMetrics {
         );
     }
 
-    /// A login of ours at the server; `mechanism` by its SCRAM name.
+    /// Counts a login of Seawall at the server; `mechanism` is the SCRAM name.
     pub fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
@@ -160,30 +160,31 @@ impl ServerMetrics {
             .fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A reply was read for nobody: its connection is kept if it came to its end.
+    /// Counts a reply that was read after its client had left. `is_kept` is true if the reply was
+    /// read to its end, so that the connection is kept.
     pub fn abandoned(&self, is_kept: bool) {
         let result = if is_kept { "kept" } else { "closed" };
         self.counter(MetricName::AbandonedRepliesTotal, &[("result", result)]);
     }
 
-    /// A read was ended at the server.
+    /// Counts a read that was killed at the server.
     pub fn operation_ended(&self) {
         self.counter(MetricName::ServerOperationsEndedTotal, &[]);
     }
 
-    /// The time a checkout took.
+    /// Records the time that a checkout took.
     pub fn checked_out(&self, time: Duration) {
         self.checkout.record(time.as_secs_f64());
     }
 
-    /// A client is relayed over a connection of its own, until the guard is dropped.
+    /// Counts a client that is relayed over a connection of its own, until the guard is dropped.
     pub fn relayed(self) -> Relayed {
         self.connection_created();
         self.relayed.increment(1.0);
         Relayed(self)
     }
 
-    /// The pool's state, read when metrics are scraped.
+    /// Sets the gauges of the pool's state.
     pub fn show(&self, pending: usize, available: usize, in_use: usize, wait_queue: usize) {
         let float = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
         self.pending.set(float(pending));
@@ -192,14 +193,14 @@ impl ServerMetrics {
         self.wait_queue.set(float(wait_queue));
     }
 
-    /// Who is in the lane of awaiting operations, and who waits for a place in it.
+    /// Sets the gauges of the lane of awaiting operations: those in it, and those queued for it.
     pub fn show_lane(&self, running: usize, queued: usize) {
         let float = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
         self.awaiting.set(float(running));
         self.lane_queue.set(float(queued));
     }
 
-    /// For events too rare to keep a handle on.
+    /// Counts an event that is too rare to keep a handle for it.
     fn counter(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
         let mut all = vec![Label::new("server", self.server.clone())];
         all.extend(labels.iter().map(|(key, value)| Label::new(*key, *value)));

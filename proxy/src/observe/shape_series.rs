@@ -1,7 +1,7 @@
-//! The heaviest shapes in `/metrics`, and the others as one.
+//! Metric series of the heaviest shapes, and one series for all others.
 //!
-//! An operation is added to one series only, so that rates add up. A series that is no longer among the heaviest stops, and
-//! is let go after a while.
+//! Each operation is added to one series only, so that rates add up. A series that is no longer
+//! among the heaviest stops, and is removed after ten minutes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,23 +21,24 @@ use super::{
     registry::OTHER,
 };
 
-/// Shapes shown at a time; the rest are summed up as `other`.
+/// Maximum number of shapes with a series of their own; all others are summed as `other`.
 const EXPORTED_SHAPES: usize = 200;
 
-/// A shape stays among the exported ones until so many are heavier: series that come and go are of little use.
+/// A shape keeps its series until this many shapes are heavier: series that come and go are of
+/// little use.
 pub(super) const KEPT_RANK: usize = 250;
 
-/// Series that nothing was added to for so long are no longer shown.
+/// A series that was not updated for this time is removed.
 const SERIES_LIFE: Duration = Duration::from_secs(600);
 
-/// Longest text of a shape, in bytes.
+/// Maximum length of a shape's exported text, in bytes.
 const EXPORTED_TEXT_BYTES: usize = 256;
 
-/// Series of shapes.
+/// The metric series of shapes.
 pub(super) struct ShapeSeries {
     exporter: Exporter,
     exported: HashSet<ShapeId>,
-    /// All that was added to each series, whose name is that of its shape.
+    /// All durations added to each series, by its `shape` label.
     durations: HashMap<String, Kept>,
 }
 
@@ -55,7 +56,7 @@ impl ShapeSeries {
         })
     }
 
-    /// Chooses what is exported from now on, by the heaviest shapes in order.
+    /// Chooses the shapes exported from now on; `heaviest` is in descending order of weight.
     pub(super) fn choose(&mut self, heaviest: &[ShapeId]) {
         let kept: HashSet<_> = heaviest.iter().copied().collect();
         self.exported.retain(|id| kept.contains(id));
@@ -66,7 +67,7 @@ impl ShapeSeries {
         }
     }
 
-    /// Adds what a shape came to.
+    /// Adds a shape's sums to its series.
     pub(super) fn add(&mut self, shape: &Shape, sums: &ShapeSums) {
         let name = match self.exported.contains(&shape.id) {
             true => {
@@ -105,7 +106,7 @@ impl ShapeSeries {
         self.exporter.gauge(MetricName::ShapeInfo, labels).set(1.0);
     }
 
-    /// Called once a second.
+    /// Moves samples into buckets and removes old series. Called once a second.
     pub(super) fn run_upkeep(&mut self) {
         self.exporter.run_upkeep();
         let life = SERIES_LIFE;
@@ -116,7 +117,7 @@ impl ShapeSeries {
         {
             self.durations
                 .retain(|_, kept| kept.added_at.elapsed() < life);
-            // The exporter lets a series go only when it shows the others, and maybe nobody looks.
+            // The exporter removes a series only when it renders, and there may be no scraper.
             drop(self.exporter.render());
         }
     }
@@ -125,7 +126,7 @@ impl ShapeSeries {
         self.exporter.render()
     }
 
-    /// Adds the whole distributions.
+    /// Adds the whole distributions of durations.
     pub(super) fn add_natives(&self, natives: &mut Natives) {
         let name = MetricName::ShapeDurationSeconds.as_str();
         for (shape, kept) in &self.durations {
@@ -133,13 +134,13 @@ impl ShapeSeries {
         }
     }
 
-    /// What they take, roughly.
+    /// Estimated memory of the series, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.durations.len() * (size_of::<Kept>() + BYTES_OF_SERIES)
     }
 }
 
-/// Names, labels and texts of a series and its histogram's buckets, twice.
+/// Estimated bytes of a series: names, labels and texts of its values and buckets, twice.
 const BYTES_OF_SERIES: usize = 4 * 1024;
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
 
     fn shape(number: u8) -> Shape {
         Shape {
-            id: ShapeId::of_rest("find", "d", &number.to_string()),
+            id: ShapeId::of_other_row("find", "d", &number.to_string()),
             namespace: Namespace {
                 command: "find",
                 db: "d".into(),
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_kept_of_a_series_that_stops_is_let_go() {
+    async fn a_series_that_stops_is_removed() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
         series.choose(&[heavy.id]);

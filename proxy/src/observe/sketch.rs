@@ -1,13 +1,14 @@
-//! The heaviest of what has no row, found in bounded memory.
+//! Finds the heaviest shapes without a row, in bounded memory.
 
 use std::collections::HashMap;
 
 use crate::shape::ShapeId;
 
-/// Shapes that are watched.
+/// Maximum number of watched shapes.
 const ENTRIES: usize = 1_024;
 
-/// Space-Saving with weights: an entry's weight is never under the truth, and over it by `error` at most.
+/// Space-Saving with weights: an entry's weight is never less than the true weight, and greater by
+/// at most `error`.
 #[derive(Debug, Default)]
 pub(super) struct Sketch(HashMap<ShapeId, Entry>);
 
@@ -16,21 +17,22 @@ struct Entry {
     coarse: ShapeId,
     weight: f64,
     error: f64,
-    /// Whether it came in more than one second.
+    /// True if it came in more than one second.
     came_again: bool,
 }
 
-/// One that may deserve a row.
+/// A shape that may get a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate {
     pub(super) id: ShapeId,
     pub(super) coarse: ShapeId,
-    /// What it weighs at least.
+    /// Its minimum weight.
     pub(super) least: f64,
 }
 
 impl Sketch {
-    /// Adds to a shape's weight. A new one takes the place of the lightest, and its weight too, as its error.
+    /// Adds to a shape's weight. If the sketch is full, a new shape replaces the lightest one and
+    /// inherits its weight as `error`.
     pub(super) fn add(&mut self, id: ShapeId, coarse: ShapeId, weight: f64) {
         if let Some(entry) = self.0.get_mut(&id) {
             entry.weight += weight;
@@ -58,7 +60,7 @@ impl Sketch {
         self.0.insert(id, entry);
     }
 
-    /// What is older weighs less.
+    /// Multiplies all weights by `share`, so that older costs weigh less.
     pub(super) fn decay(&mut self, share: f64) {
         for entry in self.0.values_mut() {
             entry.weight *= share;
@@ -66,14 +68,14 @@ impl Sketch {
         }
     }
 
-    /// It has a row now. Returns what it weighs at least.
+    /// Removes a shape that got a row. Returns its minimum weight.
     pub(super) fn forget(&mut self, id: ShapeId) -> f64 {
         let entry = self.0.remove(&id);
         entry.map_or(0.0, |entry| entry.weight - entry.error)
     }
 
-    /// All that came in more than one second, the heaviest first, by what they weigh for sure. What comes once, and
-    /// there may be a flood of it, deserves no row.
+    /// All shapes that came in more than one second, the heaviest by minimum weight first. A shape
+    /// that came only once gets no row: there may be a flood of such shapes.
     pub(super) fn heaviest(&self) -> Vec<Candidate> {
         let mut all: Vec<_> = self
             .0

@@ -1,4 +1,4 @@
-//! Operations that took long become lines of the slow log.
+//! Writes slow operations to the slow log.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -7,44 +7,45 @@ use crate::shape::{Input, ShapeId};
 use super::{
     Namespace, Observer, Outcome, PHASES,
     registry::Registry,
-    slow_log::{Entry, SlowLog, Turn},
+    slow_log::{Entry, LinePermit, SlowLog},
     sums::{NamespaceIndex, Record},
 };
 
-/// What an operation's level is called whose row was given to a heavier shape while it was under way.
+/// Level of an operation whose row was evicted while the operation was under way.
 const EVICTED: &str = "evicted";
 
-/// Whose operation it was.
+/// The sender of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender<'a> {
     /// The client's number.
     pub(super) client: i32,
-    /// The command.
+    /// The command with its values.
     pub(super) command: Option<Input<'a>>,
 }
 
 impl Observer {
-    /// Has an operation logged that has just ended, if it took long enough.
+    /// Logs an operation that has just ended, if it was slow enough.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let Some(log) = &self.slow_log else {
             return;
         };
-        let is_its_own = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
+        let is_excluded = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
         let total = record.phases.iter().sum();
-        if is_its_own || !log.wants(shape_of(record).as_u64(), total) {
+        if is_excluded || !log.wants(shape_of(record).as_u64(), total) {
             return;
         }
-        // Before anything is looked up: while all operations are slow, nearly all of them are left out.
+        // This comes before all look-ups: when all operations are slow, nearly all lines are left
+        // out.
         let at = SystemTime::now();
-        if let Some(turn) = log.admit(at) {
-            self.log(turn, at, record, sender);
+        if let Some(permit) = log.admit(at) {
+            self.log(permit, at, record, sender);
         }
     }
 
-    fn log(&self, turn: Turn<'_>, at: SystemTime, record: &Record, sender: Sender<'_>) {
-        const _: () = assert!(PHASES == 6, "the slow log has a name for each");
-        let kind = Kind::of(record, &self.registry.lock());
-        let Some(kind) = kind else { return };
+    fn log(&self, permit: LinePermit<'_>, at: SystemTime, record: &Record, sender: Sender<'_>) {
+        const _: () = assert!(PHASES == 6, "the slow log names each phase");
+        let logged = LoggedOperation::of(record, &self.registry.lock());
+        let Some(logged) = logged else { return };
         let servers = self.servers.lock();
         let server = record
             .server
@@ -54,16 +55,16 @@ impl Observer {
         let clients = self.clients.lock();
         let client = clients.get(&sender.client).cloned();
         drop(clients);
-        turn.write(&Entry {
+        permit.write(&Entry {
             at,
-            shape: kind.shape.as_u64(),
-            level: kind.level,
-            fine_shape: kind.fine.map(ShapeId::as_u64),
-            command: kind.namespace.command,
-            opened_by: kind.opened_by,
-            db: &kind.namespace.db,
-            collection: &kind.namespace.collection,
-            text: &kind.text,
+            shape: logged.shape.as_u64(),
+            level: logged.level,
+            fine_shape: logged.fine.map(ShapeId::as_u64),
+            command: logged.namespace.command,
+            opened_by: logged.opened_by,
+            db: &logged.namespace.db,
+            collection: &logged.namespace.collection,
+            text: &logged.text,
             outcome: record.outcome.as_str(),
             error_code: record.code,
             total: record.phases.iter().sum(),
@@ -82,12 +83,13 @@ impl Observer {
         });
     }
 
-    /// Lines that the slow log had to leave out.
+    /// Number of lines that the slow log left out.
     pub fn slow_log_left_out(&self) -> u64 {
         self.slow_log.as_ref().map_or(0, SlowLog::left_out)
     }
 
-    /// Waits a moment until all lines of the slow log are written, and what was left out is told.
+    /// Waits a short time until all lines of the slow log are written and left-out lines are
+    /// reported.
     pub fn flush_slow_log(&self) {
         if let Some(log) = &self.slow_log {
             log.flush();
@@ -95,26 +97,26 @@ impl Observer {
     }
 }
 
-/// A `getMore` is its cursor's, where that is known.
+/// The shape of an operation; for a `getMore`, that of its cursor, if known.
 fn shape_of(record: &Record) -> ShapeId {
     record.origin_id.unwrap_or(record.place.id)
 }
 
-/// What an operation was, as rows tell it.
-struct Kind {
+/// Description of an operation, taken from its rows.
+struct LoggedOperation {
     namespace: Namespace,
     /// The command that opened the cursor, for a `getMore`.
     opened_by: Option<&'static str>,
-    /// The shape that the text is of.
+    /// The shape that `text` describes.
     shape: ShapeId,
-    /// The operation's own, if that is another.
+    /// The operation's own shape, if it is not `shape`.
     fine: Option<ShapeId>,
-    /// Which kind of row it counts in; `None` where shapes are not counted.
+    /// The level of the row that counts it; `None` if shapes are not counted.
     level: Option<&'static str>,
     text: Arc<str>,
 }
 
-impl Kind {
+impl LoggedOperation {
     fn of(record: &Record, registry: &Registry) -> Option<Self> {
         let namespace = |index: NamespaceIndex| registry.namespaces().nth(index.0);
         let own = shape_of(record);
@@ -243,11 +245,11 @@ mod tests {
         opening.finish(Outcome::Ok, Instant::now());
         let mut more = begin(&observer, &Command::get_more());
         more.attribute_to(origin);
-        // The next reply of an exhaust cursor is the same cursor's.
+        // The next reply of an exhaust cursor belongs to the same cursor.
         let again = more.again(Instant::now());
         more.finish(Outcome::Ok, Instant::now());
         again.finish(Outcome::Ok, Instant::now());
-        // Whose cursor this is nobody knows.
+        // The cursor of this one is unknown.
         run(&observer, &Command::get_more());
         drop(observer);
         let lines = written.lines();
@@ -287,10 +289,10 @@ mod tests {
         assert_eq!(lines[0]["shape"], hex(first.id()));
         assert_eq!(lines[0].get("fine_shape"), None);
         for line in &lines[1..] {
-            // So small a table has no room for coarse rows.
+            // A table this small has no room for coarse rows.
             let of = folded.fingerprint();
             let (db, collection) = (of.readable_db(), of.readable_collection());
-            let row = ShapeId::of_rest(of.op, &db, &collection);
+            let row = ShapeId::of_other_row(of.op, &db, &collection);
             assert_eq!(line["shape"], hex(row));
             assert_eq!(line["level"], "rest");
             assert_eq!(line["text"], OTHER);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_whose_row_was_evicted_meanwhile_has_its_id_and_says_so() {
+    fn an_operation_whose_row_was_evicted_is_logged_as_evicted() {
         let (observer, written) = observer(every_operation());
         let (light, heavy) = (Command::find("a"), Command::find("b"));
         let under_way = begin(&observer, &light);
@@ -308,7 +310,7 @@ mod tests {
         let coarse = heavy.fingerprint().coarse;
         let folded = HashMap::from([(heavy.id(), Folded { coarse, time })]);
         let mut registry = observer.registry.lock();
-        // What comes once gets no row.
+        // A shape that came only once gets no row.
         registry.watch(folded.clone());
         assert!(registry.turn_over(folded, time, SystemTime::now()));
         assert_eq!(registry.evicted(), 1);
@@ -323,15 +325,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_waits_for_no_lock() {
+    fn left_out_operations_wait_for_no_lock() {
         let written = Written::default();
         let (held, holder) = Held::new(&written);
         let observer = observer_with(start(every_operation(), held));
-        // Dropped first where the test fails: the log waits for it.
+        // If the test fails, this is dropped before the log, which waits for it.
         let holder = holder;
         let command = Command::find("a");
         run(&observer, &command);
-        // From now on the writing thread takes nothing out of the queue.
+        // From now on the writing thread takes nothing from the queue.
         holder.wait_until_it_writes();
         while observer.slow_log_left_out() == 0 {
             run(&observer, &command);

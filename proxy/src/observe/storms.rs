@@ -1,4 +1,5 @@
-//! Storms of clients: when, who came, how they left, and what the servers never noticed of it.
+//! Client storms: when they happened, which clients came, how they left, and what the servers did
+//! not see of it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -9,31 +10,32 @@ use std::{
 
 use crate::history::{Second, StormDetector, Turn};
 
-/// A connection that ended within it was a short one.
+/// A connection that ended within this time was short-lived.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 
-/// Storms that are remembered.
+/// Maximum number of past storms that are remembered.
 const REMEMBERED: usize = 100;
 
-/// Names of each kind that are told apart in a storm; the rest are counted together.
+/// Maximum number of names of each kind that are distinguished in a storm; the rest are counted
+/// together.
 const NAMES: usize = 64;
 
-/// What is beyond the bound of names.
+/// The name that counts all names beyond the limit.
 const OTHERS: &str = "other";
 
 /// How far a client had come when it left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It had said nothing that was answered.
+    /// It had received no reply.
     #[default]
     Connected,
-    /// It had its hello's answer.
+    /// It had received the reply to its `hello`.
     Greeted,
     /// It was logging in.
     LoggingIn,
-    /// It had logged in, and waited for nothing.
+    /// It had logged in, and waited for no reply.
     Ready,
-    /// It waited for an operation.
+    /// It waited for the reply to an operation.
     Operation,
 }
 
@@ -53,18 +55,18 @@ impl Stage {
 /// How a client connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// The client closed it while nothing was owed to it.
+    /// The client closed it while it waited for nothing.
     Clean,
-    /// The client closed it before it had what it came for: its own time-out.
+    /// The client closed it while it waited for a reply, for example after its own timeout.
     GaveUp,
-    /// The client's side reset it.
+    /// The client's side reset the connection.
     Reset,
     /// Seawall closed it.
     Closed,
 }
 
 impl Departure {
-    /// All of them.
+    /// All departures.
     pub const ALL: [Self; 4] = [Self::Clean, Self::GaveUp, Self::Reset, Self::Closed];
 
     /// The label.
@@ -78,7 +80,7 @@ impl Departure {
     }
 }
 
-/// Who left, and how.
+/// A client that left, and how.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving<'a> {
     pub(super) age: Duration,
@@ -90,7 +92,7 @@ pub(super) struct Leaving<'a> {
     pub(super) how: Departure,
 }
 
-/// Counts that only rise, of which a storm's part is a difference.
+/// Counts that only rise; a storm's part is the difference of two readings.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     pub(super) server_connections: AtomicU64,
@@ -116,7 +118,7 @@ impl Totals {
     }
 }
 
-/// Counts by name: the first 64 names that came, and the rest together.
+/// Counts by name: the first 64 names that came, and all others together.
 #[derive(Clone, Debug, Default)]
 pub struct Names(HashMap<Box<str>, u64>);
 
@@ -142,14 +144,14 @@ impl Names {
     }
 }
 
-/// Short-lived connections: who they were, and how they ended.
+/// The connections of a storm: where they came from, and how they ended.
 #[derive(Clone, Debug, Default)]
 pub struct Crowd {
     /// Connections accepted.
     pub arrivals: u64,
-    /// Of those that ended soon after they came, how many ended so, in the order of [`Departure::ALL`].
+    /// Number of short-lived connections by departure, in the order of [`Departure::ALL`].
     pub departures: [u64; Departure::ALL.len()],
-    /// Those that gave up, by the stage in which they did.
+    /// Number of short-lived connections that gave up, by stage.
     pub gave_up_in: HashMap<&'static str, u64>,
     /// Source networks: /24 and /64.
     pub networks: Names,
@@ -183,7 +185,7 @@ impl Crowd {
     }
 }
 
-/// The network that an address is in, as text.
+/// The network of an address, as text.
 fn network(ip: Option<IpAddr>) -> String {
     match ip {
         Some(IpAddr::V4(ip)) => {
@@ -198,7 +200,7 @@ fn network(ip: Option<IpAddr>) -> String {
     }
 }
 
-/// A storm, over or not.
+/// A storm, current or past.
 #[derive(Clone, Debug)]
 pub struct Storm {
     /// When it began.
@@ -207,15 +209,15 @@ pub struct Storm {
     pub ended_at: Option<SystemTime>,
     /// Most connections accepted in a second.
     pub peak_arrivals: u64,
-    /// Short-lived connections that had been usual, a second.
+    /// Usual number of short-lived connections per second before the storm.
     pub usual: f64,
-    /// Who came and how they left.
+    /// The connections of the storm.
     pub crowd: Crowd,
-    /// Logins of clients while it lasted.
+    /// Logins of clients during the storm.
     pub client_authentications: u64,
-    /// Server connections established while it lasted.
+    /// Server connections established during the storm.
     pub server_connections: u64,
-    /// Logins of Seawall at servers while it lasted.
+    /// Logins of Seawall at servers during the storm.
     pub server_authentications: u64,
     at_its_beginning: Reading,
 }
@@ -228,24 +230,24 @@ impl Storm {
         self.server_authentications = now.server_authentications - then.server_authentications;
     }
 
-    /// Connections that clients made and servers did not get.
+    /// Number of client connections that did not reach the servers.
     pub fn connections_absorbed(&self) -> u64 {
         self.crowd.arrivals.saturating_sub(self.server_connections)
     }
 
-    /// Logins that clients made and servers did not get.
+    /// Number of client logins that did not reach the servers.
     pub fn authentications_absorbed(&self) -> u64 {
         self.client_authentications
             .saturating_sub(self.server_authentications)
     }
 }
 
-/// Watches for storms, and remembers them.
+/// Detects storms and remembers them.
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     detector: StormDetector,
     this_second: Second,
-    /// Since suspicion began, or since the storm did.
+    /// Connections since the first suspicious second; during a storm, the storm has them.
     crowd: Crowd,
     peak_arrivals: u64,
     began: Reading,
@@ -273,7 +275,7 @@ impl Storms {
         }
     }
 
-    /// Ends a second; a storm that began or ended with it.
+    /// Ends a second. Returns the storm that began or ended with it, if any.
     pub(super) fn tick(&mut self, totals: &Totals) -> Option<(Turn, Storm)> {
         let second = std::mem::take(&mut self.this_second);
         let (now, usual) = (totals.read(), self.detector.normal());
@@ -310,7 +312,7 @@ impl Storms {
                 Some((Turn::Ended, storm))
             }
             None => {
-                // What came before the first suspicious second was no part of a storm.
+                // Connections before the first suspicious second do not belong to a storm.
                 if self.detector.suspicion() == 0 {
                     self.forget_crowd(now);
                 }
@@ -325,12 +327,12 @@ impl Storms {
         self.began = now;
     }
 
-    /// Whether too little has been seen to tell a storm.
+    /// True while too little was seen to detect a storm.
     pub(super) fn is_learning(&self) -> bool {
         self.detector.is_learning()
     }
 
-    /// The storm that there is, if any, and those before it, the latest first.
+    /// The current storm, if any, then past storms, the latest first.
     pub(super) fn list(&self) -> Vec<Storm> {
         self.current.iter().chain(&self.past).cloned().collect()
     }
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_told_with_who_came_and_what_was_absorbed() {
+    fn a_storm_is_reported_with_its_clients_and_what_was_absorbed() {
         let (mut storms, totals) = (Storms::default(), Totals::default());
         for _ in 0..30 {
             assert!(storms.tick(&totals).is_none());
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_lived_are_no_sign_of_a_storm() {
+    fn long_lived_connections_are_no_sign_of_a_storm() {
         let (mut storms, totals) = (Storms::default(), Totals::default());
         for _ in 0..60 {
             for _ in 0..1000 {
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_within_their_bound() {
+    fn names_stay_within_their_limit() {
         let mut names = Names::default();
         for n in 0..1000 {
             names.add(&n.to_string());

@@ -1,4 +1,4 @@
-//! Sums by namespace, by shape and by server: what each worker thread gathers, and what all came to.
+//! Sums by namespace, by shape and by server: those of each worker thread, and the totals.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,13 +10,14 @@ use crate::{
 
 use super::observation::{OUTCOMES, Outcome, PHASES};
 
-/// Folded shapes that a thread tells apart between two collections.
+/// Maximum number of folded shapes that a thread distinguishes between two runs of the collector.
 const FOLDED_SHAPES: usize = 1_024;
 
-/// Codes of errors that are told apart for each namespace; the rest are counted together, as code 0.
+/// Maximum number of error codes that are distinguished for each namespace; the rest are counted
+/// together, as code 0.
 const ERROR_CODES: usize = 32;
 
-/// What the others are counted under.
+/// The code that counts all other codes.
 pub(super) const OTHER_CODES: i32 = 0;
 
 /// A row of the namespace table.
@@ -27,25 +28,25 @@ pub struct NamespaceIndex(pub(super) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServerIndex(pub(super) usize);
 
-/// A row of the shape table. Its number is never given to another row: a row may be taken away while operations that
-/// were begun under it, and cursors, still name it.
+/// A row of the shape table. A serial number is never given to another row: operations under way
+/// and cursors may still refer to a row after it was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShapeIndex {
     pub(super) namespace: NamespaceIndex,
     pub(super) serial: u32,
-    /// Where it counts if the row has been taken away.
+    /// The coarse shape that counts it if the row was evicted.
     pub(super) coarse: ShapeId,
 }
 
-/// Where an operation counts.
+/// The rows that count an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TablePlace {
     pub(super) namespace: NamespaceIndex,
     /// Its shape's row, if shapes are counted.
     pub(super) shape: Option<ShapeIndex>,
-    /// Its shape.
+    /// Its shape's id.
     pub(super) id: ShapeId,
-    /// Its coarse shape, if the row is one level up.
+    /// Its coarse shape, if its own shape has no row.
     pub(super) folded: Option<ShapeId>,
 }
 
@@ -56,23 +57,23 @@ pub(super) struct Folded {
     pub(super) time: Duration,
 }
 
-/// What an operation came to, given to a shard when it ends.
+/// The result of one operation, added to a shard when the operation ends.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    pub(super) place: Place,
-    /// The shape that opened the cursor, for a `getMore`.
+    pub(super) place: TablePlace,
+    /// The row of the shape that opened the cursor, for a `getMore`.
     pub(super) origin: Option<ShapeIndex>,
-    /// Its id, whatever row it counts in.
+    /// The id of that shape, whatever row it counts in.
     pub(super) origin_id: Option<ShapeId>,
-    /// That shape and its coarse shape, if its row is one level up.
+    /// The ids of that shape and its coarse shape, if that shape has no row of its own.
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
-    /// The server that it was sent to last.
+    /// The server to which it was sent last.
     pub(super) server: Option<ServerIndex>,
     pub(super) outcome: Outcome,
-    /// The code of the error that was answered.
+    /// The code of the error reply.
     pub(super) code: Option<i32>,
     pub(super) write_errors: u64,
-    /// The codes of these, as far as they were told apart.
+    /// The codes of the write errors, as far as they were distinguished.
     pub(super) write_error_codes: CodeCounts,
     /// The code of its write concern error, if there was one.
     pub(super) write_concern_code: Option<i32>,
@@ -82,9 +83,9 @@ pub(super) struct Record {
     pub(super) documents: u64,
     pub(super) statements: u64,
     pub(super) is_streamed: bool,
-    /// It waited for something to happen, as the client wished.
+    /// True if it waited for an event, as the client wished.
     pub(super) is_awaiting: bool,
-    /// The same write was sent before.
+    /// True if the client sent the same write before.
     pub(super) is_retry: bool,
     /// How long its cursor had been open when it was exhausted.
     pub(super) cursor_time: Option<Duration>,
@@ -97,7 +98,7 @@ pub struct NamespaceSums {
     pub outcomes: [u64; OUTCOMES],
     /// Their durations.
     pub durations: FineDistribution,
-    /// Of these the time of such as waited for something to happen.
+    /// The part of their time that awaiting operations took.
     pub awaited_time: Duration,
     /// Their time in each phase.
     pub phases: [Duration; PHASES],
@@ -107,13 +108,14 @@ pub struct NamespaceSums {
     pub reply_bytes: u64,
     /// Documents they returned, wrote or counted.
     pub documents: u64,
-    /// Those whose request was forwarded as it came, so that their time began with its first byte.
+    /// Operations whose command was forwarded while it arrived, so that their time started at its
+    /// first byte.
     pub streamed: u64,
-    /// Errors answered, by code; those within a reply that is `ok: 1` are `write_errors`.
+    /// Error replies by code; errors within a reply with `ok: 1` are `write_errors`.
     pub codes: HashMap<i32, u64>,
-    /// Writes of a batch that failed, in replies that are `ok: 1`.
+    /// Writes of a batch that failed, in replies with `ok: 1`.
     pub write_errors: u64,
-    /// The same by code.
+    /// `write_errors` by code.
     pub write_error_codes: HashMap<i32, u64>,
     /// Write concern errors by code.
     pub write_concern_codes: HashMap<i32, u64>,
@@ -126,13 +128,13 @@ pub struct NamespaceSums {
 pub struct ShapeSums {
     /// Its operations, and the `getMore`s of their cursors.
     pub figures: Figures,
-    /// How these ended.
+    /// The outcomes of all these.
     pub outcomes: [u64; OUTCOMES],
-    /// Operations whose request was forwarded as it came.
+    /// Operations whose command was forwarded while it arrived.
     pub streamed: u64,
-    /// Statements of its writes: documents to insert, updates and deletes to be made.
+    /// Statements of its writes: documents to insert, updates and deletes.
     pub statements: u64,
-    /// The time of `getMore`s that waited for something to happen.
+    /// The time of awaiting `getMore`s.
     pub awaited_time: Duration,
     /// Documents of all `getMore`s.
     pub more_documents: u64,
@@ -140,23 +142,23 @@ pub struct ShapeSums {
     pub cursors: Distribution,
 }
 
-/// Sums of what one server answered.
+/// Sums of one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSums {
-    /// Its operations, without such as waited for something to happen.
+    /// Its operations, without awaiting ones.
     pub figures: Figures,
-    /// The time until it answered, from the request's last byte to the reply's first.
+    /// The time from the request's last byte to the reply's first.
     pub durations: FineDistribution,
 }
 
-/// What a thread gathered between two collections.
+/// The sums of one thread between two runs of the collector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,
     pub(super) shapes: HashMap<ShapeIndex, ShapeSums>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
     pub(super) phases: [Distribution; PHASES],
-    /// All operations that servers were to answer, without such as waited for something to happen.
+    /// All operations except awaiting ones and those that Seawall answered itself.
     pub(super) working: Figures,
     /// Time of shapes that have no row of their own.
     pub(super) folded: HashMap<ShapeId, Folded>,
@@ -181,7 +183,7 @@ impl Sums {
         let row = record.origin.or(record.place.shape);
         let Some(row) = row else { return };
         let sums = self.shapes.entry(row).or_default();
-        // Whose cursor it is may be unknown; that it waited is known all the same.
+        // An awaiting operation counts as a `getMore`, even if its cursor is unknown.
         match record.origin.is_some() || record.is_awaiting {
             true => sums.add_more(record, total),
             false => sums.add(record, total),
@@ -227,7 +229,7 @@ impl Sums {
     }
 }
 
-/// The row at `index`, made if there is none.
+/// The row at `index`; it is added if it is missing.
 pub(super) fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &mut T {
     if rows.len() <= index {
         rows.resize_with(index + 1, || None);
@@ -321,7 +323,7 @@ impl NamespaceSums {
         add_codes(&mut self.write_concern_codes, &other.write_concern_codes);
     }
 
-    /// The same as a series of the history has it.
+    /// These sums as figures of a history series.
     pub fn figures(&self) -> Figures {
         let failed = Outcome::ALL.iter().zip(self.outcomes);
         let failed = failed.filter(|(outcome, _)| outcome.is_failure());
@@ -339,15 +341,15 @@ impl NamespaceSums {
 }
 
 fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64) {
-    // The others take no place of a code's.
-    let told_apart = codes.len() - usize::from(codes.contains_key(&OTHER_CODES));
-    let is_known = codes.contains_key(&code) || told_apart < ERROR_CODES;
+    // `OTHER_CODES` does not count towards the limit.
+    let distinct = codes.len() - usize::from(codes.contains_key(&OTHER_CODES));
+    let is_known = codes.contains_key(&code) || distinct < ERROR_CODES;
     let code = if is_known { code } else { OTHER_CODES };
     *codes.entry(code).or_default() += count;
 }
 
-/// What a code is counted under, once it has been added.
-pub(super) fn told_code(codes: &HashMap<i32, u64>, code: i32) -> i32 {
+/// The code that counts `code` after it was added: itself, or `OTHER_CODES`.
+pub(super) fn code_or_other(codes: &HashMap<i32, u64>, code: i32) -> i32 {
     match codes.contains_key(&code) {
         true => code,
         false => OTHER_CODES,
@@ -374,8 +376,9 @@ impl ShapeSums {
         self.statements += record.statements;
     }
 
-    /// A `getMore` is part of the operation that opened its cursor: what it brings and how it fails count with that, its time
-    /// by itself, since the client asked for it in its own time.
+    /// Adds a `getMore`, which is part of the operation that opened its cursor. Its bytes,
+    /// documents and errors count with that operation. Its time counts separately, since the client
+    /// decides when to send it.
     fn add_more(&mut self, record: &Record, total: Duration) {
         self.add_outcome(record.outcome);
         self.figures.more_count += 1;
@@ -404,7 +407,8 @@ impl ShapeSums {
         self.cursors.merge(&other.cursors);
     }
 
-    /// What it costs the servers: its operations' time and that of their cursors, without what was waited for as wished.
+    /// The time that it costs the servers: its operations and the `getMore`s of their cursors,
+    /// without awaiting ones.
     pub fn load(&self) -> Duration {
         self.figures.load()
     }

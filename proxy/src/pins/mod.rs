@@ -1,7 +1,8 @@
-//! What must stay put: which server holds a cursor, and which a transaction.
+//! Pins: which server holds a cursor or a transaction.
 //!
-//! A pin names a server, not a connection, and the tables are shared by all clients: drivers send a `getMore`
-//! on whatever connection is free. Bounded and shared by user, and expiring as the servers' own time-outs do.
+//! A pin names a server, not a connection. All clients share the tables, since drivers send a
+//! `getMore` on any free connection. The tables are bounded, a user gets only a share of them, and
+//! pins expire with the servers' own timeouts.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -18,13 +19,14 @@ use crate::{
     observe::Origin,
 };
 
-/// Parts of a table, so that threads rarely meet.
+/// Number of shards of a table: enough that threads rarely wait for each other.
 const SHARDS: usize = 16;
 
-/// Sessions whose last write is remembered.
+/// Maximum number of sessions whose last write is remembered.
 const REMEMBERED_WRITES: usize = 65_536;
 
-/// Drivers send a write again at once, or when they have found a server.
+/// Time for which a session's last write is remembered: drivers retry a write at once, or as soon
+/// as they have selected a server.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A cursor's pin.
@@ -34,35 +36,36 @@ pub struct CursorPin<S> {
     pub server: S,
     /// The operation that opened it.
     pub origin: Option<Origin>,
-    /// Whether a `getMore` waits for data: a change stream's cursor, or a tailable one.
+    /// True if a `getMore` waits for data: the cursor is a change stream's, or tailable.
     pub is_awaiting: bool,
-    /// Whether its driver can open it again where it was: a change stream's cursor.
+    /// True if its driver can resume it where it was: the cursor is a change stream's.
     pub is_resumable: bool,
 }
 
-/// A session, told apart by user: two users' sessions of the same id are different ones.
+/// A session of a user. Sessions of two users with the same id are different sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey {
-    /// The user, by a number of the caller's.
+    /// The user's number, chosen by the caller.
     pub user: u64,
     /// The session's id.
     pub lsid: [u8; 16],
 }
 
-/// How many pins there may be, and how long they are kept without use: as long as servers keep what they stand for.
+/// Limits on the number of pins, and on the time that unused pins are kept: as long as servers keep
+/// the cursor or transaction.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLimits {
-    /// Cursors.
+    /// Maximum number of cursors.
     pub max_cursors: usize,
-    /// Transactions.
+    /// Maximum number of transactions.
     pub max_transactions: usize,
-    /// Life of an unused cursor's pin.
+    /// Time after which an unused cursor's pin expires.
     pub cursor_idle: Duration,
-    /// Life of an unused transaction's pin.
+    /// Time after which an unused transaction's pin expires.
     pub transaction_idle: Duration,
 }
 
-/// Cursors and transactions of all clients.
+/// Pins of all clients' cursors and transactions.
 #[derive(Debug)]
 pub struct Pins<S> {
     cursors: Table<i64, CursorPin<S>>,
@@ -71,7 +74,7 @@ pub struct Pins<S> {
 }
 
 impl<S: Clone> Pins<S> {
-    /// With these bounds.
+    /// Creates empty tables with these limits.
     pub fn new(limits: PinLimits) -> Self {
         Self {
             cursors: Table::new(limits.max_cursors, limits.cursor_idle),
@@ -80,49 +83,50 @@ impl<S: Clone> Pins<S> {
         }
     }
 
-    /// Remembers where a user's cursor is; false if the table, or the user's share of it, is full.
+    /// Pins a user's cursor to its server. False if the table, or the user's share of it, is full.
     pub fn pin_cursor(&self, id: i64, user: u64, pin: CursorPin<S>, now: Instant) -> bool {
         self.cursors.insert(id, user, pin, now)
     }
 
-    /// Where a cursor is; seeing it used keeps the pin alive.
+    /// The pin of a cursor; the look-up keeps it alive.
     pub fn cursor(&self, id: i64, now: Instant) -> Option<CursorPin<S>> {
         self.cursors.find(&id, now)
     }
 
-    /// A cursor is exhausted or killed.
+    /// Removes the pin of a cursor that is exhausted or killed.
     pub fn unpin_cursor(&self, id: i64) {
         self.cursors.remove(&id);
     }
 
-    /// Remembers where a session's transaction runs; a session has one at a time. False if the table,
+    /// Pins a session's transaction to its server; a session has one at a time. False if the table,
     /// or the user's share of it, is full.
     pub fn pin_transaction(&self, key: SessionKey, number: i64, server: S, now: Instant) -> bool {
         self.transactions
             .insert(key, key.user, (number, server), now)
     }
 
-    /// Where a transaction runs.
+    /// The server of a transaction; the look-up keeps the pin alive.
     pub fn transaction(&self, key: SessionKey, number: i64, now: Instant) -> Option<S> {
         let (pinned, server) = self.transactions.find(&key, now)?;
         (pinned == number).then_some(server)
     }
 
-    /// Whether the write, or the end of the transaction, was seen before: a session numbers them. `None` if the
-    /// table, or the user's share of it, is full.
-    pub fn is_retry(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
+    /// Records a session's numbered write, or end of a transaction. `Some(true)` if it is a retry:
+    /// the session's last number is the same. `None` if the table, or the user's share of it, is
+    /// full.
+    pub fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
     }
 
-    /// Forgets what has expired. Called once a second.
+    /// Removes expired pins. Called once a second.
     pub fn maintain(&self, now: Instant) {
         self.cursors.expire(now);
         self.transactions.expire(now);
         self.writes.expire(now);
     }
 
-    /// Cursors and transactions that are pinned.
+    /// Number of pinned cursors and of pinned transactions.
     pub fn counts(&self) -> (usize, usize) {
         (self.cursors.len(), self.transactions.len())
     }
@@ -158,7 +162,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
         let index = usize::try_from(hash % 16).unwrap_or(0);
         self.shards
             .get(index)
-            .expect("16 shards, and a remainder under 16")
+            .expect("there are 16 shards, and the remainder is less than 16")
     }
 
     fn insert(&self, key: K, user: u64, value: V, now: Instant) -> bool {
@@ -208,7 +212,7 @@ impl<K: Hash + Eq, V: Clone> Table<K, V> {
     }
 }
 
-const _: () = assert!(SHARDS == 16, "the remainder above is by 16");
+const _: () = assert!(SHARDS == 16, "`shard` takes the remainder by 16");
 
 #[cfg(test)]
 mod tests {
@@ -235,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pin_lives_while_it_is_used_and_expires_with_the_servers_time_out() {
+    async fn a_pin_lives_while_it_is_used_and_expires_if_unused() {
         let pins = pins(100, 100);
         let now = Instant::now();
         assert!(pins.pin_cursor(7, 1, pin(1), now));
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_in_use_survives_maintenance_and_what_is_removed_does_not() {
+    async fn maintenance_keeps_used_pins_only() {
         let pins = pins(100, 100);
         let now = Instant::now();
         for id in [7, 8, 9] {
@@ -286,10 +290,10 @@ mod tests {
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };
         let seen = [(1, 4), (1, 4), (1, 5), (2, 5), (1, 5)]
-            .map(|(user, number)| pins.is_retry(key(user), number, now).unwrap());
+            .map(|(user, number)| pins.record_write(key(user), number, now).unwrap());
         assert_eq!(seen, [false, true, false, false, true]);
         let later = now + RETRIED_WITHIN;
-        assert_eq!(pins.is_retry(key(2), 5, later), Some(false));
+        assert_eq!(pins.record_write(key(2), 5, later), Some(false));
     }
 
     #[tokio::test(start_paused = true)]

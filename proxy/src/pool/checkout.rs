@@ -1,12 +1,12 @@
-//! A connection in use: a guard that gives it back.
+//! A connection in use: a guard that checks it in on drop.
 
 use std::{fmt, sync::Arc};
 
 use super::ServerPool;
 use crate::{auth::Identity, connection::Connection, observe::CloseReason};
 
-/// A checked-out connection. Dirty from the first byte written until the last reply has been read, and a
-/// dirty one is closed on drop: so being cancelled anywhere is safe.
+/// A checked-out connection. It is dirty from the first byte written until the last reply has been
+/// read. A dirty connection is closed on drop, so cancellation is safe at any point.
 #[must_use]
 pub struct Checkout {
     pool: Arc<ServerPool>,
@@ -38,37 +38,37 @@ impl Checkout {
         }
     }
 
-    /// The connection, for an exchange: dirty from now on.
+    /// Begins an exchange: marks the connection dirty and returns it.
     pub fn begin(&mut self) -> &mut Connection {
         self.perished = Some(CloseReason::Broken);
         self.connection.as_mut().expect("taken only in drop")
     }
 
-    /// The connection in the middle of an exchange that [`Checkout::begin`] opened.
+    /// The connection during an exchange that [`Checkout::begin`] has begun.
     pub fn connection(&mut self) -> &mut Connection {
         debug_assert!(
             self.perished.is_some(),
-            "an exchange is begun before its bytes are touched"
+            "`begin` is called before `connection`"
         );
         self.connection.as_mut().expect("taken only in drop")
     }
 
-    /// The last reply has been read whole: the connection is clean again.
+    /// Ends an exchange whose last reply has been read completely: the connection is clean again.
     pub fn finish(&mut self) {
         self.perished = None;
     }
 
-    /// The connection must not be used again, though its exchange is complete.
+    /// Marks the connection as unusable, although its exchange is complete.
     pub fn discard(&mut self, reason: CloseReason) {
         self.perished = Some(reason);
     }
 
-    /// The pool that it goes back to.
+    /// The pool that the connection returns to.
     pub fn pool(&self) -> &Arc<ServerPool> {
         &self.pool
     }
 
-    /// Whose it is.
+    /// The identity that the connection is authenticated as.
     pub fn identity(&self) -> &Arc<Identity> {
         &self.identity
     }

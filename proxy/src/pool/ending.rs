@@ -1,10 +1,12 @@
-//! Ending reads that nobody waits for any more.
+//! Ends abandoned reads: reads whose client has disconnected.
 //!
-//! A server goes on with an operation whose client has left for as long as the connection is there, and ours
-//! stays. Any user may see and end its own operations, so that a connection of the same user, which is in no
-//! pool and has no place in its bounds (the pool may be full of just such reads), finds them by their
-//! connections' numbers and ends them. One such connection a server at a time, kept for a while: a server slow enough
-//! for clients to leave must not be asked for a login whenever one does.
+//! A server continues an operation whose client has disconnected as long as the server connection
+//! is open, and Seawall keeps that open. Any user may see and kill its own operations. So an extra
+//! connection of the same user finds these reads by the ids of their connections, and ends them
+//! with `killOp`. The extra connection is in no pool and does not count towards a pool's limits,
+//! because the pool may be full of such reads. Each server has at most one extra connection at a
+//! time. It is kept for a while: a server that is slow enough for clients to leave must not get a
+//! login for each client that leaves.
 
 use std::{
     collections::HashMap,
@@ -25,43 +27,45 @@ use crate::{
     connection::{Connection, Generation},
 };
 
-/// How long the connection is kept without use, and in all.
+/// How long the extra connection is kept unused, and how long at most.
 const KEPT_FOR: Duration = Duration::from_secs(10);
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// From one login to the next, where the reads of several users are to be ended; they are gathered meanwhile.
+/// Minimum time between two logins, if reads of several users are to be ended. Requests are
+/// collected in between.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long an answer is waited for.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// How long the worker waits for a reply.
+const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
-/// Asks for a read to be ended; withdrawn when dropped.
+/// A request to end a read; withdrawn on drop.
 #[derive(Debug)]
 #[must_use]
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Ready if it cannot be done: its connection is stale, and who may have its number now is unknown. Closing it tells
-    /// its server, if that is there still.
-    pub async fn is_refused(&self) {
+    /// Completes if the read cannot be ended: its connection is stale, so another connection may
+    /// have its id now. The caller can close the connection instead, which ends the read if the
+    /// server process still exists.
+    pub async fn refused(&self) {
         self.0.notified().await;
     }
 }
 
-/// Why reads were not ended: no login, no answer in time, or a broken stream.
+/// Why reads were not ended: no login, no reply in time, or a broken stream.
 type EndError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A read to be ended, by the server's number of its connection.
+/// A read to be ended, named by the server's id of its connection.
 #[derive(Debug)]
 struct Read {
     connection: i64,
-    /// Numbers are given anew by another process, at the same address too.
+    /// Another server process, also at the same address, assigns the same ids again.
     generation: Generation,
     request: Weak<Notify>,
 }
 
 impl Read {
-    fn to_end(connection: i64, generation: Generation) -> (Self, EndRequest) {
+    fn with_request(connection: i64, generation: Generation) -> (Self, EndRequest) {
         let request = Arc::default();
         let read = Self {
             connection,
@@ -91,13 +95,13 @@ struct Batch {
 }
 
 impl Batch {
-    /// Lets go of what has ended by itself; whether something is left.
-    fn is_wanted(&mut self) -> bool {
+    /// Drops requests that were withdrawn. True if any request is left.
+    fn retain_wanted(&mut self) -> bool {
         self.reads.retain(Read::is_wanted);
         !self.reads.is_empty()
     }
 
-    /// Lets go of what was begun in another generation than this one, and says so.
+    /// Removes and refuses the reads of other generations than this one.
     fn refuse_others(&mut self, generation: Generation) {
         let is_other = |read: &mut Read| read.generation != generation;
         let others = self.reads.extract_if(.., is_other);
@@ -105,29 +109,29 @@ impl Batch {
     }
 }
 
-/// What is to be ended at one server.
+/// The reads to be ended at one server.
 #[derive(Debug, Default)]
-pub(super) struct Ending {
-    queue: Mutex<Queue>,
-    asked: Notify,
+pub(super) struct EndQueue {
+    state: Mutex<EndQueueState>,
+    pushed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct EndQueueState {
     batches: HashMap<IdentityId, Batch>,
     is_running: bool,
     is_closed: bool,
 }
 
-impl Ending {
-    /// Whether somebody has to begin with it.
-    fn ask(&self, identity: &Arc<Identity>, read: Read) -> bool {
-        let mut queue = self.queue.lock();
-        if queue.is_closed {
+impl EndQueue {
+    /// Queues a read. True if the caller must start the worker.
+    fn push(&self, identity: &Arc<Identity>, read: Read) -> bool {
+        let mut state = self.state.lock();
+        if state.is_closed {
             read.refuse();
             return false;
         }
-        let batch = queue.batches.entry(identity.id());
+        let batch = state.batches.entry(identity.id());
         let batch = batch.or_insert_with(|| Batch {
             identity: Arc::clone(identity),
             since: Instant::now(),
@@ -137,87 +141,89 @@ impl Ending {
             batch.reads.retain(Read::is_wanted);
         }
         batch.reads.push(read);
-        self.asked.notify_one();
-        !std::mem::replace(&mut queue.is_running, true)
+        self.pushed.notify_one();
+        !std::mem::replace(&mut state.is_running, true)
     }
 
-    /// The next reads: of this user if there are any, else those that have waited longest.
+    /// Removes the next batch: that of user `first` if there is one, else the oldest.
     fn next(&self, first: Option<IdentityId>) -> Option<Batch> {
-        let batches = &mut self.queue.lock().batches;
+        let batches = &mut self.state.lock().batches;
         let oldest = batches.iter().min_by_key(|(_, batch)| batch.since);
         let oldest = oldest.map(|(user, _)| *user)?;
         let first = first.filter(|user| batches.contains_key(user));
         batches.remove(&first.unwrap_or(oldest))
     }
 
-    /// Whether more may be asked for soon; otherwise whoever asks next has to begin anew.
-    async fn is_asked_again(&self) -> bool {
-        let is_closed = self.queue.lock().is_closed;
-        let is_asked = !is_closed && timeout(KEPT_FOR, self.asked.notified()).await.is_ok();
-        let mut queue = self.queue.lock();
-        queue.is_running = is_asked || !queue.batches.is_empty();
-        queue.is_running
+    /// Waits up to [`KEPT_FOR`] for another read. False if there is none: the worker then ends, and
+    /// the next [`Self::push`] must start another.
+    async fn wait_for_more(&self) -> bool {
+        let is_closed = self.state.lock().is_closed;
+        let is_pushed = !is_closed && timeout(KEPT_FOR, self.pushed.notified()).await.is_ok();
+        let mut state = self.state.lock();
+        state.is_running = is_pushed || !state.batches.is_empty();
+        state.is_running
     }
 
-    /// Nothing is ended any more: what is in use is closed when it is given back, and that ends it too.
+    /// Refuses all reads, queued and future ones. A closed pool closes its connections in use when
+    /// they are checked in, and that ends their reads.
     pub(super) fn close(&self) {
-        let mut queue = self.queue.lock();
-        queue.is_closed = true;
-        let reads = queue.batches.drain().flat_map(|(_, batch)| batch.reads);
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let reads = state.batches.drain().flat_map(|(_, batch)| batch.reads);
         reads.for_each(|read| read.refuse());
-        self.asked.notify_one();
+        self.pushed.notify_one();
     }
 }
 
-/// The connection that is kept.
+/// The extra connection between two batches.
 struct Kept {
     user: IdentityId,
     connection: Connection,
 }
 
-/// Who ends reads at one server, as long as there are any.
-struct Ender<'a> {
+/// The worker that ends reads at one server. It runs as long as there are any.
+struct KillOpWorker<'a> {
     pool: &'a ServerPool,
     kept: Option<Kept>,
     next_login: Instant,
 }
 
 impl ServerPool {
-    /// Ends the read that runs on a checked-out connection of `identity`, made in `generation`, unless the request is
-    /// dropped before.
+    /// Ends the read that runs on a checked-out connection of `identity` and `generation`, unless
+    /// the returned request is dropped first.
     pub fn end_read(
         self: &Arc<Self>,
         identity: &Arc<Identity>,
         generation: Generation,
         server_connection_id: i64,
     ) -> EndRequest {
-        let (read, request) = Read::to_end(server_connection_id, generation);
-        if self.ending.ask(identity, read) {
+        let (read, request) = Read::with_request(server_connection_id, generation);
+        if self.end_queue.push(identity, read) {
             self.runtime.spawn(Arc::clone(self).end_reads());
         }
         request
     }
 
     async fn end_reads(self: Arc<Self>) {
-        let mut ender = Ender {
+        let mut worker = KillOpWorker {
             pool: &self,
             kept: None,
             next_login: Instant::now(),
         };
         loop {
-            if let Some(batch) = self.ending.next(ender.first()) {
-                if let Err(error) = ender.end(batch).await {
+            if let Some(batch) = self.end_queue.next(worker.first()) {
+                if let Err(error) = worker.end(batch).await {
                     tracing::warn!(server = %self.address, %error, "abandoned reads not ended");
                 }
-            } else if !self.ending.is_asked_again().await {
+            } else if !self.end_queue.wait_for_more().await {
                 return;
             }
         }
     }
 }
 
-impl Ender<'_> {
-    /// Whose reads need no login, while there may be none.
+impl KillOpWorker<'_> {
+    /// The user whose reads need no login, while no login is allowed yet.
     fn first(&self) -> Option<IdentityId> {
         let has_to_wait = Instant::now() < self.next_login;
         self.kept
@@ -227,7 +233,7 @@ impl Ender<'_> {
     }
 
     async fn end(&mut self, mut batch: Batch) -> Result<(), EndError> {
-        if !batch.is_wanted() {
+        if !batch.retain_wanted() {
             return Ok(());
         }
         if let Some(mut kept) = self.usable(batch.identity.id()) {
@@ -237,13 +243,13 @@ impl Ender<'_> {
                     return Ok(());
                 }
                 Err(error) => {
-                    tracing::debug!(server = %self.pool.address, %error, "kept connection ended");
+                    tracing::debug!(server = %self.pool.address, %error, "kept connection failed");
                 }
             }
         }
         let turn = self.pool.pace.lock().turn(Instant::now());
         sleep_until(turn.max(self.next_login)).await;
-        if !batch.is_wanted() {
+        if !batch.retain_wanted() {
             return Ok(());
         }
         let mut connection = self.log_in(&batch.identity).await?;
@@ -255,7 +261,7 @@ impl Ender<'_> {
         Ok(())
     }
 
-    /// The connection, if it is this user's. What is not fit for use any more is closed.
+    /// The extra connection, if it is this user's. It is closed if it is no longer usable.
     fn usable(&mut self, user: IdentityId) -> Option<Kept> {
         let mut kept = self.kept.take_if(|kept| kept.user == user)?;
         let is_fit = kept.connection.generation == self.pool.generation()
@@ -267,7 +273,7 @@ impl Ender<'_> {
     async fn log_in(&mut self, identity: &Arc<Identity>) -> Result<Connection, EndError> {
         self.kept = None;
         self.next_login = Instant::now() + LOGIN_INTERVAL;
-        // What fails from now on is of a generation to come.
+        // Read before the login: if the pool is cleared during the login, this connection is stale.
         let generation = self.pool.generation();
         let ServerPool {
             connector,
@@ -287,11 +293,11 @@ impl Ender<'_> {
         }
         for (read, operation) in running(connection, batch).await? {
             let mut reads = batch.reads.iter().filter(|r| r.connection == read);
-            // Its connection has been in use all the time since it was asked for, so that what was seen to run
-            // there is the read itself and not another client's operation after it.
+            // While the request exists, its connection stays in use. So the operation seen on it is
+            // the read itself and not a later operation of another client.
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
-                timeout(ANSWER_LIMIT, connection.run(&kill)).await??;
+                timeout(REPLY_LIMIT, connection.run(&kill)).await??;
                 self.pool.metrics.operation_ended();
             }
         }
@@ -299,7 +305,7 @@ impl Ender<'_> {
     }
 }
 
-/// The operations that run on a batch's connections, with their connections.
+/// The operations that run on a batch's connections, each with its connection's id.
 async fn running(
     connection: &mut Connection,
     batch: &Batch,
@@ -312,7 +318,7 @@ async fn running(
     let command = rawdoc! {
         "aggregate": 1,
         "pipeline": [
-            // A router would otherwise name the operations of its shards.
+            // Without `localOps` a router would list the operations of its shards.
             { "$currentOp": { "allUsers": false, "localOps": true } },
             { "$match": { "connectionId": { "$in": ids }, "active": true } },
             { "$project": { "opid": 1, "connectionId": 1 } },
@@ -320,7 +326,7 @@ async fn running(
         "cursor": { "batchSize": i32::MAX },
         "$db": "admin",
     };
-    let reply = timeout(ANSWER_LIMIT, connection.run(&command)).await??;
+    let reply = timeout(REPLY_LIMIT, connection.run(&command)).await??;
     Ok(operations(&reply).unwrap_or_default())
 }
 
@@ -347,72 +353,73 @@ mod tests {
     use crate::pool::tests::identity;
 
     fn asked(
-        ending: &Ending,
+        end_queue: &EndQueue,
         identity: &Arc<Identity>,
         generation: Generation,
     ) -> (EndRequest, bool) {
-        let (read, request) = Read::to_end(1, generation);
-        let has_to_begin = ending.ask(identity, read);
-        (request, has_to_begin)
+        let (read, request) = Read::with_request(1, generation);
+        let must_start = end_queue.push(identity, read);
+        (request, must_start)
     }
 
     fn is_refused(request: &EndRequest) -> bool {
-        request.is_refused().now_or_never().is_some()
+        request.refused().now_or_never().is_some()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_begins_and_whoever_has_waited_longest_is_next() {
-        let ending = Ending::default();
+    async fn first_request_starts_the_worker_and_the_oldest_batch_is_next() {
+        let end_queue = EndQueue::default();
         let users = ["a", "b", "c", "d"].map(identity);
         let mut requests = Vec::new();
         for (n, user) in users.iter().enumerate() {
-            let (request, has_to_begin) = asked(&ending, user, Generation::default());
-            assert_eq!(has_to_begin, n == 0);
+            let (request, must_start) = asked(&end_queue, user, Generation::default());
+            assert_eq!(must_start, n == 0);
             requests.push(request);
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         let next = |first: Option<&Arc<Identity>>| {
-            let batch = ending.next(first.map(|user| user.id()));
+            let batch = end_queue.next(first.map(|user| user.id()));
             batch.map(|batch| batch.identity.name().to_owned())
         };
         assert_eq!(next(None).unwrap(), "a");
         assert_eq!(next(Some(&users[2])).unwrap(), "c");
-        // Who asks anew has waited for the shortest time.
-        let again = asked(&ending, &users[0], Generation::default());
+        // A user that asks again comes last.
+        let again = asked(&end_queue, &users[0], Generation::default());
         assert_eq!(next(Some(&users[2])).unwrap(), "b");
         assert_eq!(next(None).unwrap(), "d");
         assert_eq!(next(None).unwrap(), "a");
         assert_eq!(next(None), None);
-        // What was asked meanwhile is looked at again, and after a while without anything it is over.
-        assert!(ending.is_asked_again().await);
-        assert!(!ending.is_asked_again().await);
-        assert!(asked(&ending, &users[0], Generation::default()).1);
+        // The earlier requests end the first wait at once. Without another request, the second wait
+        // times out.
+        assert!(end_queue.wait_for_more().await);
+        assert!(!end_queue.wait_for_more().await);
+        assert!(asked(&end_queue, &users[0], Generation::default()).1);
         drop((requests, again));
     }
 
     #[tokio::test]
-    async fn what_is_not_wanted_any_more_is_forgotten() {
-        let ending = Ending::default();
+    async fn withdrawn_requests_are_dropped() {
+        let end_queue = EndQueue::default();
         let user = identity("a");
         for _ in 0..10_000 {
-            drop(asked(&ending, &user, Generation::default()));
+            drop(asked(&end_queue, &user, Generation::default()));
         }
-        let kept = asked(&ending, &user, Generation::default());
-        let mut batch = ending.next(None).unwrap();
+        let kept = asked(&end_queue, &user, Generation::default());
+        let mut batch = end_queue.next(None).unwrap();
         assert!(batch.reads.capacity() < 100, "{}", batch.reads.capacity());
-        assert!(batch.is_wanted());
+        assert!(batch.retain_wanted());
         assert_eq!(batch.reads.len(), 1);
         drop(kept);
-        assert!(!batch.is_wanted());
+        assert!(!batch.retain_wanted());
     }
 
     #[tokio::test]
-    async fn what_is_not_wanted_any_more_gives_its_place_to_another() {
-        let (ending, user) = (Ending::default(), identity("a"));
-        let ask = || asked(&ending, &user, Generation::default()).0;
+    async fn new_request_reuses_the_space_of_withdrawn_ones() {
+        let (end_queue, user) = (EndQueue::default(), identity("a"));
+        let ask = || asked(&end_queue, &user, Generation::default()).0;
         let len_and_capacity = || {
-            let queue = ending.queue.lock();
-            let reads = &queue.batches[&user.id()].reads;
+            let state = end_queue.state.lock();
+            let reads = &state.batches[&user.id()].reads;
             (reads.len(), reads.capacity())
         };
         let mut requests = vec![ask()];
@@ -427,24 +434,24 @@ mod tests {
 
     #[tokio::test]
     async fn reads_of_another_generation_are_refused() {
-        let ending = Ending::default();
+        let end_queue = EndQueue::default();
         let user = identity("a");
-        let (old, _) = asked(&ending, &user, Generation::default());
-        let (new, _) = asked(&ending, &user, Generation::default().next());
-        let mut batch = ending.next(None).unwrap();
+        let (old, _) = asked(&end_queue, &user, Generation::default());
+        let (new, _) = asked(&end_queue, &user, Generation::default().next());
+        let mut batch = end_queue.next(None).unwrap();
         batch.refuse_others(Generation::default().next());
         assert!(is_refused(&old) && !is_refused(&new));
         assert_eq!(batch.reads.len(), 1);
     }
 
     #[tokio::test]
-    async fn all_is_refused_once_the_pool_is_closed() {
-        let ending = Ending::default();
+    async fn closed_queue_refuses_all_reads() {
+        let end_queue = EndQueue::default();
         let user = identity("a");
-        let (before, _) = asked(&ending, &user, Generation::default());
-        ending.close();
-        let (after, has_to_begin) = asked(&ending, &user, Generation::default());
-        assert!(is_refused(&before) && is_refused(&after) && !has_to_begin);
-        assert!(!ending.is_asked_again().await);
+        let (before, _) = asked(&end_queue, &user, Generation::default());
+        end_queue.close();
+        let (after, must_start) = asked(&end_queue, &user, Generation::default());
+        assert!(is_refused(&before) && is_refused(&after) && !must_start);
+        assert!(!end_queue.wait_for_more().await);
     }
 }

@@ -1,7 +1,7 @@
-//! Ends reads at a server on which one runs over each connection.
+//! Tests of ending reads, at a scripted server that runs one read on each connection.
 //!
-//! The clock is paused. It moves by itself only when there is nothing to do, so that it stands still while a test looks
-//! again and again for what the server has ended.
+//! The clock is paused. It advances by itself only when all tasks are idle, so it does not move
+//! while a test polls for what the server has ended.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,31 +23,31 @@ use crate::{
     observe::Observer,
 };
 
-/// How often a test looks for what the server has ended; a few times are enough.
-const LOOKS: u32 = 1_000_000;
+/// The most polls for ended operations; a few are usually enough.
+const MAX_POLLS: u32 = 1_000_000;
 
-/// From one login to the next.
+/// Minimum time between two logins.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A connection's number that is no `int`.
+/// A connection id that does not fit an `int`.
 const LONG: i64 = 1 << 40;
 
-/// What the server knows.
+/// The log of the scripted server.
 #[derive(Debug, Default)]
 struct Log {
-    /// Connections made so far; they have numbers from 1.
+    /// Connections accepted so far; their ids begin at 1.
     connections: usize,
-    /// Operations that were ended, each with the connection over which that was asked for.
+    /// Ended operations, each with the id of the connection on which `killOp` arrived.
     ended: Vec<(usize, String)>,
 }
 
-/// The operation that runs over a connection.
+/// The operation that runs on a connection.
 fn operation_of(connection: i64) -> String {
     format!("shard:{connection}")
 }
 
-/// The connections whose operations a command wants to see.
-fn looked_for(command: &RawDocument) -> Option<Vec<i64>> {
+/// The connections whose operations a command asks for.
+fn requested_connections(command: &RawDocument) -> Option<Vec<i64>> {
     let stages = command.get_array("pipeline").ok()?;
     let matched = stages.into_iter().find_map(|stage| {
         let stage = stage.ok()?.as_document()?;
@@ -68,7 +68,7 @@ fn row(connection: i64) -> RawDocumentBuf {
 }
 
 fn respond(log: &mut Log, over: usize, command: &RawDocument) -> RawDocumentBuf {
-    if let Some(connections) = looked_for(command) {
+    if let Some(connections) = requested_connections(command) {
         let rows: RawArrayBuf = connections.into_iter().map(row).collect();
         return rawdoc! { "cursor": { "firstBatch": rows }, "ok": 1 };
     }
@@ -114,9 +114,9 @@ impl Scene {
         self.pool.end_read(user, generation, connection)
     }
 
-    /// What the server has ended, as soon as it is so much.
+    /// The operations that the server has ended, once there are at least `count`.
     async fn ended(&self, count: usize) -> Vec<(usize, String)> {
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_POLLS {
             let ended = self.log.lock().ended.clone();
             if ended.len() >= count {
                 return ended;
@@ -131,7 +131,7 @@ fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Moves the clock before anything else can be done.
+/// Advances the clock before any other task runs.
 fn advance_at_once(duration: Duration) {
     advance(duration).now_or_never();
 }
@@ -159,7 +159,7 @@ async fn a_connection_is_kept_for_less_than_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
-    // Never unused for so long that it is closed for that.
+    // Never unused long enough to be closed for that.
     let steps = [9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 5_999, 1];
     for (count, step) in (2..).zip(steps) {
         advance(millis(step)).await;

@@ -20,16 +20,17 @@ use crate::{
     wire::Sharer,
 };
 
-/// When the server's bound is reached, a busy user keeps each connection for this long, and another user's operation has to
-/// wait for this long before a connection gives way to it. Giving way costs a connect and a login at the server.
+/// Two time limits at the server's bound: a busy user keeps each connection at least this long, and
+/// another user's operation waits at least this long before a connection is closed for it. Such a
+/// change costs a connect and a login at the server.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
 
-/// Least time between two suspicions that pause the hand-out: a client that makes a server close its connections again
-/// and again must not keep everybody waiting.
-const LEAST_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
+/// Minimum time between two suspicions that pause the hand-out: a client that repeatedly makes a
+/// server close its connections must not block all clients.
+const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
-/// Users that are asked at most, in their turn, whether they want the room that came free.
-const MAX_TURNS_TRIED: usize = 8;
+/// The most users that are examined, in their turn, when room becomes free.
+const MAX_USERS_TRIED: usize = 8;
 
 /// A waiter's number, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,11 +38,11 @@ pub(super) struct Ticket(u64);
 
 /// The states of the specification, and one more between ready and paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PoolState {
     Paused,
     Ready,
-    /// A connection ended under an operation, and whether the server failed is not known yet: nothing is handed out and
-    /// nothing established, but nothing is closed either.
+    /// A connection ended during an operation, and it is not known yet whether the server failed.
+    /// No connection is handed out or established, and none is closed.
     Suspect {
         since: Instant,
         user: IdentityId,
@@ -49,7 +50,7 @@ enum State {
     Closed,
 }
 
-/// What the end of a connection says about its server.
+/// The conclusion from the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
     /// Nothing new: the pool has been cleared since, or is closed.
@@ -60,16 +61,18 @@ pub enum Suspicion {
     Failed,
 }
 
-/// How long the operations that have waited longest for a connection have been waiting.
+/// The longest current waits for a connection.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// Of users who have as many connections as one user may have: they wait for themselves.
+    /// The wait of each user that has `max_pool_size` connections: it waits for its own
+    /// connections.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
-    /// Of all other users: they wait for the server, or for connections that others have.
+    /// The longest wait of all other users: they wait for the server, or for other users'
+    /// connections.
     pub for_others: Duration,
 }
 
-/// How a checkout begins.
+/// The first result of a checkout.
 pub(super) enum Start {
     Ready(Connection),
     Wait(Ticket, Receiver),
@@ -80,7 +83,7 @@ type Answer = oneshot::Sender<Result<Connection, CheckOutError>>;
 
 type Receiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
 
-/// What is to be done outside the lock.
+/// The actions to carry out outside the lock.
 #[derive(Default)]
 pub(super) struct Todo {
     pub(super) hand_over: Vec<(Arc<Identity>, Answer, Connection)>,
@@ -92,10 +95,10 @@ pub(super) struct Todo {
 
 pub(super) struct Inner {
     limits: Limits,
-    state: State,
+    state: PoolState,
     generation: Generation,
     users: HashMap<IdentityId, User>,
-    /// Connections of all users, in whatever state.
+    /// Connections of all users, in any state.
     total: usize,
     /// Users with waiters in the order in which they get room; those without waiters are skipped.
     turns: VecDeque<IdentityId>,
@@ -111,7 +114,7 @@ impl Inner {
     pub(super) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            state: State::Paused,
+            state: PoolState::Paused,
             generation: Generation::default(),
             users: HashMap::new(),
             total: 0,
@@ -135,11 +138,11 @@ impl Inner {
     ) -> (Start, Todo) {
         let mut todo = Todo::default();
         match self.state {
-            State::Paused => return (Start::Refused(CheckOutError::Paused), todo),
-            State::Closed => return (Start::Refused(CheckOutError::Closed), todo),
-            State::Ready | State::Suspect { .. } => {}
+            PoolState::Paused => return (Start::Refused(CheckOutError::Paused), todo),
+            PoolState::Closed => return (Start::Refused(CheckOutError::Closed), todo),
+            PoolState::Ready | PoolState::Suspect { .. } => {}
         }
-        let hands_out = self.state == State::Ready;
+        let hands_out = self.state == PoolState::Ready;
         let user = self
             .users
             .entry(identity.id())
@@ -199,11 +202,12 @@ impl Inner {
         (ticket, receiver)
     }
 
-    /// Removes a waiter from the full wait queue to make room for one of user `id`: one of the user with most waiters, or
-    /// of another address of the same user. `None` if `id`, or its address, has as many as any other.
+    /// Removes a waiter from the full wait queue to make room for one of user `id`: a waiter of the
+    /// user with the most waiters, or of another address of the same user. `None` if no other user
+    /// or address has enough more.
     fn make_room_in_queue(&mut self, id: IdentityId, from: Sharer) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
-        // Above its share it has no claim, and the others need not be looked at.
+        // A user above its share has no claim, so the other users need not be examined.
         if own.saturating_mul(self.turns.len()) < self.limits.wait_queue_size {
             let users = self.users.values_mut();
             let greediest = users.max_by_key(|user| user.waiters.len())?;
@@ -224,13 +228,14 @@ impl Inner {
         let mut todo = Todo::default();
         let gives_way = self.gives_way(id, &connection, now);
         let Some(user) = self.users.get_mut(&id) else {
-            // Only a connection that was counted can be checked in, and its user stays while it is in use.
+            // Only a connection that was counted can be checked in, and its user stays while it is
+            // in use.
             debug_assert!(false, "checked in to an unknown user");
             return todo;
         };
         user.in_use -= 1;
         self.in_use -= 1;
-        let is_closed = self.state == State::Closed;
+        let is_closed = self.state == PoolState::Closed;
         let reason = perished
             .or_else(|| is_closed.then_some(CloseReason::PoolClosed))
             .or_else(|| {
@@ -246,13 +251,13 @@ impl Inner {
         }
         connection.last_used_at = now;
         user.available.push(connection);
-        if self.state == State::Ready {
+        if self.state == PoolState::Ready {
             self.hand_over(id, &mut todo);
         }
         todo
     }
 
-    /// Hands a user's available connections to those of its operations that wait.
+    /// Hands a user's available connections to its waiting operations.
     fn hand_over(&mut self, id: IdentityId, todo: &mut Todo) {
         let Some(user) = self.users.get_mut(&id) else {
             return;
@@ -269,7 +274,8 @@ impl Inner {
         }
     }
 
-    /// True if `id`'s connection makes room for another user, which only the server's bound holds up.
+    /// True if `id`'s connection is to be closed for another user that only the server's bound
+    /// holds up.
     fn gives_way(&mut self, id: IdentityId, connection: &Connection, now: Instant) -> bool {
         if self.total < self.limits.max_server_connections {
             return false;
@@ -288,13 +294,13 @@ impl Inner {
         !is_needed_here || (is_over(since) && is_over(connection.created_at))
     }
 
-    /// The next user, in turn, that only the server's bound holds up and that is eligible by its number of connections, and
-    /// when its next waiter arrived.
+    /// The next user, in turn, that only the server's bound holds up and that is eligible by its
+    /// number of connections. Also returns when its next waiter arrived.
     fn next_held_up(
         &mut self,
         is_eligible: impl Fn(IdentityId, usize) -> bool,
     ) -> Option<(IdentityId, Instant)> {
-        for _ in 0..self.turns.len().min(MAX_TURNS_TRIED) {
+        for _ in 0..self.turns.len().min(MAX_USERS_TRIED) {
             let id = self.turns.pop_front()?;
             let Some(user) = self.users.get_mut(&id) else {
                 continue;
@@ -316,7 +322,7 @@ impl Inner {
         self.waiting > 0
     }
 
-    /// How long operations have been waiting.
+    /// How long operations have been waiting for a connection.
     pub(super) fn waits(&self, now: Instant) -> Waits {
         let mut waits = Waits::default();
         for user in self.users.values() {
@@ -333,7 +339,7 @@ impl Inner {
         waits
     }
 
-    /// Room came free: first for the user whose turn it is, then for `id`.
+    /// Uses room that became free: first for the user whose turn it is, then for `id`.
     fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
         if let Some((next, _)) = self.next_held_up(|_, _| true) {
             self.grow(next, todo);
@@ -342,9 +348,9 @@ impl Inner {
         self.grow(id, todo);
     }
 
-    /// Establishes what a user wants, as far as the bounds allow.
+    /// Establishes the connections that a user needs, as far as the limits allow.
     fn grow(&mut self, id: IdentityId, todo: &mut Todo) {
-        if self.state != State::Ready {
+        if self.state != PoolState::Ready {
             return;
         }
         while self
@@ -365,7 +371,8 @@ impl Inner {
         }
     }
 
-    /// Closes the connection of another user that has been unused longest.
+    /// Closes the available connection of another user that has been unused longest. False if there
+    /// is none.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self
             .users
@@ -398,7 +405,6 @@ impl Inner {
         &mut self,
         identity: &Arc<Identity>,
         error: &CheckOutError,
-        _now: Instant,
     ) -> Todo {
         let mut todo = Todo::default();
         self.total -= 1;
@@ -434,7 +440,7 @@ impl Inner {
         let has_room = user.total() < self.limits.max_pool_size;
         let server_has_room = self.total < self.limits.max_server_connections
             || self.make_room(identity.id(), &mut todo);
-        let is_open = matches!(self.state, State::Ready | State::Suspect { .. });
+        let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
         if !is_open || !has_room || !server_has_room {
             todo.close.push((connection, CloseReason::GaveWay));
             return todo;
@@ -458,25 +464,26 @@ impl Inner {
         }
     }
 
-    /// `None` if `generation` is not the current one, or the pool is paused already: nothing new.
+    /// `None` if `generation` is not the current one, or if the pool is already paused or closed.
     pub(super) fn clear(&mut self, generation: Generation) -> Option<Todo> {
-        let is_open = matches!(self.state, State::Ready | State::Suspect { .. });
+        let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
         if generation != self.generation || !is_open {
             return None;
         }
         self.generation = generation.next();
-        self.state = State::Paused;
+        self.state = PoolState::Paused;
         Some(self.empty(CloseReason::Stale, &CheckOutError::Paused))
     }
 
     pub(super) fn ready(&mut self) {
-        if self.state == State::Paused {
-            self.state = State::Ready;
+        if self.state == PoolState::Paused {
+            self.state = PoolState::Ready;
         }
     }
 
-    /// A connection of `generation` ended under an operation of `user`. By itself that pauses the hand-out until a probe
-    /// has answered; with an unused connection that has ended too, or one of another user, the server has failed.
+    /// A connection of `generation` ended during an operation of `user`. This alone pauses the
+    /// hand-out until the server replies to a probe. If an unused connection or one of another user
+    /// has ended too, the server has failed.
     pub(super) fn suspect(
         &mut self,
         generation: Generation,
@@ -490,16 +497,16 @@ impl Inner {
         let mut available = self.users.values_mut().flat_map(|u| &mut u.available);
         let another_ended = available.any(has_ended);
         match self.state {
-            State::Paused | State::Closed => Suspicion::Outdated,
-            State::Suspect { user: other, .. } if other != user => Suspicion::Failed,
-            State::Ready | State::Suspect { .. } if another_ended => Suspicion::Failed,
-            State::Suspect { .. } => Suspicion::Probe,
-            State::Ready => {
+            PoolState::Paused | PoolState::Closed => Suspicion::Outdated,
+            PoolState::Suspect { user: other, .. } if other != user => Suspicion::Failed,
+            PoolState::Ready | PoolState::Suspect { .. } if another_ended => Suspicion::Failed,
+            PoolState::Suspect { .. } => Suspicion::Probe,
+            PoolState::Ready => {
                 let is_soon = self.last_suspected.is_some_and(|last| {
-                    now.saturating_duration_since(last) < LEAST_TIME_BETWEEN_PAUSES
+                    now.saturating_duration_since(last) < MIN_TIME_BETWEEN_PAUSES
                 });
                 if !is_soon {
-                    self.state = State::Suspect { since: now, user };
+                    self.state = PoolState::Suspect { since: now, user };
                     self.last_suspected = Some(now);
                 }
                 Suspicion::Probe
@@ -507,15 +514,16 @@ impl Inner {
         }
     }
 
-    /// The server answered a probe that was sent at `asked_at`. A suspicion that came later stays.
+    /// The server replied to a probe that was sent at `asked_at`. A suspicion that began later
+    /// stays.
     pub(super) fn recover(&mut self, asked_at: Instant) -> Todo {
         let mut todo = Todo::default();
         let was_suspect = match self.state {
-            State::Paused => false,
-            State::Suspect { since, .. } if since <= asked_at => true,
-            State::Suspect { .. } | State::Ready | State::Closed => return todo,
+            PoolState::Paused => false,
+            PoolState::Suspect { since, .. } if since <= asked_at => true,
+            PoolState::Suspect { .. } | PoolState::Ready | PoolState::Closed => return todo,
         };
-        self.state = State::Ready;
+        self.state = PoolState::Ready;
         let ids: Vec<_> = self.users.keys().copied().collect();
         for id in ids.into_iter().filter(|_| was_suspect) {
             self.hand_over(id, &mut todo);
@@ -524,16 +532,16 @@ impl Inner {
         todo
     }
 
-    /// How long the server has been suspected.
+    /// How long the server has been suspected; `None` if it is not.
     pub(super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
         match self.state {
-            State::Suspect { since, .. } => Some(now.saturating_duration_since(since)),
-            State::Paused | State::Ready | State::Closed => None,
+            PoolState::Suspect { since, .. } => Some(now.saturating_duration_since(since)),
+            PoolState::Paused | PoolState::Ready | PoolState::Closed => None,
         }
     }
 
     pub(super) fn close(&mut self) -> Todo {
-        self.state = State::Closed;
+        self.state = PoolState::Closed;
         self.empty(CloseReason::PoolClosed, &CheckOutError::Closed)
     }
 
@@ -611,10 +619,10 @@ impl Inner {
         let users: Vec<_> = self.users.values().map(UserSnapshot::of).collect();
         Snapshot {
             state: match self.state {
-                State::Paused => "paused",
-                State::Ready => "ready",
-                State::Suspect { .. } => "suspect",
-                State::Closed => "closed",
+                PoolState::Paused => "paused",
+                PoolState::Ready => "ready",
+                PoolState::Suspect { .. } => "suspect",
+                PoolState::Closed => "closed",
             },
             pending: users.iter().map(|u| u.pending).sum(),
             available: users.iter().map(|u| u.available).sum(),
@@ -624,7 +632,7 @@ impl Inner {
         }
     }
 
-    /// What must hold between calls.
+    /// Checks what must hold between calls.
     #[cfg(test)]
     pub(super) fn check_invariants(&self) {
         let total: usize = self.users.values().map(User::total).sum();
@@ -635,7 +643,10 @@ impl Inner {
         );
         let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
         let in_use: usize = self.users.values().map(|u| u.in_use).sum();
-        assert_eq!(in_use, self.in_use, "what is in use is the sum over users");
+        assert_eq!(
+            in_use, self.in_use,
+            "connections in use are the sum over users"
+        );
         assert_eq!(
             waiting, self.waiting,
             "the queue's length is the sum over users"
@@ -658,7 +669,7 @@ impl Inner {
                 user.pending <= self.limits.max_connecting,
                 "max_connecting holds"
             );
-            let may_hold_back = self.state != State::Ready;
+            let may_hold_back = self.state != PoolState::Ready;
             assert!(
                 may_hold_back || user.waiters.is_empty() || user.available.is_empty(),
                 "no operation waits while its user has a connection available"
@@ -668,7 +679,7 @@ impl Inner {
 }
 
 impl Limits {
-    /// Why a connection must not be handed out any more, if so.
+    /// The reason why a connection must no longer be handed out, if there is one.
     fn perished(
         &self,
         connection: &Connection,

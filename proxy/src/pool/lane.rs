@@ -1,8 +1,9 @@
-//! A lane of their own for operations that wait for something to happen.
+//! A separate lane for awaiting operations.
 //!
-//! A `getMore` on a change stream or a tailable cursor holds its server connection until data comes or its
-//! `maxTimeMS` is over; servers do not let go of it earlier, whatever is done to it. So only a part of the
-//! connections may wait like that, in slices that are the shorter the more operations want to.
+//! A `getMore` on a change stream or a tailable cursor holds its server connection until data
+//! arrives or its `maxTimeMS` expires. Nothing makes a server release the connection earlier. So
+//! only a part of the connections may wait like that, in time slices. The more operations wait, the
+//! shorter the slices.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -11,19 +12,19 @@ use std::{
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Part of a user's connections that may wait at a time.
+/// One in this many of a user's connections may be awaiting at a time.
 const SHARE: usize = 4;
 
-/// How long one may wait at a time while there are places left.
+/// Slice while there are places left.
 const LONG_SLICE: Duration = Duration::from_secs(1);
 
-/// While all places are taken.
+/// Slice while all places are taken.
 const SHORT_SLICE: Duration = Duration::from_millis(100);
 
-/// While several operations want each place.
+/// Slice while more operations wait for a place than there are places.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
-/// Places for operations that wait for something to happen, in order of arrival.
+/// Places for awaiting operations, assigned in order of arrival.
 #[derive(Debug)]
 pub struct Lane {
     free: Semaphore,
@@ -40,7 +41,7 @@ pub struct LanePlace<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// Counts who waits for a place, cancelled or not.
+/// Counts one waiter for a place until it is dropped, also when it is cancelled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -50,7 +51,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Lane {
-    /// A lane beside pools of so many connections.
+    /// A lane for pools of `max_pool_size` connections.
     pub(super) fn new(max_pool_size: usize) -> Self {
         let places = (max_pool_size / SHARE).max(1);
         Self {
@@ -60,7 +61,7 @@ impl Lane {
         }
     }
 
-    /// A place. Cancel safe.
+    /// Waits for a place. Cancel safe.
     pub async fn enter(&self) -> LanePlace<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(&self.waiting);
@@ -81,7 +82,7 @@ impl Lane {
         }
     }
 
-    /// Operations in the lane, and such as wait for a place in it.
+    /// The number of operations in the lane, and of those that wait for a place in it.
     pub(super) fn counts(&self) -> (usize, usize) {
         let running = self.places.saturating_sub(self.free.available_permits());
         (running, self.waiting.load(Ordering::Relaxed))
@@ -112,7 +113,7 @@ mod tests {
         let mut waiting = waiting.into_iter();
         let next = waiting.next().unwrap().await;
         assert_eq!(next.slice, SHORTEST_SLICE);
-        // Those who leave the queue no longer count.
+        // Waiters that leave the queue no longer count.
         drop(waiting);
         assert_eq!(lane.counts(), (3, 0));
     }

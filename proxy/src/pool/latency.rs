@@ -1,7 +1,7 @@
 //! How slow a server is now: a moving average that rises at once and falls slowly (peak EWMA).
 //!
-//! Source: Finagle's peak EWMA load metric, <https://twitter.github.io/finagle/guide/Clients.html>; the same measure
-//! as `tower::load::PeakEwma`, whose handles are made for services and not for operations.
+//! Source: Finagle's peak EWMA load metric, <https://twitter.github.io/finagle/guide/Clients.html>.
+//! `tower::load::PeakEwma` is the same measure, but it tracks services instead of operations.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use tokio::time::Instant;
 /// Time after which an old measurement counts for a third.
 const DECAY: Duration = Duration::from_secs(10);
 
-/// How many times the average one operation may raise it: operations differ, and one that takes long by nature
-/// says little of its server.
-const STEEPEST: f64 = 10.0;
+/// The largest factor by which one operation may raise the average: operations differ, and one that
+/// is slow by nature says little about its server.
+const MAX_RISE_FACTOR: f64 = 10.0;
 
 /// A server's latency as its operations see it.
 #[derive(Debug, Default)]
@@ -26,7 +26,8 @@ struct Average {
 }
 
 impl Average {
-    /// What is left of it: a server that is not asked is slowly taken for a fast one again, and so tried.
+    /// The decayed value: a server that gets no operations slowly counts as fast again, so it is
+    /// tried again.
     fn at(self, now: Instant) -> f64 {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.seconds * (-age / DECAY.as_secs_f64()).exp()
@@ -34,13 +35,13 @@ impl Average {
 }
 
 impl Latency {
-    /// An operation took so long at the server.
+    /// Records how long an operation took at the server.
     pub(super) fn observe(&self, took: Duration, now: Instant) {
         let took = took.as_secs_f64();
         let mut average = self.0.lock();
         let seconds = match *average {
             None => took,
-            Some(before) if took >= before.seconds => took.min(before.seconds * STEEPEST),
+            Some(before) if took >= before.seconds => took.min(before.seconds * MAX_RISE_FACTOR),
             Some(before) => {
                 let left = before.at(now);
                 let weight = left / before.seconds.max(f64::MIN_POSITIVE);
@@ -50,7 +51,7 @@ impl Latency {
         *average = Some(Average { seconds, at: now });
     }
 
-    /// The average now, in seconds; 0 where nothing is known.
+    /// The average now, in seconds; 0 if nothing is known.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
         self.0.lock().map_or(0.0, |average| average.at(now))
     }
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_rises_at_once_and_falls_slowly() {
+    async fn latency_rises_at_once_and_falls_slowly() {
         let (latency, began) = (Latency::default(), Instant::now());
         let after = |seconds| began + Duration::from_secs(seconds);
         let millis = Duration::from_millis;
@@ -77,7 +78,7 @@ mod tests {
         }
         let settled = latency.seconds(after(60));
         assert!((0.0009..0.002).contains(&settled), "{settled}");
-        // Unasked it is forgotten.
+        // Without operations the value decays.
         assert!(latency.seconds(after(200)) < 0.000_1);
     }
 
@@ -91,12 +92,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_faster_operation_counts_for_what_the_average_has_lost() {
+    async fn faster_operation_gets_the_weight_that_the_average_has_lost() {
         let (latency, began) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;
         latency.observe(Duration::from_millis(1), later);
-        // A third of the old one and two thirds of the new one, or nearly.
+        // About a third of the old value and two thirds of the new one.
         let fallen = latency.seconds(later);
         assert!((0.0043..0.0044).contains(&fallen), "{fallen}");
     }

@@ -1,10 +1,12 @@
-//! One server's connections, a pool for each user, under one bound.
+//! The connections to one server: one pool for each user, all under one bound.
 //!
-//! The words and rules are those of the connection monitoring and pooling specification (CMAP): pending,
-//! available, in use, perished; paused, ready, closed; generations. `Inner` is plain data behind a mutex: it
-//! takes `now`, says what to do and does no I/O; this module does it. A checkout never crosses users.
+//! Words and rules are those of the connection monitoring and pooling specification (CMAP):
+//! pending, available, in use, perished; paused, ready, closed; generations. `Inner` is plain data
+//! behind a mutex: it takes `now`, decides what to do and does no I/O. This module does the I/O. A
+//! user never gets another user's connection.
 //!
-//! Source: <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
+//! Source:
+//! <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
 
 mod checkout;
 mod ending;
@@ -52,7 +54,7 @@ pub use self::{
     lane::{Lane, LanePlace},
 };
 use self::{
-    ending::Ending,
+    ending::EndQueue,
     inner::{Inner, Start, Ticket, Todo},
     latency::Latency,
     pace::Pace,
@@ -70,11 +72,12 @@ pub struct Limits {
     pub max_server_connections: usize,
     /// Connections of one user to one server being established at a time.
     pub max_connecting: usize,
-    /// Connections begun to one server in a second, of all users; `None` for no limit.
+    /// Connections to one server that may be begun per second, of all users; `None` for no limit.
     pub connections_per_second: Option<NonZeroU32>,
-    /// How long a connection may go unused.
+    /// How long a connection may stay unused.
     pub max_idle_time: Option<Duration>,
-    /// How long a connection may live; each ends up to a fifth earlier, so that they do not end together.
+    /// How long a connection may live. Each is closed up to a fifth earlier, so that they do not
+    /// end together.
     pub max_life_time: Option<Duration>,
     /// How long an operation waits for a connection.
     pub wait_queue_timeout: Duration,
@@ -85,13 +88,13 @@ pub struct Limits {
 /// Why no connection was checked out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CheckOutError {
-    /// The pool waits for its server to be found well again.
+    /// The pool waits until its server has recovered.
     #[error("the server's pool is paused")]
     Paused,
-    /// The pool is closed: the server left the deployment, or Seawall ends.
+    /// The pool is closed: the server left the deployment, or Seawall is shutting down.
     #[error("the server's pool is closed")]
     Closed,
-    /// Too many wait already.
+    /// Too many operations wait already.
     #[error("the wait queue is full")]
     QueueFull,
     /// No connection came free in time.
@@ -102,75 +105,76 @@ pub enum CheckOutError {
     Establish {
         /// What went wrong.
         error: Arc<EstablishError>,
-        /// The generation in which it did.
+        /// The generation of the attempt.
         generation: Generation,
         /// The [`Identity::login_version`] of the keys.
         login_version: u64,
     },
 }
 
-/// What one more operation would cost at a server, to choose between two.
+/// The estimated cost of one more operation at a server, to choose between two servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    under_way: usize,
-    latency: f64,
+    load: usize,
+    latency_seconds: f64,
 }
 
 impl Cost {
-    /// Whether another server is the better choice. Latencies that differ by less than half are taken for
-    /// equal, so that chance alone starves no server.
+    /// True if the other server is the better choice. Latencies that differ by a factor of at most
+    /// two count as equal, so that chance alone starves no server.
     pub fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
-            cost.latency * f64::from(u32::try_from(cost.under_way + 1).unwrap_or(u32::MAX))
+            cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
         };
-        let is_clear = self.latency > other.latency * 2.0 || other.latency > self.latency * 2.0;
+        let is_clear = self.latency_seconds > other.latency_seconds * 2.0
+            || other.latency_seconds > self.latency_seconds * 2.0;
         match is_clear {
             true => weight(self) > weight(other),
             false => self.is_busier(other),
         }
     }
 
-    /// Whether another server has fewer operations under way.
+    /// True if the other server has fewer operations in flight or waiting.
     pub fn is_busier(self, other: Self) -> bool {
-        self.under_way > other.under_way
+        self.load > other.load
     }
 }
 
-/// What a pool holds, for people.
+/// A snapshot of a pool, for display.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// `paused`, `ready`, `suspect` or `closed`.
     pub state: &'static str,
-    /// Being established.
+    /// Connections that are being established.
     pub pending: usize,
-    /// Ready for use.
+    /// Connections that are ready for use.
     pub available: usize,
-    /// In use.
+    /// Connections in use.
     pub in_use: usize,
-    /// Operations that wait.
+    /// Operations that wait for a connection.
     pub wait_queue: usize,
-    /// The same by user: name, source, pending, available, in use, waiting.
+    /// The same numbers for each user.
     pub users: Vec<UserSnapshot>,
 }
 
-/// What a pool holds of one user.
+/// One user's part of a pool.
 #[derive(Clone, Debug)]
 pub struct UserSnapshot {
-    /// The user's name; empty where the deployment asks nobody.
+    /// The user's name; empty if clients do not log in.
     pub name: String,
-    /// The database it is defined in.
+    /// The database that the user is defined in.
     pub source: String,
-    /// Being established.
+    /// Connections that are being established.
     pub pending: usize,
-    /// Ready for use.
+    /// Connections that are ready for use.
     pub available: usize,
-    /// In use.
+    /// Connections in use.
     pub in_use: usize,
-    /// Operations that wait.
+    /// Operations that wait for a connection.
     pub wait_queue: usize,
 }
 
-/// From 0 to 1, another one in each process and pool.
+/// A random number from 0 to 1, different in each process and pool.
 fn chance() -> f64 {
     let bits = RandomState::new().hash_one(0_u8) >> 32;
     f64::from(u32::try_from(bits).unwrap_or(0)) / f64::from(u32::MAX)
@@ -180,19 +184,19 @@ fn chance() -> f64 {
 pub struct ServerPool {
     address: ServerAddress,
     inner: Mutex<Inner>,
-    /// Of connections to come.
+    /// The pace of new connections.
     pace: Mutex<Pace>,
-    /// Reads to be ended.
-    ending: Ending,
+    /// Abandoned reads that are to be ended.
+    end_queue: EndQueue,
     lane: Lane,
     hung: Notify,
     latency: Latency,
     connector: Connector,
     metrics: ServerMetrics,
     wait_queue_timeout: Duration,
-    /// Where connections are made and live: the data plane's runtime.
+    /// The data plane's runtime, on which connections are established and live.
     runtime: Handle,
-    /// For the tasks that establish; they must not keep a removed server's pool alive.
+    /// For the tasks that establish connections: they must not keep a removed server's pool alive.
     me: Weak<Self>,
 }
 
@@ -204,7 +208,8 @@ impl fmt::Debug for ServerPool {
     }
 }
 
-/// A place in the wait queue; left on drop, and a connection that came meanwhile is given back.
+/// A place in the wait queue. Its drop leaves the queue, and checks in a connection that was handed
+/// over but not taken.
 struct Waiting<'a> {
     pool: &'a ServerPool,
     identity: &'a Arc<Identity>,
@@ -226,7 +231,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl ServerPool {
-    /// A pool in state paused; `runtime` is where its connections will live.
+    /// A paused pool. Its connections will live on `runtime`.
     pub fn new(
         address: ServerAddress,
         limits: Limits,
@@ -242,7 +247,7 @@ impl ServerPool {
             lane: Lane::new(limits.max_pool_size.min(limits.max_server_connections)),
             pace: Mutex::new(Pace::new(limits.connections_per_second, chance())),
             inner: Mutex::new(Inner::new(limits)),
-            ending: Ending::default(),
+            end_queue: EndQueue::default(),
             connector,
             metrics,
             runtime,
@@ -250,35 +255,37 @@ impl ServerPool {
         })
     }
 
-    /// The server.
+    /// The server's address.
     pub fn address(&self) -> &ServerAddress {
         &self.address
     }
 
-    /// The lane of operations that wait for something to happen.
+    /// The lane of awaiting operations, such as `getMore` on a change stream.
     pub fn lane(&self) -> &Lane {
         &self.lane
     }
 
-    /// Ready when the server is given up as hung: what waits for it then waits in vain, though no connection has ended.
+    /// Completes when the server is given up as hung: operations would wait for it in vain,
+    /// although no connection has ended.
     pub fn given_up(&self) -> Notified<'_> {
         self.hung.notified()
     }
 
-    /// The server answers nobody, not even a probe: operations that wait for it fail now, so that they can be repeated
-    /// elsewhere.
+    /// Gives the server up as hung: it does not even reply to probes. Operations that wait for it
+    /// fail now, so that they can be retried elsewhere.
     pub fn give_up(&self) {
         self.hung.notify_waiters();
     }
 
-    /// Figures of the server.
+    /// The server's metrics.
     pub fn metrics(&self) -> &ServerMetrics {
         &self.metrics
     }
 
-    /// Checks out a connection authenticated as `identity` for a client of `from`, by `deadline` or the pool's own
-    /// limit, whichever comes first. Of one user's waiters, addresses are served in turn, and those of one address in
-    /// order of arrival. When the wait queue is full, the user or address with most waiters gives way.
+    /// Checks out a connection authenticated as `identity` for a client at `from`. Waits until
+    /// `deadline`, but at most [`Limits::wait_queue_timeout`]. Among one user's waiters, addresses
+    /// are served in turn, and each address in order of arrival. When the wait queue is full, a
+    /// waiter of the user or address with the most waiters is refused.
     ///
     /// Cancel safe: a waiter that is dropped leaves the queue, and no connection is lost.
     ///
@@ -294,7 +301,7 @@ impl ServerPool {
         self.check_out_for(asker, identity, deadline).await
     }
 
-    /// The same for a question of Seawall's own, before all clients of that user.
+    /// Checks out a connection for a command of Seawall itself, before all clients of that user.
     ///
     /// # Errors
     /// See [`CheckOutError`].
@@ -353,7 +360,7 @@ impl ServerPool {
         }
     }
 
-    /// Takes in a connection that was authenticated outside, if there is room for it.
+    /// Adds a connection that was authenticated elsewhere, if there is room for it.
     pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
         self.metrics.connection_created();
         let todo = self
@@ -363,14 +370,14 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// The generation of connections made now.
+    /// The generation of connections established now.
     pub fn generation(&self) -> Generation {
         self.inner.lock().generation()
     }
 
-    /// Clears the pool after a failure seen in `generation`: connections of it are stale, waiters are told to
-    /// select again, and nothing is established until [`ServerPool::ready`]. A failure of an earlier
-    /// generation says nothing new.
+    /// Clears the pool after a failure in `generation`: its connections are stale, waiters fail so
+    /// that they select a server again, and nothing is established until [`ServerPool::ready`].
+    /// Returns true if the pool was cleared. A failure of an earlier generation is ignored.
     pub fn clear(&self, generation: Generation) -> bool {
         let todo = self.inner.lock().clear(generation);
         let is_cleared = todo.is_some();
@@ -378,53 +385,54 @@ impl ServerPool {
         is_cleared
     }
 
-    /// The server is known to be there: a pool that is paused begins to serve.
+    /// Records that the server is available: a paused pool becomes ready.
     pub fn ready(&self) {
         self.inner.lock().ready();
     }
 
-    /// A connection made in `generation` ended under an operation of `identity`. Until a probe has found out whether the
-    /// server failed, nothing is handed out: [`ServerPool::recover`] or [`ServerPool::clear`] ends that.
+    /// Records that a connection of `generation` ended during an operation of `identity`. No
+    /// connection is handed out until a probe has found out whether the server failed, and
+    /// [`ServerPool::recover`] or [`ServerPool::clear`] is called.
     pub fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();
         inner.suspect(generation, identity.id(), Instant::now(), has_ended)
     }
 
-    /// The server answered a probe that was sent at `asked_at`: a paused pool begins to serve, and a suspicion that is
-    /// older than the probe ends.
+    /// Records that the server replied to a probe sent at `asked_at`: a paused pool becomes ready,
+    /// and a suspicion older than the probe ends.
     pub fn recover(&self, asked_at: Instant) {
         let todo = self.inner.lock().recover(asked_at);
         self.perform(todo);
     }
 
-    /// How long the server has been suspected, if it is.
+    /// How long the server has been suspected; `None` if it is not.
     pub fn suspected_for(&self, now: Instant) -> Option<Duration> {
         self.inner.lock().suspected_for(now)
     }
 
-    /// Ends the pool: what is available is closed, what is in use will be when it is given back.
+    /// Closes the pool: available connections now, connections in use when they are checked in.
     pub fn close(&self) {
         let todo = self.inner.lock().close();
         self.perform(todo);
-        self.ending.close();
+        self.end_queue.close();
     }
 
-    /// Closes what is available to a user that is no more.
+    /// Closes the available connections of a user that no longer exists.
     pub fn forget(&self, identity: IdentityId) {
         let todo = self.inner.lock().forget(identity);
         self.perform(todo);
     }
 
-    /// Closes what is too old or unused for too long, lets go of what has ended by itself, and fills up to the minimum.
-    /// Called once a second.
+    /// Closes connections that are too old, were unused for too long or have ended, and establishes
+    /// connections up to the minimum. Called once a second.
     pub fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
         self.perform(todo);
     }
 
-    /// Whether operations wait for a connection.
+    /// True if operations wait for a connection.
     pub fn has_waiting(&self) -> bool {
         self.inner.lock().has_waiting()
     }
@@ -434,20 +442,21 @@ impl ServerPool {
         self.inner.lock().waits(now)
     }
 
-    /// An operation took so long here, a connection's wait left out.
+    /// Records how long an operation took at this server, without its wait for a connection.
     pub fn observe_latency(&self, took: Duration, now: Instant) {
         self.latency.observe(took, now);
     }
 
-    /// How long one more operation would probably take: the latency of those before it, times those under way.
+    /// The estimated cost of one more operation: the recent latency, and the number of operations
+    /// in flight or waiting.
     pub fn cost(&self, now: Instant) -> Cost {
         Cost {
-            under_way: self.inner.lock().load(),
-            latency: self.latency.seconds(now),
+            load: self.inner.lock().load(),
+            latency_seconds: self.latency.seconds(now),
         }
     }
 
-    /// What it holds now; also brings the gauges up to date.
+    /// A snapshot of the pool. Also updates the gauges.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = self.inner.lock().snapshot();
         let Snapshot {
@@ -477,13 +486,13 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Does what `Inner` decided, outside its lock.
+    /// Carries out the decisions of `Inner`, outside its lock.
     fn perform(&self, todo: Todo) {
         for (_, reason) in todo.close {
             self.metrics.connection_closed(reason);
         }
         for (waiter, error) in todo.fail {
-            // A waiter that has left meanwhile needs no answer.
+            // A waiter that has left needs no result.
             drop(waiter.send(Err(error)));
         }
         for (identity, waiter, connection) in todo.hand_over {
@@ -522,9 +531,7 @@ impl ServerPool {
                         generation,
                         login_version,
                     };
-                    pool.inner
-                        .lock()
-                        .not_established(&identity, &error, Instant::now())
+                    pool.inner.lock().not_established(&identity, &error)
                 }
             };
             pool.perform(todo);

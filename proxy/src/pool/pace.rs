@@ -1,8 +1,9 @@
-//! The pace at which connections to one server are begun, all users together.
+//! The pace at which new connections to one server are begun, over all users.
 //!
-//! However many users want connections at once, after a server's restart for instance, its logins are spread: a few go at
-//! once, the others one after another at intervals that vary by half, so that several Seawalls do not fall into step.
-//! The generic cell rate algorithm: ITU-T I.371, annex A.
+//! Many users may want connections at the same time, for instance after a server's restart. Their
+//! logins are spread: a few begin at once, the others one after another. The intervals vary by up
+//! to half, so that several Seawalls do not synchronize. This is the generic cell rate algorithm
+//! (ITU-T I.371, annex A).
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -13,19 +14,19 @@ const BURST: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Between two connections; `None` for no limit.
+    /// Average time between two connections; `None` for no limit.
     interval: Option<Duration>,
     /// When the next one would be due at an even pace.
     due: Option<Instant>,
-    /// From 0 to 1, and another one each time.
+    /// From 0 to 1; changes with each connection.
     chance: f64,
 }
 
-/// Steps by the golden ratio fall evenly, and never into a rhythm.
+/// Steps of the golden ratio spread evenly and never repeat.
 const STEP: f64 = 0.618_033_988_749_895;
 
 impl Pace {
-    /// `chance`, from 0 to 1, is where the variation begins.
+    /// `chance`, from 0 to 1, is the start of the variation.
     pub(super) fn new(per_second: Option<NonZeroU32>, chance: f64) -> Self {
         Self {
             interval: per_second.map(|rate| Duration::from_secs(1) / rate.get()),
@@ -34,7 +35,7 @@ impl Pace {
         }
     }
 
-    /// When a connection that is wanted now may be begun.
+    /// Counts one connection that is wanted now. Returns when it may be begun.
     pub(super) fn turn(&mut self, now: Instant) -> Instant {
         let Some(interval) = self.interval else {
             return now;
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_go_at_once_and_the_others_are_spread() {
+    async fn a_few_connections_begin_at_once_and_the_others_are_spread() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let turns = turns(&mut pace, 108, Instant::now());
         let at_once = turns.iter().filter(|turn| turn.is_zero()).count();
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_nobody_waits() {
+    async fn without_a_rate_no_connection_waits() {
         let mut pace = Pace::new(None, 0.25);
         let all = turns(&mut pace, 1_000, Instant::now());
         assert!(all.iter().all(Duration::is_zero));

@@ -14,12 +14,12 @@ pub(super) struct Waiter {
     pub(super) answer: oneshot::Sender<Result<Connection, CheckOutError>>,
 }
 
-/// Who asks for a connection, which decides when it is served.
+/// The requester of a connection. It decides the order of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     /// A client: addresses are served in turn.
     Client(Sharer),
-    /// Seawall itself, which has at most one question a user at a time: before all clients.
+    /// Seawall itself: before all clients. It has at most one such request per user at a time.
     Seawall,
 }
 
@@ -42,7 +42,8 @@ impl WaitQueue {
         self.first.pop_front().or_else(|| self.clients.pop())
     }
 
-    /// Removes a client's waiter to make room for one from this address, if another address has more.
+    /// Removes a client's waiter to make room for one from this address, if another address has
+    /// more.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         self.clients.make_room(from)
     }
@@ -52,7 +53,7 @@ impl WaitQueue {
         self.clients.shed()
     }
 
-    /// When the waiter that is next arrived.
+    /// When the next waiter arrived.
     pub(super) fn next_since(&self) -> Option<Instant> {
         let next = self.first.front().or_else(|| self.clients.peek());
         next.map(|waiter| waiter.since)

@@ -1,4 +1,4 @@
-//! Who gets the room of a full server and of a full queue.
+//! Tests of how the room of a full server and of a full queue is shared.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{auth::Identity, connection::Generation};
 
-/// A full server, and users. Each has this many operations that wait for it.
+/// A full server, and users with these numbers of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -19,7 +19,7 @@ fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Id
     });
     let busy = identity("busy");
     (0..4).for_each(|_| drop(obtain(&mut inner, &busy, now)));
-    // That user has no turn any more.
+    // The busy user no longer has a turn.
     inner.maintain(now, |_| false);
     let users = waiting.map(|count| {
         let user = identity("waits");
@@ -30,7 +30,7 @@ fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Id
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_with_its_share_of_a_full_queue_gets_no_more_of_it() {
+async fn user_with_its_share_of_a_full_queue_is_refused() {
     let now = Instant::now();
     let (mut inner, [_greedy, has_share, has_less, _]) = crowded([4, 2, 1, 1], now);
     let (start, _) = inner.check_out(&has_share, CLIENT, now);
@@ -41,7 +41,7 @@ async fn a_user_with_its_share_of_a_full_queue_gets_no_more_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses_who_would_have_as_many_waiters_as_the_greediest() {
+async fn full_queue_refuses_a_user_that_would_have_as_many_waiters_as_the_greediest() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now);
@@ -50,7 +50,7 @@ async fn a_full_queue_refuses_who_would_have_as_many_waiters_as_the_greediest() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_user_gives_way_only_to_one_with_less_even_afterwards() {
+async fn busy_user_gives_way_only_to_a_user_that_then_has_no_more_than_it() {
     let now = Instant::now();
     let [own, other] = ["own", "other"].map(identity);
     for (count, gives_way) in [(2, false), (3, true)] {

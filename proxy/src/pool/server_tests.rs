@@ -1,4 +1,4 @@
-//! A pool with a server behind it that answers every command with `{ok: 1}`.
+//! Tests of a pool against a scripted server that replies `{ok: 1}` to every command.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     wire::Sharer,
 };
 
-/// Longer than anything takes here; no test waits for it to end.
+/// Longer than any step takes here; no test waits that long.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server, and a pool of connections to it.
@@ -35,14 +35,14 @@ struct Scene {
     server: ScriptedServer,
 }
 
-fn answer_all(_command: &RawDocument) -> Response {
+fn reply_ok(_command: &RawDocument) -> Response {
     Response::Reply(rawdoc! { "ok": 1, "maxWireVersion": 17 })
 }
 
 impl Scene {
-    /// With a pool in state paused.
+    /// A scene with a paused pool.
     async fn paused(limits: Limits) -> Self {
-        let server = ScriptedServer::start(|| answer_all).await;
+        let server = ScriptedServer::start(|| reply_ok).await;
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
         let metrics = Observer::without_shapes().server("test");
@@ -120,7 +120,7 @@ async fn a_paused_pool_serves_once_it_is_ready() {
 }
 
 #[tokio::test]
-async fn a_clear_begins_a_generation_once() {
+async fn clear_begins_a_generation_only_once() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     let generation = scene.pool.generation();
@@ -153,7 +153,7 @@ async fn a_suspicion_ends_with_a_probe_that_began_after_it() {
 }
 
 #[tokio::test]
-async fn a_closed_pool_refuses_and_keeps_nothing() {
+async fn closed_pool_refuses_checkouts_and_keeps_no_connection() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     scene.pool.close();
@@ -236,7 +236,7 @@ async fn a_connection_from_elsewhere_is_adopted() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_hung_server_is_given_up() {
+async fn operations_that_wait_for_a_hung_server_are_given_up() {
     let scene = Scene::ready(limits()).await;
     let mut given_up = Box::pin(scene.pool.given_up());
     assert!(given_up.as_mut().now_or_never().is_none());
@@ -258,8 +258,11 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
 }
 
 #[test]
-fn of_two_servers_the_cheaper_is_chosen() {
-    let cost = |under_way, latency| Cost { under_way, latency };
+fn cheaper_of_two_servers_is_chosen() {
+    let cost = |load, latency_seconds| Cost {
+        load,
+        latency_seconds,
+    };
     // Latencies up to twice as long are equal: the load decides.
     assert!(cost(2, 0.01).exceeds(cost(1, 0.02)));
     assert!(!cost(1, 0.02).exceeds(cost(2, 0.01)));
@@ -275,7 +278,7 @@ fn of_two_servers_the_cheaper_is_chosen() {
 }
 
 #[test]
-fn chances_differ() {
+fn random_chances_differ() {
     let chances: Vec<_> = (0..100).map(|_| chance()).collect();
     assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
     let tenths = chances.iter().map(|chance| (chance * 10.0).to_bits());

@@ -1,4 +1,4 @@
-//! The rules of `Inner` as facts, on a clock that only the test moves.
+//! Tests of the rules of `Inner`, on a clock that only the test advances.
 
 use std::{sync::Arc, time::Duration};
 
@@ -78,7 +78,7 @@ pub(super) fn obtain(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> C
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_given_back_is_handed_out_first() {
+async fn last_connection_checked_in_is_handed_out_first() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (a, b) = (
         obtain(&mut inner, &user, now),
@@ -182,7 +182,7 @@ async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
     assert!(inner.clear(first).is_none());
     let (start, _) = inner.check_out(&user, CLIENT, now);
     assert!(matches!(start, Start::Refused(CheckOutError::Paused)));
-    // What was pending when the pool was cleared is stale when it comes.
+    // A connection that was pending when the pool was cleared is stale once it is established.
     let todo = inner.established(&user, connection(now, first), now);
     assert_eq!(reasons(&todo), [CloseReason::Stale]);
     inner.check_invariants();
@@ -216,7 +216,7 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_has_answered() {
     let todo = inner.check_in(user.id(), held.next().unwrap(), None, now);
     assert!(todo.hand_over.is_empty() && todo.close.is_empty());
     inner.check_invariants();
-    // A probe that was sent before says nothing.
+    // A probe that was sent before the suspicion does not count.
     let todo = inner.recover(now.checked_sub(Duration::from_millis(1)).unwrap());
     assert!(todo.hand_over.is_empty());
     let todo = inner.recover(now);
@@ -228,11 +228,11 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_has_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_ended_connections_are_a_failed_server() {
+async fn several_ended_connections_mean_a_failed_server() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
-    // Those of the same user may all have the same cause: what it asks for.
+    // Ended connections of one user may all have the same cause: that user's operations.
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
     assert_eq!(suspect(&mut inner, &other, now), Suspicion::Failed);
     let c = obtain_after_recovery(&mut inner, &one, now);
@@ -247,7 +247,7 @@ fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn ended_connections_pause_the_hand_out_rarely() {
+async fn ended_connections_pause_the_hand_out_at_most_ten_times_a_second() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let mut pauses = 0;
     for ms in 0..1000 {
@@ -272,7 +272,7 @@ async fn the_hand_out_pauses_again_after_a_tenth_of_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ended_connection_of_an_earlier_generation_says_nothing() {
+async fn ended_connection_of_an_earlier_generation_is_ignored() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let before = inner.generation();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
@@ -298,7 +298,7 @@ async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_busy_user_gives_way_after_a_while_and_not_at_once() {
+async fn busy_user_gives_way_only_after_100_ms() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -336,7 +336,7 @@ async fn a_user_without_connections_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_room_of_a_user_that_is_no_more_comes_free() {
+async fn room_of_a_forgotten_user_becomes_free() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let connection = obtain(&mut inner, &user, now);
     inner.check_in(user.id(), connection, None, now);
@@ -363,16 +363,16 @@ async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
         generation,
         login_version: 0,
     };
-    let todo = inner.not_established(&user, &error(timed_out), now);
+    let todo = inner.not_established(&user, &error(timed_out));
     assert_eq!((todo.fail.len(), todo.establish.len()), (1, 1));
-    let todo = inner.not_established(&user, &error(EstablishError::NoLogin), now);
+    let todo = inner.not_established(&user, &error(EstablishError::NoLogin));
     assert_eq!(todo.fail.len(), 2);
     inner.check_invariants();
     drop(waits);
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_for_a_users_own_connections_are_separate_from_others() {
+async fn waits_for_a_users_own_connections_are_reported_separately() {
     let now = Instant::now();
     let (busy, other) = (identity("busy"), identity("other"));
     let mut inner = inner(limits());
@@ -392,7 +392,7 @@ async fn waits_for_a_users_own_connections_are_separate_from_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses() {
+async fn full_queue_refuses_a_checkout() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..8)
         .map(|_| inner.check_out(&user, CLIENT, now).0)
@@ -406,7 +406,7 @@ fn from(address: u8) -> Asker {
     Asker::Client(Sharer::at(Some([192, 0, 2, address].into())))
 }
 
-/// Waits of a user whose bound is reached.
+/// Checks out for a user whose bound is reached, so that the operation waits.
 pub(super) fn wait(
     inner: &mut Inner,
     user: &Arc<Identity>,
@@ -452,7 +452,7 @@ async fn a_full_queue_makes_room_for_another_address_and_another_user() {
     assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
     assert_eq!(inner.snapshot().wait_queue, 8);
     let (_own, todo) = wait(&mut inner, &user, Asker::Seawall, now);
-    assert!(todo.fail.is_empty(), "Seawall's question needs no room");
+    assert!(todo.fail.is_empty(), "Seawall's own checkout needs no room");
     inner.check_invariants();
 }
 
@@ -515,7 +515,7 @@ async fn a_new_connection_serves_its_user_for_a_while_before_it_gives_way() {
     let todo = inner.established(&second, connection(later, generation), later);
     let mut handed = todo.hand_over.into_iter();
     let (_, _, connection) = handed.next().unwrap();
-    // The first user has waited for longer, but this connection has just been made.
+    // The first user has waited longer, but this connection has just been established.
     let todo = inner.check_in(second.id(), connection, None, later);
     assert_eq!((todo.hand_over.len(), reasons(&todo).len()), (1, 0));
     let (_, _, connection) = todo.hand_over.into_iter().next().unwrap();
@@ -526,7 +526,7 @@ async fn a_new_connection_serves_its_user_for_a_while_before_it_gives_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_minimum_is_kept_filled() {
+async fn minimum_pool_size_is_maintained() {
     let (user, now) = (identity("u"), Instant::now());
     let mut inner = inner(Limits {
         min_pool_size: 2,
@@ -540,7 +540,7 @@ async fn the_minimum_is_kept_filled() {
 
 /// One step of the random walk below.
 #[derive(Clone, Debug)]
-enum Step {
+enum WalkStep {
     CheckOut(usize, u8),
     CheckIn(usize, bool),
     Establish(bool),
@@ -552,23 +552,24 @@ enum Step {
     Wait(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = WalkStep> {
     prop_oneof![
-        6 => (0usize..3, 0u8..3).prop_map(|(user, address)| Step::CheckOut(user, address)),
-        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, clean)| Step::CheckIn(n, clean)),
-        5 => any::<bool>().prop_map(Step::Establish),
-        2 => any::<usize>().prop_map(Step::Leave),
-        1 => Just(Step::Clear),
-        2 => (0usize..3).prop_map(Step::Suspect),
-        2 => Just(Step::Recover),
-        1 => Just(Step::Maintain),
-        1 => (0u64..90).prop_map(Step::Wait),
+        6 => (0usize..3, 0u8..3).prop_map(|(user, address)| WalkStep::CheckOut(user, address)),
+        5 => (any::<usize>(), any::<bool>()).prop_map(|(n, clean)| WalkStep::CheckIn(n, clean)),
+        5 => any::<bool>().prop_map(WalkStep::Establish),
+        2 => any::<usize>().prop_map(WalkStep::Leave),
+        1 => Just(WalkStep::Clear),
+        2 => (0usize..3).prop_map(WalkStep::Suspect),
+        2 => Just(WalkStep::Recover),
+        1 => Just(WalkStep::Maintain),
+        1 => (0u64..90).prop_map(WalkStep::Wait),
     ]
 }
 
 type Answer = oneshot::Receiver<Result<Connection, CheckOutError>>;
 
-/// The world round `Inner` in a random walk: who holds what, and what is being established.
+/// The surroundings of `Inner` in a random walk: connections in use and being established, and
+/// waiters.
 struct Walk {
     inner: Inner,
     users: Vec<Arc<Identity>>,
@@ -602,10 +603,10 @@ impl Walk {
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: WalkStep) {
         let now = self.now;
         let todo = match step {
-            Step::CheckOut(user, address) => {
+            WalkStep::CheckOut(user, address) => {
                 let user = Arc::clone(&self.users[user]);
                 let (start, todo) = self.inner.check_out(&user, from(address), now);
                 match start {
@@ -615,39 +616,38 @@ impl Walk {
                 }
                 todo
             }
-            Step::CheckIn(n, clean) if !self.held.is_empty() => {
+            WalkStep::CheckIn(n, clean) if !self.held.is_empty() => {
                 let (user, connection) = self.held.swap_remove(n % self.held.len());
                 let perished = (!clean).then_some(CloseReason::Broken);
                 self.inner.check_in(user.id(), connection, perished, now)
             }
-            Step::Establish(works) if !self.pending.is_empty() => {
+            WalkStep::Establish(works) if !self.pending.is_empty() => {
                 let (user, generation) = self.pending.remove(0);
                 if works {
                     self.inner
                         .established(&user, connection(now, generation), now)
                 } else {
-                    self.inner
-                        .not_established(&user, &CheckOutError::TimedOut, now)
+                    self.inner.not_established(&user, &CheckOutError::TimedOut)
                 }
             }
-            Step::Leave(n) if !self.waits.is_empty() => {
+            WalkStep::Leave(n) if !self.waits.is_empty() => {
                 let (user, ticket, _) = self.waits.swap_remove(n % self.waits.len());
                 self.inner.leave(user.id(), ticket);
                 Todo::default()
             }
-            Step::Suspect(user) => {
+            WalkStep::Suspect(user) => {
                 let user = Arc::clone(&self.users[user]);
                 suspect(&mut self.inner, &user, now);
                 Todo::default()
             }
-            Step::Recover => self.inner.recover(now),
-            Step::Clear => {
+            WalkStep::Recover => self.inner.recover(now),
+            WalkStep::Clear => {
                 let todo = self.inner.clear(self.inner.generation()).unwrap();
                 self.inner.ready();
                 todo
             }
-            Step::Maintain => self.inner.maintain(now, |_| false),
-            Step::Wait(seconds) => {
+            WalkStep::Maintain => self.inner.maintain(now, |_| false),
+            WalkStep::Wait(seconds) => {
                 self.now += Duration::from_secs(seconds);
                 Todo::default()
             }
@@ -660,7 +660,7 @@ impl Walk {
 
 proptest! {
     #[test]
-    fn the_invariants_hold_whatever_happens(steps in prop::collection::vec(step(), 1..150)) {
+    fn invariants_hold_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _guard = runtime.enter();
         let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
@@ -669,7 +669,7 @@ proptest! {
             held: vec![], pending: vec![], waits: vec![],
         };
         steps.into_iter().for_each(|step| walk.take(step));
-        // When all connections are given back and no operation waits, no connection is in use.
+        // Once all connections are checked in, none is in use.
         let todo = walk.inner.recover(walk.now);
         walk.perform(todo);
         while let Some((user, connection)) = walk.held.pop() {
@@ -681,7 +681,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_of_our_own_goes_before_those_that_wait() {
+async fn checkout_of_seawall_goes_before_waiting_clients() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
@@ -703,11 +703,11 @@ async fn a_question_of_our_own_goes_before_those_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_of_our_own_waits_until_it_leaves_itself() {
+async fn checkout_of_seawall_waits_until_it_leaves() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
-    let [client, question] = [CLIENT, Asker::Seawall].map(|asker| {
+    let [client, own] = [CLIENT, Asker::Seawall].map(|asker| {
         let (Start::Wait(ticket, _), _) = inner.check_out(&user, asker, now) else {
             panic!("the pool is full");
         };
@@ -715,7 +715,7 @@ async fn a_question_of_our_own_waits_until_it_leaves_itself() {
     });
     inner.leave(user.id(), client);
     assert_eq!(inner.snapshot().wait_queue, 1);
-    inner.leave(user.id(), question);
+    inner.leave(user.id(), own);
     assert_eq!(inner.snapshot().wait_queue, 0);
     inner.check_invariants();
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{Limits, queue::WaitQueue};
 use crate::{auth::Identity, connection::Connection};
 
-/// Connections and waiters of one user. While operations wait, no connection is available.
+/// Connections and waiters of one user. In a ready pool, no connection is available while
+/// operations wait.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
     /// Last in, first out: those at the bottom grow idle.
@@ -13,7 +14,7 @@ pub(super) struct User {
     pub(super) in_use: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
-    /// True if the user is in the order in which waiting users are served.
+    /// True if the user is in the order in which waiting users get room.
     pub(super) has_turn: bool,
 }
 

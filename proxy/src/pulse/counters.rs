@@ -1,18 +1,19 @@
-//! What is taken from a `serverStatus`: gauges as they are, totals as rates between two of them.
+//! The counters taken from `serverStatus`: gauges as they are, totals as rates between two replies.
 //!
-//! Pure: documents and the time between them in, figures out. A field that the server does not have is
-//! left out. After a restart a total says nothing, so that there are no rates until the next document.
+//! No I/O and no clock: documents and the time between them in, figures out. A field that the
+//! server does not have is left out. After a restart of the server there are no rates until the
+//! next reply, because the totals started again.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use bson::{Bson, Document};
 
-/// The figures of one document, and of what lies between it and the one before.
+/// The figures of one reply: gauges, and rates since the reply before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Values(Box<[f64]>);
 
 impl Values {
-    /// By name, without those that there are not.
+    /// The figures by name, without missing ones.
     pub(super) fn named(&self) -> BTreeMap<&'static str, f64> {
         let of_counters = COUNTERS.iter().zip(&self.0);
         of_counters
@@ -22,16 +23,16 @@ impl Values {
     }
 }
 
-/// What one `serverStatus` says of the counters.
+/// The counters of one `serverStatus` reply.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     process: Process,
-    /// One a counter, in their order, before totals become rates.
+    /// One value per counter, in the order of `COUNTERS`, before totals become rates.
     raw: Box<[Option<f64>]>,
 }
 
 impl Reading {
-    /// Reads all that is looked for; the rest of the document is not needed any more.
+    /// Reads all counters; the rest of the reply is not needed.
     pub(super) fn of(server_status: &Document) -> Self {
         let raw = COUNTERS.iter().map(|counter| counter.read(server_status));
         Self {
@@ -46,8 +47,8 @@ impl Reading {
         let figures = COUNTERS.iter().enumerate().map(|(index, counter)| {
             let now = self.raw.get(index).copied().flatten();
             let value = match counter.kind {
-                Kind::Gauge | Kind::Flag | Kind::PercentOf(_) => now,
-                Kind::Total => before.and_then(|(before, elapsed)| {
+                CounterKind::Gauge | CounterKind::Flag | CounterKind::PercentOf(_) => now,
+                CounterKind::Total => before.and_then(|(before, elapsed)| {
                     let earlier = before.raw.get(index).copied().flatten()?;
                     Some((now? - earlier) / elapsed.as_secs_f64())
                 }),
@@ -57,16 +58,16 @@ impl Reading {
         Values(figures.collect())
     }
 
-    /// Whether it is of the same process as the one before: its clock and its totals only rise.
+    /// True if it is of the same process as `before`: uptime and totals only rise.
     fn follows(&self, before: &Self) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
-        let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, Kind::Total));
+        let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, CounterKind::Total));
         self.process.follows(&before.process)
             && !totals.any(|(_, (now, before))| now < before && now.is_some())
     }
 }
 
-/// Which run of a server a document is of.
+/// Identifies the server process that sent a reply.
 #[derive(Clone, Copy, Debug)]
 struct Process {
     id: Option<f64>,
@@ -86,24 +87,24 @@ impl Process {
     }
 }
 
-/// Where a figure stands in a `serverStatus`, and what is made of it.
+/// Where a figure is in `serverStatus`, and how its value is used.
 struct Counter {
     name: &'static str,
-    kind: Kind,
-    /// The first that is there counts: names differ from version to version.
+    kind: CounterKind,
+    /// The first path that exists is used: names differ between versions.
     paths: &'static [Path],
 }
 
 type Path = &'static [&'static str];
 
-enum Kind {
-    /// Counts for itself.
+enum CounterKind {
+    /// The value as it is.
     Gauge,
-    /// 1 if it is not 0.
+    /// 1 if the value is not 0, else 0.
     Flag,
-    /// A gauge, in hundredths of another one.
+    /// A gauge as a percentage of another value.
     PercentOf(Path),
-    /// Rises as long as the process lives: its growth a second counts.
+    /// Rises while the process runs; used as the growth per second.
     Total,
 }
 
@@ -115,9 +116,9 @@ impl Counter {
             .filter_map(|path| number_at(document, path));
         let number = found.next()?;
         match self.kind {
-            Kind::Gauge | Kind::Total => Some(number),
-            Kind::Flag => Some(if number == 0.0 { 0.0 } else { 1.0 }),
-            Kind::PercentOf(whole) => {
+            CounterKind::Gauge | CounterKind::Total => Some(number),
+            CounterKind::Flag => Some(if number == 0.0 { 0.0 } else { 1.0 }),
+            CounterKind::PercentOf(whole) => {
                 let whole = number_at(document, whole).filter(|whole| *whole > 0.0)?;
                 Some(100.0 * number / whole)
             }
@@ -125,7 +126,7 @@ impl Counter {
     }
 }
 
-/// The number at the end of the path; whatever else stands there is as good as nothing.
+/// The number at the end of the path; `None` if there is any other value.
 fn number_at(document: &Document, path: &[&str]) -> Option<f64> {
     let (last, sections) = path.split_last()?;
     let mut inner = document;
@@ -152,7 +153,7 @@ fn float(number: i64) -> f64 {
 const fn gauge(name: &'static str, paths: &'static [Path]) -> Counter {
     Counter {
         name,
-        kind: Kind::Gauge,
+        kind: CounterKind::Gauge,
         paths,
     }
 }
@@ -160,7 +161,7 @@ const fn gauge(name: &'static str, paths: &'static [Path]) -> Counter {
 const fn total(name: &'static str, paths: &'static [Path]) -> Counter {
     Counter {
         name,
-        kind: Kind::Total,
+        kind: CounterKind::Total,
         paths,
     }
 }
@@ -168,14 +169,14 @@ const fn total(name: &'static str, paths: &'static [Path]) -> Counter {
 const fn percent(name: &'static str, paths: &'static [Path], whole: Path) -> Counter {
     Counter {
         name,
-        kind: Kind::PercentOf(whole),
+        kind: CounterKind::PercentOf(whole),
         paths,
     }
 }
 
 const CACHE_MAXIMUM: Path = &["wiredTiger", "cache", "maximum bytes configured"];
 
-/// All that is looked for. Where there are two paths, the second is that of 8.0.
+/// All counters. If there are two paths, the second is that of MongoDB 8.0.
 #[rustfmt::skip]
 const COUNTERS: &[Counter] = &[
     total("checkpoint_bytes_per_second", &[&["wiredTiger", "block-manager", "bytes written for checkpoint"]]),
@@ -185,7 +186,7 @@ const COUNTERS: &[Counter] = &[
     ]),
     Counter {
         name: "checkpoint_running",
-        kind: Kind::Flag,
+        kind: CounterKind::Flag,
         paths: &[
             &["wiredTiger", "transaction", "transaction checkpoint currently running"],
             &["wiredTiger", "checkpoint", "progress state"],
@@ -274,14 +275,14 @@ mod tests {
         let values = Reading::of(&server_status()).values(None).named();
         let gauges = COUNTERS
             .iter()
-            .filter(|counter| !matches!(counter.kind, Kind::Total));
+            .filter(|counter| !matches!(counter.kind, CounterKind::Total));
         assert_eq!(values.len(), gauges.count());
         assert!(values.contains_key("write_tickets_out"));
         assert!(!values.contains_key(CHECKPOINT_BYTES));
     }
 
     #[test]
-    fn totals_are_differenced_over_the_time_between_and_gauges_are_not() {
+    fn totals_become_rates_and_gauges_do_not() {
         let before = Reading::of(&doc! {
             "uptimeMillis": 1_000_i64,
             "wiredTiger": { "block-manager": { "bytes written for checkpoint": 1_000_i64 } },
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_that_was_not_there_before_has_no_rate_yet() {
+    fn a_total_that_is_new_has_no_rate_yet() {
         let before = Reading::of(&doc! { "opcounters": { "insert": 1 } });
         let now = Reading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
         let rates = |now: &Reading, before: &Reading| {
@@ -341,7 +342,7 @@ mod tests {
             rates(&now, &before),
             BTreeMap::from([("inserts_per_second", 1.0)])
         );
-        // And one that is gone again does not look like a restart.
+        // A total that disappears does not look like a restart.
         assert_eq!(
             rates(&before, &before),
             BTreeMap::from([("inserts_per_second", 0.0)])
@@ -354,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_as_good_as_absent() {
+    fn values_that_are_not_numbers_count_as_absent() {
         let odd = Reading::of(&doc! {
             "connections": { "current": "many" },
             "globalLock": 7,
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_flags_and_the_names_of_later_versions_are_read() {
+    fn percentages_flags_and_names_of_later_versions_are_read() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_is_given_twice() {
+    fn counter_names_are_unique() {
         let mut names: Vec<&str> = COUNTERS.iter().map(|counter| counter.name).collect();
         names.sort_unstable();
         names.dedup();
@@ -394,7 +395,7 @@ mod tests {
         reading.values(None).named()
     }
 
-    /// What mongod 6.0.5 said under a load of inserts, without the sections that nobody reads.
+    /// The reply of mongod 6.0.5 under a load of inserts, without the sections that are not read.
     fn server_status() -> Document {
         serde_json::from_str(include_str!("server_status_6_0_5.json")).unwrap()
     }

@@ -1,9 +1,9 @@
-//! The pulse: `serverStatus` of every server, at short intervals, so that a stall can be laid beside what the
-//! server did meanwhile.
+//! The pulse: samples `serverStatus` of every server at short intervals, so that a stall can be
+//! compared with what the server did at that time.
 //!
-//! One task and one connection a server, through the service account. Never two questions to one server at a
-//! time: while one goes unanswered, "no answer" is noted at every interval, and its late answer still counts.
-//! What stalls is not decided here.
+//! Each server has one task and one connection, which uses the service account. A server never gets
+//! two commands at a time: while a reply is missing, a sample without a reply is recorded at every
+//! interval, and a late reply is still used. Stalls are not detected here.
 
 mod counters;
 
@@ -32,11 +32,12 @@ use crate::history::Sample;
 /// How long samples are kept.
 const KEPT: Duration = Duration::from_secs(20 * 60);
 
-/// Samples that are kept of one server: 20 minutes at the shortest interval, some 400 bytes each. At one second
-/// 20 minutes take half a MiB.
+/// Maximum number of samples kept of one server: 20 minutes at the shortest interval, at about 400
+/// bytes each. At an interval of one second, 20 minutes take half a MiB.
 const MAX_SAMPLES: usize = 12_000;
 
-/// Time without an answer after which a question is given up, and the next one asked over a new connection.
+/// Time without a reply after which a command is given up and the next one is sent over a new
+/// connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
@@ -44,28 +45,28 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 pub struct Settings {
     /// Time between two samples of a server.
     pub interval: Duration,
-    /// How long an answer may take before it is noted that there was none.
+    /// Time without a reply after which a sample without a reply is recorded.
     pub timeout: Duration,
 }
 
-/// What the sampling itself came to, over all servers since the start.
+/// Results and cost of the sampling, over all servers since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Questions that were answered.
+    /// Number of commands that were answered.
     pub answered: u64,
-    /// Times it was noted that there was no answer.
+    /// Number of samples without a reply.
     pub unanswered: u64,
-    /// Questions that a server refused: the service account lacks the right to ask.
+    /// Number of commands that a server refused: the service account lacks the right.
     pub refused: u64,
-    /// Round trips of the answered ones, together.
+    /// Total time of the round trips of answered commands.
     pub total_time: Duration,
-    /// The longest of them.
+    /// The longest of these round trips.
     pub longest: Duration,
-    /// The servers that refuse now, with what they say.
+    /// The servers that refuse now, with their error.
     pub refusals: BTreeMap<String, String>,
 }
 
-/// Samples servers as long as it lives.
+/// Samples servers until it is dropped.
 pub struct Pulse {
     options: ClientOptions,
     settings: Settings,
@@ -83,8 +84,8 @@ impl std::fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// Nothing is sampled before the servers are set. `options` are the deployment's, with the service
-    /// account; `runtime` carries the samplers.
+    /// Creates a pulse without servers. `options` are those of the deployment, with the service
+    /// account; the samplers run on `runtime`.
     pub fn new(options: ClientOptions, settings: Settings, runtime: Handle) -> Self {
         Self {
             options,
@@ -95,7 +96,7 @@ impl Pulse {
         }
     }
 
-    /// Samples these servers and no others; the samples of the others are forgotten.
+    /// Samples these servers and no others; the samples of other servers are dropped.
     pub fn set_servers(&self, addresses: &[String]) {
         let mut servers = self.servers.lock();
         servers.retain(|address, _| addresses.contains(address));
@@ -112,7 +113,7 @@ impl Pulse {
         }
     }
 
-    /// What was seen of a server since then, the oldest first.
+    /// The samples of a server from `since` on, the oldest first.
     pub fn samples(&self, server: &str, since: SystemTime) -> Vec<Sample> {
         let samples = self
             .servers
@@ -124,7 +125,7 @@ impl Pulse {
             .unwrap_or_default()
     }
 
-    /// What the sampling itself came to.
+    /// Results and cost of the sampling.
     pub fn cost(&self) -> Cost {
         self.cost.lock().clone()
     }
@@ -143,7 +144,7 @@ impl Pulse {
     }
 }
 
-/// One server's samples, and the task that takes them as long as this lives.
+/// One server's samples, and the task that takes them until this is dropped.
 struct Sampler {
     samples: Arc<Mutex<Samples>>,
     task: AbortHandle,
@@ -155,7 +156,7 @@ impl Drop for Sampler {
     }
 }
 
-/// The task of one server.
+/// The state of one server's task.
 struct Server {
     address: String,
     settings: Settings,
@@ -176,42 +177,45 @@ impl Server {
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut before: Option<(Reading, Instant)> = None;
-        let mut question = question();
+        let mut command = server_status_command();
         loop {
             ticks.tick().await;
-            let asked_at = Instant::now();
-            let asked = admin.run_command(question.clone()).into_future();
-            match self.answer(asked, asked_at).await {
+            let sent_at = Instant::now();
+            let reply = admin.run_command(command.clone()).into_future();
+            match self.wait_for_reply(reply, sent_at).await {
                 Some(Ok(status)) => {
                     let now = Instant::now();
                     let reading = Reading::of(&status);
                     let earlier = before.as_ref();
                     let values = reading
                         .values(earlier.map(|(reading, at)| (reading, now.duration_since(*at))));
-                    let round_trip = now.duration_since(asked_at);
-                    self.answered(values, round_trip);
+                    let round_trip = now.duration_since(sent_at);
+                    self.record_reply(values, round_trip);
                     before = Some((reading, now));
-                    // The next tick may be due already, and rates over a moment would be noise.
+                    // The next tick may be due already, and a rate over so short a time would be
+                    // noise.
                     if round_trip > self.settings.interval / 2 {
                         ticks.reset();
                     }
                 }
                 Some(Err(error)) => match *error.kind {
-                    // A version may not know how to leave out parts of a section.
+                    // Some versions cannot leave out parts of a section.
                     ErrorKind::Command(ref refusal)
                         if refusal.code != UNAUTHORIZED
-                            && question.get_document(METRICS).is_ok() =>
+                            && command.get_document(METRICS).is_ok() =>
                     {
-                        question.insert(METRICS, 1);
+                        command.insert(METRICS, 1);
                     }
-                    // Its message would hold the whole question.
+                    // The error's message would contain the whole command.
                     ErrorKind::Command(ref refusal) => {
-                        self.refused(format!("{} ({})", refusal.code_name, refusal.code));
+                        self.record_refusal(format!("{} ({})", refusal.code_name, refusal.code));
                     }
-                    ErrorKind::Authentication { ref message, .. } => self.refused(message.clone()),
+                    ErrorKind::Authentication { ref message, .. } => {
+                        self.record_refusal(message.clone())
+                    }
                     // The server is down, or not reachable, or the connection ended.
-                    _ if asked_at.elapsed() < self.settings.timeout => self.unanswered(),
-                    // That has been noted.
+                    _ if sent_at.elapsed() < self.settings.timeout => self.record_no_reply(),
+                    // A sample without a reply has been recorded already.
                     _ => {}
                 },
                 None => {}
@@ -219,18 +223,19 @@ impl Server {
         }
     }
 
-    /// The answer, however late; meanwhile it is noted that there is none. `None` when it is given up.
-    async fn answer<F>(&self, mut asked: F, asked_at: Instant) -> Option<F::Output>
+    /// Waits for the reply, however late. Until then, records a sample without a reply at every
+    /// interval. `None` if the command is given up.
+    async fn wait_for_reply<F>(&self, mut reply: F, sent_at: Instant) -> Option<F::Output>
     where
         F: Future + Unpin,
     {
-        let give_up_at = asked_at + GIVE_UP_AFTER.max(self.settings.timeout);
-        let mut due = asked_at + self.settings.timeout;
+        let give_up_at = sent_at + GIVE_UP_AFTER.max(self.settings.timeout);
+        let mut due = sent_at + self.settings.timeout;
         loop {
-            if let Ok(answer) = timeout_at(due, &mut asked).await {
-                return Some(answer);
+            if let Ok(reply) = timeout_at(due, &mut reply).await {
+                return Some(reply);
             }
-            self.unanswered();
+            self.record_no_reply();
             if due >= give_up_at {
                 return None;
             }
@@ -238,7 +243,7 @@ impl Server {
         }
     }
 
-    fn answered(&self, values: Values, round_trip: Duration) {
+    fn record_reply(&self, values: Values, round_trip: Duration) {
         self.samples.lock().add(SystemTime::now(), true, values);
         let mut cost = self.cost.lock();
         cost.answered += 1;
@@ -247,22 +252,22 @@ impl Server {
         cost.refusals.remove(&self.address);
     }
 
-    fn unanswered(&self) {
+    fn record_no_reply(&self) {
         self.samples
             .lock()
             .add(SystemTime::now(), false, Values::default());
         self.cost.lock().unanswered += 1;
     }
 
-    /// It said something, though not what was asked for: it does not stall.
-    fn refused(&self, refusal: String) {
+    /// Records a refusal. The server replied, so this is no stall.
+    fn record_refusal(&self, refusal: String) {
         self.samples
             .lock()
             .add(SystemTime::now(), true, Values::default());
         let mut cost = self.cost.lock();
         cost.refused += 1;
-        let is_told = cost.refusals.get(&self.address) == Some(&refusal);
-        if !is_told {
+        let is_known = cost.refusals.get(&self.address) == Some(&refusal);
+        if !is_known {
             tracing::warn!(server = %self.address, %refusal, "server refuses to be sampled");
             cost.refusals.insert(self.address.clone(), refusal);
         }
@@ -273,7 +278,7 @@ impl Server {
 #[derive(Default)]
 struct Samples(VecDeque<Kept>);
 
-/// A sample, as small as it can be.
+/// A sample in a compact form.
 struct Kept {
     at: SystemTime,
     answered: bool,
@@ -309,7 +314,7 @@ impl Samples {
     }
 }
 
-/// The deployment's options, made those of a client of one server.
+/// The deployment's options, changed for a client of one server.
 fn options_for(
     mut options: ClientOptions,
     server: ServerAddress,
@@ -321,11 +326,11 @@ fn options_for(
     options.max_pool_size = Some(1);
     options.min_pool_size = Some(0);
     options.max_connecting = Some(1);
-    // Without streaming there is one monitoring connection a server, not two.
+    // Without streaming there is one monitoring connection per server, not two.
     options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
-    // Told in time, so that a server that is down is asked again at the next interval.
+    // Short, so that a server that is down is tried again at the next interval.
     options.server_selection_timeout = Some(timeout / 2);
-    // Figures in 27 KB a second: what compression would save costs the server more.
+    // Replies are 27 KB each: compression would cost the server more than it saves.
     options.compressors = None;
     options.sdam_event_handler = None;
     options.cmap_event_handler = None;
@@ -333,28 +338,28 @@ fn options_for(
     options
 }
 
-/// `serverStatus` without what nobody reads here: of mongod 6.0.5 27 KB in 0.36 ms, where all of it is 62 KB in
-/// 0.83 ms. A server passes over the names that it does not know.
-fn question() -> Document {
-    let mut question = doc! { "serverStatus": 1 };
+/// `serverStatus` without the sections that are not read. With mongod 6.0.5 it returns 27 KB in
+/// 0.36 ms; a whole reply is 62 KB in 0.83 ms. A server ignores names that it does not know.
+fn server_status_command() -> Document {
+    let mut command = doc! { "serverStatus": 1 };
     for section in UNREAD_SECTIONS {
-        question.insert(*section, 0);
+        command.insert(*section, 0);
     }
     let unread: Document = UNREAD_METRICS
         .iter()
         .map(|name| ((*name).to_owned(), false.into()))
         .collect();
-    question.insert(METRICS, unread);
-    question
+    command.insert(METRICS, unread);
+    command
 }
 
-/// The section of which a part is read.
+/// The section of which only a part is read.
 const METRICS: &str = "metrics";
 
-/// The server's code for a user who may not ask.
+/// The server's error code for a user without the right.
 const UNAUTHORIZED: i32 = 13;
 
-/// Sections that servers from 4.4 to 8.0 have by default and nobody reads here.
+/// Sections that servers from 4.4 to 8.0 return by default and that are not read.
 const UNREAD_SECTIONS: &[&str] = &[
     "activeIndexBuilds",
     "asserts",
@@ -406,7 +411,7 @@ const UNREAD_SECTIONS: &[&str] = &[
     "watchdog",
 ];
 
-/// Parts of the section `metrics`, likewise; `document` stays.
+/// Parts of the section `metrics` that are not read; `document` is read.
 const UNREAD_METRICS: &[&str] = &[
     "aggStageCounters",
     "apiVersions",

@@ -24,44 +24,46 @@ fn answers(server: &Server) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_without_answer_is_noted_at_every_interval_and_answered_late() {
+async fn a_missing_reply_is_recorded_at_every_interval_and_used_when_it_comes() {
     let server = server();
-    let (answer, asked) = oneshot::channel();
-    let asked_at = Instant::now();
-    let answering = server.answer(asked, asked_at);
+    let (sender, reply) = oneshot::channel();
+    let sent_at = Instant::now();
+    let waiting = server.wait_for_reply(reply, sent_at);
     let late = async {
-        sleep_until(asked_at + Duration::from_millis(2_500)).await;
-        answer.send(7).unwrap();
+        sleep_until(sent_at + Duration::from_millis(2_500)).await;
+        sender.send(7).unwrap();
     };
-    let (answer, ()) = tokio::join!(answering, late);
-    assert_eq!(answer, Some(Ok(7)));
+    let (reply, ()) = tokio::join!(waiting, late);
+    assert_eq!(reply, Some(Ok(7)));
     assert_eq!(answers(&server), [false, false]);
     assert_eq!(server.cost.lock().unanswered, 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_prompt_answer_is_noted_by_nobody_else() {
+async fn a_prompt_reply_records_no_missing_reply() {
     let server = server();
-    let answer = server.answer(std::future::ready(7), Instant::now()).await;
-    assert_eq!(answer, Some(7));
+    let reply = server
+        .wait_for_reply(std::future::ready(7), Instant::now())
+        .await;
+    assert_eq!(reply, Some(7));
     assert!(answers(&server).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_is_given_up_in_the_end() {
+async fn a_command_without_a_reply_is_given_up() {
     let server = server();
-    let asked_at = Instant::now();
-    assert_eq!(server.answer(pending::<()>(), asked_at).await, None);
-    assert!(asked_at.elapsed() >= GIVE_UP_AFTER);
+    let sent_at = Instant::now();
+    assert_eq!(server.wait_for_reply(pending::<()>(), sent_at).await, None);
+    assert!(sent_at.elapsed() >= GIVE_UP_AFTER);
     assert_eq!(answers(&server), [false; 10]);
 }
 
 #[test]
-fn figures_of_an_answer_are_kept_with_their_cost() {
+fn figures_and_cost_of_a_reply_are_kept() {
     let server = server();
     let reading = Reading::of(&doc! { "connections": { "current": 3 } });
-    server.answered(reading.values(None), Duration::from_millis(2));
-    server.answered(reading.values(None), Duration::from_millis(1));
+    server.record_reply(reading.values(None), Duration::from_millis(2));
+    server.record_reply(reading.values(None), Duration::from_millis(1));
     let samples = server.samples.lock().since(UNIX_EPOCH);
     assert_eq!(samples.len(), 2);
     assert!(samples[0].answered && samples[0].at > 0.0);
@@ -73,14 +75,14 @@ fn figures_of_an_answer_are_kept_with_their_cost() {
 }
 
 #[test]
-fn a_refusal_is_no_stall_and_is_shown_until_it_is_over() {
+fn a_refusal_is_no_stall_and_is_shown_until_the_next_reply() {
     let server = server();
-    server.refused("Unauthorized (13)".to_owned());
-    server.refused("Unauthorized (13)".to_owned());
+    server.record_refusal("Unauthorized (13)".to_owned());
+    server.record_refusal("Unauthorized (13)".to_owned());
     assert_eq!(answers(&server), [true, true]);
     assert_eq!(server.cost.lock().refused, 2);
     assert_eq!(server.cost.lock().refusals.len(), 1);
-    server.answered(Values::default(), SECOND);
+    server.record_reply(Values::default(), SECOND);
     assert!(server.cost.lock().refusals.is_empty());
 }
 
@@ -102,13 +104,13 @@ fn samples_are_bounded_by_age_and_by_number() {
 }
 
 #[tokio::test]
-async fn samplers_are_those_of_the_servers_that_were_set() {
+async fn only_the_servers_that_were_set_have_samplers() {
     let settings = Settings {
         interval: SECOND,
         timeout: SECOND,
     };
     let pulse = Pulse::new(ClientOptions::default(), settings, Handle::current());
-    // Nobody listens there; what comes of it is not waited for.
+    // Nothing listens on these addresses; the test does not wait for replies.
     let address = |port: u16| format!("{}:{port}", Ipv4Addr::LOCALHOST);
     pulse.set_servers(&[address(1), address(2), "no address:x".to_owned()]);
     let task = |port| {
@@ -129,10 +131,10 @@ async fn samplers_are_those_of_the_servers_that_were_set() {
 }
 
 #[test]
-fn a_question_leaves_out_what_nobody_reads() {
-    let question = question();
-    assert_eq!(question.keys().next().unwrap(), "serverStatus");
-    assert_eq!(question.get_i32("locks").unwrap(), 0);
+fn the_command_leaves_out_sections_that_are_not_read() {
+    let command = server_status_command();
+    assert_eq!(command.keys().next().unwrap(), "serverStatus");
+    assert_eq!(command.get_i32("locks").unwrap(), 0);
     for read in [
         "wiredTiger",
         "queues",
@@ -140,15 +142,15 @@ fn a_question_leaves_out_what_nobody_reads() {
         "network",
         "extra_info",
     ] {
-        assert!(!question.contains_key(read), "{read}");
+        assert!(!command.contains_key(read), "{read}");
     }
-    let metrics = question.get_document(METRICS).unwrap();
+    let metrics = command.get_document(METRICS).unwrap();
     assert!(!metrics.get_bool("commands").unwrap());
     assert!(!metrics.contains_key("document"));
 }
 
 #[test]
-fn a_sampler_has_one_connection_to_its_server_alone() {
+fn a_sampler_has_one_connection_to_its_server_only() {
     let mut options = ClientOptions::default();
     options.max_pool_size = Some(100);
     options.hosts = vec![

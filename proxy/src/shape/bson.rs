@@ -1,11 +1,12 @@
-//! A reader of BSON that skips: it walks the fields of one document and steps over every value by
-//! its length.
+//! A skipping reader of BSON: it walks the fields of one document and skips every value by its
+//! length.
 //!
-//! Nothing is copied and nothing is checked beyond what the next step needs. Bytes that lie (a
-//! length past the end, an unknown type, a name without its NUL) end the walk of that document as
-//! if it had no more fields; the server is the one who judges them.
+//! It copies nothing, and checks only what the next step needs. Invalid bytes (a length past the
+//! end, an unknown type, a name without its NUL) end the walk of that document, as if it had no
+//! more fields. Only the server validates them.
 
-/// One field of a document, or one element of an array (whose name is its index and says nothing).
+/// One field of a document, or one element of an array. The name of an element is its index, and is
+/// ignored.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Field<'a> {
     pub(super) name: &'a [u8],
@@ -14,31 +15,30 @@ pub(super) struct Field<'a> {
     pub(super) value: Value<'a>,
 }
 
-/// A value, as far as the rules tell values apart.
+/// A value, with the distinctions that the rules make.
 ///
-/// All payloads are eight bytes wide or a slice: a value is then copied in whole words, which is
-/// what makes walking fast. Narrower ones would be copied in pieces and stall the reads that
-/// follow.
+/// Every payload is eight bytes wide or a slice, so a value is copied in whole words. This makes
+/// the walk fast. Narrower payloads would be copied in pieces and stall the reads that follow.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Value<'a> {
     Document(Document<'a>),
     Array(Array<'a>),
     String(&'a [u8]),
     Regex(Regex<'a>),
-    /// Null and the deprecated undefined, which the rules do not tell apart.
+    /// Null and the deprecated undefined. The rules do not distinguish them.
     Null,
     True,
     False,
-    /// An int32 or an int64, which the rules do not tell apart.
+    /// An int32 or an int64. The rules do not distinguish them.
     Integer(i64),
     Double(f64),
-    /// Decimal128 in the wire's byte order.
+    /// A Decimal128 in the wire's byte order.
     Decimal(&'a [u8; 16]),
-    /// Every type whose content no rule looks at.
+    /// Every type whose content no rule uses.
     Other,
 }
 
-/// What the rules ask of a number.
+/// The classes of numbers that the rules distinguish.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Number {
     Zero,
@@ -50,7 +50,7 @@ pub(super) enum Number {
 }
 
 impl Field<'_> {
-    /// Whether the field has this name, of which the head is known to be the same.
+    /// True if the field has this name. The caller has already compared the heads.
     #[inline]
     pub(super) fn has_rest_of(&self, name: &str) -> bool {
         let is_all_head = name.len() <= size_of_val(&self.head);
@@ -59,7 +59,7 @@ impl Field<'_> {
 }
 
 impl Value<'_> {
-    /// The value's place among the numbers, if it is one.
+    /// The class of the number, or `None` if the value is not a number.
     pub(super) fn number(&self) -> Option<Number> {
         match *self {
             Self::Integer(number) => Some(Number::of_integer(number)),
@@ -69,7 +69,8 @@ impl Value<'_> {
         }
     }
 
-    /// False for false, null, undefined and zero, true for all else, as the server reads a flag.
+    /// The truth of the value, as the server reads a flag: false for false, null, undefined and
+    /// zero, else true.
     pub(super) fn truth(&self) -> bool {
         match *self {
             Self::Null | Self::False => false,
@@ -129,10 +130,10 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A document whose length has been found to fit.
+/// A document whose length is valid.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Document<'a> {
-    /// The fields alone, without the length before and the NUL after.
+    /// The fields, without the length before them and the NUL after them.
     fields: &'a [u8],
 }
 
@@ -144,14 +145,14 @@ impl<'a> Document<'a> {
             .unwrap_or_default()
     }
 
-    /// The document at the front of `bytes`, and what follows it.
+    /// The document at the front of `bytes`, and the bytes after it.
     pub(super) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (document, rest) = bytes.split_at_checked(length_at(bytes)?)?;
         let fields = document.get(4..document.len().checked_sub(1)?)?;
         Some((Self { fields }, rest))
     }
 
-    /// The fields, as many as are looked at.
+    /// The fields, at most [`MAX_FIELDS`].
     pub(super) fn fields(self) -> Fields<'a> {
         Fields {
             rest: self.fields,
@@ -168,17 +169,16 @@ impl<'a> Document<'a> {
         self.fields().next()
     }
 
-    /// The value of the field of that name, among those that a reader looks at.
+    /// The value of the field with that name, among the first [`MAX_FIELDS`].
     pub(super) fn value_of(self, name: &[u8]) -> Option<Value<'a>> {
         self.fields()
             .find(|field| field.name == name)
             .map(|field| field.value)
     }
 
-    /// Whether the document, as a field's value in a filter, holds operators: its first name begins
-    /// with `$`, and it is not the reference to another document (`$ref` with `$id`) that old
-    /// drivers write.
-    pub(super) fn is_operators(self) -> bool {
+    /// True if the document is an operator document (rule F4): its first name begins with `$`, and
+    /// it is not a reference to another document (`$ref` with `$id`), which old drivers write.
+    pub(super) fn is_operator_document(self) -> bool {
         let (mut names_ref, mut names_id) = (false, false);
         let mut is_empty = true;
         let mut fields = self.fields();
@@ -206,7 +206,7 @@ impl<'a> Array<'a> {
         self.elements.is_empty()
     }
 
-    /// The elements, as many as are looked at.
+    /// The elements, at most [`MAX_ELEMENTS`].
     pub(super) fn elements(self) -> Fields<'a> {
         Fields {
             rest: self.elements,
@@ -220,8 +220,8 @@ impl<'a> Array<'a> {
     }
 }
 
-/// The fields of one document, in order, up to its end, to the first that makes no sense, or to as
-/// many as are looked at.
+/// The fields of one document, in order. They end at the end of the document, at the first invalid
+/// field, or at the limit.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -229,14 +229,14 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Whether there are more fields than are looked at; for the end of a walk.
+    /// True if there are more fields than the limit. Call it at the end of a walk.
     pub(super) fn is_cut(&self) -> bool {
         let mut rest = Self { left: 1, ..*self };
         self.left == 0 && rest.next().is_some()
     }
 
-    /// The same as `next`, for the few loops that are worth a copy of the code: a field that is
-    /// used where it was read never passes through memory.
+    /// The same as `next`, but inlined, for the few loops where the speed is worth the larger code:
+    /// a field that is used where it was read never passes through memory.
     #[inline(always)]
     pub(super) fn advance(&mut self) -> Option<Field<'a>> {
         self.left = self.left.checked_sub(1)?;
@@ -258,7 +258,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// A regular expression value: two C strings, the pattern and the options, and whatever follows
+/// A regular expression value: two C strings, the pattern and the options. Other bytes may follow
 /// them.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Regex<'a> {
@@ -266,7 +266,7 @@ pub(super) struct Regex<'a> {
 }
 
 impl<'a> Regex<'a> {
-    /// The pattern, and the option letters in the order that the client sent.
+    /// The pattern, and the option letters in the order of the client.
     pub(super) fn pattern_and_options(self) -> (&'a [u8], &'a [u8]) {
         let (pattern, rest) = split_cstring(self.bytes).unwrap_or_default();
         let (options, _) = split_cstring(rest).unwrap_or_default();
@@ -308,7 +308,7 @@ impl Number {
         match (bits >> 122) & 0b11111 {
             NAN => return Self::Nan,
             INFINITY => return Self::signed(negative),
-            // The long form of the coefficient only encodes numbers past its maximum, which count
+            // The long form of the coefficient only encodes numbers above its maximum, which count
             // as zero.
             0b11000.. => return Self::Zero,
             _ => {}
@@ -367,7 +367,7 @@ impl<'a> Iterator for Documents<'a> {
     }
 }
 
-/// A length field; negative ones are lies.
+/// A length field, or `None` if it is negative or cut off.
 #[inline]
 fn length_at(bytes: &[u8]) -> Option<usize> {
     usize::try_from(i32::from_le_bytes(*bytes.first_chunk()?)).ok()
@@ -379,15 +379,15 @@ fn split_cstring(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((string, rest.get(1..)?))
 }
 
-/// A field's name and its head. Looking for the NUL takes much of the time of a walk, so it is done
-/// eight bytes at a time.
+/// Splits off a field's name, with its head. The search for the NUL takes much of the time of a
+/// walk, so it checks eight bytes at a time.
 #[inline]
 fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let (length, head) = match bytes.first_chunk() {
         Some(first) => {
             let word = u64::from_le_bytes(*first);
             let zeros = zero_bytes(word);
-            // The lowest bit that is set belongs to the first byte that is zero.
+            // The lowest set bit belongs to the first zero byte.
             let bits = zeros.trailing_zeros() & !7;
             match u64::MAX.checked_shl(bits) {
                 Some(mask) => (usize::try_from(bits / 8).ok()?, word & !mask),
@@ -400,21 +400,21 @@ fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     Some((name, head, rest.get(1..)?))
 }
 
-/// The length of a name that is longer than its head.
+/// The length of a name that fills its head: eight bytes or more.
 #[inline(never)]
 fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte == 0)
 }
 
-/// The length and the head of a name so near the end that eight bytes cannot be read.
+/// The length and the head of a name with fewer than eight bytes left to read.
 #[inline(never)]
 fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
     let length = bytes.iter().position(|&byte| byte == 0)?;
     Some((length, head_of(bytes.get(..length)?)))
 }
 
-/// The high bit of the first byte that is zero, and perhaps of bytes after it; nothing if there is
-/// none.
+/// A mask with the high bit of the first zero byte, and perhaps of bytes after it; 0 if there is no
+/// zero byte.
 #[inline]
 const fn zero_bytes(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
@@ -422,7 +422,7 @@ const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
-/// The first eight bytes of a name, with zeros for those that it lacks: most names differ in them.
+/// The first eight bytes of a name, padded with zeros. Most names differ in them.
 pub(super) const fn head_of(name: &[u8]) -> u64 {
     let (mut head, mut shift, mut rest) = (0, 0, name);
     while let [byte, after @ ..] = rest
@@ -438,15 +438,15 @@ pub(super) const fn head_of(name: &[u8]) -> u64 {
     head
 }
 
-/// A string value without its length and its NUL, which the length counts.
+/// Splits off a string value, without its length and its NUL. The length includes the NUL.
 fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let length = length_at(bytes)?;
     let (string, rest) = bytes.get(4..)?.split_at_checked(length)?;
     Some((string.get(..length.checked_sub(1)?)?, rest))
 }
 
-/// Fields of one document that are looked at. It bounds the work that one hostile document can
-/// cause.
+/// Maximum number of fields that are looked at in one document. It bounds the work that one hostile
+/// document can cause.
 const MAX_FIELDS: usize = 256;
-/// Elements of one array that are looked at, for the same reason.
+/// Maximum number of elements that are looked at in one array, for the same reason.
 pub(super) const MAX_ELEMENTS: usize = 64;

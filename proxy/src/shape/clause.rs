@@ -1,4 +1,4 @@
-//! The clauses of a command or statement: which field becomes which part of a shape, in which
+//! The clauses of a command or statement: which field becomes which part of a shape, and in which
 //! order.
 
 use super::Sequence;
@@ -10,10 +10,10 @@ use super::walk::Walk;
 /// The clauses of one kind of document, in the order in which they print.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The heads of the clauses' fields, together so that one look finds a clause.
+    /// The heads of the clauses' fields, side by side so that one scan finds a clause.
     heads: [u64; MAX_CLAUSES],
     clauses: &'static [Clause],
-    /// Clauses that may print without their field, one bit a clause.
+    /// Clauses that may print without their field, one bit per clause.
     always: u16,
 }
 
@@ -25,7 +25,8 @@ struct Clause {
     content: Content,
 }
 
-/// What a field holds. A clause is left out when its field is absent, of another type, or empty.
+/// The content of a field. A clause is left out when its field is absent, of another type, or
+/// empty.
 #[derive(Copy, Clone, Debug)]
 enum Content {
     Filter,
@@ -33,15 +34,15 @@ enum Content {
     Filters,
     /// Keys in their order, with directions.
     Keys,
-    /// Keys in their order, without.
+    /// Keys in their order, without directions.
     Bounds,
     /// Left out of the coarse shape.
     Projection,
-    /// Printed even if there is none.
+    /// Printed even if the field is absent.
     Pipeline,
     /// Keys, or the name of an index.
     Hint,
-    /// The name of a field, printed even if there is none.
+    /// The name of a field, printed even if the field is absent.
     Name,
     Update,
     Collation,
@@ -50,18 +51,18 @@ enum Content {
     Skip,
     /// `true` if true.
     Flag,
-    /// `true` unless the number is one: how a delete says that it means many.
+    /// `true` unless the number is one: the `limit` of a delete statement.
     UnlessOne,
-    /// `?` if there.
+    /// `?` if the field is present.
     Presence,
-    /// A list of documents, each with clauses of its own, which may come as a kind-1 section.
+    /// A list of documents, each with its own clauses. It may be sent as a kind-1 section.
     Statements(&'static Table),
 }
 
-/// The fields of one document that are clauses, by the clause's place in its table.
+/// The fields of one document that are clauses, by the clause's position in its table.
 pub(super) struct Slots<'a> {
     values: [Value<'a>; MAX_CLAUSES],
-    /// Which of them are there, one bit a clause.
+    /// The fields that are present, one bit per clause.
     present: u16,
 }
 
@@ -74,7 +75,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Keeps the value if a clause is made of it. Of fields with one name the first counts.
+    /// Stores the value if its field is a clause. If several fields have one name, the first
+    /// counts.
     #[inline]
     pub(super) fn put(&mut self, table: &Table, field: &Field<'a>) {
         let Some(index) = table.heads.iter().position(|&head| head == field.head) else {
@@ -88,13 +90,10 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Keeps a value that stands in no document, for the field of that name.
+    /// Stores a value for the named field. The value need not come from a document.
     pub(super) fn put_value(&mut self, table: &Table, name: &str, value: Value<'a>) {
         let index = table.clauses.iter().position(|clause| clause.field == name);
-        debug_assert!(
-            index.is_some(),
-            "a message has a field that its table lacks"
-        );
+        debug_assert!(index.is_some(), "the table has every field of the message");
         if let Some(index) = index {
             self.set(index, value);
         }
@@ -119,13 +118,13 @@ impl<F: Form> Walk<'_, F> {
     ) -> Node<F> {
         let mut slots = Slots::new();
         let mut fields = statement.fields();
-        while let Some(field) = &self.look_here(&mut fields) {
+        while let Some(field) = &self.look_inline(&mut fields) {
             slots.put(table, field);
         }
         self.clauses(table, &slots, &[], depth)
     }
 
-    /// The clauses of a document at `depth`, of which the fields have been found.
+    /// The clauses of a document at `depth`. `slots` contains its fields.
     pub(super) fn clauses(
         &mut self,
         table: &Table,
@@ -134,7 +133,7 @@ impl<F: Form> Walk<'_, F> {
         depth: u32,
     ) -> Node<F> {
         let mut shape = Ordered::new();
-        for index in places(slots.present | table.always) {
+        for index in set_bits(slots.present | table.always) {
             let (Some(clause), Some(value)) = (table.clauses.get(index), slots.values.get(index))
             else {
                 break;
@@ -159,7 +158,8 @@ impl<F: Form> Walk<'_, F> {
         shape.close(Bracket::Document)
     }
 
-    /// What a clause prints after its key, if it is not left out; `depth` is that of the value.
+    /// The form that a clause prints after its key, or `None` if the clause is left out. `depth` is
+    /// the depth of the value.
     fn clause(
         &mut self,
         content: Content,
@@ -220,8 +220,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The set of the shapes of the first statements. A batch that mixes too many is not told apart
-    /// from others.
+    /// The set of the shapes of the first statements. Batches with too many different shapes all
+    /// print alike.
     pub(super) fn list_of_statements<'a>(
         &mut self,
         statements: Statements<'a>,
@@ -239,13 +239,13 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-/// The places of the bits that are set, lowest first.
-fn places(bits: u16) -> impl Iterator<Item = usize> {
+/// The positions of the bits that are set, lowest first.
+fn set_bits(bits: u16) -> impl Iterator<Item = usize> {
     let mut left = u32::from(bits);
     std::iter::from_fn(move || {
-        let place = usize::try_from(left.trailing_zeros()).ok();
+        let position = usize::try_from(left.trailing_zeros()).ok();
         left &= left.checked_sub(1)?;
-        place
+        position
     })
 }
 
@@ -257,7 +257,7 @@ impl Content {
         )
     }
 
-    /// What a clause prints whose field is absent or makes no sense.
+    /// The form of a clause whose field is absent or invalid.
     fn without_field<F: Form>(self) -> Option<Node<F>> {
         match self {
             Self::Pipeline => Some(Ordered::new().close(Bracket::List)),
@@ -268,14 +268,15 @@ impl Content {
     }
 }
 
-/// The statements of a bulk command, from whichever place they came. What is no document is `None`.
+/// The statements of a bulk command, from an array in the body or from a kind-1 section. An element
+/// that is not a document is `None`.
 pub(super) enum Statements<'a> {
     Array(Fields<'a>),
     Section(Documents<'a>),
 }
 
 impl<'a> Statements<'a> {
-    /// The statements under that name, unless there are none.
+    /// The statements under that name, or `None` if there are none.
     pub(super) fn find(
         name: &str,
         value: Option<&Value<'a>>,
@@ -346,7 +347,7 @@ const fn clause(field: &'static str, key: &'static str, content: Content) -> Cla
     }
 }
 
-/// Of commands that have no shape.
+/// The empty table, for commands without a shape.
 pub(super) static NONE: Table = table(&[]);
 
 /// Clauses of `find`.
@@ -485,9 +486,9 @@ pub(super) static INDEX: Table = table(&[
     ),
 ]);
 
-/// Clauses of the longest table.
+/// The number of clauses in the longest table.
 const MAX_CLAUSES: usize = 11;
-/// Statements of one bulk command that are looked at.
+/// Maximum number of statements that are looked at in one bulk command.
 pub const MAX_STATEMENTS: usize = 16;
-/// Different shapes of statements that one bulk command may print.
+/// Maximum number of different statement shapes that one bulk command prints.
 const MAX_STATEMENT_SHAPES: usize = 4;

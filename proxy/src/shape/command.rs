@@ -1,16 +1,16 @@
-//! One command: what it is, where it goes, and its shape.
+//! One command: its operation, its database and collection, and its shape.
 
 use super::bson::{Document, Field, MAX_ELEMENTS, Number, Value};
 use super::clause::{BULK_DELETE, BULK_UPDATE, Slots, Statements};
-use super::command_name::{self, Kind, UNKNOWN};
+use super::command_name::{self, CommandKind, UNKNOWN};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
 use super::name::Name;
 use super::walk::{MAX_DEPTH, Walk};
 use super::{Collection, Sequence};
 
-/// A command with its shape in both versions.
+/// A command with its fine and its coarse shape.
 #[derive(Debug)]
-pub(super) struct Shaped<'a, F> {
+pub(super) struct ShapedCommand<'a, F> {
     pub(super) op: Word,
     pub(super) db: &'a [u8],
     pub(super) collection: Collection<'a>,
@@ -18,21 +18,21 @@ pub(super) struct Shaped<'a, F> {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// A whole command. Its database is `db` if it names none itself.
+    /// The shape of a whole command. Its database is `db` if it has no `$db`.
     pub(super) fn command<'a>(
         &mut self,
         body: Document<'a>,
         sequences: &[Sequence<'a>],
         db: &'a [u8],
-    ) -> Shaped<'a, F> {
+    ) -> ShapedCommand<'a, F> {
         let shaped = self.command_at(body, sequences, db, 0);
         self.bounded(shaped)
     }
 
-    /// The same with only a mark for a shape if it took too much looking.
-    pub(super) fn bounded<'a>(&self, shaped: Shaped<'a, F>) -> Shaped<'a, F> {
+    /// Replaces the shape with a mark if the walk reached its limit.
+    pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
-            return Shaped {
+            return ShapedCommand {
                 shape: Node::word(word!("{...}")),
                 ..shaped
             };
@@ -46,7 +46,7 @@ impl<F: Form> Walk<'_, F> {
         sequences: &[Sequence<'a>],
         db: &'a [u8],
         depth: u32,
-    ) -> Shaped<'a, F> {
+    ) -> ShapedCommand<'a, F> {
         let mut fields = body.fields();
         let first = self.look(&mut fields);
         let known = first
@@ -57,26 +57,26 @@ impl<F: Form> Walk<'_, F> {
         let (kind, table) = (known.kind, known.kind.table());
         let mut slots = Slots::new();
         let mut db = db;
-        while let Some(field) = &self.look_here(&mut fields) {
+        while let Some(field) = &self.look_inline(&mut fields) {
             match (field.name, &field.value) {
                 (b"$db", &Value::String(name)) => db = name,
                 _ => slots.put(table, field),
             }
         }
-        let shaped = |collection, shape| Shaped {
+        let shaped = |collection, shape| ShapedCommand {
             op: known.name,
             db,
             collection,
             shape,
         };
         match kind {
-            Kind::Explain => self.explain(first, sequences, db, depth + 1),
-            Kind::BulkWrite => self.bulk_write(body, sequences, db, depth),
-            Kind::Plain => shaped(Collection::NONE, empty()),
-            Kind::OnCollection => shaped(named_collection(first), empty()),
-            Kind::GetMore => shaped(collection_field(body), empty()),
-            Kind::Aggregate => {
-                self.enter(db, aggregated_collection(first));
+            CommandKind::Explain => self.explain(first, sequences, db, depth + 1),
+            CommandKind::BulkWrite => self.bulk_write(body, sequences, db, depth),
+            CommandKind::Plain => shaped(Collection::NONE, empty()),
+            CommandKind::OnCollection => shaped(named_collection(first), empty()),
+            CommandKind::GetMore => shaped(collection_field(body), empty()),
+            CommandKind::Aggregate => {
+                self.enter_collection(db, aggregated_collection(first));
                 let shape = self.clauses(table, &slots, sequences, depth);
                 let aggregate = shaped(aggregated_collection(first), shape);
                 let is_explained = body.value_of(b"explain").is_some_and(|value| value.truth());
@@ -86,15 +86,15 @@ impl<F: Form> Walk<'_, F> {
                     aggregate
                 }
             }
-            Kind::Find
-            | Kind::Count
-            | Kind::Distinct
-            | Kind::MapReduce
-            | Kind::Update
-            | Kind::Delete
-            | Kind::FindAndModify
-            | Kind::CreateIndexes => {
-                self.enter(db, named_collection(first));
+            CommandKind::Find
+            | CommandKind::Count
+            | CommandKind::Distinct
+            | CommandKind::MapReduce
+            | CommandKind::Update
+            | CommandKind::Delete
+            | CommandKind::FindAndModify
+            | CommandKind::CreateIndexes => {
+                self.enter_collection(db, named_collection(first));
                 let shape = self.clauses(table, &slots, sequences, depth);
                 shaped(named_collection(first), shape)
             }
@@ -107,16 +107,16 @@ impl<F: Form> Walk<'_, F> {
         sequences: &[Sequence<'a>],
         db: &'a [u8],
         depth: u32,
-    ) -> Shaped<'a, F> {
+    ) -> ShapedCommand<'a, F> {
         match *inner {
-            Value::Document(_) if depth > MAX_DEPTH => Shaped {
+            Value::Document(_) if depth > MAX_DEPTH => ShapedCommand {
                 op: EXPLAIN,
                 db,
                 collection: Collection::NONE,
                 shape: Node::cut(),
             },
             Value::Document(body) => explained(self.command_at(body, sequences, db, depth)),
-            _ => Shaped {
+            _ => ShapedCommand {
                 op: EXPLAIN,
                 db,
                 collection: Collection::NONE,
@@ -131,7 +131,7 @@ impl<F: Form> Walk<'_, F> {
         sequences: &[Sequence<'a>],
         db: &'a [u8],
         depth: u32,
-    ) -> Shaped<'a, F> {
+    ) -> ShapedCommand<'a, F> {
         let namespaces = Namespaces {
             value: body.value_of(b"nsInfo"),
             sequences,
@@ -141,7 +141,7 @@ impl<F: Form> Walk<'_, F> {
             Some(namespace) => split_namespace(namespace),
             None => (db, Collection::new(b"$cmd.bulkWrite")),
         };
-        self.enter(db, collection);
+        self.enter_collection(db, collection);
         let mut shape = Ordered::new();
         let ops = body.value_of(b"ops");
         if let Some(ops) = Statements::find("ops", ops.as_ref(), sequences) {
@@ -150,7 +150,7 @@ impl<F: Form> Walk<'_, F> {
             });
             shape.entry(&F::word(word!("ops")), &ops);
         }
-        Shaped {
+        ShapedCommand {
             op: word!("bulkWrite"),
             db,
             collection,
@@ -158,7 +158,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// One of the ops, with its namespace if there are several to tell apart.
+    /// One of the `ops`, with its namespace if the command has several.
     fn bulk_op(
         &mut self,
         op: Document<'_>,
@@ -200,7 +200,7 @@ fn aggregated_collection<'a>(first: &Value<'a>) -> Collection<'a> {
     }
 }
 
-/// The collection of a `getMore`, whose first field is the cursor.
+/// The collection of a `getMore`, whose first field is the cursor id.
 fn collection_field(body: Document<'_>) -> Collection<'_> {
     body.value_of(b"collection")
         .map_or(Collection::NONE, |value| named_collection(&value))
@@ -222,29 +222,29 @@ impl<'a> Namespaces<'_, 'a> {
         namespace_of(document?)
     }
 
-    /// The namespace of that number, which an op gives as its first value.
-    fn at(&self, number: &Value<'_>) -> Option<&'a [u8]> {
-        let &Value::Integer(number) = number else {
+    /// The namespace with that index. An op has the index as its first value.
+    fn at(&self, index: &Value<'_>) -> Option<&'a [u8]> {
+        let &Value::Integer(index) = index else {
             return None;
         };
-        let number = usize::try_from(number).ok()?;
+        let index = usize::try_from(index).ok()?;
         let documents = Statements::find("nsInfo", self.value.as_ref(), self.sequences)?;
-        namespace_of(documents.take(MAX_ELEMENTS).nth(number)??)
+        namespace_of(documents.take(MAX_ELEMENTS).nth(index)??)
     }
 }
 
-/// A command that is only asked about: its own shape below the name of its operation.
-pub(super) fn explained<F: Form>(inner: Shaped<'_, F>) -> Shaped<'_, F> {
+/// An `explain`: the shape of the inner command, under the name of its operation.
+pub(super) fn explained<F: Form>(inner: ShapedCommand<'_, F>) -> ShapedCommand<'_, F> {
     let mut shape = Ordered::new();
     shape.entry(&F::word(inner.op), &inner.shape);
-    Shaped {
+    ShapedCommand {
         op: EXPLAIN,
         shape: shape.close(Bracket::Document),
         ..inner
     }
 }
 
-/// A namespace at its first dot.
+/// Splits a namespace at its first dot.
 pub(super) fn split_namespace(namespace: &[u8]) -> (&[u8], Collection<'_>) {
     let mut parts = namespace.splitn(2, |&byte| byte == b'.');
     let db = parts.next().unwrap_or_default();

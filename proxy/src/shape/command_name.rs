@@ -1,13 +1,13 @@
-//! The commands that are known by name, and what each is to a fingerprint.
+//! The known commands, and how a fingerprint treats each of them.
 
 use super::bson::{Field, head_of};
 use super::clause::{self, Table};
 use super::form::Word;
 
-/// The canonical name of a command: aliases and old spellings are resolved, names that are no
-/// command give `None`.
+/// The canonical name of a command. Aliases and old spellings are resolved. Unknown names give
+/// `None`.
 ///
-/// The answer is the only form in which a command's name may become a label.
+/// A command's name may become a label only in this form.
 pub fn canonical_name(name: &[u8]) -> Option<&'static str> {
     find_by(name, head_of(name)).map(|command| command.name.text)
 }
@@ -15,16 +15,16 @@ pub fn canonical_name(name: &[u8]) -> Option<&'static str> {
 /// A known command.
 #[derive(Debug)]
 pub(super) struct KnownCommand {
-    /// As clients write it.
+    /// The name that clients send.
     wire_name: &'static str,
-    /// As it is counted.
+    /// The canonical name, under which the command is counted.
     pub(super) name: Word,
-    pub(super) kind: Kind,
+    pub(super) kind: CommandKind,
 }
 
-/// What the rules do with a command.
+/// How the rules treat a command.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Kind {
+pub(super) enum CommandKind {
     Find,
     Aggregate,
     Count,
@@ -37,13 +37,13 @@ pub(super) enum Kind {
     GetMore,
     BulkWrite,
     Explain,
-    /// Takes a collection, has no shape.
+    /// A command with a collection. Its shape is empty.
     OnCollection,
-    /// Has neither.
+    /// A command without a collection. Its shape is empty.
     Plain,
 }
 
-impl Kind {
+impl CommandKind {
     /// The clauses of the command's own fields.
     pub(super) fn table(self) -> &'static Table {
         match self {
@@ -63,8 +63,8 @@ impl Kind {
     }
 }
 
-/// What stands for every name that is no command.
-pub(super) static UNKNOWN: KnownCommand = known("<unknown>", Kind::Plain);
+/// The entry for every unknown name.
+pub(super) static UNKNOWN: KnownCommand = known("<unknown>", CommandKind::Plain);
 
 /// The known command that a first field names.
 #[inline]
@@ -76,7 +76,7 @@ pub(super) fn find(first: &Field<'_>) -> Option<&'static KnownCommand> {
 fn find_by(name: &[u8], head: u64) -> Option<&'static KnownCommand> {
     let mut slot = first_slot(head);
     loop {
-        // An empty slot holds a number past the end of the table.
+        // An empty slot contains an index past the end of the table.
         let command = COMMANDS.get(usize::from(*SLOTS.get(slot)?))?;
         if command.wire_name.as_bytes() == name {
             return Some(command);
@@ -85,19 +85,19 @@ fn find_by(name: &[u8], head: u64) -> Option<&'static KnownCommand> {
     }
 }
 
-/// Where the search for a name with that head begins. Names with one head stand one after the
-/// other.
+/// The slot where the search for a name with that head begins. Names with the same head share their
+/// first slot.
 #[expect(
     clippy::as_conversions,
     reason = "const code cannot call try_from; the result is small"
 )]
 const fn first_slot(head: u64) -> usize {
-    // Fibonacci hashing: the multiplier is 2^64 over the golden ratio, and the high bits are the
-    // good ones.
+    // Fibonacci hashing: the multiplier is 2^64 divided by the golden ratio, and the high bits are
+    // mixed best.
     (head.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
 }
 
-/// An open-addressed hash table of numbers of [`COMMANDS`], made at compile time.
+/// An open-addressing hash table of indexes into [`COMMANDS`], made at compile time.
 static SLOTS: [u8; SLOT_COUNT] = make_slots();
 
 #[expect(
@@ -110,33 +110,33 @@ static SLOTS: [u8; SLOT_COUNT] = make_slots();
 )]
 const fn make_slots() -> [u8; SLOT_COUNT] {
     let mut slots = [EMPTY; SLOT_COUNT];
-    let mut number = 0;
-    while number < COMMANDS.len() {
-        let mut slot = first_slot(head_of(COMMANDS[number].wire_name.as_bytes()));
+    let mut index = 0;
+    while index < COMMANDS.len() {
+        let mut slot = first_slot(head_of(COMMANDS[index].wire_name.as_bytes()));
         while slots[slot] != EMPTY {
             slot = (slot + 1) % SLOT_COUNT;
         }
-        slots[slot] = number as u8;
-        number += 1;
+        slots[slot] = index as u8;
+        index += 1;
     }
     slots
 }
 
-/// Room enough that most names are found at the first look.
+/// Large enough that the first slot is right for most names.
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 9;
 const EMPTY: u8 = u8::MAX;
 
 const _: () = assert!(
     COMMANDS.len() < 255,
-    "the number of a command fits a slot and is not EMPTY"
+    "every index of a command fits a slot and differs from EMPTY"
 );
 
-const fn known(name: &'static str, kind: Kind) -> KnownCommand {
+const fn known(name: &'static str, kind: CommandKind) -> KnownCommand {
     alias(name, name, kind)
 }
 
-const fn alias(wire_name: &'static str, name: &'static str, kind: Kind) -> KnownCommand {
+const fn alias(wire_name: &'static str, name: &'static str, kind: CommandKind) -> KnownCommand {
     KnownCommand {
         wire_name,
         name: Word::new(name),
@@ -145,140 +145,140 @@ const fn alias(wire_name: &'static str, name: &'static str, kind: Kind) -> Known
 }
 
 static COMMANDS: [KnownCommand; 136] = [
-    known("find", Kind::Find),
-    known("aggregate", Kind::Aggregate),
-    known("count", Kind::Count),
-    known("distinct", Kind::Distinct),
-    known("insert", Kind::OnCollection),
-    known("update", Kind::Update),
-    known("delete", Kind::Delete),
-    known("findAndModify", Kind::FindAndModify),
-    known("mapReduce", Kind::MapReduce),
-    known("getMore", Kind::GetMore),
-    known("killCursors", Kind::OnCollection),
-    known("createIndexes", Kind::CreateIndexes),
-    known("dropIndexes", Kind::OnCollection),
-    known("listIndexes", Kind::OnCollection),
-    known("create", Kind::OnCollection),
-    known("drop", Kind::OnCollection),
-    known("collStats", Kind::OnCollection),
-    known("collMod", Kind::OnCollection),
-    known("validate", Kind::OnCollection),
-    known("compact", Kind::OnCollection),
-    known("reIndex", Kind::OnCollection),
-    known("convertToCapped", Kind::OnCollection),
-    known("createSearchIndexes", Kind::OnCollection),
-    known("updateSearchIndex", Kind::OnCollection),
-    known("dropSearchIndex", Kind::OnCollection),
-    known("planCacheClear", Kind::OnCollection),
-    known("planCacheClearFilters", Kind::OnCollection),
-    known("planCacheListFilters", Kind::OnCollection),
-    known("planCacheSetFilter", Kind::OnCollection),
-    known("dataSize", Kind::OnCollection),
-    known("ping", Kind::Plain),
-    known("hello", Kind::Plain),
-    known("isMaster", Kind::Plain),
-    known("buildInfo", Kind::Plain),
-    known("saslStart", Kind::Plain),
-    known("saslContinue", Kind::Plain),
-    known("authenticate", Kind::Plain),
-    known("logout", Kind::Plain),
-    known("getnonce", Kind::Plain),
-    known("endSessions", Kind::Plain),
-    known("startSession", Kind::Plain),
-    known("refreshSessions", Kind::Plain),
-    known("killSessions", Kind::Plain),
-    known("killAllSessions", Kind::Plain),
-    known("killAllSessionsByPattern", Kind::Plain),
-    known("killOp", Kind::Plain),
-    known("currentOp", Kind::Plain),
-    known("commitTransaction", Kind::Plain),
-    known("abortTransaction", Kind::Plain),
-    known("listCollections", Kind::Plain),
-    known("listDatabases", Kind::Plain),
-    known("listCommands", Kind::Plain),
-    known("dbStats", Kind::Plain),
-    known("serverStatus", Kind::Plain),
-    known("top", Kind::Plain),
-    known("hostInfo", Kind::Plain),
-    known("getParameter", Kind::Plain),
-    known("setParameter", Kind::Plain),
-    known("getLog", Kind::Plain),
-    known("getCmdLineOpts", Kind::Plain),
-    known("connectionStatus", Kind::Plain),
-    known("connPoolStats", Kind::Plain),
-    known("replSetGetStatus", Kind::Plain),
-    known("replSetGetConfig", Kind::Plain),
-    known("replSetFreeze", Kind::Plain),
-    known("replSetStepDown", Kind::Plain),
-    known("replSetReconfig", Kind::Plain),
-    known("replSetInitiate", Kind::Plain),
-    known("renameCollection", Kind::Plain),
-    known("dropDatabase", Kind::Plain),
-    known("createUser", Kind::Plain),
-    known("updateUser", Kind::Plain),
-    known("dropUser", Kind::Plain),
-    known("dropAllUsersFromDatabase", Kind::Plain),
-    known("usersInfo", Kind::Plain),
-    known("grantRolesToUser", Kind::Plain),
-    known("revokeRolesFromUser", Kind::Plain),
-    known("createRole", Kind::Plain),
-    known("updateRole", Kind::Plain),
-    known("dropRole", Kind::Plain),
-    known("rolesInfo", Kind::Plain),
-    known("profile", Kind::Plain),
-    known("fsync", Kind::Plain),
-    known("fsyncUnlock", Kind::Plain),
-    known("shutdown", Kind::Plain),
-    known("getLastError", Kind::Plain),
-    known("whatsmyuri", Kind::Plain),
-    known("features", Kind::Plain),
-    known("lockInfo", Kind::Plain),
-    known("dbHash", Kind::Plain),
-    known("explain", Kind::Explain),
-    known("bulkWrite", Kind::BulkWrite),
-    known("shardCollection", Kind::Plain),
-    known("enableSharding", Kind::Plain),
-    known("split", Kind::Plain),
-    known("moveChunk", Kind::Plain),
-    known("moveRange", Kind::Plain),
-    known("refineCollectionShardKey", Kind::Plain),
-    known("addShard", Kind::Plain),
-    known("removeShard", Kind::Plain),
-    known("listShards", Kind::Plain),
-    known("balancerStart", Kind::Plain),
-    known("balancerStop", Kind::Plain),
-    known("balancerStatus", Kind::Plain),
-    known("getShardMap", Kind::Plain),
-    known("isdbgrid", Kind::Plain),
-    known("setFeatureCompatibilityVersion", Kind::Plain),
-    known("getDefaultRWConcern", Kind::Plain),
-    known("setDefaultRWConcern", Kind::Plain),
-    known("rotateCertificates", Kind::Plain),
-    known("setQuerySettings", Kind::Plain),
-    known("removeQuerySettings", Kind::Plain),
-    known("analyzeShardKey", Kind::Plain),
-    known("configureQueryAnalyzer", Kind::Plain),
-    known("abortReshardCollection", Kind::Plain),
-    known("reshardCollection", Kind::Plain),
-    known("commitReshardCollection", Kind::Plain),
-    known("unshardCollection", Kind::Plain),
-    known("moveCollection", Kind::Plain),
-    known("cloneCollectionAsCapped", Kind::Plain),
-    known("logRotate", Kind::Plain),
-    known("netstat", Kind::Plain),
-    known("filemd5", Kind::Plain),
-    known("driverOIDTest", Kind::Plain),
-    known("eval", Kind::Plain),
-    known("group", Kind::Plain),
-    known("geoNear", Kind::Plain),
-    known("geoSearch", Kind::Plain),
-    alias("findandmodify", "findAndModify", Kind::FindAndModify),
-    alias("mapreduce", "mapReduce", Kind::MapReduce),
-    alias("ismaster", "isMaster", Kind::Plain),
-    alias("dbstats", "dbStats", Kind::Plain),
-    alias("collstats", "collStats", Kind::OnCollection),
-    alias("buildinfo", "buildInfo", Kind::Plain),
-    alias("getlasterror", "getLastError", Kind::Plain),
-    alias("deleteIndexes", "dropIndexes", Kind::OnCollection),
+    known("find", CommandKind::Find),
+    known("aggregate", CommandKind::Aggregate),
+    known("count", CommandKind::Count),
+    known("distinct", CommandKind::Distinct),
+    known("insert", CommandKind::OnCollection),
+    known("update", CommandKind::Update),
+    known("delete", CommandKind::Delete),
+    known("findAndModify", CommandKind::FindAndModify),
+    known("mapReduce", CommandKind::MapReduce),
+    known("getMore", CommandKind::GetMore),
+    known("killCursors", CommandKind::OnCollection),
+    known("createIndexes", CommandKind::CreateIndexes),
+    known("dropIndexes", CommandKind::OnCollection),
+    known("listIndexes", CommandKind::OnCollection),
+    known("create", CommandKind::OnCollection),
+    known("drop", CommandKind::OnCollection),
+    known("collStats", CommandKind::OnCollection),
+    known("collMod", CommandKind::OnCollection),
+    known("validate", CommandKind::OnCollection),
+    known("compact", CommandKind::OnCollection),
+    known("reIndex", CommandKind::OnCollection),
+    known("convertToCapped", CommandKind::OnCollection),
+    known("createSearchIndexes", CommandKind::OnCollection),
+    known("updateSearchIndex", CommandKind::OnCollection),
+    known("dropSearchIndex", CommandKind::OnCollection),
+    known("planCacheClear", CommandKind::OnCollection),
+    known("planCacheClearFilters", CommandKind::OnCollection),
+    known("planCacheListFilters", CommandKind::OnCollection),
+    known("planCacheSetFilter", CommandKind::OnCollection),
+    known("dataSize", CommandKind::OnCollection),
+    known("ping", CommandKind::Plain),
+    known("hello", CommandKind::Plain),
+    known("isMaster", CommandKind::Plain),
+    known("buildInfo", CommandKind::Plain),
+    known("saslStart", CommandKind::Plain),
+    known("saslContinue", CommandKind::Plain),
+    known("authenticate", CommandKind::Plain),
+    known("logout", CommandKind::Plain),
+    known("getnonce", CommandKind::Plain),
+    known("endSessions", CommandKind::Plain),
+    known("startSession", CommandKind::Plain),
+    known("refreshSessions", CommandKind::Plain),
+    known("killSessions", CommandKind::Plain),
+    known("killAllSessions", CommandKind::Plain),
+    known("killAllSessionsByPattern", CommandKind::Plain),
+    known("killOp", CommandKind::Plain),
+    known("currentOp", CommandKind::Plain),
+    known("commitTransaction", CommandKind::Plain),
+    known("abortTransaction", CommandKind::Plain),
+    known("listCollections", CommandKind::Plain),
+    known("listDatabases", CommandKind::Plain),
+    known("listCommands", CommandKind::Plain),
+    known("dbStats", CommandKind::Plain),
+    known("serverStatus", CommandKind::Plain),
+    known("top", CommandKind::Plain),
+    known("hostInfo", CommandKind::Plain),
+    known("getParameter", CommandKind::Plain),
+    known("setParameter", CommandKind::Plain),
+    known("getLog", CommandKind::Plain),
+    known("getCmdLineOpts", CommandKind::Plain),
+    known("connectionStatus", CommandKind::Plain),
+    known("connPoolStats", CommandKind::Plain),
+    known("replSetGetStatus", CommandKind::Plain),
+    known("replSetGetConfig", CommandKind::Plain),
+    known("replSetFreeze", CommandKind::Plain),
+    known("replSetStepDown", CommandKind::Plain),
+    known("replSetReconfig", CommandKind::Plain),
+    known("replSetInitiate", CommandKind::Plain),
+    known("renameCollection", CommandKind::Plain),
+    known("dropDatabase", CommandKind::Plain),
+    known("createUser", CommandKind::Plain),
+    known("updateUser", CommandKind::Plain),
+    known("dropUser", CommandKind::Plain),
+    known("dropAllUsersFromDatabase", CommandKind::Plain),
+    known("usersInfo", CommandKind::Plain),
+    known("grantRolesToUser", CommandKind::Plain),
+    known("revokeRolesFromUser", CommandKind::Plain),
+    known("createRole", CommandKind::Plain),
+    known("updateRole", CommandKind::Plain),
+    known("dropRole", CommandKind::Plain),
+    known("rolesInfo", CommandKind::Plain),
+    known("profile", CommandKind::Plain),
+    known("fsync", CommandKind::Plain),
+    known("fsyncUnlock", CommandKind::Plain),
+    known("shutdown", CommandKind::Plain),
+    known("getLastError", CommandKind::Plain),
+    known("whatsmyuri", CommandKind::Plain),
+    known("features", CommandKind::Plain),
+    known("lockInfo", CommandKind::Plain),
+    known("dbHash", CommandKind::Plain),
+    known("explain", CommandKind::Explain),
+    known("bulkWrite", CommandKind::BulkWrite),
+    known("shardCollection", CommandKind::Plain),
+    known("enableSharding", CommandKind::Plain),
+    known("split", CommandKind::Plain),
+    known("moveChunk", CommandKind::Plain),
+    known("moveRange", CommandKind::Plain),
+    known("refineCollectionShardKey", CommandKind::Plain),
+    known("addShard", CommandKind::Plain),
+    known("removeShard", CommandKind::Plain),
+    known("listShards", CommandKind::Plain),
+    known("balancerStart", CommandKind::Plain),
+    known("balancerStop", CommandKind::Plain),
+    known("balancerStatus", CommandKind::Plain),
+    known("getShardMap", CommandKind::Plain),
+    known("isdbgrid", CommandKind::Plain),
+    known("setFeatureCompatibilityVersion", CommandKind::Plain),
+    known("getDefaultRWConcern", CommandKind::Plain),
+    known("setDefaultRWConcern", CommandKind::Plain),
+    known("rotateCertificates", CommandKind::Plain),
+    known("setQuerySettings", CommandKind::Plain),
+    known("removeQuerySettings", CommandKind::Plain),
+    known("analyzeShardKey", CommandKind::Plain),
+    known("configureQueryAnalyzer", CommandKind::Plain),
+    known("abortReshardCollection", CommandKind::Plain),
+    known("reshardCollection", CommandKind::Plain),
+    known("commitReshardCollection", CommandKind::Plain),
+    known("unshardCollection", CommandKind::Plain),
+    known("moveCollection", CommandKind::Plain),
+    known("cloneCollectionAsCapped", CommandKind::Plain),
+    known("logRotate", CommandKind::Plain),
+    known("netstat", CommandKind::Plain),
+    known("filemd5", CommandKind::Plain),
+    known("driverOIDTest", CommandKind::Plain),
+    known("eval", CommandKind::Plain),
+    known("group", CommandKind::Plain),
+    known("geoNear", CommandKind::Plain),
+    known("geoSearch", CommandKind::Plain),
+    alias("findandmodify", "findAndModify", CommandKind::FindAndModify),
+    alias("mapreduce", "mapReduce", CommandKind::MapReduce),
+    alias("ismaster", "isMaster", CommandKind::Plain),
+    alias("dbstats", "dbStats", CommandKind::Plain),
+    alias("collstats", "collStats", CommandKind::OnCollection),
+    alias("buildinfo", "buildInfo", CommandKind::Plain),
+    alias("getlasterror", "getLastError", CommandKind::Plain),
+    alias("deleteIndexes", "dropIndexes", CommandKind::OnCollection),
 ];

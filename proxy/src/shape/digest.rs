@@ -1,15 +1,15 @@
-//! The hash of a shape, built without any heap.
+//! The hash of a shape, built without heap memory.
 //!
 //! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain),
-//! with its constants: two 64-bit words are multiplied to 128 bits and the halves are folded
-//! together. It is written out here instead of taken from a crate because the hash must never
-//! change: instances of different releases add up their statistics by it. All reads are
-//! little-endian and nothing depends on the word size.
+//! with its constants: it multiplies two 64-bit words to 128 bits and folds the halves together.
+//! The code is here and not in a crate because the hash must never change: instances of different
+//! releases use it to add up their statistics. All reads are little-endian, and nothing depends on
+//! the word size.
 //!
-//! What is hashed is the printed form, token by token: a leaf is its bytes and whether they are
-//! quoted, an entry is a pair, a list or document is its items with their number. Every token
-//! carries its length or count, so no two different forms feed the same stream, and equal text
-//! always means equal hash.
+//! The hash covers the printed form, token by token. A leaf is its bytes and whether they are
+//! quoted. An entry is a pair. A list or document is its items and their number. Every token
+//! includes its length or count, so two different forms never give the hash the same input. Equal
+//! text always means an equal hash.
 
 use super::form::{Bracket, Form, Room, Word};
 use super::name::Name;
@@ -25,23 +25,23 @@ impl Digest {
         self.0
     }
 
-    /// Raw bytes, which no other token can be mistaken for.
+    /// The hash of raw bytes. It includes their number.
     pub(super) const fn of_bytes(bytes: &[u8]) -> Self {
         Self(hash_bytes(bytes))
     }
 
-    /// What was a digest's number.
+    /// The digest with this number, which came from [`Self::as_u64`].
     pub(super) const fn of_number(number: u64) -> Self {
         Self(number)
     }
 
-    /// Unquoted text. A path is hashed by its components, so that a name's components can be hashed
-    /// as they are found.
+    /// The hash of unquoted text. A path is hashed by its components, because names are read one
+    /// component at a time.
     pub(super) const fn of_text(text: &[u8]) -> Self {
         if let b"{}" = text {
             return Self(close(0, 0, Bracket::Document));
         }
-        // A list of one item prints like a bare name in brackets, so it has to hash like one.
+        // A list of one item prints like a bare name in brackets, so both must have one hash.
         if let [b'[', inside @ .., b']'] = text {
             return match inside {
                 [] => Self(close(0, 0, Bracket::List)),
@@ -77,7 +77,7 @@ impl Digest {
         Self(close(item.0, 1, Bracket::List))
     }
 
-    /// A name that holds dots, digits, brackets or anything else that asks for a closer look.
+    /// A name with dots, digits, brackets or anything else that needs a closer check.
     #[inline(never)]
     fn of_rare_name(name: Name<'_>) -> Self {
         let brackets = name.brackets();
@@ -105,7 +105,7 @@ impl Digest {
 }
 
 impl Form for Digest {
-    type Room = Places;
+    type Room = StackRoom;
     type Unordered = Unordered;
     type Ordered = Ordered;
 
@@ -141,7 +141,7 @@ impl Form for Digest {
     #[inline]
     fn close_set(entries: Unordered, bracket: Bracket) -> Self {
         let Unordered { sum, xor, count } = entries;
-        // A set of one prints like a sequence of one, and must hash like one.
+        // A set of one prints like a sequence of one, so both must have one hash.
         let folded = if count <= 1 {
             sum
         } else {
@@ -166,7 +166,8 @@ impl Form for Digest {
     }
 }
 
-/// A commutative fold: entries count, their order does not. The caller has dropped equal ones.
+/// A commutative fold: the order of the entries does not matter. The caller has already dropped
+/// equal entries.
 #[derive(Default, Debug)]
 pub(super) struct Unordered {
     sum: u64,
@@ -181,18 +182,18 @@ pub(super) struct Ordered {
     count: u64,
 }
 
-/// Room on the stack.
+/// Storage for the members of a set, on the stack.
 #[derive(Clone, Debug)]
-pub(super) struct Places([Digest; MAX_SET_ENTRIES]);
+pub(super) struct StackRoom([Digest; MAX_SET_ENTRIES]);
 
-impl Default for Places {
+impl Default for StackRoom {
     #[inline]
     fn default() -> Self {
         Self([Digest(0); MAX_SET_ENTRIES])
     }
 }
 
-impl Room<Digest> for Places {
+impl Room<Digest> for StackRoom {
     #[inline]
     fn taken(&self, count: usize) -> &[Digest] {
         self.0.get(..count).unwrap_or(&self.0)
@@ -200,13 +201,13 @@ impl Room<Digest> for Places {
 
     #[inline]
     fn put(&mut self, count: usize, member: Digest) {
-        if let Some(place) = self.0.get_mut(count) {
-            *place = member;
+        if let Some(slot) = self.0.get_mut(count) {
+            *slot = member;
         }
     }
 }
 
-/// The components of a path, folded as they come.
+/// The components of a path, folded one by one.
 struct Path {
     folded: u64,
     components: u64,
@@ -228,7 +229,7 @@ impl Path {
         self.components += 1;
     }
 
-    /// One component alone is its own hash, which is what makes a plain name cheap.
+    /// The hash of a single component is the hash of the path. This makes plain names cheap.
     const fn digest(&self) -> Digest {
         if self.components == 1 {
             Digest(self.folded)
@@ -270,8 +271,8 @@ const fn hash_bytes(bytes: &[u8]) -> u64 {
     fold(low ^ SECRET_0 ^ length(bytes), high ^ SECRET_1)
 }
 
-/// Up to 16 bytes as two words, which overlap when there are fewer. With the length they tell all
-/// such inputs apart.
+/// Up to 16 bytes as two words, which may overlap. Together with the length, they distinguish all
+/// such inputs.
 #[inline]
 const fn ends(bytes: &[u8]) -> (u64, u64) {
     match bytes {
@@ -304,7 +305,7 @@ const fn fold(left: u64, right: u64) -> u64 {
 #[inline]
 #[expect(
     clippy::as_conversions,
-    reason = "const code cannot call From; taking halves is meant"
+    reason = "const code cannot call From; each cast takes one half"
 )]
 const fn multiply(left: u64, right: u64) -> (u64, u64) {
     let product = (left as u128) * (right as u128);
@@ -324,7 +325,7 @@ const SECRET_0: u64 = 0x2d35_8dcc_aa6c_78a5;
 const SECRET_1: u64 = 0x8bb8_4b93_962e_acc9;
 const SECRET_2: u64 = 0x4b33_a62e_d433_d4a3;
 
-/// Tags: they keep the kinds of tokens apart. Their low bits are free for a count.
+/// Tags that distinguish the kinds of tokens. Their low 16 bits are free for a count.
 const DOCUMENT: u64 = 0x4d5a_2da5_1de1_0000;
 const LIST: u64 = 0xa0b7_2c36_94e5_0000;
 const SET: u64 = 0x71d3_08b5_c2fa_0000;

@@ -1,4 +1,4 @@
-//! Aggregation expressions, and projections, which are half made of them.
+//! Aggregation expressions, and projections, which may contain expressions.
 
 use super::bson::{Array, Document, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
@@ -41,7 +41,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// A string: a field's path or a variable if it begins with `$`, else a constant.
+    /// A string: a field path or a variable if it begins with `$`, else a constant.
     fn expression_string(&self, string: &[u8]) -> Node<F> {
         match string {
             [b'$', b'$', _, ..] => Node::same(self.expression_path(string, 2)),
@@ -50,8 +50,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The arguments of an operator. A list of constants has no length here: what prints like its
-    /// neighbour is dropped.
+    /// The arguments of an operator. An argument that prints like the one before it is dropped, so
+    /// the length of a list of constants does not show.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
         if array.is_empty() {
             return plain_value(&Value::Array(array));
@@ -60,7 +60,7 @@ impl<F: Form> Walk<'_, F> {
         let mut elements = array.elements();
         while let Some(element) = &self.look(&mut elements) {
             let item = self.expression(&element.value, depth + 1);
-            items.unlike_item(&item);
+            items.item_unless_repeated(&item);
         }
         items.close(Bracket::List)
     }

@@ -13,7 +13,7 @@ impl<F: Form> Walk<'_, F> {
         Conjuncts::of(|conjuncts| self.gather(filter, depth, conjuncts))
     }
 
-    /// A filter, if the value is a document.
+    /// A filter if the value is a document, else `?`.
     pub(super) fn filter_or_value(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
         match *value {
             Value::Document(filter) => self.filter(filter, depth),
@@ -21,7 +21,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// A list of filters as a set; what is no document is skipped.
+    /// A list of filters as a set. Elements that are not documents are skipped.
     pub(super) fn filters(&mut self, filters: Array<'_>, depth: u32) -> Node<F> {
         self.list_of(filters, |walk, element| match *element {
             Value::Document(filter) => Some(walk.filter(filter, depth + 1)),
@@ -29,7 +29,7 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// An operator document, not below a path of a filter, as the set of its operators.
+    /// An operator document inside an operator or modifier, as the set of its operators.
     pub(super) fn operators(&mut self, operators: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -44,7 +44,7 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// Adds the conjuncts of a filter document to those of the filter it belongs to.
+    /// Adds the conjuncts of a filter document to the enclosing filter.
     fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut fields = filter.fields();
         while let Some(field) = &self.look(&mut fields) {
@@ -93,7 +93,7 @@ impl<F: Form> Walk<'_, F> {
             &Value::Regex(regex) => {
                 return conjuncts.add(Role::Regex, &path, &regex_form(regex));
             }
-            &Value::Document(document) if document.is_operators() => document,
+            &Value::Document(document) if document.is_operator_document() => document,
             value => return conjuncts.add(Role::Equal, &path, &filter_value(value)),
         };
         if depth + 1 > MAX_DEPTH {
@@ -112,8 +112,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The argument of one operator among its siblings at `depth`, and how the two print.
-    /// `$options` is part of its `$regex` and nothing by itself.
+    /// The argument of one operator at `depth`, and how the two print. `$options` gives `None`: it
+    /// prints only as a part of its `$regex`, one of the `siblings`.
     fn operator_argument(
         &mut self,
         field: &Field<'_>,
@@ -135,7 +135,7 @@ impl<F: Form> Walk<'_, F> {
             (b"$elemMatch", &Value::Document(document)) => self.elem_match(document, depth + 1),
             (b"$all", &Value::Array(array)) => self.all(array, depth + 1),
             (b"$not", &Value::Regex(regex)) => regex_form(regex),
-            (b"$not", &Value::Document(document)) if document.is_operators() => {
+            (b"$not", &Value::Document(document)) if document.is_operator_document() => {
                 self.operators(document, depth + 1)
             }
             (
@@ -150,7 +150,7 @@ impl<F: Form> Walk<'_, F> {
     fn elem_match(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
         let begins_filter =
             |first: Field<'_>| matches!(first.name, b"$and" | b"$or" | b"$nor" | b"$where");
-        if document.is_operators() && !document.first().is_some_and(begins_filter) {
+        if document.is_operator_document() && !document.first().is_some_and(begins_filter) {
             self.operators(document, depth)
         } else {
             self.filter(document, depth)
@@ -174,7 +174,7 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// A geometry: the operators in it say how it is searched, all else is data.
+    /// A geometry: the names of its operators print, everything else is data.
     fn geometry(&mut self, document: Document<'_>) -> Node<F> {
         let mut is_empty = true;
         let set = Set::of(Bracket::Document, |set| {
@@ -211,7 +211,7 @@ pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
     pattern_form(pattern, options)
 }
 
-/// A pattern: whether it can use an index range, and its flags.
+/// Prints a pattern: `/^?/` if it has a usable prefix, else `/?/`, followed by its flags (rule F8).
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);
@@ -226,7 +226,7 @@ fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     Node::same(F::leaf(text.get(..length).unwrap_or_default()))
 }
 
-/// Whether the server can turn the pattern's beginning into the bounds of an index scan.
+/// True if the server can turn the beginning of the pattern into the bounds of an index scan.
 fn has_literal_prefix(pattern: &[u8]) -> bool {
     let Some(anchored) = pattern
         .strip_prefix(b"^")
@@ -244,7 +244,7 @@ fn has_literal_prefix(pattern: &[u8]) -> bool {
         ] => return false,
         [_, rest @ ..] => rest,
     };
-    // The rest of a character that takes more than one byte in UTF-8.
+    // Skips the continuation bytes of a UTF-8 character.
     let next = after_literal
         .iter()
         .find(|&&byte| byte & 0b1100_0000 != 0b1000_0000);

@@ -1,8 +1,8 @@
-//! What the walk of a command builds: one printed form, either as a hash or as text.
+//! The output of the walk: printed forms, either as a hash or as text.
 //!
 //! The walk is written once over the trait [`Form`], so hash and text cannot drift apart. It builds
-//! two forms at a time, the fine and the coarse one, as a [`Node`]; collections keep the coarse
-//! side only from where it begins to differ.
+//! two forms at a time, the fine and the coarse one, as a [`Node`]. A set or sequence has its own
+//! coarse version only from the first member that differs.
 
 use super::digest::Digest;
 use super::name::Name;
@@ -10,22 +10,22 @@ use super::walk::MAX_SET_ENTRIES;
 
 /// One printed form: a leaf, an entry, a document or a list.
 pub(super) trait Form: Clone + Default + PartialEq {
-    /// Room for the members of a set.
+    /// Storage for the members of a set.
     type Room: Room<Self>;
-    /// A set on its way to be printed.
+    /// A set under construction.
     type Unordered: Default;
-    /// A sequence on its way to be printed.
+    /// A sequence under construction.
     type Ordered: Clone + Default;
 
-    /// A text of ours.
+    /// A constant text of this module.
     fn word(word: Word) -> Self;
-    /// A text that is printed as it is; the caller has made sure that nothing of a value is in it.
+    /// A text that is printed unchanged. The caller ensures that it contains no part of a value.
     fn leaf(text: &[u8]) -> Self;
-    /// A name, quoted if it has to be.
+    /// A name, quoted if necessary.
     fn name(name: Name<'_>) -> Self;
     /// `key:value`
     fn entry(key: &Self, value: &Self) -> Self;
-    /// Adds a member that differs from all before.
+    /// Adds a member. It must differ from all members before it.
     fn add(entries: &mut Self::Unordered, entry: &Self);
     /// The set as a document or list.
     fn close_set(entries: Self::Unordered, bracket: Bracket) -> Self;
@@ -35,15 +35,16 @@ pub(super) trait Form: Clone + Default + PartialEq {
     fn close_sequence(items: &Self::Ordered, bracket: Bracket) -> Self;
 }
 
-/// Room for the members of a set, at most [`MAX_SET_ENTRIES`]; the caller minds how many there are.
+/// Storage for the members of a set, at most [`MAX_SET_ENTRIES`]. The caller keeps the number of
+/// members.
 pub(super) trait Room<F>: Clone + Default {
     /// The first `count` members.
     fn taken(&self, count: usize) -> &[F];
-    /// Puts a member in the place after the first `count`.
+    /// Stores a member after the first `count` members.
     fn put(&mut self, count: usize, member: F);
 }
 
-/// The brackets round a set or sequence.
+/// The brackets around a set or sequence.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Bracket {
     /// `{…}`
@@ -52,7 +53,7 @@ pub(super) enum Bracket {
     List,
 }
 
-/// A text of ours with its digest, made at compile time by [`word`].
+/// A constant text with its digest. [`word`] makes it at compile time.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: &'static str,
@@ -84,7 +85,7 @@ pub(super) struct Node<F> {
 }
 
 impl<F: Form> Node<F> {
-    /// A form that is the same in both.
+    /// A form whose two versions are the same.
     #[inline]
     pub(super) fn same(form: F) -> Self {
         Self {
@@ -93,7 +94,7 @@ impl<F: Form> Node<F> {
         }
     }
 
-    /// A text of ours, the same in both.
+    /// A constant text, the same in both versions.
     #[inline]
     pub(super) fn word(word: Word) -> Self {
         Self::same(F::word(word))
@@ -105,17 +106,17 @@ impl<F: Form> Node<F> {
         Self::word(word!("?"))
     }
 
-    /// `...`: what lies deeper is left out.
+    /// `...`: marks a part that is left out.
     pub(super) fn cut() -> Self {
         Self::word(word!("..."))
     }
 
-    /// A name, the same in both.
+    /// A name, the same in both versions.
     pub(super) fn name(name: Name<'_>) -> Self {
         Self::same(F::name(name))
     }
 
-    /// The same node with a text of ours as its coarse version.
+    /// The same node with a constant text as its coarse version.
     pub(super) fn with_coarse(self, word: Word) -> Self {
         Self {
             fine: self.fine,
@@ -142,21 +143,22 @@ impl<F: Form> Node<F> {
     }
 }
 
-/// A set: equal members count once, order does not count, and too many leave only a mark.
+/// A set: equal members count once, and order does not matter. A set with too many members prints
+/// only a mark.
 pub(super) struct Set<'s, F: Form> {
     members: Pair<'s, Members<F>>,
     max_members: usize,
 }
 
 impl<F: Form> Set<'_, F> {
-    /// The set that `fill` makes.
+    /// Builds a set with the members that `fill` adds.
     #[inline]
     pub(super) fn of(bracket: Bracket, fill: impl FnOnce(&mut Set<'_, F>)) -> Node<F> {
         Self::with_max(MAX_SET_ENTRIES, bracket, fill)
     }
 
-    /// The set that `fill` makes, which leaves only a mark when it gets more than `max_members`, at
-    /// most [`MAX_SET_ENTRIES`].
+    /// Builds a set with the members that `fill` adds. A set with more than `max_members` prints
+    /// only a mark. `max_members` is at most [`MAX_SET_ENTRIES`].
     #[inline]
     pub(super) fn with_max(
         max_members: usize,
@@ -192,7 +194,7 @@ impl<F: Form> Set<'_, F> {
 struct Members<F: Form> {
     room: F::Room,
     count: usize,
-    is_over: bool,
+    has_overflowed: bool,
 }
 
 impl<F: Form> Default for Members<F> {
@@ -201,7 +203,7 @@ impl<F: Form> Default for Members<F> {
         Self {
             room: F::Room::default(),
             count: 0,
-            is_over: false,
+            has_overflowed: false,
         }
     }
 }
@@ -213,7 +215,7 @@ impl<F: Form> Members<F> {
             return;
         }
         if self.count >= max_members {
-            self.is_over = true;
+            self.has_overflowed = true;
             return;
         }
         self.room.put(self.count, item.clone());
@@ -222,7 +224,7 @@ impl<F: Form> Members<F> {
 
     #[inline]
     fn close(&self, bracket: Bracket) -> F {
-        if self.is_over {
+        if self.has_overflowed {
             return F::word(too_many(bracket));
         }
         let mut entries = F::Unordered::default();
@@ -233,10 +235,10 @@ impl<F: Form> Members<F> {
     }
 }
 
-/// A sequence: order counts.
+/// A sequence: order matters.
 pub(super) struct Sequence<F: Form> {
     fine: Items<F>,
-    /// There only from the first item that differs.
+    /// Present only from the first item whose versions differ.
     coarse: Option<Items<F>>,
 }
 
@@ -271,7 +273,7 @@ impl<F: Form> Sequence<F> {
     }
 
     /// Adds an item of a list unless it prints like the one before it.
-    pub(super) fn unlike_item(&mut self, item: &Node<F>) {
+    pub(super) fn item_unless_repeated(&mut self, item: &Node<F>) {
         self.each(item, |items, item| {
             if items.last.as_ref() != Some(item) {
                 F::append(&mut items.items, item);
@@ -310,50 +312,50 @@ impl<F: Form> Sequence<F> {
     }
 }
 
-/// A sequence so far, and its last item if it matters.
+/// The items so far, and the last one if repeated items are dropped.
 #[derive(Clone)]
 struct Items<F: Form> {
     items: F::Ordered,
     last: Option<F>,
 }
 
-/// A filter: a set of conjuncts, of which those of one path print as one entry.
+/// A filter: a set of conjuncts. All conjuncts of one path print as one entry.
 pub(super) struct Conjuncts<'s, F: Form> {
-    conjuncts: Pair<'s, Gathered<F>>,
+    conjuncts: Pair<'s, ConjunctList<F>>,
 }
 
-/// How a conjunct prints, alone and among others of its path.
+/// How a conjunct prints, alone and together with others of its path.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Role {
-    /// An entry of the filter itself, of no path.
+    /// An entry of the filter itself, without a path.
     #[default]
     Top,
-    /// `$eq`, which alone is not named.
+    /// `$eq`. Its name prints only if the path has other conjuncts.
     Equal,
-    /// `$regex`, which alone is not named.
+    /// `$regex`. Its name prints only if the path has other conjuncts.
     Regex,
-    /// Any operator that is always named.
+    /// Any other operator. Its name always prints.
     Operator,
 }
 
 impl<F: Form> Conjuncts<'_, F> {
-    /// The filter of the conjuncts that `fill` adds.
+    /// Builds a filter with the conjuncts that `fill` adds.
     #[inline]
     pub(super) fn of(fill: impl FnOnce(&mut Conjuncts<'_, F>)) -> Node<F> {
-        let (mut fine, mut coarse) = (Gathered::default(), None);
+        let (mut fine, mut coarse) = (ConjunctList::default(), None);
         let mut conjuncts = Conjuncts {
             conjuncts: Pair::new(&mut fine, &mut coarse),
         };
         fill(&mut conjuncts);
-        conjuncts.conjuncts.close(Gathered::close)
+        conjuncts.conjuncts.close(ConjunctList::close)
     }
 
-    /// Adds a conjunct of no path.
+    /// Adds a conjunct without a path.
     pub(super) fn top(&mut self, operator: &F, argument: &Node<F>) {
         self.add(Role::Top, &F::default(), &Node::entry(operator, argument));
     }
 
-    /// Adds a conjunct of a path; `form` is the argument for `$eq` and `$regex`, else the entry
+    /// Adds a conjunct of a path. `form` is the argument for `$eq` and `$regex`, else the entry
     /// `operator:argument`.
     #[inline]
     pub(super) fn add(&mut self, role: Role, path: &F, form: &Node<F>) {
@@ -362,26 +364,27 @@ impl<F: Form> Conjuncts<'_, F> {
     }
 }
 
-/// The different conjuncts of a filter, their parts side by side so that a path is quickly found.
+/// The different conjuncts of a filter. Paths, forms and marks are in separate arrays, so a path is
+/// found quickly.
 #[derive(Clone)]
-struct Gathered<F: Form> {
+struct ConjunctList<F: Form> {
     paths: F::Room,
     forms: F::Room,
     marks: [Mark; MAX_SET_ENTRIES],
     count: usize,
-    is_over: bool,
+    has_overflowed: bool,
 }
 
 #[derive(Copy, Clone, Default)]
 struct Mark {
     role: Role,
-    /// Whether an earlier conjunct has the same path, and prints this one too.
+    /// True if an earlier conjunct has the same path. That conjunct prints this one too.
     is_later: bool,
-    /// Whether a later conjunct has the same path.
+    /// True if a later conjunct has the same path.
     has_later: bool,
 }
 
-impl<F: Form> Default for Gathered<F> {
+impl<F: Form> Default for ConjunctList<F> {
     #[inline]
     fn default() -> Self {
         Self {
@@ -389,25 +392,25 @@ impl<F: Form> Default for Gathered<F> {
             forms: F::Room::default(),
             marks: [Mark::default(); MAX_SET_ENTRIES],
             count: 0,
-            is_over: false,
+            has_overflowed: false,
         }
     }
 }
 
-impl<F: Form> Gathered<F> {
+impl<F: Form> ConjunctList<F> {
     #[inline]
     fn add(&mut self, role: Role, path: &F, form: &F) {
-        let is_met = role == Role::Top || self.paths.taken(self.count).contains(path);
-        if is_met
+        let is_known_path = role == Role::Top || self.paths.taken(self.count).contains(path);
+        if is_known_path
             && self
                 .iter()
                 .any(|(p, f, mark)| mark.role == role && f == form && p == path)
         {
             return;
         }
-        let is_later = is_met && role != Role::Top && self.mark_first_of(path);
+        let is_later = is_known_path && role != Role::Top && self.mark_first_of(path);
         let Some(mark) = self.marks.get_mut(self.count) else {
-            self.is_over = true;
+            self.has_overflowed = true;
             return;
         };
         *mark = Mark {
@@ -420,7 +423,7 @@ impl<F: Form> Gathered<F> {
         self.count += 1;
     }
 
-    /// Tells the first conjunct of a path that one more comes, if there is a first.
+    /// Marks the first conjunct of a path as having a later one. Returns false if there is none.
     fn mark_first_of(&mut self, path: &F) -> bool {
         let mut marks = self.marks.iter_mut().zip(self.paths.taken(self.count));
         let first = marks.find(|(mark, other)| mark.role != Role::Top && *other == path);
@@ -432,7 +435,7 @@ impl<F: Form> Gathered<F> {
     }
 
     fn close(&self) -> F {
-        if self.is_over {
+        if self.has_overflowed {
             return F::word(too_many(Bracket::Document));
         }
         let mut entries = F::Unordered::default();
@@ -481,8 +484,8 @@ impl<F: Form> Gathered<F> {
     }
 }
 
-/// A fine collection and its coarse sister, which is made from it when the first member comes in
-/// which they differ. Both are lent by the caller, so that they never have to be moved.
+/// A fine container and its coarse copy. The copy is made when the first member arrives whose
+/// versions differ. The caller owns both, so they are never moved.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

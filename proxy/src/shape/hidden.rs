@@ -1,17 +1,18 @@
-//! Fields' names as keyed hashes, for those in whose names personal data may stand.
+//! Field names as keyed hashes, for users whose field names may contain personal data.
 //!
-//! A name is the same hash wherever it stands, so shapes can still be told apart and read against a schema by whoever has the
-//! key. MongoDB does the same in `$queryStats` (`transformIdentifiers`, HMAC-SHA-256).
+//! A name has the same hash everywhere. So shapes can still be distinguished, and the holder of the
+//! key can compare them with a schema. MongoDB does the same in `$queryStats`
+//! (`transformIdentifiers`, HMAC-SHA-256).
 
 use std::fmt::{self, Write as _};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Bytes of a hash that are shown: enough to tell some thousands of names apart.
+/// Number of bytes of a hash that are printed: enough to distinguish some thousands of names.
 const SHOWN_BYTES: usize = 6;
 
-/// The key of the hashes.
+/// The key of the name hashes.
 #[derive(Clone)]
 pub struct NameKey(Hmac<Sha256>);
 
@@ -24,10 +25,11 @@ impl fmt::Debug for NameKey {
 impl NameKey {
     /// A key of any length.
     pub fn new(key: &[u8]) -> Self {
-        Self(Hmac::new_from_slice(key).expect("a key may have any length"))
+        Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
     }
 
-    /// One component of a path, without what is no name: the `$` of expressions, operators, `*` alone.
+    /// Hides one component of a path. Parts that are not names stay visible: the `$` of
+    /// expressions, operators, and a `*` alone.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {
@@ -36,7 +38,7 @@ impl NameKey {
         let mac = self.0.clone().chain_update(name).finalize().into_bytes();
         let mut hidden = String::from_utf8_lossy(sigils).into_owned();
         for byte in mac.iter().take(SHOWN_BYTES) {
-            // A string takes whatever is written.
+            // Writing to a string never fails.
             write!(hidden, "{byte:02x}").unwrap_or_default();
         }
         hidden.into_bytes()
@@ -51,7 +53,7 @@ mod tests {
     use crate::shape::{Input, LearnedNames, describe};
 
     #[test]
-    fn names_are_hashed_and_all_else_stays() {
+    fn names_are_hashed_and_the_rest_is_unchanged() {
         let key = NameKey::new(b"secret");
         let hide = |name: &str| String::from_utf8(key.hide(name.as_bytes(), 0)).unwrap();
         let (a, b, status) = (hide("a"), hide("b c"), hide("status"));

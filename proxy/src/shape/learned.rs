@@ -1,9 +1,11 @@
 //! Names that are data without looking like it: user names, product codes, words.
 //!
-//! What the rules for names miss is noticed by its number: under one prefix of a path a collection has a few names, or
-//! as many as there is data. Who counts tells prefixes with too many names to [`LearnedNames::learn`], and from then on
-//! the names right below them print `*` (rule R5 of `fp1`). A prefix is that of one collection. The beginning of a path
-//! has none: a collection may well have a hundred fields, and without their names nothing would be told apart.
+//! The rules for names miss such data, but their number shows it. Below one prefix of a path, a
+//! collection has either a few names, or as many names as it has data. The caller counts them, and
+//! passes prefixes with too many names to [`LearnedNames::learn`]. From then on, the names directly
+//! below these prefixes print `*` (rule R5 of `fp1`). A prefix belongs to one collection. The first
+//! component of a path has no prefix: a collection may well have a hundred fields, and without
+//! their names its shapes could not be distinguished.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,14 +17,14 @@ use super::{
     text::Text, walk::Walk,
 };
 
-/// Names that one command can be asked for. It has fewer, unless it is made to have more.
+/// Maximum number of names that are collected from one command. Only contrived commands have more.
 const MAX_MET: usize = 256;
 
-/// The beginning of a path in a collection, by its hash.
+/// The beginning of a path in a collection, as a hash.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Prefix(u64);
 
-/// A name below a prefix, by its hash.
+/// A name directly below a prefix, as a hash.
 pub type ChildName = u64;
 
 /// Prefixes below which names are data.
@@ -32,56 +34,58 @@ pub struct LearnedNames {
 }
 
 impl LearnedNames {
-    /// From now on the names below the prefix are data.
+    /// Treats the names directly below the prefix as data from now on.
     pub fn learn(&mut self, prefix: Prefix) {
         self.prefixes.insert(prefix);
     }
 
-    /// How many prefixes there are.
+    /// The number of learned prefixes.
     pub fn len(&self) -> usize {
         self.prefixes.len()
     }
 
-    /// Whether nothing has been learned.
+    /// True if no prefix has been learned.
     pub fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
     }
 
-    /// The same as [`super::fingerprint`], with what has been learned.
+    /// The same as [`super::fingerprint`], but with the learned names.
     pub fn fingerprint<'a>(&self, input: &Input<'a>) -> Fingerprint<'a> {
         let names = Names::of(self, None);
         let body = Document::at(input.body);
-        Fingerprint::of(&Walk::<Digest>::with(&names).command(body, input.sequences, b""))
+        Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// The same as [`super::describe`], with what has been learned, and names as hashes if there is a key. It allocates.
+    /// The same as [`super::describe`], but with the learned names. With a key, names print as
+    /// hashes. It allocates.
     pub fn describe(&self, input: &Input<'_>, key: Option<&NameKey>) -> Description {
         let names = Names {
             key,
             ..Names::of(self, None)
         };
         let body = Document::at(input.body);
-        Description::of(Walk::<Text>::with(&names).command(body, input.sequences, b""))
+        Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// The names below prefixes in a command, but for those that are known to be data. It allocates.
+    /// The names directly below prefixes in a command, except those already known to be data. It
+    /// allocates.
     pub fn met(&self, input: &Input<'_>) -> Vec<(Prefix, ChildName)> {
         let names = Names::of(self, Some(RefCell::default()));
         let body = Document::at(input.body);
-        Walk::<Digest>::with(&names).command(body, input.sequences, b"");
+        Walk::<Digest>::with_names(&names).command(body, input.sequences, b"");
         names.met.map(RefCell::into_inner).unwrap_or_default()
     }
 }
 
-/// What is known of names, for one walk over a command.
+/// The learned names and the key, for one walk over a command.
 #[derive(Debug)]
 pub(super) struct Names<'n> {
     learned: &'n LearnedNames,
-    /// What names are hidden with, if they are.
+    /// The key that hides names, if any.
     key: Option<&'n NameKey>,
-    /// If names are asked for.
+    /// The names found below prefixes, if they are collected.
     met: Option<RefCell<Vec<(Prefix, ChildName)>>>,
-    /// The collection.
+    /// The collection that the paths belong to: a hash of database and collection.
     scope: Cell<Prefix>,
 }
 
@@ -95,24 +99,26 @@ impl<'n> Names<'n> {
         }
     }
 
-    /// What names are hidden with, if they are.
+    /// The key that hides names, if any.
     pub(super) fn key(&self) -> Option<&'n NameKey> {
         self.key
     }
 
-    /// Names are those of this collection from now on.
-    pub(super) fn enter(&self, db: &[u8], collection: Collection<'_>) {
+    /// Sets the collection of all names that follow.
+    pub(super) fn enter_collection(&self, db: &[u8], collection: Collection<'_>) {
         let scope = Digest::of_bytes(db).then(Digest::of_bytes(collection.as_bytes()));
         self.scope.set(Prefix(scope.as_u64()));
     }
 
-    /// Whether the name below the prefix is data. Operators, such as the `$[]` of an update, never are.
+    /// True if the name below the prefix is data. Operators, such as the `$[]` of an update, never
+    /// are.
     pub(super) fn is_data(&self, prefix: Prefix, name: &[u8]) -> bool {
         is_name(name) && self.learned.prefixes.contains(&prefix)
     }
 
-    /// The prefix with one more component, as it prints; without one, it is the first of the path.
-    pub(super) fn below(&self, prefix: Option<Prefix>, printed: &[u8]) -> Prefix {
+    /// Extends the prefix by one component, as it prints. Without a prefix, the component is the
+    /// first of its path. If names are collected, it adds the component to them.
+    pub(super) fn descend(&self, prefix: Option<Prefix>, printed: &[u8]) -> Prefix {
         let child = Digest::of_bytes(printed).as_u64();
         if let (Some(prefix), Some(met)) = (prefix, &self.met)
             && is_name(printed)

@@ -1,12 +1,12 @@
-//! Messages of the old opcodes, told as the commands that replaced them.
+//! Messages with legacy opcodes, as the commands that replaced them.
 
 use super::bson::{Document, Field, Value};
 use super::clause::{DELETE_STATEMENT, FIND, Slots, UPDATE_STATEMENT};
-use super::command::{Shaped, empty, explained, split_namespace};
+use super::command::{ShapedCommand, empty, explained, split_namespace};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
 use super::walk::Walk;
 
-/// A message of an opcode from before OP_MSG, its fields named as in the protocol.
+/// A message with an opcode older than OP_MSG. Its fields have the names of the protocol.
 #[derive(Copy, Clone, Debug)]
 pub enum Legacy<'a> {
     /// OP_QUERY: a find, or a command if the collection is `$cmd`.
@@ -31,7 +31,7 @@ pub enum Legacy<'a> {
     Delete {
         /// `fullCollectionName`.
         namespace: &'a [u8],
-        /// Bit 0 says to delete at most one document.
+        /// Bit 0: delete at most one document.
         flags: u32,
         /// The filter.
         selector: &'a [u8],
@@ -48,7 +48,7 @@ pub enum Legacy<'a> {
 /// The parts of an OP_QUERY.
 #[derive(Copy, Clone, Debug)]
 pub struct Query<'a> {
-    /// Bit 1 is `tailable`; the others do not matter here.
+    /// Bit 1 is `tailable`; the other bits are ignored here.
     pub flags: u32,
     /// `fullCollectionName`: the database, a dot, the collection.
     pub namespace: &'a [u8],
@@ -63,11 +63,11 @@ pub struct Query<'a> {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The command that a message of an old opcode stands for.
-    pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> Shaped<'a, F> {
+    /// The command that replaced a legacy message.
+    pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> ShapedCommand<'a, F> {
         let shaped = match *message {
             Legacy::Query(query) => self.legacy_query(&query),
-            Legacy::Insert { namespace } => on(word!("insert"), namespace, empty()),
+            Legacy::Insert { namespace } => on_namespace(word!("insert"), namespace, empty()),
             Legacy::Update {
                 namespace,
                 flags,
@@ -81,7 +81,7 @@ impl<F: Form> Walk<'_, F> {
                 put("upsert", Value::boolean(flags & 1 != 0));
                 put("multi", Value::boolean(flags & 2 != 0));
                 let form = self.clauses(&UPDATE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
-                on(
+                on_namespace(
                     word!("update"),
                     namespace,
                     batch_of_one(word!("updates"), &form),
@@ -97,25 +97,25 @@ impl<F: Form> Walk<'_, F> {
                 put("q", Value::Document(Document::at(selector)));
                 put("limit", Value::Integer(i64::from(flags & 1)));
                 let form = self.clauses(&DELETE_STATEMENT, &slots, &[], STATEMENT_DEPTH);
-                on(
+                on_namespace(
                     word!("delete"),
                     namespace,
                     batch_of_one(word!("deletes"), &form),
                 )
             }
-            Legacy::GetMore { namespace } => on(word!("getMore"), namespace, empty()),
-            Legacy::KillCursors => on(word!("killCursors"), b"", empty()),
+            Legacy::GetMore { namespace } => on_namespace(word!("getMore"), namespace, empty()),
+            Legacy::KillCursors => on_namespace(word!("killCursors"), b"", empty()),
         };
         self.bounded(shaped)
     }
 
-    fn legacy_query<'a>(&mut self, message: &Query<'a>) -> Shaped<'a, F> {
+    fn legacy_query<'a>(&mut self, message: &Query<'a>) -> ShapedCommand<'a, F> {
         let (db, collection) = split_namespace(message.namespace);
         let query = Document::at(message.query);
         if collection.as_bytes() == b"$cmd" {
             return self.command(unwrapped_command(query), &[], db);
         }
-        self.enter(db, collection);
+        self.enter_collection(db, collection);
         let mut slots = Slots::new();
         let mut put = |name, value| slots.put_value(&FIND, name, value);
         let mut is_explained = false;
@@ -145,7 +145,7 @@ impl<F: Form> Walk<'_, F> {
         put("skip", Value::Integer(message.number_to_skip.into()));
         put("tailable", Value::boolean(message.flags & 2 != 0));
         let shape = self.clauses(&FIND, &slots, &[], 0);
-        let find = Shaped {
+        let find = ShapedCommand {
             op: word!("find"),
             db,
             collection,
@@ -155,7 +155,7 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-/// The filter that a query begins with, if it is wrapped to make room for modifiers.
+/// The filter in the first field of a query, if the query is wrapped to hold modifiers.
 fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     let first = query.first()?;
     match (first.name, first.value) {
@@ -164,7 +164,7 @@ fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     }
 }
 
-/// A command without the `$query` that old drivers put round it to add a read preference.
+/// A command without the `$query` wrapper, which old drivers use to add a read preference.
 fn unwrapped_command(command: Document<'_>) -> Document<'_> {
     let begins_with_modifier = command
         .first()
@@ -175,9 +175,9 @@ fn unwrapped_command(command: Document<'_>) -> Document<'_> {
     }
 }
 
-fn on<'a, F>(op: Word, namespace: &'a [u8], shape: Node<F>) -> Shaped<'a, F> {
+fn on_namespace<'a, F>(op: Word, namespace: &'a [u8], shape: Node<F>) -> ShapedCommand<'a, F> {
     let (db, collection) = split_namespace(namespace);
-    Shaped {
+    ShapedCommand {
         op,
         db,
         collection,
@@ -185,7 +185,7 @@ fn on<'a, F>(op: Word, namespace: &'a [u8], shape: Node<F>) -> Shaped<'a, F> {
     }
 }
 
-/// The shape of a bulk command of one statement.
+/// The shape of a bulk command with one statement.
 fn batch_of_one<F: Form>(key: Word, statement: &Node<F>) -> Node<F> {
     let mut batch = Ordered::new();
     batch.item(statement);
@@ -194,5 +194,5 @@ fn batch_of_one<F: Form>(key: Word, statement: &Node<F>) -> Node<F> {
     shape.close(Bracket::Document)
 }
 
-/// A statement stands in an array in the command.
+/// The depth of a statement: it is an element of an array in the command.
 const STATEMENT_DEPTH: u32 = 2;

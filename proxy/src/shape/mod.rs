@@ -1,29 +1,32 @@
-//! Fingerprints: what a command is when its values are taken away.
+//! Fingerprints: commands without their values.
 //!
-//! A command becomes an operation, a database, a collection and a *shape*, which is the command
-//! with every value as `?`. Commands that the server plans alike get one shape, so that statistics
-//! per shape mean something and stay few. The rules are version `fp1`: what the server treats as a
-//! set (a filter's conjuncts, sibling operators, the branches of an `$or`) is sorted and loses its
-//! doubles, what it treats as a sequence (sort keys, stages, arguments) keeps its order, lists of
-//! values have no length, and names that are data (ids, dates, array indexes) become `*`. Each
-//! command has two shapes: the coarse one leaves out what only widens an operation, such as a
-//! projection, and is where a client that makes too many fine shapes is counted.
+//! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
+//! every value replaced by `?`. Commands that the server plans alike have one shape. So statistics
+//! per shape are meaningful, and there are few shapes. The rules have the version `fp1`. What the
+//! server treats as a set (a filter's conjuncts, sibling operators, the branches of an `$or`) is
+//! sorted and loses its duplicates. What the server treats as a sequence (sort keys, stages,
+//! arguments) keeps its order. Lists of values have no length. Names that are data (ids, dates,
+//! array indexes) become `*`.
 //!
-//! [`fingerprint`] hashes both shapes in one pass without any heap, in bounded time; [`describe`]
-//! prints them, once per new hash. Both are the same walk over the command, once building hashes
-//! and once building text (the `Form` trait), so equal texts have equal hashes and the other way
-//! round.
+//! Each command has a fine and a coarse shape. The coarse shape leaves out parts that only widen an
+//! operation, such as a projection. A client that makes too many fine shapes is counted under the
+//! coarse shape.
+//!
+//! [`fingerprint`] hashes both shapes in one pass, without heap memory and in bounded time.
+//! [`describe`] prints them, once per new hash. Both use the same walk over the command, which
+//! builds either hashes or text (the `Form` trait). So two texts are equal if and only if their
+//! hashes are equal.
 //!
 //! ```text
 //! bytes ─► bson ─► command ─► clause ─► filter, update, pipeline ─► Form ┬► Digest ─► Fingerprint
 //!                     ▲                  └► expression, projection       └► Text ──► Description
-//!                  legacy ◄─ old opcodes
+//!                  legacy ◄─ legacy opcodes
 //! ```
 //!
-//! It keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It judges no
-//! command: bytes that lie end the walk of the document they stand in. Invariants: no input makes
-//! it panic or read past the end, no value reaches a text (but words from fixed lists, and
-//! collations), and no hash ever changes under one version.
+//! This module keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It
+//! does not validate commands: invalid bytes end the walk of their document. Invariants: no input
+//! causes a panic or a read past the end. No value reaches a text, except words from fixed lists,
+//! and collations. No hash ever changes within one version.
 
 mod bson;
 mod clause;
@@ -48,7 +51,7 @@ mod tests;
 use std::fmt;
 
 use self::bson::Document;
-use self::command::Shaped;
+use self::command::ShapedCommand;
 use self::digest::Digest;
 use self::text::Text;
 use self::walk::Walk;
@@ -68,31 +71,32 @@ pub struct Input<'a> {
     pub sequences: &'a [Sequence<'a>],
 }
 
-/// A kind-1 section.
+/// A document sequence (a kind-1 section).
 #[derive(Copy, Clone, Debug)]
 pub struct Sequence<'a> {
-    /// The name of the array that it stands for, without a NUL.
+    /// The name of the array that it replaces, without a NUL.
     pub identifier: &'a [u8],
     /// Its documents, back to back.
     pub documents: &'a [u8],
 }
 
-/// What a command is, for statistics.
+/// The operation, target and shapes of a command, for statistics.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Fingerprint<'a> {
-    /// The operation, database, collection and shape as one number.
+    /// The hash of the operation, database, collection and shape.
     pub shape: ShapeId,
-    /// The same with the coarse shape. It is equal to `shape` if the coarse shape is.
+    /// The same hash with the coarse shape. Equal to `shape` if the two shapes are equal.
     pub coarse: ShapeId,
     /// The canonical name of the command, or `<unknown>`.
     pub op: &'static str,
     /// The database; empty if the command names none.
     pub db: &'a [u8],
-    /// What the command works on.
+    /// The collection of the command.
     pub collection: Collection<'a>,
 }
 
-/// The collection of a command: the client's bytes, a stand-in such as `$cmd.aggregate`, or empty.
+/// The collection of a command: the client's bytes, a placeholder such as `$cmd.aggregate`, or
+/// empty.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Collection<'a>(&'a [u8]);
 
@@ -104,26 +108,26 @@ impl<'a> Collection<'a> {
         Self(name)
     }
 
-    /// The name; not always UTF-8, since clients send what they like.
+    /// The name. It need not be UTF-8: clients can send any bytes.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 }
 
 /// The hash of an operation, a database, a collection and a shape. It is the same on every platform
-/// and in every release that speaks `fp1`, so it may be stored and compared between instances.
+/// and in every release that implements `fp1`. So it may be stored, and compared between instances.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ShapeId(u64);
 
 impl ShapeId {
-    /// The id of what stands for the shapes of a coarse shape. It differs from that of the coarse shape itself, which may
-    /// be a fine one too, and no two coarse shapes get the same.
+    /// The id of the row that counts the shapes of a coarse shape. It differs from the id of the
+    /// coarse shape itself, which may also be a fine shape. No two coarse shapes have the same row.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
 
-    /// The id of what stands for the other shapes of a command on a collection.
-    pub fn of_rest(op: &str, db: &str, collection: &str) -> Self {
+    /// The id of the row that counts the other shapes of a command on a collection.
+    pub fn of_other_row(op: &str, db: &str, collection: &str) -> Self {
         let name = |text: &str| Digest::of_bytes(text.as_bytes());
         let names = name(op).then(name(db).then(name(collection)));
         Self(name("rest").then(names).as_u64())
@@ -134,7 +138,7 @@ impl ShapeId {
         self.0
     }
 
-    /// Reads what `Display` writes: exactly 16 hexadecimal digits.
+    /// Parses the output of `Display`: exactly 16 hexadecimal digits.
     pub fn from_hex(hex: &str) -> Option<Self> {
         let is_hex = hex.len() == 16 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
         if !is_hex {
@@ -150,57 +154,57 @@ impl fmt::Display for ShapeId {
     }
 }
 
-/// A fingerprint in words.
+/// A fingerprint as text.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Description {
     /// The canonical name of the command, or `<unknown>`.
     pub op: &'static str,
     /// The database; bytes that are not UTF-8 print as `\xhh`.
     pub db: String,
-    /// What the command works on, printed likewise.
+    /// The collection, printed like the database.
     pub collection: String,
     /// The shape, at most 4,096 bytes; a longer one is cut and ends in `...`.
     pub shape: String,
-    /// The coarse shape, bounded likewise.
+    /// The coarse shape, with the same limit.
     pub coarse: String,
 }
 
-/// The fingerprint of a command. It takes no memory from the heap and looks at a bounded number of
-/// fields; values are stepped over whatever their size.
+/// Computes the fingerprint of a command. It uses no heap memory and looks at a bounded number of
+/// fields. It skips a value by its length, whatever its size.
 pub fn fingerprint<'a>(input: &Input<'a>) -> Fingerprint<'a> {
     let body = Document::at(input.body);
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
 }
 
-/// The text of a command's fingerprint. It allocates: call it once for every new hash.
+/// Prints the fingerprint of a command. It allocates: call it once per new hash.
 pub fn describe(input: &Input<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))
 }
 
-/// The fingerprint of a message of an old opcode: that of the command it stands for.
+/// Computes the fingerprint of a legacy message: the fingerprint of the equivalent command.
 pub fn fingerprint_legacy<'a>(message: &Legacy<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().legacy(message))
 }
 
-/// The text of the fingerprint of a message of an old opcode. It allocates.
+/// Prints the fingerprint of a legacy message. It allocates.
 pub fn describe_legacy(message: &Legacy<'_>) -> Description {
     Description::of(Walk::<Text>::new().legacy(message))
 }
 
 impl<'a> Fingerprint<'a> {
-    /// The database's name as [`Description`] has it.
+    /// The name of the database, printed as in [`Description`].
     pub fn readable_db(&self) -> String {
         text::readable(self.db)
     }
 
-    /// The collection's name as [`Description`] has it.
+    /// The name of the collection, printed as in [`Description`].
     pub fn readable_collection(&self) -> String {
         text::readable(self.collection.as_bytes())
     }
 
-    fn of(shaped: &Shaped<'a, Digest>) -> Self {
-        let Shaped {
+    fn of(shaped: &ShapedCommand<'a, Digest>) -> Self {
+        let ShapedCommand {
             op,
             db,
             collection,
@@ -220,8 +224,8 @@ impl<'a> Fingerprint<'a> {
 }
 
 impl Description {
-    fn of(shaped: Shaped<'_, Text>) -> Self {
-        let Shaped {
+    fn of(shaped: ShapedCommand<'_, Text>) -> Self {
+        let ShapedCommand {
             op,
             db,
             collection,
@@ -237,8 +241,8 @@ impl Description {
     }
 }
 
-/// Multiplying by an odd number maps no two numbers to one.
+/// An odd multiplier: no two numbers have the same product modulo 2^64.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Part of every hash: a changed rule is a new version.
+/// The version of the rules. It is part of every hash; a changed rule needs a new version.
 const VERSION: &[u8] = b"fp1";

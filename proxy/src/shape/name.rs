@@ -1,21 +1,21 @@
-//! Names: paths, operators, collections. What in them is data becomes `*`; what would not read back
+//! Names: paths, operators, collections. Data in a name becomes `*`. A name that could be misread
 //! is quoted.
 //!
-//! A name is normalised one component at a time into a small buffer, and handed on component by
-//! component; a name as a whole is never copied here.
+//! A name is normalised one component at a time in a small buffer, and passed on component by
+//! component. The whole name is never copied here.
 
 use super::hidden::NameKey;
 use super::learned::Names;
 
-/// A name on its way into a shape.
+/// A name to print in a shape.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Name<'a> {
     bytes: &'a [u8],
-    /// How many `$` stand before the path of an expression. They are printed but are no part of the
+    /// The number of `$` before the path of an expression. They are printed but are not part of the
     /// path.
     sigils: usize,
     rule: Rule,
-    /// What has been learned of names, if anything.
+    /// The learned names, if any.
     known: Option<&'a Names<'a>>,
 }
 
@@ -23,18 +23,18 @@ pub(super) struct Name<'a> {
 enum Rule {
     /// Components that look like data become `*`.
     Normalised,
-    /// Printed as it is.
+    /// Printed unchanged.
     Verbatim,
 }
 
 impl<'a> Name<'a> {
-    /// A path, a field's name, a variable's name.
+    /// A path, a field name or a variable name.
     #[inline]
     pub(super) fn path(bytes: &'a [u8], known: Option<&'a Names<'a>>) -> Self {
         Self::expression_path(bytes, 0, known)
     }
 
-    /// A path in an expression, with the one or two `$` before it.
+    /// A path in an expression. It begins with `sigils` (one or two) `$`.
     pub(super) fn expression_path(
         bytes: &'a [u8],
         sigils: usize,
@@ -58,16 +58,16 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The name as one component that stays as it is, if a first look can tell; most names are of
-    /// this kind.
+    /// The name, if a quick check shows that it is one component and prints unchanged. Most names
+    /// pass this check.
     #[inline]
     pub(super) fn as_simple(&self) -> Option<&'a [u8]> {
         let is_short = (1..=MAX_COMPONENT_BYTES).contains(&self.bytes.len());
         (is_short && self.bytes.iter().all(|&byte| class_of(byte) == PLAIN)).then_some(self.bytes)
     }
 
-    /// Calls `each` with every component as it prints, and whether it is the last. Returns whether
-    /// the name has to be quoted.
+    /// Calls `each` with every component as it prints, and with true for the last one. Returns true
+    /// if the name must be quoted.
     pub(super) fn each_component(&self, mut each: impl FnMut(&[u8], bool)) -> bool {
         let mut is_quoted = self.bytes.is_empty();
         let mut sigils = self.sigils;
@@ -90,31 +90,31 @@ impl<'a> Name<'a> {
             if dynamic == 0 {
                 is_quoted |= component.iter().any(|&byte| class_of(byte) == ODD);
                 each(component, rest.is_none());
-                prefix = self.known.map(|known| known.below(prefix, data));
+                prefix = self.known.map(|known| known.descend(prefix, data));
             } else {
-                let normal = Normal::new(own_sigils, data, dynamic);
+                let normal = NormalisedComponent::new(own_sigils, data, dynamic);
                 is_quoted |= normal.is_odd;
                 let printed = normal.as_bytes();
                 each(printed, rest.is_none());
                 let printed = printed.get(own_sigils.len()..).unwrap_or_default();
-                prefix = self.known.map(|known| known.below(prefix, printed));
+                prefix = self.known.map(|known| known.descend(prefix, printed));
             }
             sigils = 0;
         }
         is_quoted
     }
 
-    /// What a component of it is hidden with, if it is: names of collections and indexes are not.
+    /// The key that hides the components, if any. Names of collections and indexes are not hidden.
     pub(super) fn key(&self) -> Option<&'a NameKey> {
         self.known.and_then(Names::key)
     }
 
-    /// How many `$` stand before it.
+    /// The number of `$` before the path.
     pub(super) fn sigils(&self) -> usize {
         self.sigils
     }
 
-    /// How many pairs of brackets enclose the printed name, if it is not quoted.
+    /// The number of bracket pairs around the printed name, or 0 if it is quoted.
     pub(super) fn brackets(&self) -> usize {
         if !self.bytes.contains(&b'[') {
             return 0;
@@ -135,7 +135,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// Whether an operator or stage may be named: the server's own names all look like this.
+/// True if the name of an operator or stage may be printed. All of the server's own names have this
+/// form.
 pub(super) fn is_operator_name(name: &[u8]) -> bool {
     name.len() <= MAX_COMPONENT_BYTES
         && name
@@ -143,15 +144,15 @@ pub(super) fn is_operator_name(name: &[u8]) -> bool {
             .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$')
 }
 
-/// A component in which something has become `*`.
-struct Normal {
+/// A component in which data has become `*`.
+struct NormalisedComponent {
     bytes: [u8; MAX_COMPONENT_BYTES + MAX_SIGILS],
     length: usize,
-    /// Whether what is left of it cannot stand without quotes. A `*` that stands for data can.
+    /// True if the rest of the component needs quotes. A `*` that replaces data needs none.
     is_odd: bool,
 }
 
-impl Normal {
+impl NormalisedComponent {
     fn new(sigils: &[u8], data: &[u8], dynamic: u64) -> Self {
         let bytes = [0; MAX_COMPONENT_BYTES + MAX_SIGILS];
         let mut normal = Self {
@@ -161,15 +162,15 @@ impl Normal {
         };
         sigils.iter().for_each(|&sigil| normal.push(sigil));
         let mut follows_dynamic = false;
-        // A component too long to have a bit for each byte is dynamic as a whole, so its beginning
-        // tells enough.
+        // A component with more bytes than the mask has bits is dynamic as a whole, so its first
+        // bytes are enough.
         for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
             let is_dynamic = dynamic >> index & 1 == 1;
             if !is_dynamic {
                 normal.is_odd |= class_of(byte) == ODD;
                 normal.push(byte);
             } else if !follows_dynamic {
-                // Neighbouring dynamic parts share one mark.
+                // Neighbouring dynamic bytes share one mark.
                 normal.push(b'*');
             }
             follows_dynamic = is_dynamic;
@@ -189,7 +190,7 @@ impl Normal {
     }
 }
 
-/// Which bytes of a component are data, one bit a byte, the first byte lowest.
+/// The bytes of a component that are data: one bit per byte, the lowest bit for the first byte.
 fn dynamic_bytes(name: &[u8]) -> u64 {
     if name.len() > MAX_COMPONENT_BYTES {
         return u64::MAX;
@@ -201,7 +202,8 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
     if digits == name.len() {
         return u64::MAX;
     }
-    // Every dynamic part has a digit, and needs four of them or sixteen hexadecimal ones.
+    // Every dynamic part has a decimal digit, and at least four decimal or sixteen hexadecimal
+    // digits.
     if digits == 0 || (digits < MIN_DIGITS && name.len() < MIN_HEX_DIGITS) {
         return 0;
     }
@@ -224,8 +226,8 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
     )
 }
 
-/// Adds to `taken` every run that qualifies. A run is as long as it can be of bytes that are not
-/// taken and are digits or one of `joints`, and is then trimmed to begin and end with a digit.
+/// Adds to `taken` every run that qualifies. A run is a maximal sequence of bytes that are not yet
+/// taken and are digits or one of `joints`. It is then trimmed to begin and end with a digit.
 fn runs(
     name: &[u8],
     taken: u64,
@@ -254,7 +256,7 @@ fn runs(
                 result |= 1 << (start + index);
             }
         }
-        // The byte after a run does not belong to it.
+        // The byte after a run is not part of any run.
         start += length + 1;
     }
     result
@@ -265,11 +267,11 @@ fn class_of(byte: u8) -> u8 {
     CLASSES.get(usize::from(byte)).copied().unwrap_or(ODD)
 }
 
-/// Stands in any name and means nothing special.
+/// Allowed in every name, without a special meaning.
 const PLAIN: u8 = 0;
-/// Asks for a closer look: digits, dots and brackets.
+/// Needs a closer check: digits, dots and brackets.
 const SPECIAL: u8 = 1;
-/// Cannot stand in a name without quotes.
+/// Allowed only in a quoted name.
 const ODD: u8 = 2;
 
 #[expect(
@@ -294,16 +296,16 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Longest component that is printed. Longer ones are data more often than names, and a bit mask
-/// has to hold one bit a byte.
+/// Longest component that is printed. Longer ones are data more often than names, and the bit mask
+/// has one bit per byte.
 const MAX_COMPONENT_BYTES: usize = 64;
 const MAX_SIGILS: usize = 2;
-/// Shortest run of digits that is taken for data: a year.
+/// Shortest run of digits that is treated as data: a year.
 const MIN_DIGITS: usize = 4;
-/// Shortest run of hexadecimal digits that is taken for data: half a uuid.
+/// Shortest run of hexadecimal digits that is treated as data: half a UUID.
 const MIN_HEX_DIGITS: usize = 16;
 
 const _: () = assert!(
     MAX_COMPONENT_BYTES <= 64,
-    "dynamic_bytes has one bit a byte"
+    "dynamic_bytes has one bit per byte"
 );

@@ -5,27 +5,27 @@ use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::name::Name;
 use super::walk::{MAX_DEPTH, Walk, plain_value};
 
-/// What a stage's argument is.
+/// The kind of a stage's argument.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Stage {
     Match,
     Sort,
     Project,
     Facet,
-    /// A bare number or name, all of it data.
+    /// A bare number or name. Both are data.
     Value,
     Unset,
     Search,
     /// Only the names in the argument are kept.
     Opaque,
-    /// A document whose keys have rules of their own.
-    Keyed(Keyed),
+    /// A document whose keys have their own rules.
+    Keyed(KeyedStage),
     Expression,
 }
 
 /// Stages that have rules for their keys.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
-enum Keyed {
+enum KeyedStage {
     Lookup,
     GraphLookup,
     UnionWith,
@@ -39,7 +39,7 @@ enum Keyed {
     VectorSearch,
 }
 
-/// What stands under one key of such a stage.
+/// The kind of value under one key of such a stage.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Argument {
     Namespace,
@@ -129,19 +129,19 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The short form of a stage stands for a document with one key.
-    fn short_form(&mut self, stage: Keyed, value: &Value<'_>, depth: u32) -> Node<F> {
+    /// The short form of a stage. It prints as a document with one key.
+    fn short_form(&mut self, stage: KeyedStage, value: &Value<'_>, depth: u32) -> Node<F> {
         let (key, word) = match stage {
-            Keyed::UnionWith | Keyed::Out => (b"coll".as_slice(), word!("coll")),
-            Keyed::Merge => (b"into".as_slice(), word!("into")),
-            Keyed::Unwind => (b"path".as_slice(), word!("path")),
-            Keyed::Lookup
-            | Keyed::GraphLookup
-            | Keyed::GeoNear
-            | Keyed::Densify
-            | Keyed::Fill
-            | Keyed::SetWindowFields
-            | Keyed::VectorSearch => return self.expression(value, depth),
+            KeyedStage::UnionWith | KeyedStage::Out => (b"coll".as_slice(), word!("coll")),
+            KeyedStage::Merge => (b"into".as_slice(), word!("into")),
+            KeyedStage::Unwind => (b"path".as_slice(), word!("path")),
+            KeyedStage::Lookup
+            | KeyedStage::GraphLookup
+            | KeyedStage::GeoNear
+            | KeyedStage::Densify
+            | KeyedStage::Fill
+            | KeyedStage::SetWindowFields
+            | KeyedStage::VectorSearch => return self.expression(value, depth),
         };
         let argument = self.keyed_argument(stage.argument(key), value, depth);
         let mut document = Ordered::new();
@@ -169,7 +169,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// A collection's name, or a document of database and collection.
+    /// The name of a collection, or a document with database and collection.
     fn namespace(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::name(Name::verbatim(name)),
@@ -204,8 +204,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The argument of `$search`, going down: it nests freely and names fields under few known
-    /// keys.
+    /// The argument of `$search`, at any level. It nests freely, and contains field names only
+    /// under a few known keys.
     fn search(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -247,24 +247,24 @@ impl Stage {
             b"$limit" | b"$skip" | b"$count" => Self::Value,
             b"$unset" => Self::Unset,
             b"$search" | b"$searchMeta" => Self::Search,
-            b"$lookup" => Self::Keyed(Keyed::Lookup),
-            b"$graphLookup" => Self::Keyed(Keyed::GraphLookup),
-            b"$unionWith" => Self::Keyed(Keyed::UnionWith),
-            b"$out" => Self::Keyed(Keyed::Out),
-            b"$merge" => Self::Keyed(Keyed::Merge),
-            b"$unwind" => Self::Keyed(Keyed::Unwind),
-            b"$geoNear" => Self::Keyed(Keyed::GeoNear),
-            b"$densify" => Self::Keyed(Keyed::Densify),
-            b"$fill" => Self::Keyed(Keyed::Fill),
-            b"$setWindowFields" => Self::Keyed(Keyed::SetWindowFields),
-            b"$vectorSearch" => Self::Keyed(Keyed::VectorSearch),
+            b"$lookup" => Self::Keyed(KeyedStage::Lookup),
+            b"$graphLookup" => Self::Keyed(KeyedStage::GraphLookup),
+            b"$unionWith" => Self::Keyed(KeyedStage::UnionWith),
+            b"$out" => Self::Keyed(KeyedStage::Out),
+            b"$merge" => Self::Keyed(KeyedStage::Merge),
+            b"$unwind" => Self::Keyed(KeyedStage::Unwind),
+            b"$geoNear" => Self::Keyed(KeyedStage::GeoNear),
+            b"$densify" => Self::Keyed(KeyedStage::Densify),
+            b"$fill" => Self::Keyed(KeyedStage::Fill),
+            b"$setWindowFields" => Self::Keyed(KeyedStage::SetWindowFields),
+            b"$vectorSearch" => Self::Keyed(KeyedStage::VectorSearch),
             name if OPAQUE_STAGES.contains(&name) => Self::Opaque,
             _ => Self::Expression,
         }
     }
 }
 
-impl Keyed {
+impl KeyedStage {
     fn argument(self, key: &[u8]) -> Argument {
         match (self, key) {
             (Self::Lookup, b"from") => Argument::Namespace,
@@ -310,7 +310,7 @@ impl Keyed {
     }
 }
 
-/// Stages that compute fields: the coarse shape does not tell which.
+/// True for stages that compute fields. The coarse shape leaves out their arguments.
 fn is_left_out_of_coarse(stage: &[u8]) -> bool {
     matches!(
         stage,

@@ -1,4 +1,4 @@
-//! A shape as text, for people. Made once per new shape, so it allocates as it likes.
+//! A shape as text, for people. It is made once per new shape, so it may allocate freely.
 
 use super::form::{Bracket, Form, Room, Word};
 use super::name::Name;
@@ -8,7 +8,7 @@ use super::name::Name;
 pub(super) struct Text(String);
 
 impl Text {
-    /// The text, cut if it is too long to show.
+    /// The text, cut if it is too long.
     pub(super) fn into_string(self) -> String {
         let Self(mut text) = self;
         if text.len() > MAX_TEXT_BYTES {
@@ -127,6 +127,6 @@ fn push_invalid(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Longest text of a shape. It is a label and a log field; the hash goes on where the text stops.
+/// Longest text of a shape, which is used as a label and in logs. The hash covers the whole shape.
 const MAX_TEXT_BYTES: usize = 4096;
 const CUT: &str = "...";

@@ -6,7 +6,7 @@ use super::form::{Form, Node, word};
 use super::walk::Walk;
 
 impl<F: Form> Walk<'_, F> {
-    /// The update of one statement at `depth`, if it is one at all.
+    /// The update of one statement at `depth`, or `None` if the value is not an update.
     pub(super) fn update(&mut self, value: &Value<'_>, depth: u32) -> Option<Node<F>> {
         match *value {
             Value::Array(pipeline) => pipeline
@@ -30,12 +30,12 @@ impl<F: Form> Walk<'_, F> {
         self.set_of(changes, Self::path, |walk, change| {
             match (modifier.name, &change.value) {
                 (b"$push" | b"$addToSet", &Value::Document(document))
-                    if document.is_operators() =>
+                    if document.is_operator_document() =>
                 {
                     walk.names_of(document)
                 }
                 (b"$pull", &Value::Regex(regex)) => regex_form(regex),
-                (b"$pull", &Value::Document(document)) if document.is_operators() => {
+                (b"$pull", &Value::Document(document)) if document.is_operator_document() => {
                     walk.operators(document, depth + 1)
                 }
                 (b"$pull", &Value::Document(filter)) => walk.filter(filter, depth + 1),

@@ -1,8 +1,7 @@
 //! The walk over one command: its budget, and the rules that several parts of a command share.
 //!
-//! Depth counts from the command, which is 0; a value in a document or array is one deeper than
-//! what holds it. Every function that can come to itself again takes the depth of what it is given
-//! and stops at [`MAX_DEPTH`].
+//! The command has depth 0. A value in a document or array is one deeper than its container. Every
+//! recursive function takes the depth of its argument and stops at [`MAX_DEPTH`].
 
 use std::marker::PhantomData;
 
@@ -16,7 +15,7 @@ use super::name::{Name, is_operator_name};
 pub(super) struct Walk<'n, F> {
     looks_left: u32,
     is_spent: bool,
-    /// What has been learned of names, if anything.
+    /// The learned names, if any.
     known: Option<&'n Names<'n>>,
     form: PhantomData<F>,
 }
@@ -31,34 +30,34 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// A walk with what has been learned of names.
-    pub(super) fn with(known: &'n Names<'n>) -> Self {
+    /// A walk that uses learned names.
+    pub(super) fn with_names(known: &'n Names<'n>) -> Self {
         Self {
             known: Some(known),
             ..Self::new()
         }
     }
 
-    /// Paths are those of this collection from now on.
+    /// Sets the collection of all paths that follow.
     #[inline]
-    pub(super) fn enter(&self, db: &[u8], collection: Collection<'_>) {
+    pub(super) fn enter_collection(&self, db: &[u8], collection: Collection<'_>) {
         if let Some(known) = self.known {
-            known.enter(db, collection);
+            known.enter_collection(db, collection);
         }
     }
 
-    /// A path, a field's name, a variable's name.
+    /// A path, a field name or a variable name.
     #[inline]
     pub(super) fn path(&self, name: &[u8]) -> F {
         F::name(Name::path(name, self.known))
     }
 
-    /// A path in an expression, with the one or two `$` before it.
+    /// A path in an expression. It begins with `sigils` (one or two) `$`.
     pub(super) fn expression_path(&self, name: &[u8], sigils: usize) -> F {
         F::name(Name::expression_path(name, sigils, self.known))
     }
 
-    /// A name that is an operator if it begins with `$`, else a path.
+    /// An operator if the name begins with `$`, else a path.
     pub(super) fn operator_or_path(&self, name: &[u8]) -> F {
         if name.first() == Some(&b'$') {
             operator(name)
@@ -67,12 +66,13 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// Whether the walk had to stop before it had seen all that the rules want to be seen.
+    /// True if the walk reached its limit before it had looked at everything that the rules
+    /// require.
     pub(super) fn is_spent(&self) -> bool {
         self.is_spent
     }
 
-    /// The next field or element, paid for.
+    /// Takes the next field or element and charges it to the budget.
     #[inline]
     pub(super) fn look<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
         if self.looks_left == 0 {
@@ -84,9 +84,9 @@ impl<'n, F: Form> Walk<'n, F> {
         item
     }
 
-    /// The same as [`Walk::look`], with [`Fields::advance`].
+    /// The same as [`Walk::look`], but with the inlined [`Fields::advance`].
     #[inline(always)]
-    pub(super) fn look_here<'a>(&mut self, fields: &mut Fields<'a>) -> Option<Field<'a>> {
+    pub(super) fn look_inline<'a>(&mut self, fields: &mut Fields<'a>) -> Option<Field<'a>> {
         if self.looks_left == 0 {
             self.is_spent |= fields.next().is_some();
             return None;
@@ -96,8 +96,7 @@ impl<'n, F: Form> Walk<'n, F> {
         field
     }
 
-    /// A document as the set of what `value` makes of its fields, under the names that `key` makes
-    /// of theirs.
+    /// Prints a document as a set. `key` makes the forms of the names, `value` those of the values.
     pub(super) fn set_of(
         &mut self,
         document: Document<'_>,
@@ -113,8 +112,7 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// A list as the set of what `item` makes of its elements; those it makes nothing of are
-    /// skipped.
+    /// Prints a list as a set. `item` makes the form of an element, or `None` to skip the element.
     pub(super) fn list_of(
         &mut self,
         array: Array<'_>,
@@ -130,12 +128,12 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// A document of which only the names are kept.
+    /// Prints only the names of a document.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }
 
-    /// Names that a command gives as a string or as an array of strings.
+    /// Names that a command has as a string or as an array of strings.
     pub(super) fn names(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::same(self.path(name)),
@@ -168,7 +166,7 @@ impl<'n, F: Form> Walk<'n, F> {
         keys.close(Bracket::Document)
     }
 
-    /// Keys in their order, if the value is a document.
+    /// Keys in their order if the value is a document, else `?`.
     pub(super) fn keys_or_value(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::Document(document) => self.keys(document),
@@ -176,7 +174,7 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// Keys in their order, whatever their values.
+    /// Keys in their order, without their values.
     pub(super) fn bounds(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
@@ -186,7 +184,7 @@ impl<'n, F: Form> Walk<'n, F> {
         keys.close(Bracket::Document)
     }
 
-    /// A collation, which is kept whole: it decides which indexes a filter can use.
+    /// A collation. Its values are printed because it decides which indexes a filter can use.
     pub(super) fn collation(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(
             document,
@@ -206,8 +204,8 @@ impl<'n, F: Form> Walk<'n, F> {
     }
 }
 
-/// The name of an operator or stage, which begins with `$`. It is printed only if it looks like the
-/// server's own.
+/// The name of an operator or stage, which begins with `$`. It is printed only if it has the form
+/// of the server's own names.
 pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     if is_operator_name(name) {
         F::leaf(name)
@@ -216,7 +214,7 @@ pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     }
 }
 
-/// A value where the rules tell null from others: in filters.
+/// A value in a filter, where the rules distinguish null from other values.
 pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
     match value {
         Value::Null => Node::word(word!("null")),
@@ -224,7 +222,7 @@ pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
     }
 }
 
-/// A value anywhere else.
+/// A value outside filters.
 pub(super) fn plain_value<F: Form>(value: &Value<'_>) -> Node<F> {
     Node::word(match value {
         Value::Document(_) => word!("{?}"),
@@ -283,17 +281,18 @@ fn integer<F: Form>(number: i64) -> F {
     F::leaf(text.get(start..).unwrap_or_default())
 }
 
-/// Deepest value that is walked into. It bounds the recursion, and with it the stack.
+/// Maximum depth of the walk. It bounds the recursion, and so the stack.
 pub(super) const MAX_DEPTH: u32 = 32;
-/// Different members that a set may print. It bounds the stack that a set takes, and the time to
-/// compare members.
+/// Maximum number of different members that a set prints. It bounds the stack that a set needs, and
+/// the time to compare members.
 pub(super) const MAX_SET_ENTRIES: usize = 64;
-/// Fields and elements that are looked at in one command. It bounds the time of a fingerprint.
+/// Maximum number of fields and elements that are looked at in one command. It bounds the time of a
+/// fingerprint.
 const MAX_LOOKS: u32 = 4096;
 /// Longest string of a collation that is printed; locales are far shorter.
 const MAX_COLLATION_STRING_BYTES: usize = 32;
 
-/// Index types: strings that are no data where a direction is expected.
+/// Index types: the strings that are printed as a direction.
 const INDEX_TYPES: [&[u8]; 9] = [
     b"text",
     b"2d",
@@ -306,7 +305,7 @@ const INDEX_TYPES: [&[u8]; 9] = [
     b"queryable_encrypted_range",
 ];
 
-/// What `$meta` can ask for.
+/// The arguments of `$meta` that are printed.
 const META_NAMES: [&[u8]; 15] = [
     b"textScore",
     b"indexKey",

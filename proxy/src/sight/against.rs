@@ -1,7 +1,8 @@
-//! What now is held against: a baseline by name, as a time ago or as a moment, and the two periods that come of it.
+//! Baselines for comparisons: a name, a duration ago or a moment. Computes the two periods to
+//! compare.
 //!
-//! Reads no clock. The baseline ends at a step of the resolution that is kept of it, so that both of its ends are those of
-//! what is really looked at.
+//! Reads no clock. The baseline ends at the boundary of a step, in the resolution that is still
+//! kept for that time. So its ends are exactly those of the data.
 
 use std::{
     str::FromStr,
@@ -14,39 +15,39 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// What now is held against.
+/// The baseline of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
     /// The same time yesterday.
     Yesterday,
     /// The same time a week ago.
     LastWeek,
-    /// So long ago.
+    /// This long ago.
     Ago(Duration),
-    /// What was before a moment, such as that of a deploy.
+    /// The time before a moment, for example before a deploy.
     Before(SystemTime),
 }
 
-/// A text that is no time.
+/// The text is not a valid duration or baseline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// Not a number and a unit.
+    /// Not a number with a unit.
     #[error("{0:?} is not a time such as 30s, 10m, 24h or 7d")]
     NoTime(String),
-    /// Nothing, or more than a week.
+    /// Zero, or more than a week.
     #[error("{0:?} is not from 1s to 7d")]
     OutOfRange(String),
-    /// Neither a name nor a time nor a moment.
+    /// Not a name, a duration or a moment.
     #[error(
         "{0:?} is not yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
     )]
     NoBaseline(String),
 }
 
-/// Reads a number with `s`, `m`, `h` or `d`, of a week at most.
+/// Parses a number with the unit `s`, `m`, `h` or `d`, at most a week.
 ///
 /// # Errors
-/// If it is something else.
+/// If the text is not such a duration, or is out of range.
 pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
     let wrong = || TimeError::NoTime(text.to_owned());
     let unit = text.char_indices().next_back().ok_or_else(wrong)?;
@@ -87,51 +88,52 @@ impl FromStr for Against {
     }
 }
 
-/// Seconds since the epoch, or a date and time by RFC 3339.
+/// Parses seconds since the epoch, or a date and time by RFC 3339.
 fn moment(text: &str) -> Option<SystemTime> {
     if let Ok(seconds) = text.parse() {
         return UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
     }
-    // The plus of an offset is a space to whoever decodes a query.
+    // URL decoding turns the plus sign of a time zone offset into a space.
     let text = text.trim().replace(' ', "+");
     let moment = bson::DateTime::parse_rfc3339_str(text).ok()?;
     Some(moment.to_system_time())
 }
 
-/// How long the two periods shall be.
+/// The length of both periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// So long, or not at all.
+    /// Exactly this length, or an error.
     Exactly(Duration),
-    /// Shorter where there was less time since the baseline, or where less is kept.
+    /// At most this length. Shorter if the baseline ended more recently, or if less history is
+    /// kept.
     AtMost(Duration),
 }
 
-/// Why there are no two periods.
+/// The two periods cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    /// A moment that is still to come.
-    #[error("the baseline is not over yet")]
+    /// The moment is in the future.
+    #[error("the baseline has not ended yet")]
     NotOver,
     /// The later period would begin before the earlier one ended.
-    #[error("a window of {window_seconds} s against {ago_seconds} s ago: the two would overlap")]
+    #[error("a window of {window_seconds} s overlaps a baseline that ended {ago_seconds} s ago")]
     Overlap {
-        /// The length of each.
+        /// Length of each period.
         window_seconds: u64,
         /// How long ago the earlier one ended.
         ago_seconds: u64,
     },
-    /// Before all that is kept.
+    /// The baseline begins before the history does.
     #[error("the baseline began {ago_seconds} s ago, and the history is kept for {kept_seconds} s")]
     NotKept {
-        /// How long ago it began.
+        /// How long ago the baseline began.
         ago_seconds: u64,
-        /// How far back is kept.
+        /// Retention of the history.
         kept_seconds: u64,
     },
 }
 
-/// Two periods, from and to, in seconds since the epoch.
+/// The two periods (from, to), in seconds since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spans {
     pub(super) before: (u64, u64),
@@ -139,7 +141,7 @@ pub(super) struct Spans {
 }
 
 impl Against {
-    /// Which two periods are to be compared.
+    /// Computes the two periods to compare.
     pub(super) fn spans(self, window: Window, now: SystemTime) -> Result<Spans, SpanError> {
         let now = super::seconds(now);
         let ago = match self {
@@ -168,7 +170,8 @@ impl Against {
                 kept_seconds: kept,
             });
         }
-        // Of long ago only long steps are known, and the baseline is two of them at least. Rates are of each one's length.
+        // Long ago, only long steps are kept. The baseline is at least two steps long. Rates are
+        // computed from the length of each period.
         let reaches = |(step, kept): &&(u64, u64)| ago + length.max(step * 2) <= *kept;
         let step = TIERS.iter().find(reaches).or(TIERS.last());
         let step = step.map_or(1, |(step, _)| *step);
@@ -189,7 +192,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// Half past a minute, so that steps begin elsewhere.
+    /// Not at the start of a minute, so that step boundaries differ from it.
     const NOW: u64 = 1_795_283_430;
 
     fn spans(against: &str, window: Window) -> Result<Spans, SpanError> {
@@ -200,7 +203,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn times_have_a_unit_and_a_week_is_the_longest() {
+    fn durations_have_a_unit_and_are_at_most_a_week() {
         assert_eq!(parse_time("90s").unwrap(), Duration::from_secs(90));
         assert_eq!(parse_time("24h").unwrap(), DAY);
         assert_eq!(parse_time("7d").unwrap(), WEEK);
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_is_a_name_a_time_or_a_moment() {
+    fn a_baseline_is_a_name_a_duration_or_a_moment() {
         let moment = Against::Before(at(1_795_255_200));
         for (text, against) in [
             ("yesterday", Against::Yesterday),
@@ -219,7 +222,7 @@ mod tests {
             ("1795255200", moment),
             ("2026-11-21T10:00:00Z", moment),
             ("2026-11-21T11:30:00+01:30", moment),
-            // As a query has it in which the plus was not spelled out.
+            // A decoded query in which the plus sign was not escaped.
             ("2026-11-21T11:30:00 01:30", moment),
         ] {
             assert_eq!(text.parse(), Ok(against), "{text}");
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn periods_of_minutes_are_exact_and_longer_ago_they_are_whole_steps() {
+    fn recent_baselines_are_exact_and_older_ones_are_whole_steps() {
         let exact = spans("5m", Window::Exactly(2 * MINUTE)).unwrap();
         assert_eq!(exact.before, (NOW - 420, NOW - 300));
         let hours = spans("2h", Window::Exactly(10 * MINUTE)).unwrap();
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_ends_the_baseline_and_shortens_a_window_that_nobody_asked_for() {
+    fn a_moment_ends_the_baseline_and_shortens_a_default_window() {
         let deploy = (NOW - 90).to_string();
         let after = spans(&deploy, Window::AtMost(10 * MINUTE)).unwrap();
         assert_eq!(after.before, (NOW - 180, NOW - 90));
@@ -258,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_compared_is_refused_with_its_reason() {
+    fn incomparable_spans_are_refused_with_a_reason() {
         let window = Window::Exactly(2 * 60 * MINUTE);
         let overlap = SpanError::Overlap {
             window_seconds: 7_200,
@@ -271,7 +274,7 @@ mod tests {
             assert!(matches!(refused, SpanError::NotKept { .. }), "{refused}");
             assert_eq!(spans(&coming, window), Err(SpanError::NotOver));
         }
-        // As much of it as is kept is compared where no length was asked for.
+        // Without a required length, the comparison covers what is kept.
         let week = spans("last_week", Window::AtMost(WEEK)).unwrap();
         assert_eq!(week.before.1 - week.before.0, 86_400);
     }

@@ -1,8 +1,9 @@
-//! What can be told of the past: keeps the history, and finds in it what stalled and what changed.
+//! Insight into the past: keeps the history and finds stalls and changes in it.
 //!
-//! One tick a second takes what has been counted out of [`observe`](crate::observe), adds it to the
-//! [`history`](crate::history) and shows it to the stall detectors. Nothing here stands in an operation's way: it runs in the
-//! control plane, and what is asked for over HTTP is worked out where blocking is allowed.
+//! Each second, one tick takes the counts from [`observe`](crate::observe), adds them to the
+//! [`history`](crate::history) and passes them to the stall detectors. This code runs in the
+//! control plane and never delays an operation. Results for HTTP requests are computed where
+//! blocking is allowed.
 
 mod against;
 mod stalls;
@@ -21,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::{
     history::{
-        Change, Figures, History, Label, Period, Selection, Store, StoreError, Turnover, compare,
+        Change, Delta, Figures, History, Label, Period, Selection, Store, StoreError, compare,
     },
     observe::Observer,
     pulse::{Cost, Pulse},
@@ -33,27 +34,29 @@ pub use self::{
     stalls::{RecurringStall, Stall, WaitingShape},
 };
 
-/// How often the file is written.
-const WRITTEN_EVERY: u64 = 10;
+/// The file is written once per interval.
+const WRITE_INTERVAL_SECONDS: u64 = 10;
 
-/// Seconds without a tick that become steps without operations; a machine that slept longer knows nothing of them.
-const LONGEST_GAP: u64 = 60;
+/// After a pause of at most this length, the missed seconds become seconds without operations.
+/// After a longer one (for example when the machine slept) they are unknown.
+const MAX_GAP_SECONDS: u64 = 60;
 
-/// Seconds of a period that have to be known for it to be compared; of a shorter one, half of it.
-const LEAST_KNOWN: u64 = 30;
+/// Minimum known time of a period for a comparison. For a short period, half of its length is
+/// enough.
+const MIN_KNOWN_SECONDS: u64 = 30;
 
-/// What tells the time.
+/// A source of the time.
 pub struct Clock(Box<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl Clock {
-    /// One that tells what a function does.
+    /// A clock that reads the time from `now`.
     pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self(Box::new(now))
     }
 }
 
 impl Default for Clock {
-    /// The machine's.
+    /// The system clock.
     fn default() -> Self {
         Self::new(SystemTime::now)
     }
@@ -65,18 +68,18 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Keeps the past.
+/// Keeps the history and detects stalls.
 pub struct Sight {
     clock: Clock,
     observer: Arc<Observer>,
     history: Mutex<History>,
-    /// Where the history is kept; locked while it is written, which may take long.
+    /// The file of the history. Locked while it is written, which may take long.
     store: Mutex<Option<Store>>,
-    /// What the store has not been told yet; `None` without a store.
-    untold: Mutex<Option<Turnover>>,
+    /// Changes that have not been written to the store; `None` without a store.
+    unwritten: Mutex<Option<Delta>>,
     stalls: Mutex<Stalls>,
     pulse: Option<Pulse>,
-    /// The last second that was taken in; locked over the whole of a tick.
+    /// The last second that was added. Locked during a whole tick.
     last_second: Mutex<Option<u64>>,
     is_on: bool,
 }
@@ -87,33 +90,33 @@ impl fmt::Debug for Sight {
     }
 }
 
-/// What is kept.
+/// Settings of the history.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Whether anything is.
+    /// True if the history is kept.
     pub is_on: bool,
-    /// Where across restarts; in memory only without.
+    /// Directory for the history across restarts; `None` keeps it in memory only.
     pub directory: Option<&'a Path>,
-    /// Memory of the history.
+    /// Memory limit of the history.
     pub max_bytes: usize,
-    /// Shapes with a series of their own in a second.
+    /// Shapes with a series of their own in each second.
     pub max_shapes: usize,
 }
 
-/// What the history takes.
+/// Memory use of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Bytes in memory.
     pub bytes: usize,
-    /// Steps dropped before their time, for want of room.
+    /// Steps dropped before their retention ended, because the memory limit was reached.
     pub dropped_early: u64,
 }
 
 impl Sight {
-    /// Begins with what a file has of the time before.
+    /// Opens the history and loads an existing file.
     ///
     /// # Errors
-    /// If the file cannot be opened or made.
+    /// If the file cannot be opened or created.
     pub fn open(
         observer: Arc<Observer>,
         settings: Settings<'_>,
@@ -122,7 +125,7 @@ impl Sight {
     ) -> Result<Self, StoreError> {
         let now = (clock.0)();
         let mut history = History::new(settings.max_bytes, settings.max_shapes);
-        let (mut store, mut untold) = (None, None);
+        let (mut store, mut unwritten) = (None, None);
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
             let (opened, found) = Store::open(directory)?;
             if let Some(aside) = found.put_aside {
@@ -133,14 +136,14 @@ impl Sight {
                 tracing::warn!(frames = left_out, "parts of the history could not be read");
             }
             store = Some(opened);
-            untold = Some(history.take_turnover());
+            unwritten = Some(history.take_delta());
         }
         Ok(Self {
             clock,
             observer,
             history: Mutex::new(history),
             store: Mutex::new(store),
-            untold: Mutex::new(untold),
+            unwritten: Mutex::new(unwritten),
             stalls: Mutex::default(),
             pulse,
             last_second: Mutex::new(None),
@@ -148,12 +151,12 @@ impl Sight {
         })
     }
 
-    /// What time it is.
+    /// The current time.
     pub fn now(&self) -> SystemTime {
         (self.clock.0)()
     }
 
-    /// Takes in the second that is over. Called soon after the beginning of each second of the clock.
+    /// Adds the second that just ended. Called soon after each second of the clock begins.
     pub fn tick(&self, now: SystemTime) {
         if !self.is_on {
             return;
@@ -161,13 +164,14 @@ impl Sight {
         let over = seconds(now).saturating_sub(1);
         let mut last = self.last_second.lock();
         let first = match *last {
-            // It ticked twice, or the clock was corrected a little: what there is waits for its second.
-            Some(last) if last >= over && last - over <= LONGEST_GAP => return,
+            // A repeated tick, or a small correction of the clock: keep the counts for the next
+            // second.
+            Some(last) if last >= over && last - over <= MAX_GAP_SECONDS => return,
             Some(last) if last >= over => {
                 self.history.lock().rewind(over);
                 over
             }
-            Some(last) if over - last <= LONGEST_GAP => last + 1,
+            Some(last) if over - last <= MAX_GAP_SECONDS => last + 1,
             Some(_) | None => over,
         };
         *last = Some(over);
@@ -185,10 +189,10 @@ impl Sight {
             history.add(missed, BTreeMap::new());
         }
         history.add(over, second);
-        let turnover = history.take_turnover();
+        let delta = history.take_delta();
         drop(history);
-        if let Some(untold) = &mut *self.untold.lock() {
-            untold.merge(turnover);
+        if let Some(unwritten) = &mut *self.unwritten.lock() {
+            unwritten.merge(delta);
         }
         let select = |from, to| self.history.lock().select(from, to, 1);
         let pulse = self.pulse.as_ref();
@@ -198,12 +202,12 @@ impl Sight {
         drop(last);
     }
 
-    /// Whether the file is to be written now.
+    /// True if the file must be written now.
     pub fn is_due(&self, now: SystemTime) -> bool {
-        self.untold.lock().is_some() && seconds(now).is_multiple_of(WRITTEN_EVERY)
+        self.unwritten.lock().is_some() && seconds(now).is_multiple_of(WRITE_INTERVAL_SECONDS)
     }
 
-    /// Writes what the file does not have yet, unless that is being done. It waits for the disk.
+    /// Writes the changes since the last write, unless a write is in progress. Blocks on the disk.
     pub fn write(&self) {
         if let Some(mut store) = self.store.try_lock() {
             self.write_to(store.as_mut());
@@ -211,41 +215,41 @@ impl Sight {
     }
 
     fn write_to(&self, store: Option<&mut Store>) {
-        let telling = self.untold.lock().as_mut().map(std::mem::take);
-        let (Some(store), Some(mut telling)) = (store, telling) else {
+        let delta = self.unwritten.lock().as_mut().map(std::mem::take);
+        let (Some(store), Some(mut delta)) = (store, delta) else {
             return;
         };
-        if let Err(error) = store.write(&telling) {
+        if let Err(error) = store.write(&delta) {
             tracing::error!(%error, "history not written");
-            // It is written with the next.
-            if let Some(untold) = &mut *self.untold.lock() {
-                telling.merge(std::mem::take(untold));
-                *untold = telling;
+            // Keep the changes for the next write.
+            if let Some(unwritten) = &mut *self.unwritten.lock() {
+                delta.merge(std::mem::take(unwritten));
+                *unwritten = delta;
             }
         }
     }
 
-    /// Takes in and writes what is left, and closes the file; what comes later is not kept.
+    /// Adds and writes the remaining counts, and closes the file. Later data is not written.
     pub fn close(&self) {
         self.tick(self.now() + Duration::from_secs(1));
         let mut store = self.store.lock();
         self.write_to(store.as_mut());
         *store = None;
-        *self.untold.lock() = None;
+        *self.unwritten.lock() = None;
     }
 
-    /// What is known between two times, to be unpacked by whoever wants it.
+    /// Selects the frames between two times. The caller unpacks them.
     pub fn select(&self, from: SystemTime, to: SystemTime) -> Selection {
         let (from, to) = (seconds(from), seconds(to));
         self.history.lock().select(from, to, 1)
     }
 
-    /// What all series came to between two times.
+    /// Sums of all series between two times.
     pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
         self.select(from, to).period()
     }
 
-    /// What the series that are wanted came to, in steps.
+    /// Sums of the series that `is_wanted` accepts, in steps of `step`.
     pub fn timeline(
         &self,
         from: SystemTime,
@@ -259,7 +263,7 @@ impl Sight {
         selection.timeline_of(step, is_wanted)
     }
 
-    /// What is different now.
+    /// Compares the present with a baseline.
     ///
     /// # Errors
     /// If there are no two periods to compare.
@@ -284,30 +288,31 @@ impl Sight {
         })
     }
 
-    /// What stalled, the latest first, and what of it recurs; since then, or since the start.
+    /// Stalls, the latest first, and the recurring ones among them. Covers the time since `since`,
+    /// or since the start.
     pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
         let stalls = self.stalls.lock();
         stalls.list(self.pulse.as_ref(), self.now(), since)
     }
 
-    /// What asking servers for their state has cost; `None` where they are not asked.
+    /// Cost of sampling the servers; `None` if they are not sampled.
     pub fn pulse(&self) -> Option<Cost> {
         self.pulse.as_ref().map(Pulse::cost)
     }
 
-    /// Tells which servers there are.
+    /// Sets the servers to sample.
     pub fn set_servers(&self, addresses: &[String]) {
         if let Some(pulse) = &self.pulse {
             pulse.set_servers(addresses);
         }
     }
 
-    /// Whether the past is kept.
+    /// True if the history is kept.
     pub fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// What it takes.
+    /// Memory use of the history.
     pub fn size(&self) -> Size {
         let history = self.history.lock();
         Size {
@@ -317,55 +322,55 @@ impl Sight {
     }
 }
 
-/// Two periods and what is different in the later one.
+/// Two periods and their differences.
 #[derive(Clone, Debug)]
 pub struct Changes {
-    /// The earlier.
+    /// The earlier period.
     pub before: Compared,
-    /// The later.
+    /// The later period.
     pub now: Compared,
-    /// The differences, by what they cost the servers.
+    /// The differences, ordered by their cost for the servers.
     pub changes: Vec<Change>,
-    /// Why nothing is said of differences, where that is so.
+    /// The reason why the periods could not be compared, if so.
     pub incomparable: Option<Incomparable>,
 }
 
-/// One of two periods that are compared.
+/// One of the two compared periods.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// When it began, in seconds since the epoch.
+    /// Start, in seconds since the epoch.
     pub from: u64,
-    /// When it ended.
+    /// End, in seconds since the epoch.
     pub to: u64,
-    /// What is known of it.
+    /// Its sums.
     pub period: Period,
 }
 
-/// Why two periods say nothing about each other.
+/// The reason why two periods cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incomparable {
-    /// Seawall did not run, or the history begins later.
-    #[error("nothing is known of {0}")]
+    /// Nothing is known of the period: Seawall did not run, or the history begins later.
+    #[error("no data for {0}")]
     Unknown(Side),
-    /// It is known in part, and that is too little.
-    #[error("only {known_seconds} s of {side} are known")]
+    /// Too little of the period is known.
+    #[error("only {known_seconds} s of {side} have data")]
     TooLittle {
-        /// Which of the two.
+        /// The period that is too short.
         side: Side,
-        /// How much of it is known.
+        /// Known seconds of it.
         known_seconds: u64,
     },
-    /// It is known, and nothing happened.
+    /// No operation ended in the period.
     #[error("no operation ended in {0}")]
     Idle(Side),
 }
 
-/// One of two periods.
+/// One of the two compared periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The earlier.
+    /// The earlier one.
     Baseline,
-    /// The later.
+    /// The later one.
     Now,
 }
 
@@ -373,14 +378,15 @@ impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Baseline => "the baseline",
-            Self::Now => "the period that is held against it",
+            Self::Now => "the current period",
         })
     }
 }
 
-/// Whether two periods say nothing about each other; each should be so many seconds long.
+/// Returns the reason if two periods cannot be compared. `length` is the intended length of each,
+/// in seconds.
 pub fn incomparable(before: &Period, now: &Period, length: u64) -> Option<Incomparable> {
-    let least = LEAST_KNOWN.min(length / 2);
+    let least = MIN_KNOWN_SECONDS.min(length / 2);
     let sides = [(Side::Baseline, before), (Side::Now, now)];
     sides.into_iter().find_map(|(side, period)| {
         let known_seconds = period.length.as_secs();

@@ -1,4 +1,5 @@
-//! Stalls of servers: what was waited for, how often it comes, and what moved at the server meanwhile.
+//! Stalls of servers: the operations that waited, how often stalls recur, and the server counters
+//! that moved during them.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -14,70 +15,70 @@ use crate::{
     pulse::Pulse,
 };
 
-/// Episodes that are remembered, of each server.
+/// Stalls kept per server.
 const REMEMBERED: usize = 200;
 
-/// Shapes named for each.
+/// Shapes listed per stall.
 const SHAPES: usize = 5;
 
-/// Servers that are watched: those of a deployment, and some that were.
+/// Watched servers: those of the deployment, and some that have left it.
 const WATCHED: usize = 100;
 
-/// How far back counters are looked at, to know what is usual.
+/// Time span of the counters that are examined, to include calm times.
 const CALM: Duration = Duration::from_secs(600);
 
-/// A shape that waited in a stall.
+/// A shape with operations that waited in a stall.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingShape {
     /// Its series.
     pub label: Arc<Label>,
-    /// Its operations that took longer than usual.
+    /// Number of its operations that took more than twice the usual time.
     pub operations: u64,
 }
 
 /// One stall.
 #[derive(Clone, Debug)]
 pub struct Stall {
-    /// Where; `None` if it was everywhere, or before any server was chosen.
+    /// The server; `None` for a deployment-wide stall, or one before server selection.
     pub server: Option<Box<str>>,
-    /// When, how long, how bad.
+    /// Time, length and severity.
     pub episode: Episode,
-    /// Which operations waited, the most first.
+    /// The shapes with the most waiting operations, in descending order.
     pub shapes: Vec<WaitingShape>,
-    /// What moved at the server.
+    /// Counters of the server that moved during the stall.
     pub moved: Vec<Moved>,
-    /// How often the server was asked for its state meanwhile and did not answer.
+    /// Samples of the server during the stall that got no reply.
     pub unanswered: usize,
 }
 
-/// Stalls that come again and again.
+/// Stalls that recur at a regular interval.
 #[derive(Clone, Debug)]
 pub struct RecurringStall {
-    /// Where.
+    /// The server; `None` for deployment-wide stalls.
     pub server: Option<Box<str>>,
-    /// How often and how long.
+    /// Interval and length.
     pub recurrence: Recurrence,
-    /// What moves with it most.
+    /// The counter that moves most with these stalls.
     pub counter: Option<Moved>,
-    /// Whether the server did not answer during most of them.
+    /// True if the server did not reply during most of them.
     pub is_unanswered: bool,
 }
 
-/// How long a server that answers nothing is still watched, in seconds.
+/// A server that replies to no operation is watched for this long, in seconds.
 const FORGOTTEN_AFTER: u64 = 3_600;
 
 #[derive(Default)]
 struct Watched {
     detector: StallDetector,
     stalls: VecDeque<Stall>,
-    /// When it last answered something.
+    /// Time of its last reply, in seconds since the epoch.
     seen_at: u64,
 }
 
-/// The history between two times.
+/// Selects the history between two times.
 type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
 
-/// The detectors, one a server and one for all operations.
+/// The detectors: one per server and one for all operations together.
 #[derive(Default)]
 pub(super) struct Stalls {
     all: Watched,
@@ -85,7 +86,8 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// Takes in the second that began at `start`, which is in the history already: all operations, and those of servers.
+    /// Adds the second that began at `start`, which the history already contains. `all` has the
+    /// sums of all operations, `second` those of each server.
     pub(super) fn second(
         &mut self,
         start: u64,
@@ -117,7 +119,8 @@ impl Stalls {
         }
     }
 
-    /// All stalls, the latest first, and what recurs; of the time since then, or all that are remembered.
+    /// All kept stalls, the latest first, and the recurring ones. With `since`, only those that
+    /// ended after it.
     pub(super) fn list(
         &self,
         pulse: Option<&Pulse>,
@@ -152,8 +155,9 @@ impl Stalls {
     }
 }
 
-/// What one server alone stalled is told of it, however often it did meanwhile; what is told of none concerns all, or none
-/// was reached.
+/// True if a stall of all operations is deployment-wide. It is, unless exactly one server stalled
+/// at the same time. If no server stalled, the cause concerns all servers or lies before server
+/// selection.
 fn is_everywhere(stall: &Stall, of_servers: &[Stall]) -> bool {
     let others = of_servers.iter().filter(|other| overlap(other, stall));
     let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
@@ -197,7 +201,7 @@ impl Watched {
         let Some(episode) = self.detector.second(&beat) else {
             return;
         };
-        // What servers said is forgotten after some minutes, so it is looked at now.
+        // Samples are dropped after some minutes, so they are evaluated now.
         let now = UNIX_EPOCH + Duration::from_secs(start + 1);
         let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of, now));
         let samples = samples.unwrap_or_default();
@@ -224,7 +228,7 @@ impl Watched {
         let recurrence = recurrence(&episodes, float_seconds(now))?;
         let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
         let is_unanswered = silent.count() * 2 > self.stalls.len();
-        // Of all stalls together more is to be learned than of each.
+        // All stalls together give a clearer result than the last one.
         let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of, now));
         let samples = samples.unwrap_or_default();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
@@ -246,7 +250,8 @@ impl Watched {
     }
 }
 
-/// The shapes of which operations took longer than is usual during an episode, by their number.
+/// The shapes with operations that took longer than usual during an episode, sorted by the number
+/// of these operations.
 fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape> {
     let begins = Duration::try_from_secs_f64(episode.started_at).unwrap_or_default();
     let period = select(begins.as_secs(), now).period();
@@ -296,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Stalls of servers, and those of all operations together.
+    /// Stalls of each server, and stalls of all operations together.
     fn stalls(servers: &[(&str, &[(f64, u64)])], all: &[(f64, u64)]) -> Stalls {
         let servers = servers
             .iter()
@@ -311,29 +316,30 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn told(stalls: &Stalls, now: u64, since: Option<u64>) -> Vec<(Option<Box<str>>, f64)> {
-        let (told, _) = stalls.list(None, at(now), since.map(at));
-        let told = told.into_iter();
-        told.map(|stall| (stall.server, stall.episode.started_at))
+    fn listed(stalls: &Stalls, now: u64, since: Option<u64>) -> Vec<(Option<Box<str>>, f64)> {
+        let (listed, _) = stalls.list(None, at(now), since.map(at));
+        let listed = listed.into_iter();
+        listed
+            .map(|stall| (stall.server, stall.episode.started_at))
             .collect()
     }
 
     #[test]
-    fn two_stalls_of_one_server_are_not_those_of_all() {
+    fn stalls_of_a_single_server_are_not_deployment_wide() {
         let one = stalls(&[("a", &[(100.0, 3), (105.0, 3)])], &[(100.0, 8)]);
         let of_a = [(Some("a".into()), 105.0), (Some("a".into()), 100.0)];
-        assert_eq!(told(&one, 200, None), of_a);
+        assert_eq!(listed(&one, 200, None), of_a);
         let both = stalls(&[("a", &[(100.0, 3)]), ("b", &[(101.0, 3)])], &[(100.0, 4)]);
-        assert!(told(&both, 200, None).contains(&(None, 100.0)));
+        assert!(listed(&both, 200, None).contains(&(None, 100.0)));
         let none = stalls(&[("a", &[])], &[(100.0, 4)]);
-        assert_eq!(told(&none, 200, None), [(None, 100.0)]);
+        assert_eq!(listed(&none, 200, None), [(None, 100.0)]);
     }
 
     #[test]
-    fn stalls_of_a_time_are_those_that_reach_into_it() {
+    fn stalls_since_a_time_include_those_that_ended_after_it() {
         let all = stalls(&[("a", &[(100.0, 3), (200.0, 3), (300.0, 3)])], &[]);
-        assert_eq!(told(&all, 310, None).len(), 3);
-        let since = told(&all, 310, Some(202));
+        assert_eq!(listed(&all, 310, None).len(), 3);
+        let since = listed(&all, 310, Some(202));
         assert_eq!(
             since,
             [(Some("a".into()), 300.0), (Some("a".into()), 200.0)]
@@ -343,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cured_does_not_recur_any_more() {
+    fn a_past_recurrence_is_not_current() {
         let all = stalls(&[("a", &[(100.0, 3), (160.0, 3), (220.0, 3)])], &[]);
         let is_current = |now| {
             let (_, recurring) = all.list(None, at(now), None);
@@ -356,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_servers_as_are_watched_are_not_forgotten_while_they_answer() {
+    fn replying_servers_are_kept_up_to_the_limit() {
         let series = (0..WATCHED).map(|number| {
             let label = Label::Server(format!("server{number}").into());
             (Arc::new(label), Figures::default())
@@ -377,6 +383,6 @@ mod tests {
         for start in [4_000, 7_000, 10_000] {
             second(&mut stalls, start);
         }
-        assert_eq!(told(&stalls, 10_000, None).len(), WATCHED);
+        assert_eq!(listed(&stalls, 10_000, None).len(), WATCHED);
     }
 }

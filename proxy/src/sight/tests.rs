@@ -6,7 +6,7 @@ use crate::{
     observe,
 };
 
-/// Saturday, 21 November 2026, 17:50 UTC and some seconds.
+/// Saturday, 21 November 2026, 17:50:27 UTC.
 const NOW: u64 = 1_795_283_427;
 
 const HOUR: u64 = 3_600;
@@ -15,20 +15,20 @@ const DAY: u64 = 24 * HOUR;
 
 /// A clock that a test sets.
 #[derive(Clone)]
-struct Hand(Arc<AtomicU64>);
+struct TestClock(Arc<AtomicU64>);
 
-impl Hand {
+impl TestClock {
     fn at(seconds: u64) -> Self {
         Self(Arc::new(AtomicU64::new(seconds)))
     }
 
     fn clock(&self) -> Clock {
-        let hand = self.clone();
-        Clock::new(move || UNIX_EPOCH + Duration::from_secs(hand.0.load(Ordering::Relaxed)))
+        let clock = self.clone();
+        Clock::new(move || UNIX_EPOCH + Duration::from_secs(clock.0.load(Ordering::Relaxed)))
     }
 }
 
-fn sight(hand: &Hand) -> Sight {
+fn sight(clock: &TestClock) -> Sight {
     let observer = Observer::new(
         observe::Settings {
             counts_shapes: true,
@@ -46,7 +46,7 @@ fn sight(hand: &Hand) -> Sight {
         max_shapes: 200,
     };
     let observer = Arc::new(observer.unwrap());
-    Sight::open(observer, settings, None, hand.clock()).unwrap()
+    Sight::open(observer, settings, None, clock.clock()).unwrap()
 }
 
 fn shape(name: &str) -> Arc<Label> {
@@ -60,7 +60,7 @@ fn shape(name: &str) -> Arc<Label> {
     })
 }
 
-/// Shapes with a common latency of 1 ms, give or take: two of them become five times slower, at different times.
+/// Shapes with a latency of about 1 ms. Two of them became five times slower, at different times.
 const SHAPES: [&str; 8] = [
     "a",
     "b",
@@ -100,10 +100,11 @@ fn second(at: u64) -> BTreeMap<Arc<Label>, (Figures, f64)> {
     series
 }
 
-/// What is remembered after so long: each second of the hours that are compared, and of the others one a minute.
+/// The history after this many days. It has each second around the compared times, and one second
+/// per minute elsewhere.
 fn after(days: u64) -> Sight {
-    let hand = Hand::at(NOW - days * DAY);
-    let sight = sight(&hand);
+    let clock = TestClock::at(NOW - days * DAY);
+    let sight = sight(&clock);
     let compared = [7 * DAY, DAY, 6 * HOUR, 2 * HOUR, 0];
     let is_compared = |at: u64| {
         let ago = NOW - at;
@@ -113,11 +114,11 @@ fn after(days: u64) -> Sight {
     for at in NOW - days * DAY..NOW {
         if is_compared(at) || at.is_multiple_of(60) {
             history.add(at, second(at));
-            drop(history.take_turnover());
+            drop(history.take_delta());
         }
     }
     drop(history);
-    hand.0.store(NOW, Ordering::Relaxed);
+    clock.0.store(NOW, Ordering::Relaxed);
     sight
 }
 
@@ -134,7 +135,7 @@ fn slower(changes: &Changes) -> Vec<&str> {
 }
 
 #[test]
-fn what_got_slower_is_told_against_yesterday_last_week_a_time_and_a_moment() {
+fn slower_shapes_are_found_against_every_kind_of_baseline() {
     let sight = after(8);
     let window = Window::AtMost(Duration::from_secs(600));
     let changes = |against: &str| sight.changes(against.parse().unwrap(), window).unwrap();
@@ -142,7 +143,7 @@ fn what_got_slower_is_told_against_yesterday_last_week_a_time_and_a_moment() {
     assert_eq!(slower(&yesterday), ["slow_since_6h"]);
     assert_eq!((yesterday.now.from, yesterday.now.to), (NOW - 600, NOW));
     assert_eq!(yesterday.now.period.length, Duration::from_secs(600));
-    // Of yesterday and last week there are steps of ten minutes.
+    // For yesterday and last week, only steps of ten minutes are kept.
     assert_eq!(yesterday.before.to, (NOW - DAY) - (NOW - DAY) % 600);
     assert_eq!(yesterday.before.period.length, Duration::from_secs(1_200));
     let last_week = changes("last_week");
@@ -155,7 +156,7 @@ fn what_got_slower_is_told_against_yesterday_last_week_a_time_and_a_moment() {
     let before_it = (NOW - 6 * HOUR).to_string();
     assert_eq!(slower(&changes(&before_it)), ["slow_since_6h"]);
     assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
-    // The widest window that is kept of last week.
+    // The widest window that is kept for last week.
     let day = Window::Exactly(Duration::from_secs(DAY));
     let widest = sight.changes(Against::LastWeek, day).unwrap();
     assert_eq!(widest.before.to - widest.before.from, DAY);
@@ -163,7 +164,7 @@ fn what_got_slower_is_told_against_yesterday_last_week_a_time_and_a_moment() {
 }
 
 #[test]
-fn a_baseline_that_nobody_saw_is_said_to_be_missing() {
+fn a_baseline_without_data_is_reported_as_unknown() {
     let sight = after(1);
     let window = Window::AtMost(Duration::from_secs(600));
     let missing = sight.changes(Against::LastWeek, window).unwrap();
@@ -172,7 +173,7 @@ fn a_baseline_that_nobody_saw_is_said_to_be_missing() {
 }
 
 #[test]
-fn idle_periods_have_nothing_to_compare() {
+fn unknown_short_and_idle_periods_are_not_compared() {
     let period = |seconds, count| Period {
         length: Duration::from_secs(seconds),
         series: [(
@@ -213,16 +214,16 @@ fn idle_periods_have_nothing_to_compare() {
     for (before, now, expected) in cases {
         assert_eq!(incomparable(&before, &now, 600), expected);
     }
-    // Of a short window most is enough.
+    // For a short window, half of it is enough.
     assert_eq!(incomparable(&period(9, 9), &period(9, 9), 10), None);
 }
 
 #[test]
-fn seconds_of_the_clock_that_is_given_are_taken_in() {
-    let hand = Hand::at(NOW);
-    let sight = sight(&hand);
+fn ticks_use_the_given_clock() {
+    let clock = TestClock::at(NOW);
+    let sight = sight(&clock);
     for at in 0..5 {
-        hand.0.store(NOW + at, Ordering::Relaxed);
+        clock.0.store(NOW + at, Ordering::Relaxed);
         sight.tick(sight.now());
     }
     let all = sight.period(UNIX_EPOCH, sight.now());

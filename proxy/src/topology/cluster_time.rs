@@ -1,21 +1,23 @@
-//! The latest cluster time that servers sent, for `hello` to pass on as a router does.
+//! The latest cluster time that servers sent. `hello` replies pass it on, as a mongos does.
 //!
-//! Source: <https://github.com/mongodb/specifications/blob/master/source/sessions/driver-sessions.md> ("Gossipping the
-//! cluster time").
+//! Source:
+//! <https://github.com/mongodb/specifications/blob/master/source/sessions/driver-sessions.md>
+//! ("Gossipping the cluster time").
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
-/// A `$clusterTime` as a server sent it. Never taken from a client: servers trust a signed one.
+/// A `$clusterTime` as a server sent it. Never taken from a client: servers trust a signed cluster
+/// time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterTime {
     document: RawDocumentBuf,
-    /// Seconds and increment, to be compared.
+    /// Seconds and increment, for comparison.
     at: (u32, u32),
     key_id: i64,
 }
 
 impl ClusterTime {
-    /// The one in a server's reply, if there is one.
+    /// The cluster time in a server's reply, if it has one.
     pub(super) fn of(reply: &RawDocument) -> Option<Self> {
         let document = reply.get_document("$clusterTime").ok()?;
         let at = document.get_timestamp("clusterTime").ok()?;
@@ -32,7 +34,7 @@ impl ClusterTime {
         })
     }
 
-    /// Takes in what another server sent, if it is later.
+    /// Replaces `latest` if `seen` is later.
     pub(super) fn advance(latest: &mut Option<Self>, seen: Option<Self>) {
         let is_later = |seen: &Self| latest.as_ref().is_none_or(|latest| latest.at < seen.at);
         if let Some(seen) = seen.filter(is_later) {
@@ -40,8 +42,8 @@ impl ClusterTime {
         }
     }
 
-    /// Whether a server signed it. Without access control servers send a dummy signature, which they accept in return;
-    /// with access control they would refuse a client that sent it.
+    /// True if a server signed it. Without access control, servers send a dummy signature and
+    /// accept it in return. With access control, they refuse a client that sends it.
     pub fn is_signed(&self) -> bool {
         self.key_id != 0
     }
@@ -73,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_counts_in_whatever_order_they_come() {
+    fn the_latest_cluster_time_wins_in_any_order() {
         let mut latest = None;
         for (time, increment) in [(5, 1), (4, 9), (5, 2), (5, 1)] {
             ClusterTime::advance(&mut latest, ClusterTime::of(&reply(time, increment, 7)));
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dummy_signature_is_not_one() {
+    fn a_dummy_signature_does_not_count_as_signed() {
         assert!(ClusterTime::of(&reply(1, 1, 7)).unwrap().is_signed());
         assert!(!ClusterTime::of(&reply(1, 1, 0)).unwrap().is_signed());
         let malformed = rawdoc! { "$clusterTime": { "clusterTime": 1 } };

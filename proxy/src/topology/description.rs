@@ -1,4 +1,4 @@
-//! What is known of the deployment at a moment: plain data.
+//! Topology and server descriptions: what is known of the deployment at one moment, as plain data.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use bson::RawDocumentBuf;
 use super::ClusterTime;
 use crate::connection::ServerAddress;
 
-/// What kind of deployment it is (server discovery and monitoring specification).
+/// The topology type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing seen yet.
+pub enum TopologyType {
+    /// No server discovered yet.
     #[default]
     Unknown,
-    /// One server, whatever it is.
+    /// One server of any type.
     Single,
     /// A replica set whose primary is not known.
     ReplicaSetNoPrimary,
-    /// A replica set with its primary.
+    /// A replica set with a known primary.
     ReplicaSetWithPrimary,
-    /// Routers.
+    /// One or more mongos.
     Sharded,
 }
 
-impl Kind {
+impl TopologyType {
     /// The specification's name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,27 +36,27 @@ impl Kind {
     }
 }
 
-/// What a server is.
+/// The server type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ServerKind {
-    /// Not reached, or not understood.
+pub enum ServerType {
+    /// Not reached, or its reply was not understood.
     #[default]
     Unknown,
-    /// A mongod by itself.
+    /// A mongod without a replica set.
     Standalone,
-    /// A replica set's primary.
+    /// The primary of a replica set.
     Primary,
-    /// A secondary.
+    /// A secondary of a replica set.
     Secondary,
-    /// A member without data.
+    /// A member that holds no data.
     Arbiter,
-    /// A member in another state.
+    /// A member in any other state.
     Other,
     /// A mongos.
     Router,
 }
 
-impl ServerKind {
+impl ServerType {
     /// The specification's name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl ServerKind {
         }
     }
 
-    /// Whether operations can be sent to it.
+    /// True if operations can be sent to this type of server.
     pub fn holds_data(self) -> bool {
         match self {
             Self::Standalone | Self::Primary | Self::Secondary | Self::Router => true,
@@ -79,50 +79,52 @@ impl ServerKind {
     }
 }
 
-/// What our own probes of a server learned.
+/// Results of Seawall's own probes of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Probe {
-    /// Round trip of `hello`, as an exponentially weighted moving average.
+    /// Average round-trip time of `hello`: an exponentially weighted moving average.
     pub round_trip: Option<Duration>,
-    /// When a write was last applied, as milliseconds since the epoch of the server's clock.
+    /// Time of the server's last write (`lastWriteDate`), in milliseconds since the epoch, by the
+    /// server's clock.
     pub last_write_ms: Option<i64>,
-    /// When that was read, as milliseconds since the epoch of our clock.
+    /// When `last_write_ms` was read, in milliseconds since the epoch, by Seawall's clock.
     pub last_update_ms: i64,
-    /// The highest wire version it speaks.
+    /// The highest wire version that the server supports.
     pub max_wire_version: i32,
-    /// Whether it does not know `hello` by that name.
+    /// True if the server does not support the command name `hello`.
     pub lacks_hello: bool,
-    /// Whether it does not answer `helloOk`.
+    /// True if the server does not return `helloOk`.
     pub lacks_hello_ok: bool,
-    /// Minutes that a session lives unused.
+    /// Minutes after which an unused session expires.
     pub session_timeout_minutes: Option<i32>,
-    /// Its answer to `buildInfo`.
+    /// Its reply to `buildInfo`.
     pub build_info: Option<RawDocumentBuf>,
 }
 
-/// One server.
+/// A server description: what is known of one server.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Server {
-    /// Where it is.
+pub struct ServerDescription {
+    /// The server's address.
     pub address: ServerAddress,
-    /// What it is, as the deployment's monitor has it.
-    pub kind: ServerKind,
+    /// The server type, as the official driver's monitoring reports it.
+    pub server_type: ServerType,
     /// Its tags.
     pub tags: Vec<(String, String)>,
-    /// What the last probe learned.
+    /// Results of the last probe.
     pub probe: Probe,
-    /// An operation failed with it, and no probe has found it well since.
+    /// An operation or a probe failed on this server, and no probe has succeeded since.
     pub is_suspect: bool,
-    /// It said of itself that it is no primary (any more), and the monitor has not heard of it yet.
+    /// The server replied that it is not the primary (any more), and the driver's monitoring does
+    /// not know it yet.
     pub is_demoted: bool,
 }
 
-impl Server {
-    /// A server of which nothing is known yet.
+impl ServerDescription {
+    /// A server description without any knowledge yet.
     pub(super) fn unknown(address: ServerAddress) -> Self {
         Self {
             address,
-            kind: ServerKind::Unknown,
+            server_type: ServerType::Unknown,
             tags: Vec::new(),
             probe: Probe::default(),
             is_suspect: false,
@@ -130,53 +132,57 @@ impl Server {
         }
     }
 
-    /// Whether operations can be sent to it now.
+    /// True if operations can be sent to it now.
     pub fn is_usable(&self) -> bool {
-        self.kind.holds_data() && !self.is_suspect
+        self.server_type.holds_data() && !self.is_suspect
     }
 }
 
-/// `maxWireVersion` of 5.0, the first that knows the Stable API.
+/// `maxWireVersion` of 5.0, the first version that supports the Stable API.
 const STABLE_API_WIRE_VERSION: i32 = 13;
 
-/// The deployment.
+/// A topology description: what is known of the deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Description {
-    /// What kind it is.
-    pub kind: Kind,
+pub struct TopologyDescription {
+    /// The topology type.
+    pub topology_type: TopologyType,
     /// The replica set's name.
     pub set_name: Option<String>,
-    /// Its servers, sorted by address.
-    pub servers: Vec<Server>,
-    /// How often each server is looked at; part of the staleness formula.
+    /// The server descriptions, sorted by address.
+    pub servers: Vec<ServerDescription>,
+    /// Time between heartbeats; part of the staleness formula.
     pub heartbeat_frequency: Duration,
-    /// Whether any server was ever seen.
+    /// True if any server was ever discovered.
     pub was_seen: bool,
-    /// Whether a server does not know `hello` by that name: those before 4.4.2 know `isMaster` only.
+    /// True if a server does not support the command name `hello`: servers before 4.4.2 support
+    /// only `isMaster`.
     pub lacks_hello: bool,
-    /// Whether a server does not answer `helloOk`, as 4.4.2 and those before it.
+    /// True if a server does not return `helloOk`: 4.4.2 and earlier.
     pub lacks_hello_ok: bool,
-    /// The latest cluster time that a server sent; none in front of a standalone.
+    /// The latest cluster time that a server sent; a standalone sends none.
     pub cluster_time: Option<ClusterTime>,
-    /// Whether it is one mongod without a replica set, when last seen: it refuses `txnNumber`, so clients must know.
+    /// True if the deployment was a standalone when last seen. A standalone refuses `txnNumber`, so
+    /// clients must know.
     pub is_standalone: bool,
-    /// The highest wire version that all servers spoke when last seen. While none is up clients are told what they
-    /// were told before: a lower one would have drivers give the deployment up as incompatible.
+    /// The highest wire version that all servers supported when last seen. While no server is up,
+    /// clients get the last value: with a lower one, drivers would reject the deployment as
+    /// incompatible.
     pub max_wire_version: i32,
 }
 
-impl Description {
-    /// Whether all servers know `apiVersion`: from 5.0 on. Those before it ignore it in a hello.
+impl TopologyDescription {
+    /// True if all servers support `apiVersion` (5.0 and later). Older servers ignore it in
+    /// `hello`.
     pub fn knows_stable_api(&self) -> bool {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
     }
 
-    /// Whether some server can be used now.
+    /// True if at least one server is usable now.
     pub fn is_available(&self) -> bool {
-        self.servers.iter().any(Server::is_usable)
+        self.servers.iter().any(ServerDescription::is_usable)
     }
 
-    /// An answer to `buildInfo`.
+    /// The `buildInfo` reply of any server.
     pub fn build_info(&self) -> Option<&RawDocumentBuf> {
         self.servers
             .iter()

@@ -1,12 +1,13 @@
-//! The deployment: which servers there are, how they fare, and which one an operation may go to.
+//! The deployment: its servers, their state, and server selection for operations.
 //!
-//! Membership comes from the official driver's monitoring (its SDAM events). Beside it stand probes of our own,
-//! one connection a server: they measure the round trip, read how far a secondary lags, and find a server well
-//! again that an operation failed with, which the driver would look at only at its next heartbeat. Everything is
-//! published as a snapshot that the data path reads without waiting.
+//! The official driver's monitoring (its SDAM events) reports the members. Seawall's own probes,
+//! over one connection per server, add three things: they measure the round-trip time, they read
+//! the lag of secondaries, and they notice that a failed server has recovered. The driver would
+//! notice that only at its next heartbeat. All of it is published as a snapshot, which the data
+//! path reads without waiting.
 //!
-//! Knowledge goes down (a failed server's pool is cleared here), facts come back as values: the pool never
-//! knows this module.
+//! This module calls the pool, for example to clear the pool of a failed server. The pool never
+//! calls this module: it returns facts as values.
 
 mod cluster_time;
 mod description;
@@ -42,22 +43,24 @@ use crate::{
 
 pub use self::{
     cluster_time::ClusterTime,
-    description::{Description, Kind, Probe, Server, ServerKind},
+    description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
     monitor::{DeploymentError, DeploymentOptions},
 };
 
-/// What holds for the whole deployment.
+/// Settings of the whole deployment.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How much farther than the nearest a server may be.
+    /// Width of the latency window: how much longer than the shortest a suitable server's
+    /// round-trip time may be.
     pub local_threshold: Duration,
-    /// How often each server is looked at.
+    /// Time between heartbeats.
     pub heartbeat_frequency: Duration,
     /// Limits of each server's pool.
     pub pool: Limits,
 }
 
-/// Longest time that a pool stays paused without an answer to its probe; then the server counts as failed.
+/// Maximum time that a pool stays paused without a reply to its probe. After that the server counts
+/// as failed.
 const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 
 /// No suitable server before the deadline.
@@ -65,26 +68,26 @@ const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 #[error("no suitable server")]
 pub struct SelectError;
 
-/// The deployment at a moment, with the pools of its servers in the same order.
+/// The deployment at one moment. `pools` has the order of the servers in `description`.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// What is known.
-    pub description: Description,
-    /// The servers' pools.
+    /// The topology description.
+    pub description: TopologyDescription,
+    /// The pools of the servers.
     pub pools: Vec<Arc<ServerPool>>,
 }
 
 struct Member {
-    server: Server,
+    server: ServerDescription,
     pool: Arc<ServerPool>,
-    /// Wakes its prober before the next heartbeat.
-    look: Arc<Notify>,
+    /// Wakes the server's prober before the next heartbeat.
+    wake_prober: Arc<Notify>,
     stop: CancellationToken,
 }
 
 #[derive(Default)]
-struct State {
-    kind: Kind,
+struct TopologyState {
+    topology_type: TopologyType,
     set_name: Option<String>,
     members: HashMap<ServerAddress, Member>,
     was_seen: bool,
@@ -95,15 +98,15 @@ struct State {
     cluster_time: Option<ClusterTime>,
 }
 
-impl State {
-    /// Takes in what is known of the servers now; where nothing is, what was known stays.
+impl TopologyState {
+    /// Stores what the servers report now; unknown values keep their last known state.
     fn remember_servers(&mut self) {
         let servers = || self.members.values().map(|member| &member.server);
         let versions = servers().map(|server| server.probe.max_wire_version);
         let lowest = versions.filter(|version| *version > 0).min();
-        let kinds = || servers().map(|server| server.kind);
-        let is_seen = kinds().any(|kind| kind != ServerKind::Unknown);
-        let is_standalone = kinds().any(|kind| kind == ServerKind::Standalone);
+        let types = || servers().map(|server| server.server_type);
+        let is_seen = types().any(|server_type| server_type != ServerType::Unknown);
+        let is_standalone = types().any(|server_type| server_type == ServerType::Standalone);
         self.lacks_hello = servers().any(|server| server.probe.lacks_hello);
         self.lacks_hello_ok = servers().any(|server| server.probe.lacks_hello_ok);
         self.max_wire_version = lowest.unwrap_or(self.max_wire_version);
@@ -117,17 +120,17 @@ impl State {
 /// The live view of the deployment.
 pub struct Topology {
     settings: Settings,
-    state: Mutex<State>,
+    state: Mutex<TopologyState>,
     published: watch::Sender<Arc<Snapshot>>,
     connector: Connector,
     observer: Arc<Observer>,
     data_plane: Handle,
     control_plane: Handle,
     stop: CancellationToken,
-    /// Where the next choice among several begins.
-    turn: AtomicUsize,
+    /// Start of the rotation among suitable servers.
+    rotation: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
-    /// Which server relays go to.
+    /// The server that relays currently go to.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -144,7 +147,7 @@ impl Drop for Topology {
 }
 
 impl Topology {
-    /// Begins to watch a deployment. Does not wait for it: it may be down.
+    /// Starts to monitor a deployment. Does not wait for it: it may be down.
     pub fn start(
         options: DeploymentOptions,
         settings: Settings,
@@ -167,7 +170,7 @@ impl Topology {
         topology
     }
 
-    /// Of no server, until a snapshot is published.
+    /// A topology without monitoring and without servers, until a snapshot is published.
     fn unwatched(
         settings: Settings,
         connector: Connector,
@@ -184,13 +187,13 @@ impl Topology {
             data_plane,
             control_plane,
             stop: CancellationToken::new(),
-            turn: AtomicUsize::new(0),
+            rotation: AtomicUsize::new(0),
             control_client: Mutex::new(None),
             relay_choice: Mutex::new(None),
         }
     }
 
-    /// Of one standalone server, which is not watched: for tests.
+    /// A topology of one standalone server without monitoring, for tests.
     #[cfg(test)]
     pub(crate) fn of_standalone(
         address: ServerAddress,
@@ -208,14 +211,14 @@ impl Topology {
             runtime.clone(),
         );
         pool.ready();
-        let server = Server {
-            kind: ServerKind::Standalone,
-            ..Server::unknown(address)
+        let server = ServerDescription {
+            server_type: ServerType::Standalone,
+            ..ServerDescription::unknown(address)
         };
-        let description = Description {
-            kind: Kind::Single,
+        let description = TopologyDescription {
+            topology_type: TopologyType::Single,
             servers: vec![server],
-            ..Description::default()
+            ..TopologyDescription::default()
         };
         let snapshot = Snapshot {
             description,
@@ -231,28 +234,28 @@ impl Topology {
         Arc::new(topology)
     }
 
-    /// The deployment as it is known now.
+    /// The latest snapshot of the deployment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.published.borrow())
     }
 
-    /// A receiver of all later snapshots, the present one included.
+    /// A receiver of the current snapshot and of all later ones.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.subscribe()
     }
 
-    /// The driver's client, for control commands as the service account; `None` until the deployment's
-    /// connection string has been resolved.
+    /// The official driver's client, for control commands as the service account; `None` until the
+    /// deployment's connection string has been resolved.
     pub fn control_client(&self) -> Option<mongodb::Client> {
         self.control_client.lock().clone()
     }
 
-    /// What makes connections, for those that belong to no pool.
+    /// The connector, for connections that belong to no pool.
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// A suitable server's pool, waiting for one until `deadline`.
+    /// Selects a suitable server and returns its pool; waits for one until `deadline`.
     ///
     /// Cancel safe.
     ///
@@ -286,17 +289,19 @@ impl Topology {
             [] => None,
             [only] => pool(only).cloned(),
             several => {
-                // Two in turn, and of them the less busy one: the specification's power of two choices, with
-                // a turn in place of chance, so that no random number is drawn an operation.
-                let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-                let first = several.get(turn % several.len()).and_then(pool)?;
-                let second = several.get((turn + 1) % several.len()).and_then(pool)?;
+                // The specification's power of two choices: the less busy of two suitable servers.
+                // The two come from a rotation, not from chance, so that no random number is drawn
+                // per operation.
+                let rotation = self.rotation.fetch_add(1, Ordering::Relaxed);
+                let first = several.get(rotation % several.len()).and_then(pool)?;
+                let second = several.get((rotation + 1) % several.len()).and_then(pool)?;
                 let now = Instant::now();
                 let (one, other) = (first.cost(now), second.cost(now));
-                let is_second = match snapshot.description.kind {
-                    // Every router does the same work, so that a slow one is slow by itself.
-                    Kind::Sharded => one.exceeds(other),
-                    // Members do different work: their operations' times say little of them.
+                let is_second = match snapshot.description.topology_type {
+                    // All mongos do the same work: a slow one is slow itself.
+                    TopologyType::Sharded => one.exceeds(other),
+                    // Members do different work: their operation times say little about the
+                    // members.
                     _ => one.is_busier(other),
                 };
                 let chosen = if is_second { second } else { first };
@@ -305,8 +310,8 @@ impl Topology {
         }
     }
 
-    /// An operation, or the making of a connection, failed with a server: its pool is cleared, and it is not
-    /// selected until a probe finds it well.
+    /// An operation, or establishing a connection, failed on a server. Clears the server's pool and
+    /// excludes the server from selection until a probe succeeds.
     pub fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
         if !pool.clear(generation) {
             return;
@@ -314,26 +319,27 @@ impl Topology {
         tracing::warn!(server = %pool.address(), "pool cleared");
         self.update(pool.address(), |member| {
             member.server.is_suspect = true;
-            member.look.notify_one();
+            member.wake_prober.notify_one();
         });
     }
 
-    /// A connection made in `generation` ended under an operation. One end may have many causes, the client's own
-    /// request among them: the pool pauses until a probe has answered, and is cleared only if the server failed.
+    /// A connection of `generation` ended during an operation. One such end can have many causes,
+    /// for example the client's own request. So the pool pauses until a probe gets a reply, and is
+    /// cleared only if the server failed.
     pub fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
             Suspicion::Outdated => {}
             Suspicion::Probe => {
                 if let Some(member) = self.state.lock().members.get(pool.address()) {
-                    member.look.notify_one();
+                    member.wake_prober.notify_one();
                 }
             }
             Suspicion::Failed => self.report_failure(pool, generation),
         }
     }
 
-    /// A server answered with a state-change code.
+    /// A server replied with a state-change error code.
     pub fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {
@@ -342,11 +348,11 @@ impl Topology {
         }
         self.update(pool.address(), |member| {
             member.server.is_demoted = true;
-            member.look.notify_one();
+            member.wake_prober.notify_one();
         });
     }
 
-    /// The server that relays go to now: the primary, or one router, the same for all.
+    /// The server that relays go to now: the primary, or one mongos that all relays share.
     pub fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);
@@ -355,13 +361,13 @@ impl Topology {
             .filter_map(|index| snapshot.description.servers.get(*index));
         let addresses: Vec<_> = addresses.map(|server| &server.address).collect();
         let mut chosen = self.relay_choice.lock();
-        let place = relay::stay_or_choose(chosen.as_ref(), &addresses)?;
-        *chosen = addresses.get(place).map(|address| (*address).clone());
-        let index = candidates.get(place)?;
+        let position = relay::keep_or_choose(chosen.as_ref(), &addresses)?;
+        *chosen = addresses.get(position).map(|address| (*address).clone());
+        let index = candidates.get(position)?;
         snapshot.pools.get(*index).cloned()
     }
 
-    /// The same, waited for until `deadline`.
+    /// Like [`Self::relay_server`], but waits until `deadline`.
     ///
     /// # Errors
     /// [`SelectError`] at the deadline.
@@ -390,12 +396,12 @@ impl Topology {
         }
     }
 
-    fn publish(&self, state: &mut State) {
+    fn publish(&self, state: &mut TopologyState) {
         state.remember_servers();
         let mut members: Vec<_> = state.members.values().collect();
         members.sort_by(|a, b| a.server.address.cmp(&b.server.address));
-        let description = Description {
-            kind: state.kind,
+        let description = TopologyDescription {
+            topology_type: state.topology_type,
             set_name: state.set_name.clone(),
             servers: members.iter().map(|member| member.server.clone()).collect(),
             heartbeat_frequency: self.settings.heartbeat_frequency,
@@ -414,8 +420,8 @@ impl Topology {
             .send_replace(Arc::new(Snapshot { description, pools }));
     }
 
-    /// Once a second: pools close what is too old and fill up to their minimum, and a server that was suspected for too
-    /// long counts as failed.
+    /// Call once a second. Pools close expired connections and fill up to their minimum. A server
+    /// that was suspected for 1 s or longer counts as failed.
     pub fn maintain_pools(&self) {
         let now = Instant::now();
         for pool in &self.snapshot().pools {
@@ -427,7 +433,7 @@ impl Topology {
         }
     }
 
-    /// Ends all pools.
+    /// Stops monitoring and closes all pools.
     pub fn close(&self) {
         self.stop.cancel();
         self.snapshot().pools.iter().for_each(|pool| pool.close());

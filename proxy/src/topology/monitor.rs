@@ -1,4 +1,4 @@
-//! The official driver watches the deployment; its events become our description.
+//! Monitoring by the official driver: its events update our topology description.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use mongodb::{
-    Client, ServerInfo, ServerType, TopologyType,
+    Client, ServerInfo, ServerType as DriverServerType, TopologyType as DriverTopologyType,
     error::ErrorKind,
     event::{
         EventHandler,
@@ -21,33 +21,33 @@ use zeroize::Zeroizing;
 
 use super::{
     Member, Topology,
-    description::{Kind, Server, ServerKind},
+    description::{ServerDescription, ServerType, TopologyType},
     probe,
 };
 use crate::{connection::ServerAddress, pool::ServerPool};
 
-/// Pause before a connection string that needs DNS is resolved again.
+/// Pause before the DNS name of a connection string is resolved again.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// A connection string that cannot be used.
+/// An unusable connection string.
 #[derive(Debug, thiserror::Error)]
 pub enum DeploymentError {
-    /// The official driver refuses it.
+    /// The official driver rejects it.
     #[error("{0}")]
     Uri(Box<mongodb::error::Error>),
-    /// Something that makes no sense in a deployment's connection string.
+    /// An option that is not supported in a deployment's connection string.
     #[error("{0} is not supported in the deployment's connection string")]
     Unsupported(&'static str),
 }
 
-/// A parsed connection string. Hidden from `Debug`: it may hold the password of the service account.
+/// A parsed connection string. `Debug` hides it: it may contain the service account's password.
 #[derive(Clone)]
 pub struct DeploymentOptions {
     uri: Zeroizing<String>,
     heartbeat_frequency: Duration,
-    /// `None` while a `mongodb+srv` string's name could not be looked up.
+    /// `None` until the DNS name of a `mongodb+srv` string has been resolved.
     options: Option<Box<ClientOptions>>,
-    /// What the string itself says, whatever DNS may add.
+    /// The options in the string itself, without those from DNS.
     written: Box<ClientOptions>,
 }
 
@@ -57,8 +57,8 @@ impl fmt::Debug for DeploymentOptions {
     }
 }
 
-/// What a `mongodb+srv` string says besides its servers, with TLS as its default.
-async fn written_options(uri: &str) -> Result<ClientOptions, DeploymentError> {
+/// The options in a `mongodb+srv` string itself; TLS is on by default.
+async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError> {
     let plain = uri.replacen("mongodb+srv://", "mongodb://", 1);
     let parsed = ClientOptions::parse(plain).await;
     let mut options = parsed.map_err(|error| DeploymentError::Uri(Box::new(error)))?;
@@ -69,10 +69,11 @@ async fn written_options(uri: &str) -> Result<ClientOptions, DeploymentError> {
 }
 
 impl DeploymentOptions {
-    /// Parses a connection string; `mongodb+srv` asks DNS, and may be left to be asked again later.
+    /// Parses a connection string. For `mongodb+srv` it queries DNS; if the query fails, it is
+    /// repeated later.
     ///
     /// # Errors
-    /// [`DeploymentError`] if it is wrong whatever DNS says.
+    /// [`DeploymentError`] if the string is invalid whatever DNS returns.
     pub async fn parse(uri: &str, heartbeat_frequency: Duration) -> Result<Self, DeploymentError> {
         let options = match ClientOptions::parse(uri).await {
             Ok(options) => Some(Box::new(options)),
@@ -81,7 +82,7 @@ impl DeploymentOptions {
         };
         let written = match &options {
             Some(options) => options.clone(),
-            None => Box::new(written_options(uri).await?),
+            None => Box::new(options_without_dns(uri).await?),
         };
         if written.load_balanced == Some(true) {
             return Err(DeploymentError::Unsupported("loadBalanced=true"));
@@ -94,18 +95,17 @@ impl DeploymentOptions {
         })
     }
 
-    /// What the string says, for clients of the service account.
+    /// The string's options, for driver clients of the service account.
     pub fn client_options(&self) -> ClientOptions {
         (*self.written).clone()
     }
 
-    /// Whether the string names a user: the service account.
+    /// True if the string names a user: the service account.
     pub fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
     }
 
-    /// What the string wants messages to servers compressed with, in order of preference.
-    /// By their names.
+    /// The names of the compressors for messages to servers, in order of preference.
     pub fn compressors(&self) -> Vec<&'static str> {
         let wanted = self.written.compressors.as_deref();
         let names = wanted.unwrap_or_default().iter().filter_map(|compressor| {
@@ -113,14 +113,15 @@ impl DeploymentOptions {
                 Compressor::Snappy => "snappy",
                 Compressor::Zlib { .. } => "zlib",
                 Compressor::Zstd { .. } => "zstd",
-                // One that this version does not know is left out of the negotiation.
+                // A compressor that this version does not know is not offered.
                 _ => return None,
             })
         });
         names.collect()
     }
 
-    /// TLS as the string wants it: CA file, certificate file, and whether any certificate is taken.
+    /// The string's TLS options: CA file, certificate file, and true if any certificate is
+    /// accepted. `None` without TLS.
     pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
         match self.written.tls.clone()? {
             Tls::Enabled(tls) => {
@@ -132,7 +133,7 @@ impl DeploymentOptions {
     }
 }
 
-/// Watches until dropped.
+/// Monitors the deployment until dropped.
 pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOptions) {
     let mut options = loop {
         match deployment.options.take() {
@@ -149,7 +150,7 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
     };
     options.app_name = Some("seawall".to_owned());
     options.heartbeat_freq = Some(deployment.heartbeat_frequency);
-    // A service account asks for one thing at a time; Seawall's own pools serve the clients.
+    // The service account runs few commands at a time; clients use Seawall's own pools.
     options.max_pool_size = Some(4);
     options.min_pool_size = Some(0);
     let events = topology.clone();
@@ -165,7 +166,7 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
             if let Some(topology) = topology.upgrade() {
                 *topology.control_client.lock() = Some(client.clone());
             }
-            // The client watches as long as it lives.
+            // The driver's client monitors as long as it lives.
             std::future::pending::<()>().await;
             drop(client);
         }
@@ -174,15 +175,15 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
 }
 
 impl Topology {
-    /// Takes over what the driver says.
+    /// Applies a topology description of the official driver.
     pub(super) fn apply(self: &Arc<Self>, new: &TopologyDescription) {
         let mut state = self.state.lock();
-        state.kind = match new.topology_type() {
-            TopologyType::Single => Kind::Single,
-            TopologyType::ReplicaSetNoPrimary => Kind::ReplicaSetNoPrimary,
-            TopologyType::ReplicaSetWithPrimary => Kind::ReplicaSetWithPrimary,
-            TopologyType::Sharded => Kind::Sharded,
-            _ => Kind::Unknown,
+        state.topology_type = match new.topology_type() {
+            DriverTopologyType::Single => TopologyType::Single,
+            DriverTopologyType::ReplicaSetNoPrimary => TopologyType::ReplicaSetNoPrimary,
+            DriverTopologyType::ReplicaSetWithPrimary => TopologyType::ReplicaSetWithPrimary,
+            DriverTopologyType::Sharded => TopologyType::Sharded,
+            _ => TopologyType::Unknown,
         };
         state.set_name = new.set_name().cloned();
         let servers = new.servers();
@@ -203,7 +204,7 @@ impl Topology {
                 .members
                 .entry(address.clone())
                 .or_insert_with(|| self.member(address));
-            member.take_over(&server);
+            member.apply(&server);
         }
         self.publish(&mut state);
     }
@@ -216,31 +217,35 @@ impl Topology {
             self.observer.server(&address.to_string()),
             self.data_plane.clone(),
         );
-        let (look, stop) = (Arc::new(Notify::new()), self.stop.child_token());
-        let probing = probe::keep_probing(Arc::downgrade(self), address.clone(), Arc::clone(&look));
+        let (wake_prober, stop) = (Arc::new(Notify::new()), self.stop.child_token());
+        let probing = probe::keep_probing(
+            Arc::downgrade(self),
+            address.clone(),
+            Arc::clone(&wake_prober),
+        );
         self.control_plane
             .spawn(stop.clone().run_until_cancelled_owned(probing));
-        let server = Server::unknown(address);
+        let server = ServerDescription::unknown(address);
         Member {
             server,
             pool,
-            look,
+            wake_prober,
             stop,
         }
     }
 }
 
 impl Member {
-    fn take_over(&mut self, new: &ServerInfo<'_>) {
-        let before = self.server.kind;
-        self.server.kind = match new.server_type() {
-            ServerType::Standalone => ServerKind::Standalone,
-            ServerType::Mongos => ServerKind::Router,
-            ServerType::RsPrimary => ServerKind::Primary,
-            ServerType::RsSecondary => ServerKind::Secondary,
-            ServerType::RsArbiter => ServerKind::Arbiter,
-            ServerType::RsOther | ServerType::RsGhost => ServerKind::Other,
-            _ => ServerKind::Unknown,
+    fn apply(&mut self, new: &ServerInfo<'_>) {
+        let before = self.server.server_type;
+        self.server.server_type = match new.server_type() {
+            DriverServerType::Standalone => ServerType::Standalone,
+            DriverServerType::Mongos => ServerType::Router,
+            DriverServerType::RsPrimary => ServerType::Primary,
+            DriverServerType::RsSecondary => ServerType::Secondary,
+            DriverServerType::RsArbiter => ServerType::Arbiter,
+            DriverServerType::RsOther | DriverServerType::RsGhost => ServerType::Other,
+            _ => ServerType::Unknown,
         };
         self.server.tags = new
             .tags()
@@ -254,15 +259,17 @@ impl Member {
         if self.server.probe.round_trip.is_none() {
             self.server.probe.round_trip = new.average_round_trip_time();
         }
-        if self.server.kind != before {
+        if self.server.server_type != before {
             tracing::info!(
-                server = %self.server.address, from = before.as_str(), to = self.server.kind.as_str(),
+                server = %self.server.address,
+                from = before.as_str(),
+                to = self.server.server_type.as_str(),
                 "server changed"
             );
             self.server.is_demoted = false;
-            self.look.notify_one();
+            self.wake_prober.notify_one();
         }
-        if self.server.kind == ServerKind::Unknown {
+        if self.server.server_type == ServerType::Unknown {
             self.pool.clear(self.pool.generation());
         } else if !self.server.is_suspect {
             self.pool.ready();

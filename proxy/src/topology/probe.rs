@@ -1,4 +1,4 @@
-//! Probes of one server, over a connection of their own that is not authenticated.
+//! Probes of one server, over a dedicated connection without authentication.
 
 use std::{
     sync::{Arc, Weak},
@@ -14,27 +14,27 @@ use tokio::{
 
 use super::{
     ClusterTime, Topology,
-    description::{Probe, ServerKind},
+    description::{Probe, ServerType},
 };
 use crate::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
-/// Time between probes of a server that has failed.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Time between probes of a failed server.
+const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Least time from one probe to the next, however many failures are reported.
+/// Minimum time between the starts of two probes, however many failures are reported.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 
-/// New connections in a row on which a server sent no byte before it counts as hung.
+/// A server counts as hung after this many new connections in a row on which it sent no byte.
 const SILENCES: u32 = 2;
 
-/// Weight of the newest round trip in the average (server selection specification).
+/// Weight of the newest round-trip time in the average (Server Selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Probes a server at each heartbeat, at once when notified, and often while it has failed.
+/// Probes a server at each heartbeat, immediately when notified, and often while it is failed.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
     address: ServerAddress,
-    look: Arc<Notify>,
+    wake: Arc<Notify>,
 ) {
     let (mut connection, mut silences) = (None, 0);
     loop {
@@ -42,55 +42,57 @@ pub(super) async fn keep_probing(
         let Some(strong) = topology.upgrade() else {
             return;
         };
-        let seen = probe(&strong, &address, &mut connection).await;
-        silences = match seen {
-            Look::Silent => silences + 1,
-            Look::Answered(_) | Look::Failed => 0,
+        let outcome = probe(&strong, &address, &mut connection).await;
+        silences = match outcome {
+            ProbeOutcome::Silent => silences + 1,
+            ProbeOutcome::Replied(_) | ProbeOutcome::Failed => 0,
         };
-        let pause = strong.take_probe(&address, seen, silences >= SILENCES);
-        let unaware = strong.unaware_driver(&address);
+        let pause = strong.apply_probe(&address, outcome, silences >= SILENCES);
+        let unaware = strong.driver_unaware_of(&address);
         drop(strong);
-        // Notified or not, the next probe is the same; the time-out is the usual way out.
-        drop(timeout(pause, notified(&look, unaware)).await);
+        // The next probe is the same with or without a notification. Usually this ends by time-out.
+        drop(timeout(pause, notified(&wake, unaware)).await);
         sleep_until(began + LEAST_PAUSE).await;
     }
 }
 
-/// Returns when the prober is notified: by the driver too, once it has seen the server that it is unaware of.
-async fn notified(look: &Notify, unaware: Option<mongodb::Client>) {
+/// Returns when the prober is notified. With an unaware driver, makes the driver check its servers
+/// until it has noticed this one; this also notifies the prober.
+async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
-        return look.notified().await;
+        return wake.notified().await;
     };
     tokio::select! {
-        () = look.notified() => {}
-        () = check_servers(driver) => look.notified().await,
+        () = wake.notified() => {}
+        () = check_servers(driver) => wake.notified().await,
     }
 }
 
-/// Has the driver check its servers now, and again every half second, until dropped. Otherwise it would check a server that
-/// came back only at the next heartbeat. The driver does so while an operation waits for a server. This one waits for a
-/// server that is never found, so that no command is sent.
+/// Makes the driver check its servers now, and again every half second, until dropped. Otherwise
+/// the driver would notice a recovered server only at its next heartbeat. The driver checks its
+/// servers while an operation waits for a server. This operation waits for a server that never
+/// exists, so no command is sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };
     let admin = driver.database("admin");
     let waiting = admin.run_command(ping).selection_criteria(none);
-    // It ends when the driver's selection times out.
+    // Server selection in the driver timed out.
     if let Err(error) = waiting.await {
-        tracing::debug!(%error, "the driver has not seen a server that replies");
+        tracing::debug!(%error, "driver did not notice a server that replies");
     }
 }
 
 /// The result of a probe.
-enum Look {
-    Answered(Answer),
+enum ProbeOutcome {
+    Replied(ProbeReply),
     /// The server could not be reached, or replied with an error.
     Failed,
-    /// No reply in time, although its machine is up, or was a moment ago.
+    /// No reply in time, although the machine is up, or was up a moment ago.
     Silent,
 }
 
-struct Answer {
+struct ProbeReply {
     asked_at: Instant,
     lacks_hello: bool,
     hello: RawDocumentBuf,
@@ -102,30 +104,30 @@ async fn probe(
     topology: &Topology,
     address: &ServerAddress,
     connection: &mut Option<Connection>,
-) -> Look {
+) -> ProbeOutcome {
     let (mut open, is_new) = match connection.take() {
         Some(used) => (used, false),
         None => match topology.connector.connect(address).await {
             Ok(new) => (new, true),
-            Err(EstablishError::TimedOut { .. }) => return Look::Silent,
-            Err(_) => return Look::Failed,
+            Err(EstablishError::TimedOut { .. }) => return ProbeOutcome::Silent,
+            Err(_) => return ProbeOutcome::Failed,
         },
     };
-    match timeout(topology.connector.limit(), ask(topology, &mut open)).await {
-        Ok(Some(answer)) => {
+    match timeout(topology.connector.limit(), run_probe(topology, &mut open)).await {
+        Ok(Some(reply)) => {
             *connection = Some(open);
-            match reply_is_ok(&answer.hello) {
-                Ok(()) => Look::Answered(answer),
-                Err(_) => Look::Failed,
+            match reply_is_ok(&reply.hello) {
+                Ok(()) => ProbeOutcome::Replied(reply),
+                Err(_) => ProbeOutcome::Failed,
             }
         }
-        Err(_) if is_new => Look::Silent,
-        // Perhaps only this connection is lost: the next probe uses a new one.
-        Ok(None) | Err(_) => Look::Failed,
+        Err(_) if is_new => ProbeOutcome::Silent,
+        // Perhaps only this connection is broken: the next probe uses a new one.
+        Ok(None) | Err(_) => ProbeOutcome::Failed,
     }
 }
 
-async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
+async fn run_probe(topology: &Topology, open: &mut Connection) -> Option<ProbeReply> {
     let began = Instant::now();
     let hello = open.hello().await.ok()?;
     let round_trip = began.elapsed();
@@ -137,7 +139,7 @@ async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
     } else {
         None
     };
-    Some(Answer {
+    Some(ProbeReply {
         asked_at: began,
         lacks_hello: open.lacks_hello,
         hello,
@@ -147,23 +149,24 @@ async fn ask(topology: &Topology, open: &mut Connection) -> Option<Answer> {
 }
 
 impl Topology {
-    /// The driver's client, if a server replies to probes that the driver takes for unavailable.
-    fn unaware_driver(&self, address: &ServerAddress) -> Option<mongodb::Client> {
+    /// The driver's client, if the server replies to probes but the driver considers it
+    /// unavailable.
+    fn driver_unaware_of(&self, address: &ServerAddress) -> Option<mongodb::Client> {
         let state = self.state.lock();
         let server = &state.members.get(address)?.server;
-        let is_unaware = server.kind == ServerKind::Unknown && !server.is_suspect;
+        let is_unaware = server.server_type == ServerType::Unknown && !server.is_suspect;
         drop(state);
         is_unaware.then(|| self.control_client()).flatten()
     }
 
-    /// Applies the result of a probe; returns the pause until the next.
-    fn take_probe(
+    /// Applies the outcome of a probe; returns the pause before the next one.
+    fn apply_probe(
         self: &Arc<Self>,
         address: &ServerAddress,
-        look: Look,
+        outcome: ProbeOutcome,
         is_hung: bool,
     ) -> Duration {
-        let Look::Answered(answer) = look else {
+        let ProbeOutcome::Replied(reply) = outcome else {
             let pool = self
                 .state
                 .lock()
@@ -177,22 +180,22 @@ impl Topology {
                 }
             }
             self.update(address, |member| member.server.is_suspect = true);
-            return LOOK_AGAIN_AFTER;
+            return FAILED_PROBE_INTERVAL;
         };
-        let seen = ClusterTime::of(&answer.hello);
+        let seen = ClusterTime::of(&reply.hello);
         ClusterTime::advance(&mut self.state.lock().cluster_time, seen);
         self.update(address, |member| {
-            member.server.probe.take(&answer);
+            member.server.probe.apply(&reply);
             if member.server.is_suspect {
                 member.server.is_suspect = false;
                 tracing::info!(server = %address, "server recovered");
             }
-            let is_writable = |name| answer.hello.get_bool(name).unwrap_or(false);
+            let is_writable = |name| reply.hello.get_bool(name).unwrap_or(false);
             if is_writable("isWritablePrimary") || is_writable("ismaster") {
                 member.server.is_demoted = false;
             }
-            if member.server.kind.holds_data() {
-                member.pool.recover(answer.asked_at);
+            if member.server.server_type.holds_data() {
+                member.pool.recover(reply.asked_at);
             }
         });
         self.settings.heartbeat_frequency
@@ -200,21 +203,21 @@ impl Topology {
 }
 
 impl Probe {
-    fn take(&mut self, answer: &Answer) {
+    fn apply(&mut self, reply: &ProbeReply) {
         self.round_trip = Some(match self.round_trip {
             Some(average) => {
-                average.mul_f64(1.0 - NEWEST_WEIGHT) + answer.round_trip.mul_f64(NEWEST_WEIGHT)
+                average.mul_f64(1.0 - NEWEST_WEIGHT) + reply.round_trip.mul_f64(NEWEST_WEIGHT)
             }
-            None => answer.round_trip,
+            None => reply.round_trip,
         });
         self.last_update_ms = now_ms();
-        self.last_write_ms = last_write(&answer.hello);
-        self.lacks_hello = answer.lacks_hello;
-        self.lacks_hello_ok = !answer.hello.get_bool("helloOk").unwrap_or(false);
-        self.max_wire_version = answer.hello.get_i32("maxWireVersion").unwrap_or(0);
-        self.session_timeout_minutes = answer.hello.get_i32("logicalSessionTimeoutMinutes").ok();
-        if answer.build_info.is_some() {
-            self.build_info.clone_from(&answer.build_info);
+        self.last_write_ms = last_write(&reply.hello);
+        self.lacks_hello = reply.lacks_hello;
+        self.lacks_hello_ok = !reply.hello.get_bool("helloOk").unwrap_or(false);
+        self.max_wire_version = reply.hello.get_i32("maxWireVersion").unwrap_or(0);
+        self.session_timeout_minutes = reply.hello.get_i32("logicalSessionTimeoutMinutes").ok();
+        if reply.build_info.is_some() {
+            self.build_info.clone_from(&reply.build_info);
         }
     }
 }

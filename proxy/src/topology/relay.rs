@@ -1,15 +1,16 @@
-//! Which server relays go to: one for all of them, since a relayed client's cursors and transactions are not looked after.
+//! Selects the server for relays. All relays share one server, because Seawall does not track the
+//! cursors and transactions of relayed clients.
 
-use super::description::{Description, Kind, Server, ServerKind};
+use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use crate::connection::ServerAddress;
 
-/// Indexes of the servers that relays may go to.
-pub(super) fn candidates(description: &Description) -> Vec<usize> {
-    let fits = |server: &Server| match description.kind {
-        Kind::Unknown | Kind::ReplicaSetNoPrimary => false,
-        Kind::Single | Kind::Sharded => server.is_usable(),
-        Kind::ReplicaSetWithPrimary => {
-            server.is_usable() && server.kind == ServerKind::Primary && !server.is_demoted
+/// Indexes of the servers that relays may use.
+pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
+    let fits = |server: &ServerDescription| match description.topology_type {
+        TopologyType::Unknown | TopologyType::ReplicaSetNoPrimary => false,
+        TopologyType::Single | TopologyType::Sharded => server.is_usable(),
+        TopologyType::ReplicaSetWithPrimary => {
+            server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
         }
     };
     let servers = description.servers.iter().enumerate();
@@ -19,13 +20,13 @@ pub(super) fn candidates(description: &Description) -> Vec<usize> {
         .collect()
 }
 
-/// The place of the one that was chosen, as long as it is there; else of the first.
-pub(super) fn stay_or_choose(
+/// Index of the chosen server if it is still a candidate; otherwise of the first candidate.
+pub(super) fn keep_or_choose(
     chosen: Option<&ServerAddress>,
     candidates: &[&ServerAddress],
 ) -> Option<usize> {
-    let stay = chosen.and_then(|chosen| candidates.iter().position(|address| *address == chosen));
-    stay.or_else(|| (!candidates.is_empty()).then_some(0))
+    let kept = chosen.and_then(|chosen| candidates.iter().position(|address| *address == chosen));
+    kept.or_else(|| (!candidates.is_empty()).then_some(0))
 }
 
 #[cfg(test)]
@@ -33,12 +34,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_choice_stays_as_long_as_it_can() {
+    fn the_relay_server_is_kept_while_it_is_a_candidate() {
         let [a, b]: [ServerAddress; 2] = ["a:1", "b:2"].map(|text| text.parse().unwrap());
-        assert_eq!(stay_or_choose(None, &[]), None);
-        assert_eq!(stay_or_choose(Some(&a), &[]), None);
-        assert_eq!(stay_or_choose(None, &[&a, &b]), Some(0));
-        assert_eq!(stay_or_choose(Some(&b), &[&a, &b]), Some(1));
-        assert_eq!(stay_or_choose(Some(&b), &[&a]), Some(0));
+        assert_eq!(keep_or_choose(None, &[]), None);
+        assert_eq!(keep_or_choose(Some(&a), &[]), None);
+        assert_eq!(keep_or_choose(None, &[&a, &b]), Some(0));
+        assert_eq!(keep_or_choose(Some(&b), &[&a, &b]), Some(1));
+        assert_eq!(keep_or_choose(Some(&b), &[&a]), Some(0));
     }
 }

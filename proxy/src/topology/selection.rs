@@ -1,30 +1,35 @@
-//! Which servers an operation may go to: a pure function of the description.
+//! Server selection: a pure function of the topology description.
 //!
-//! Source: the server selection and max staleness specifications,
-//! <https://github.com/mongodb/specifications/blob/master/source/server-selection/server-selection.md>.
+//! Source: the Server Selection and Max Staleness specifications,
+//! <https://github.com/mongodb/specifications/tree/master/source/server-selection>.
 
 use std::time::Duration;
 
-use super::description::{Description, Kind, Server, ServerKind};
+use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use crate::command::{Mode, ReadPreference};
 
 /// Indexes of the suitable servers within the latency window, in order of address.
 pub(super) fn select(
-    description: &Description,
+    description: &TopologyDescription,
     preference: &ReadPreference,
     local_threshold: Duration,
 ) -> Vec<usize> {
-    let suitable = match description.kind {
-        Kind::Unknown => Vec::new(),
-        Kind::Single | Kind::Sharded => of(description, Server::is_usable),
-        Kind::ReplicaSetNoPrimary | Kind::ReplicaSetWithPrimary => {
+    let suitable = match description.topology_type {
+        TopologyType::Unknown => Vec::new(),
+        TopologyType::Single | TopologyType::Sharded => {
+            servers_where(description, ServerDescription::is_usable)
+        }
+        TopologyType::ReplicaSetNoPrimary | TopologyType::ReplicaSetWithPrimary => {
             by_preference(description, preference)
         }
     };
-    within_window(description, suitable, local_threshold)
+    within_latency_window(description, suitable, local_threshold)
 }
 
-fn of(description: &Description, fits: impl Fn(&Server) -> bool) -> Vec<usize> {
+fn servers_where(
+    description: &TopologyDescription,
+    fits: impl Fn(&ServerDescription) -> bool,
+) -> Vec<usize> {
     let servers = description.servers.iter().enumerate();
     servers
         .filter(|(_, server)| fits(server))
@@ -32,11 +37,11 @@ fn of(description: &Description, fits: impl Fn(&Server) -> bool) -> Vec<usize> {
         .collect()
 }
 
-fn by_preference(description: &Description, preference: &ReadPreference) -> Vec<usize> {
-    let primary = || of(description, is_primary);
+fn by_preference(description: &TopologyDescription, preference: &ReadPreference) -> Vec<usize> {
+    let primary = || servers_where(description, is_primary);
     let secondaries = || {
-        of(description, |s| {
-            s.is_usable() && s.kind == ServerKind::Secondary
+        servers_where(description, |s| {
+            s.is_usable() && s.server_type == ServerType::Secondary
         })
     };
     let eligible = |candidates| eligible(description, candidates, preference);
@@ -48,19 +53,19 @@ fn by_preference(description: &Description, preference: &ReadPreference) -> Vec<
         Mode::PrimaryPreferred => or_else(primary(), &|| eligible(secondaries())),
         Mode::Secondary => eligible(secondaries()),
         Mode::SecondaryPreferred => or_else(eligible(secondaries()), &primary),
-        Mode::Nearest => eligible(of(description, |s| {
-            is_primary(s) || s.is_usable() && s.kind == ServerKind::Secondary
+        Mode::Nearest => eligible(servers_where(description, |s| {
+            is_primary(s) || s.is_usable() && s.server_type == ServerType::Secondary
         })),
     }
 }
 
-fn is_primary(server: &Server) -> bool {
-    server.is_usable() && server.kind == ServerKind::Primary && !server.is_demoted
+fn is_primary(server: &ServerDescription) -> bool {
+    server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
 }
 
-/// Those that are fresh enough, by the first tag set that fits any.
+/// The candidates that are fresh enough and match the first tag set that matches any candidate.
 fn eligible(
-    description: &Description,
+    description: &TopologyDescription,
     mut candidates: Vec<usize>,
     preference: &ReadPreference,
 ) -> Vec<usize> {
@@ -87,10 +92,10 @@ fn eligible(
         .unwrap_or_default()
 }
 
-/// How far a member lags, estimated as the specification says. A lag that is not known counts as too far: until
-/// the first probe has come back, a member that is said to be fresh may be hours behind.
-fn staleness_ms(description: &Description, index: usize) -> i64 {
-    let lag = |server: &Server| {
+/// Estimated staleness of a secondary, by the formula of the specification. An unknown staleness
+/// counts as too high: before its first probe, a member may be hours behind.
+fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
+    let lag = |server: &ServerDescription| {
         server
             .probe
             .last_write_ms
@@ -99,7 +104,7 @@ fn staleness_ms(description: &Description, index: usize) -> i64 {
     let Some(server) = description.servers.get(index) else {
         return i64::MAX;
     };
-    if server.kind == ServerKind::Primary {
+    if server.server_type == ServerType::Primary {
         return 0;
     }
     let primary = description.servers.iter().find(|s| is_primary(s));
@@ -111,7 +116,7 @@ fn staleness_ms(description: &Description, index: usize) -> i64 {
             let secondaries = description
                 .servers
                 .iter()
-                .filter(|s| s.kind == ServerKind::Secondary);
+                .filter(|s| s.server_type == ServerType::Secondary);
             let newest = secondaries.filter_map(|s| s.probe.last_write_ms).max();
             newest
                 .zip(server.probe.last_write_ms)
@@ -127,8 +132,8 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
-fn within_window(
-    description: &Description,
+fn within_latency_window(
+    description: &TopologyDescription,
     mut suitable: Vec<usize>,
     local_threshold: Duration,
 ) -> Vec<usize> {
@@ -151,10 +156,15 @@ mod tests {
 
     const NO_LIMIT: Duration = Duration::from_secs(1000);
 
-    fn server(n: u16, kind: ServerKind, round_trip_ms: u64, tags: &[(&str, &str)]) -> Server {
-        Server {
+    fn server(
+        n: u16,
+        server_type: ServerType,
+        round_trip_ms: u64,
+        tags: &[(&str, &str)],
+    ) -> ServerDescription {
+        ServerDescription {
             address: format!("h:{n}").parse().unwrap(),
-            kind,
+            server_type,
             tags: tags
                 .iter()
                 .map(|(k, v)| ((*k).into(), (*v).into()))
@@ -170,24 +180,24 @@ mod tests {
         }
     }
 
-    fn replica_set() -> Description {
-        Description {
-            kind: Kind::ReplicaSetWithPrimary,
+    fn replica_set() -> TopologyDescription {
+        TopologyDescription {
+            topology_type: TopologyType::ReplicaSetWithPrimary,
             set_name: Some("rs".into()),
             servers: vec![
-                server(0, ServerKind::Primary, 5, &[("dc", "a")]),
+                server(0, ServerType::Primary, 5, &[("dc", "a")]),
                 server(
                     1,
-                    ServerKind::Secondary,
+                    ServerType::Secondary,
                     10,
                     &[("dc", "a"), ("use", "report")],
                 ),
-                server(2, ServerKind::Secondary, 50, &[("dc", "b")]),
-                server(3, ServerKind::Arbiter, 1, &[]),
+                server(2, ServerType::Secondary, 50, &[("dc", "b")]),
+                server(3, ServerType::Arbiter, 1, &[]),
             ],
             heartbeat_frequency: Duration::from_secs(10),
             was_seen: true,
-            ..Description::default()
+            ..TopologyDescription::default()
         }
     }
 
@@ -205,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_takes_the_members_it_names() {
+    fn each_mode_selects_its_members() {
         let set = replica_set();
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
         assert_eq!(chosen(Mode::Primary), [0]);
@@ -229,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_tag_set_that_fits_any_decides() {
+    fn the_first_matching_tag_set_decides() {
         let set = replica_set();
         let chosen =
             |mode, tags: &[&[(&str, &str)]]| select(&set, &preference(mode, tags), NO_LIMIT);
@@ -244,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lagging_secondary_is_passed_over() {
+    fn a_lagging_secondary_is_not_selected() {
         let mut set = replica_set();
         set.servers[1].probe.last_write_ms = Some(1_000_000 - 85_000);
         let limited = ReadPreference {
@@ -256,8 +266,8 @@ mod tests {
             [2],
             "85 s and a heartbeat are over 90 s"
         );
-        set.servers[0].kind = ServerKind::Unknown;
-        set.kind = Kind::ReplicaSetNoPrimary;
+        set.servers[0].server_type = ServerType::Unknown;
+        set.topology_type = TopologyType::ReplicaSetNoPrimary;
         assert_eq!(
             select(&set, &limited, NO_LIMIT),
             [2],
@@ -266,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_whose_lag_is_not_known_yet_is_passed_over() {
+    fn a_secondary_with_unknown_lag_is_not_selected() {
         let mut set = replica_set();
         set.servers[1].probe.last_write_ms = None;
         let limited = ReadPreference {
@@ -281,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_near_the_nearest_are_in_the_window() {
+    fn only_servers_within_the_latency_window_are_selected() {
         let set = replica_set();
         let nearest = preference(Mode::Nearest, &[]);
         assert_eq!(select(&set, &nearest, Duration::from_millis(15)), [0, 1]);
@@ -289,14 +299,14 @@ mod tests {
     }
 
     #[test]
-    fn suspects_are_not_selected() {
+    fn suspected_servers_are_not_selected() {
         let mut set = replica_set();
         set.servers[0].is_suspect = true;
         assert!(select(&set, &ReadPreference::PRIMARY, NO_LIMIT).is_empty());
-        set.kind = Kind::Sharded;
+        set.topology_type = TopologyType::Sharded;
         set.servers
             .iter_mut()
-            .for_each(|s| s.kind = ServerKind::Router);
+            .for_each(|s| s.server_type = ServerType::Router);
         assert_eq!(select(&set, &ReadPreference::PRIMARY, NO_LIMIT), [1, 2, 3]);
     }
 }

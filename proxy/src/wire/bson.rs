@@ -1,14 +1,15 @@
-//! A borrowed walk over the elements of one BSON document, skipping every value by its length.
+//! Walks over the elements of one BSON document. Borrows the bytes and skips each value by its
+//! length.
 //!
-//! Values are never decoded further than the caller asks. Source: <https://bsonspec.org/spec.html>.
+//! Values are decoded only as far as the caller asks. Source: <https://bsonspec.org/spec.html>.
 
 use std::str;
 
-/// Bytes that are not the BSON they claim to be.
+/// The bytes are not valid BSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BsonError {
-    /// A length runs past the bytes there are, or is under the smallest possible.
-    #[error("length of a BSON value does not fit its surroundings")]
+    /// A length runs past the end of the bytes, or is below the minimum for its type.
+    #[error("BSON length out of range")]
     BadLength,
     /// A type byte that BSON does not define.
     #[error("unknown BSON type {0:#04x}")]
@@ -18,7 +19,7 @@ pub enum BsonError {
     UnterminatedName,
 }
 
-/// One element's value, as far as callers on the path need to tell it.
+/// One element's value. Distinguishes only the types that callers on the data path need.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ElementKind<'a> {
     /// A 64-bit float.
@@ -43,7 +44,7 @@ pub enum ElementKind<'a> {
     Other(u8),
 }
 
-/// One element: its name, where its value begins in the document, and the value.
+/// One element: its name, the offset of its value in the document, and the value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Element<'a> {
     /// The name, without its NUL; not necessarily UTF-8.
@@ -65,7 +66,7 @@ impl<'a> ElementKind<'a> {
         }
     }
 
-    /// MongoDB's truth: false, null and numbers equal to zero are false, all else is true.
+    /// True by MongoDB's rules: false, null and numbers equal to zero are false, all else is true.
     pub fn is_truthy(&self) -> bool {
         match *self {
             Self::Bool(value) => value,
@@ -77,7 +78,7 @@ impl<'a> ElementKind<'a> {
         }
     }
 
-    /// The value as text, if it is a string of UTF-8.
+    /// The value as text, if it is a string in UTF-8.
     pub fn as_str(&self) -> Option<&'a str> {
         match *self {
             Self::String(bytes) => str::from_utf8(bytes).ok(),
@@ -94,7 +95,8 @@ impl<'a> ElementKind<'a> {
     }
 }
 
-/// The number as an integer, if it has no fraction and is within the integers that a double holds exactly.
+/// The number as an integer, if it has no fraction and lies in the range that a double represents
+/// exactly.
 #[expect(
     clippy::as_conversions,
     reason = "guarded: a whole number within 2^53 converts exactly"
@@ -104,10 +106,11 @@ pub fn double_to_i64(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }
 
-/// The document that begins at `bytes`, by its own length.
+/// The document at the start of `bytes`, cut at its own length.
 ///
 /// # Errors
-/// [`BsonError::BadLength`] if the length is under 5 or past the end, or the last byte is not NUL.
+/// [`BsonError::BadLength`] if the length is below 5 or past the end, or if the last byte is not
+/// NUL.
 pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
     let length = read_length(bytes)?;
     let document = bytes.get(..length).ok_or(BsonError::BadLength)?;
@@ -130,7 +133,7 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Over a whole document, as [`document_at`] gives it.
+    /// Iterates over a whole document, as [`document_at`] returns it.
     pub fn of(document: &'a [u8]) -> Self {
         Self {
             document,
@@ -138,7 +141,7 @@ impl<'a> Elements<'a> {
         }
     }
 
-    /// The first element named `name`, if the document is sound up to there.
+    /// The first element named `name`, if all elements before it are valid.
     pub fn find(document: &'a [u8], name: &str) -> Option<Element<'a>> {
         Self::of(document).find_map(|e| e.ok().filter(|e| e.name == name.as_bytes()))
     }
@@ -185,7 +188,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The value at the head of `bytes` and how many bytes it takes.
+/// The value at the start of `bytes`, and its length in bytes.
 fn read_value(kind: u8, bytes: &[u8]) -> Result<(ElementKind<'_>, usize), BsonError> {
     let fixed = |length: usize| bytes.get(..length).ok_or(BsonError::BadLength);
     let value = match kind {
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_stepped_over_by_its_length() {
+    fn every_type_is_skipped_by_its_length() {
         let bytes = every_type();
         let elements: Vec<_> = Elements::of(&bytes).map(Result::unwrap).collect();
         assert_eq!(elements.len(), 19);
@@ -300,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_or_altered_bytes_end_in_an_error_or_an_end_and_never_panic() {
+    fn truncated_or_altered_bytes_never_panic() {
         let bytes = every_type();
         for cut in 0..bytes.len() {
             if let Ok(document) = document_at(&bytes[..cut]) {
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_and_numbers_are_the_servers() {
+    fn truthiness_and_integers_match_the_server() {
         assert!(!ElementKind::Null.is_truthy());
         assert!(!ElementKind::Double(0.0).is_truthy());
         assert!(ElementKind::String(b"").is_truthy());
@@ -347,7 +350,7 @@ mod tests {
         assert_eq!(element.value, ElementKind::Bool(false));
     }
 
-    /// A document of this element and a null.
+    /// A document of this element followed by a null.
     fn with_null(element: &[u8]) -> Vec<u8> {
         let null = b"\x0anull\0";
         let length = i32::try_from(4 + element.len() + null.len() + 1).unwrap();
@@ -359,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_is_stepped_over_by_its_length() {
+    fn a_db_pointer_is_skipped_by_its_length() {
         let pointer = [&b"\x0cp\0\x02\0\0\0x\0"[..], &[7; 12]].concat();
         assert_eq!(names(&with_null(&pointer)), [&b"p"[..], b"null"]);
     }
 
     #[test]
-    fn code_with_scope_has_a_least_length() {
+    fn code_with_scope_has_a_minimum_length() {
         let scoped = |length: u8| {
             let (code, scope) = ([1_u8, 0, 0, 0, 0], [5_u8, 0, 0, 0, 0]);
             with_null(&[&b"\x0fs\0"[..], &[length, 0, 0, 0], &code, &scope].concat())

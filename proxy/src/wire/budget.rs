@@ -1,16 +1,22 @@
-//! Memory for messages of all connections together, charged as their bytes arrive.
+//! One memory budget for the messages of all connections, charged as bytes arrive.
 //!
-//! A message is charged for bytes that have arrived, never for bytes that its header announces, so that announcing costs
-//! nothing. An address may hold at most eight times what is free, so that one address alone leaves room for others. A
-//! holder that finds no room waits before it reads more, and two rules keep the budget moving:
+//! A message is charged for the bytes that have arrived, never for the bytes that its header
+//! announces: announcing costs nothing. An address may hold at most eight times the free memory, so
+//! one address alone leaves room for others. A holder that finds no room waits before it reads
+//! more. Two rules prevent a deadlock:
 //!
-//! - One message at a time may finish from a reserve beside the budget: one of the address that holds least among those
-//!   that wait, and of that address the one with the least left. It keeps its turn as long as it makes progress.
-//! - A holder that makes no progress is closed when a message waits whose address holds less, or, whoever waits, when it
-//!   is slow ([`Progress`]). The slowest holder of the address that holds most is closed first. A holder that waits for
-//!   the budget itself is never closed: then Seawall is not ready, and not the client.
+//! - One message at a time may finish from a reserve beside the budget. Among the waiting messages
+//!   it is one of the address that holds least; of this address, the one with the fewest bytes
+//!   left. It keeps its turn as long as it makes progress.
+//! - A holder that makes no progress is evicted (its connection is closed) if a message of an
+//!   address that holds less is waiting. A holder that is slow ([`Progress`]) is evicted for any
+//!   waiting message. Holders of the address that holds most go first, the longest silent before
+//!   the others. A holder that waits for the budget itself is neither silent nor slow: Seawall is
+//!   not ready, not the client. Only if no holder is slow and the message that uses the reserve
+//!   finds no room there, the waiting holder with the most bytes left is evicted.
 //!
-//! Invariant: what is charged is at most the budget and the reserve, or one message that is larger than both.
+//! Invariant: the charged bytes are at most the budget plus the reserve, or one message that is
+//! larger than both.
 
 use std::{
     cmp::Reverse,
@@ -29,17 +35,18 @@ use tokio::time::{Instant, timeout};
 
 use super::{Sharer, is_within_share, progress::Progress};
 
-/// Least time between two searches for holders that have to give way.
+/// Minimum time between two searches for holders to evict.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A holder without a new byte for so long gives way to an address that holds less, and its turn at the reserve ends.
+/// Time without a new byte after which a holder gives way to an address that holds less, and loses
+/// its turn at the reserve.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// A holder was closed, because it was slow and others needed its memory.
+/// A holder was evicted, because it was slow and others needed its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted;
 
-/// Memory for messages of all connections together.
+/// One memory budget for the messages of all connections.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget {
     shared: Arc<Shared>,
@@ -48,7 +55,7 @@ pub struct MemoryBudget {
 #[derive(Debug)]
 struct Shared {
     inner: Mutex<Inner>,
-    /// Whether holders wait; read without the lock.
+    /// True if holders wait; read without the lock.
     is_short: AtomicBool,
 }
 
@@ -56,7 +63,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct HolderId(u64);
 
-/// What a request for more memory comes to.
+/// The result of a request for more memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grant {
     Granted,
@@ -70,19 +77,20 @@ struct Holder {
     bytes: usize,
     /// The part of `bytes` that comes from the reserve.
     reserve_bytes: usize,
-    /// When bytes came last.
+    /// When the last bytes arrived.
     progress_at: Instant,
     progress: Progress,
-    /// Since when Seawall has not been ready for its peer, if it is not.
+    /// Start of the time in which Seawall is not ready for the peer, if it is not.
     paused_at: Option<Instant>,
-    /// While it waits for memory: since when, and the bytes until its message is complete.
+    /// While it waits for memory: the start of the wait, and the bytes missing from its message.
     waits: Option<(Instant, usize)>,
     is_evicted: bool,
     waker: Option<Waker>,
 }
 
 impl Holder {
-    /// Whether it has to give way to a message that waits; `holds_more` if that is of an address that holds less.
+    /// True if it must give way to a waiting message; `holds_more` if its address holds more than
+    /// the waiting message's address.
     fn gives_way(&self, holds_more: bool, now: Instant) -> bool {
         if !self.progress.is_owing() || self.is_evicted {
             return false;
@@ -92,12 +100,13 @@ impl Holder {
     }
 }
 
-/// The holders that wait for memory, in order. Thousands may wait, so that none is searched for.
+/// The holders that wait for memory, in order. Thousands may wait, so the first is found without a
+/// search.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Those of each sharer: the one with the least left to come is first.
+    /// The waiting holders of each sharer; first the one with the fewest bytes left.
     by_sharer: HashMap<Sharer, BTreeSet<(usize, HolderId)>>,
-    /// Sharers with waiting holders: the one that holds least is first.
+    /// The sharers with waiting holders; first the one that holds least.
     sharers: BTreeSet<(usize, Sharer)>,
 }
 
@@ -121,7 +130,7 @@ impl Waiting {
         }
     }
 
-    /// A sharer holds more or less than before.
+    /// Moves a sharer that holds more or less than before.
     fn move_sharer(&mut self, sharer: Sharer, before: usize, held: usize) {
         if self.sharers.remove(&(before, sharer)) {
             self.sharers.insert((held, sharer));
@@ -140,16 +149,16 @@ impl Waiting {
 struct Inner {
     all: usize,
     reserve: usize,
-    /// Of both together.
+    /// Bytes used of the budget and the reserve together.
     used: usize,
     reserve_used: usize,
     next_id: u64,
     holders: HashMap<HolderId, Holder>,
     by_sharer: HashMap<Sharer, usize>,
     waiting: Waiting,
-    /// Whose message finishes from the reserve.
+    /// The holder whose message finishes from the reserve.
     finisher: Option<HolderId>,
-    /// When it was last searched for holders that have to give way.
+    /// Time of the last search for holders to evict.
     evicted_at: Option<Instant>,
 }
 
@@ -190,7 +199,8 @@ impl Inner {
         id
     }
 
-    /// Wants `more` bytes for a message of which `left` are still to come, these included.
+    /// Requests `more` bytes for a message. `left` bytes of the message are still to arrive, `more`
+    /// included.
     fn grow(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> Grant {
         let Some(holder) = self.holders.get_mut(&id) else {
             return Grant::Evicted;
@@ -202,7 +212,8 @@ impl Inner {
         holder.progress.pause(now);
         let (sharer, is_alone) = (holder.sharer, self.used == holder.bytes);
         if let Some((since, left)) = holder.waits.take() {
-            // Time that it waits for memory is none that its sender takes. A client that has bytes to take is not excused.
+            // A wait for memory is not the sender's silence. A peer that owed bytes during the wait
+            // gets no credit.
             if !owed {
                 holder.progress_at += now.saturating_duration_since(since);
             }
@@ -229,18 +240,18 @@ impl Inner {
         Grant::Wait
     }
 
-    /// Bytes outside the reserve that nothing holds.
+    /// Free bytes outside the reserve.
     fn free(&self) -> usize {
         self.all.saturating_sub(self.used - self.reserve_used)
     }
 
-    /// True if `more` bytes are free, and within the share of this sharer.
+    /// True if `more` bytes are free, and the sharer is within its share.
     fn fits(&self, sharer: Sharer, more: usize) -> bool {
         let free = self.free();
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
     }
 
-    /// Whether a message is the one that finishes from the reserve, and has room there.
+    /// True if this message is the one that finishes from the reserve, and has room there.
     fn may_use_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
         let has_stalled = |h: &Holder| now.saturating_duration_since(h.progress_at) >= SILENT_AFTER;
         let finisher = self
@@ -269,7 +280,7 @@ impl Inner {
         self.by_sharer.get(&sharer).copied().unwrap_or_default()
     }
 
-    /// Charges a holder; `from_reserve` of the bytes come from the reserve.
+    /// Charges a holder; `from_reserve` of these bytes come from the reserve.
     fn charge(&mut self, id: HolderId, bytes: usize, from_reserve: usize) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.bytes += bytes;
@@ -305,29 +316,29 @@ impl Inner {
         }
     }
 
-    /// Bytes came for a holder.
-    fn progress(&mut self, id: HolderId, bytes: usize, now: Instant) {
+    /// Records bytes that moved for a holder.
+    fn record_bytes(&mut self, id: HolderId, bytes: usize, now: Instant) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.progress_at = now;
             holder.paused_at = None;
-            holder.progress.moved(bytes, now);
+            holder.progress.record_bytes(bytes, now);
         }
     }
 
-    fn note(&mut self, id: HolderId, moved: usize, waker: Option<&Waker>, now: Instant) {
+    fn record_progress(&mut self, id: HolderId, moved: usize, waker: Option<&Waker>, now: Instant) {
         if moved > 0 {
-            self.progress(id, moved, now);
+            self.record_bytes(id, moved, now);
         }
         if let (Some(waker), Some(holder)) = (waker, self.holders.get_mut(&id)) {
             if let Some(since) = holder.paused_at.take() {
                 holder.progress_at += now.saturating_duration_since(since);
             }
-            holder.progress.owes(now);
+            holder.progress.mark_owing(now);
             holder.waker = Some(waker.clone());
         }
     }
 
-    /// Closes holders that have to give way to one that waits for `wanted` bytes.
+    /// Evicts holders for one that waits for `wanted` bytes.
     fn evict_for(&mut self, waiter: HolderId, wanted: usize, now: Instant) {
         let is_soon = |at: Instant| now.saturating_duration_since(at) < EVICTION_INTERVAL;
         if self.evicted_at.is_some_and(is_soon) {
@@ -336,10 +347,11 @@ impl Inner {
         self.evicted_at = Some(now);
         let mut victims = self.slow_holders(waiter, now);
         if victims.is_empty() && self.finisher == Some(waiter) {
-            // All wait, and none can finish: the one with most left starts over.
+            // All holders wait, and none can finish: the one with the most bytes left must start
+            // over.
             victims.extend(self.last_waiting(waiter));
         }
-        // What was closed before may not have given its memory back yet.
+        // Holders evicted before may not have released their memory yet.
         let closed = self.holders.values().filter(|holder| holder.is_evicted);
         let mut freed: usize = closed.map(|holder| holder.bytes).sum();
         for id in victims {
@@ -354,7 +366,8 @@ impl Inner {
         }
     }
 
-    /// Holders that have to give way to one that waits: the greediest address's first, and of these the most silent.
+    /// Holders that must give way to `waiter`: first those of the address that holds most, the
+    /// longest silent before the others.
     fn slow_holders(&self, waiter: HolderId, now: Instant) -> Vec<HolderId> {
         let waiter = self.holders.get(&waiter);
         let sharer = waiter.map(|holder| holder.sharer).unwrap_or_default();
@@ -409,7 +422,8 @@ impl Inner {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Room came free: wakes the first of those that wait, which wakes the next if there is room left.
+    /// Wakes the first waiting holder because memory was released. It wakes the next one if room is
+    /// left.
     fn wake_first(&mut self) {
         let first = self.waiting.first().map(|(_, _, id)| id);
         self.wake(first);
@@ -417,7 +431,8 @@ impl Inner {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes, of which as much is the reserve as the largest message takes, but half of it at most.
+    /// A budget of `bytes` bytes. The reserve is part of it: the size of the largest message, but
+    /// at most half of the budget.
     pub fn of_bytes(bytes: usize) -> Self {
         let reserve = super::MAX_MESSAGE_BYTES.min(bytes / 2);
         Self {
@@ -428,7 +443,7 @@ impl MemoryBudget {
         }
     }
 
-    /// A share without a byte yet, of a connection from this address.
+    /// An empty share for a connection of this sharer.
     pub fn open(&self, sharer: Sharer) -> MemoryShare {
         let id = self.shared.inner.lock().open(sharer, Instant::now());
         MemoryShare {
@@ -438,17 +453,17 @@ impl MemoryBudget {
         }
     }
 
-    /// A share of so many bytes that a server's message for this address takes, waited for.
+    /// Waits for a share of `bytes` bytes for a server's message to this sharer.
     pub async fn reserve(&self, sharer: Sharer, bytes: usize) -> MemoryShare {
         let mut share = self.open(sharer);
-        // One that had to start over waits again: the message has to be read in any case.
+        // An evicted share waits again: the message must be read in any case.
         while share.grow(bytes, bytes).await.is_err() {
             share = self.open(sharer);
         }
         share
     }
 
-    /// The same, if there is room for it now.
+    /// A share of `bytes` bytes, if there is room for it now.
     pub fn try_reserve(&self, sharer: Sharer, bytes: usize) -> Option<MemoryShare> {
         let mut share = self.open(sharer);
         let mut inner = self.shared.inner.lock();
@@ -461,12 +476,12 @@ impl MemoryBudget {
         fits.then_some(share)
     }
 
-    /// Bytes of it that are in use.
+    /// Bytes in use, the reserve included.
     pub fn used_bytes(&self) -> usize {
         self.shared.inner.lock().used
     }
 
-    /// Whether messages wait for memory.
+    /// True if messages wait for memory.
     pub fn is_short(&self) -> bool {
         self.shared.is_short.load(Ordering::Relaxed)
     }
@@ -484,7 +499,7 @@ impl MemoryBudget {
     }
 }
 
-/// A share of a memory budget, given back when dropped.
+/// A share of a memory budget, released when dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct MemoryShare {
@@ -494,9 +509,9 @@ pub struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// Grows to so many bytes in all, of a message of which `left` bytes are still to come. Ready when it has, or when the
-    /// share was closed; else the task is woken when it is worth asking again, and has to ask again after
-    /// [`MemoryShare::ASK_AGAIN_AFTER`] in any case.
+    /// Grows to `bytes` bytes in total, for a message with `left` bytes still to arrive. Ready when
+    /// the share has grown or was evicted. Otherwise the task is woken when a retry may succeed; it
+    /// must also retry after [`MemoryShare::RETRY_AFTER`], because other holders may have stalled.
     pub fn poll_grow(
         &mut self,
         cx: &mut Context<'_>,
@@ -523,27 +538,27 @@ impl MemoryShare {
         }
     }
 
-    /// How long a share waits before it asks again by itself: others may have stalled meanwhile.
-    pub const ASK_AGAIN_AFTER: Duration = SILENT_AFTER;
+    /// Time after which a waiting share asks again without being woken: others may have stalled.
+    pub const RETRY_AFTER: Duration = SILENT_AFTER;
 
-    /// Grows to so many bytes in all, waiting for room. Cancel safe.
+    /// Grows to `bytes` bytes in total; waits for room. Cancel safe.
     ///
     /// # Errors
-    /// [`Evicted`] if it was closed for the sake of others.
+    /// [`Evicted`] if the share was evicted for others.
     pub async fn grow(&mut self, bytes: usize, left: usize) -> Result<(), Evicted> {
         loop {
             let grown = poll_fn(|cx| self.poll_grow(cx, bytes, left));
-            if let Ok(grown) = timeout(Self::ASK_AGAIN_AFTER, grown).await {
+            if let Ok(grown) = timeout(Self::RETRY_AFTER, grown).await {
                 return grown;
             }
         }
     }
 
-    /// Gives back what is more than `bytes`; for the rest see [`Self::note`].
+    /// Releases all but `bytes` bytes; for `moved` and `waker` see [`Self::record_progress`].
     pub fn settle(&mut self, bytes: usize, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.release(self.id, self.bytes.saturating_sub(bytes));
-        inner.note(self.id, moved, waker, Instant::now());
+        inner.record_progress(self.id, moved, waker, Instant::now());
         let has_given = self.bytes > bytes;
         self.bytes = self.bytes.min(bytes);
         if has_given && inner.free() > 0 {
@@ -551,7 +566,7 @@ impl MemoryShare {
         }
     }
 
-    /// Seawall is not ready for the peer until the next [`Self::note`].
+    /// Seawall is not ready for the peer until the next call of [`Self::record_progress`].
     pub fn pause(&self) {
         let now = Instant::now();
         let mut inner = self.budget.shared.inner.lock();
@@ -561,14 +576,14 @@ impl MemoryShare {
         }
     }
 
-    /// The peer moved `moved` bytes since it was asked last. With a waker it owes the next ones, and the waker is woken if
-    /// the share is closed.
-    pub fn note(&self, moved: usize, waker: Option<&Waker>) {
+    /// The peer moved `moved` bytes since the last call. With a waker, the peer owes the next
+    /// bytes, and the waker is woken if the share is evicted.
+    pub fn record_progress(&self, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
-        inner.note(self.id, moved, waker, Instant::now());
+        inner.record_progress(self.id, moved, waker, Instant::now());
     }
 
-    /// Whether it was closed for the sake of others.
+    /// True if the share was evicted for others.
     pub fn is_evicted(&self) -> bool {
         let inner = self.budget.shared.inner.lock();
         inner
@@ -577,7 +592,7 @@ impl MemoryShare {
             .is_none_or(|holder| holder.is_evicted)
     }
 
-    /// Bytes of it.
+    /// Bytes of this share.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,4 +1,5 @@
-//! Messages of our own: requests to servers in the control path, and replies that Seawall gives itself.
+//! Messages of our own: commands to servers in the control path, and replies that Seawall sends
+//! itself.
 
 use super::{
     header::{HEADER_BYTES, Header, OpCode},
@@ -10,8 +11,8 @@ pub fn encode_op_msg(request_id: i32, response_to: i32, body: &[u8]) -> Vec<u8> 
     encode_op_msg_like(0, request_id, response_to, body)
 }
 
-/// An `OP_MSG` of one body section, with a checksum if the request that it answers had one: a server sends
-/// one back exactly then.
+/// An `OP_MSG` of one body section. It has a checksum if the request had one, as a server's reply
+/// does.
 pub fn encode_op_msg_like(
     request_flags: u32,
     request_id: i32,
@@ -39,12 +40,13 @@ pub fn encode_op_msg_like(
     message
 }
 
-/// A request with one body section. `responseTo` is 0: mongod takes another first value for TLS and closes.
+/// A request with one body section. `responseTo` is 0: mongod takes a non-zero value in the first
+/// message for TLS and closes the connection.
 pub fn encode_request(request_id: i32, body: &[u8]) -> Vec<u8> {
     encode_op_msg(request_id, 0, body)
 }
 
-/// An `OP_REPLY` of one document, as a server answers a command that came in `OP_QUERY`.
+/// An `OP_REPLY` of one document, as a server replies to a command in `OP_QUERY`.
 pub fn encode_op_reply(
     response_flags: u32,
     request_id: i32,
@@ -76,7 +78,7 @@ mod tests {
     use crate::wire::{EXHAUST_ALLOWED, MORE_TO_COME, OpMsg};
 
     #[test]
-    fn what_is_encoded_parses_with_and_without_a_checksum() {
+    fn encoded_messages_parse_with_and_without_a_checksum() {
         let body = doc! {"ok": 1}.to_vec().unwrap();
         for flags in [0, CHECKSUM_PRESENT] {
             let message = encode_op_msg_like(flags, 3, 4, &body);
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_requests_flags_only_the_checksum_is_answered() {
+    fn a_reply_copies_only_the_checksum_flag_of_its_request() {
         let body = doc! {"ok": 1}.to_vec().unwrap();
         let others = MORE_TO_COME | EXHAUST_ALLOWED;
         for checksum in [0, CHECKSUM_PRESENT] {

@@ -1,14 +1,15 @@
-//! `OP_COMPRESSED`: a message inside another, in one of three forms.
+//! `OP_COMPRESSED`: one message inside another, in one of three compression formats.
 //!
 //! ```text
 //! OP_COMPRESSED = header(16) originalOpcode(4) uncompressedSize(4) compressorId(1) bytes
 //! ```
 //!
-//! Every length is held against a limit before memory is taken, and what comes out must have exactly the
-//! size that was declared: servers have parsed the memory behind a message that was shorter (CVE-2025-14847),
-//! so that no compressed message is ever handed on as it came.
+//! Each length is checked against a limit before memory is allocated. The inflated content must
+//! have exactly the declared size: servers have parsed memory behind a message that was shorter
+//! than declared (CVE-2025-14847). So a compressed message is never forwarded unchecked.
 //!
-//! Source: <https://github.com/mongodb/specifications/blob/master/source/compression/OP_COMPRESSED.md>.
+//! Source:
+//! <https://github.com/mongodb/specifications/blob/master/source/compression/OP_COMPRESSED.md>.
 
 use std::io::{self, Read, Write};
 
@@ -17,25 +18,25 @@ use super::{
     header::{HEADER_BYTES, Header, OpCode},
 };
 
-/// Bytes of an `OP_COMPRESSED` before what is compressed, its header included.
+/// Bytes of an `OP_COMPRESSED` before the compressed content, its header included.
 pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
 
-/// As the servers': a good third of the size for little work.
+/// The level that servers use: about a third of the size for little work.
 const ZSTD_LEVEL: i32 = 3;
 
-/// A way to compress messages.
+/// A compression algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compressor {
-    /// Raw snappy blocks.
+    /// Raw Snappy blocks.
     Snappy,
-    /// RFC 1950.
+    /// zlib, RFC 1950.
     Zlib,
-    /// RFC 8878.
+    /// Zstandard, RFC 8878.
     Zstd,
 }
 
 impl Compressor {
-    /// All there are, in the order in which servers prefer them.
+    /// All compressors, in the order in which servers prefer them.
     pub const ALL: [Self; 3] = [Self::Snappy, Self::Zstd, Self::Zlib];
 
     /// Its name in `hello` and in connection strings.
@@ -47,7 +48,7 @@ impl Compressor {
         }
     }
 
-    /// By its name.
+    /// The compressor with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|c| c.name() == name)
     }
@@ -65,40 +66,40 @@ impl Compressor {
     }
 }
 
-/// A compressed message that cannot be followed: its connection has to be closed, as a server would.
+/// A compressed message that cannot be read. The connection must be closed, as a server would do.
 #[derive(Debug, thiserror::Error)]
 pub enum InflateError {
-    /// The message ends before what is compressed begins.
+    /// The message ends before its compressed content begins.
     #[error("compressed message too short")]
     TooShort,
-    /// Neither an `OP_MSG` nor an `OP_QUERY` or `OP_REPLY` is inside.
+    /// The message inside is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.
     #[error("opcode {0} must not be compressed")]
     OpCode(i32),
-    /// No compressor of ours has this number; 0 is none at all.
+    /// Not the number of a supported compressor; 0 means uncompressed.
     #[error("unknown compressor {0}")]
     Compressor(u8),
-    /// The declared size is outside what the sender may send.
+    /// The declared size is outside the range that the sender may use.
     #[error("uncompressed size {0} out of range")]
     Size(i32),
-    /// The bytes are not what the compressor makes, or come to another size than declared.
+    /// The bytes cannot be inflated, or do not inflate to the declared size.
     #[error("compressed bytes do not fit their declared size: {0}")]
     Bytes(#[from] io::Error),
 }
 
-/// What the head of a compressed message says.
+/// The head of a compressed message.
 #[derive(Clone, Copy, Debug)]
 pub struct CompressedHead {
-    /// How it was compressed.
+    /// The compressor of the message.
     pub compressor: Compressor,
     /// The header of the message inside.
     pub inner: Header,
 }
 
 impl CompressedHead {
-    /// Reads the head of a message; `max_message_bytes` holds for the message inside too.
+    /// Reads the head of a message; `max_message_bytes` also limits the message inside.
     ///
     /// # Errors
-    /// All of [`InflateError`] but `Bytes`.
+    /// Every [`InflateError`] except `Bytes`.
     pub fn parse(message: &[u8], max_message_bytes: usize) -> Result<Self, InflateError> {
         let head = message.first_chunk::<COMPRESSED_HEAD_BYTES>();
         let head = head.ok_or(InflateError::TooShort)?;
@@ -126,10 +127,10 @@ impl CompressedHead {
         })
     }
 
-    /// The message inside, with a header of its own.
+    /// The message inside, with its own header.
     ///
     /// # Errors
-    /// [`InflateError::Bytes`] if what comes out has not exactly the declared size.
+    /// [`InflateError::Bytes`] if the content does not inflate to exactly the declared size.
     pub fn inflate(&self, message: &[u8]) -> Result<Vec<u8>, InflateError> {
         let compressed = message.get(COMPRESSED_HEAD_BYTES..).unwrap_or_default();
         let mut inflated = Vec::with_capacity(self.inner.message_length);
@@ -147,7 +148,7 @@ impl CompressedHead {
 }
 
 fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
-    // The block says its own size first; the decoder does not write beyond the room it is given.
+    // The block states its own size first. The decoder does not write past the end of `content`.
     if snap::raw::decompress_len(compressed)? != content.len() {
         return Err(wrong_size());
     }
@@ -155,7 +156,7 @@ fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads to the end, which must be where the room ends.
+/// Reads to the end of the stream, which must also be the end of `content`.
 fn fill_exactly(mut decoder: impl Read, content: &mut [u8]) -> io::Result<()> {
     decoder.read_exact(content)?;
     match decoder.read(&mut [0])? {
@@ -165,13 +166,16 @@ fn fill_exactly(mut decoder: impl Read, content: &mut [u8]) -> io::Result<()> {
 }
 
 fn wrong_size() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "another size than declared")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "size differs from the declared size",
+    )
 }
 
-/// A whole message, compressed.
+/// Compresses a whole message.
 ///
 /// # Errors
-/// If the compressor itself fails, which it does for want of memory only.
+/// If the compressor itself fails, which happens only when memory runs out.
 pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
     let Some((head, content)) = message.split_first_chunk::<HEADER_BYTES>() else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -194,7 +198,8 @@ pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
             encoder.finish()?;
         }
         Compressor::Zstd => {
-            // In one piece: only then does the frame say its content size, which some clients need.
+            // Compressed in one piece: only then does the frame state its content size, which some
+            // clients need.
             let content = zstd::bulk::compress(content, ZSTD_LEVEL)?;
             compressed.extend_from_slice(&content);
         }
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_compressed_comes_back() {
+    fn inflate_restores_the_compressed_message() {
         for compressor in Compressor::ALL {
             let compressed = deflate(&message(), compressor).unwrap();
             assert!(compressed.len() < message().len());
@@ -265,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn another_size_than_declared_is_refused() {
+    fn a_wrong_declared_size_is_refused() {
         for compressor in Compressor::ALL {
             for change in [-1, 1, 100] {
                 let lying = with_size(deflate(&message(), compressor).unwrap(), change);
@@ -306,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_are_refused_or_give_what_was_declared(
+        fn arbitrary_bytes_are_refused_or_have_the_declared_size(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             size in 0_i32..5000,
             id in 1_u8..4,

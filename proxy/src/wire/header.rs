@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 16;
 
-/// What a message is, by its `opCode`.
+/// The type of a message, by its `opCode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpCode {
-    /// `OP_REPLY` (1): the answer to `OP_QUERY`.
+    /// `OP_REPLY` (1): the reply to `OP_QUERY`.
     Reply,
     /// `OP_QUERY` (2004): still the first message of most drivers.
     Query,
@@ -16,7 +16,7 @@ pub enum OpCode {
     Compressed,
     /// `OP_MSG` (2013): everything else.
     Msg,
-    /// Any other number, known to old servers or to nobody.
+    /// Any other number: a legacy opcode of old servers, or an unknown one.
     Other(i32),
 }
 
@@ -50,34 +50,34 @@ impl From<i32> for OpCode {
 pub struct Header {
     /// Bytes of the message, this header included.
     pub message_length: usize,
-    /// The sender's number for this message; any value, negative too.
+    /// The sender's number for this message; any value, also negative.
     pub request_id: i32,
-    /// The `request_id` that this message answers; 0 in a request.
+    /// The `request_id` that this message replies to; 0 in a request.
     pub response_to: i32,
-    /// What follows.
+    /// The type of the message.
     pub op_code: OpCode,
 }
 
-/// Framing that cannot be followed: the connection has to be closed, as a server would.
+/// Invalid framing: the connection must be closed, as a server would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// `messageLength` is outside what the sender may send.
+    /// `messageLength` is outside the range that the sender may use.
     #[error("message length {length} outside {min} to {max}")]
     LengthOutOfRange {
-        /// The length that was declared.
+        /// The declared length.
         length: i32,
-        /// The least allowed.
+        /// The minimum.
         min: usize,
-        /// The most allowed for this sender at this time.
+        /// The maximum for this sender at this time.
         max: usize,
     },
 }
 
 impl Header {
-    /// Reads a header and holds its length to `max_message_bytes`.
+    /// Reads a header and checks its length against `max_message_bytes`.
     ///
     /// # Errors
-    /// [`FrameError::LengthOutOfRange`] if the declared length is under 16 or over the maximum.
+    /// [`FrameError::LengthOutOfRange`] if the declared length is below 16 or over the maximum.
     pub fn parse(bytes: &[u8; HEADER_BYTES], max_message_bytes: usize) -> Result<Self, FrameError> {
         let [
             l0,
@@ -115,7 +115,7 @@ impl Header {
         })
     }
 
-    /// The header as it stands on the wire.
+    /// The header in its wire format.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let length = i32::try_from(self.message_length).unwrap_or(i32::MAX);
         let mut bytes = [0; HEADER_BYTES];

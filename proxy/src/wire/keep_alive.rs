@@ -1,7 +1,8 @@
-//! Finding out that the other end is silently gone: the machine without power, the path that forgot the connection.
+//! Detects that the peer is silently gone: its machine lost power, or the network path forgot the
+//! connection.
 //!
-//! A process that hangs is not found so: its kernel answers. Only bytes that it leaves untaken for long, its buffers full,
-//! end its connection too.
+//! Keep-alive does not detect a hanging process, because its kernel still replies. Such a
+//! connection ends only if the process leaves bytes unread for long while its buffers are full.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -12,24 +13,25 @@ use rustix::net::sockopt::{
 
 use super::Stream;
 
-/// Silence on a connection after which its server is asked for a sign of life.
+/// Idle time on a connection after which the kernel probes the server.
 const SERVER_IDLE: Duration = Duration::from_secs(10);
 
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
 const SERVER_COUNT: u32 = 4;
 
-/// How long bytes may wait for a server's kernel to acknowledge them, or to take them.
+/// Maximum time that sent bytes may wait until the server's kernel acknowledges or accepts them.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Silence on a client's connection: clients may be behind worse networks, and hold up nobody else.
+/// Idle time on a client's connection. Longer than for a server: clients may be behind worse
+/// networks, and block no other client.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 
 const CLIENT_INTERVAL: Duration = Duration::from_secs(10);
 
 const CLIENT_COUNT: u32 = 6;
 
-/// For a connection to a server.
+/// Sets keep-alive on a connection to a server.
 ///
 /// # Errors
 /// If the system refuses an option.
@@ -40,8 +42,9 @@ pub fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     Ok(set_socket_keepalive(socket, true)?)
 }
 
-/// The same for bytes on their way, where a server has nothing else to do than to take them: a relayed client may send
-/// more behind an operation that takes long.
+/// Limits how long sent bytes may stay unacknowledged, to 30 s. Use it only where the server reads
+/// all bytes at once: a relayed client may send more bytes while a long operation runs, and the
+/// server leaves them unread until the operation ends.
 ///
 /// # Errors
 /// If the system refuses the option.
@@ -55,7 +58,7 @@ pub fn limit_silence(stream: &Stream) -> io::Result<()> {
     Ok(set_tcp_user_timeout(socket, limit)?)
 }
 
-/// For a listening socket, and with it for every connection that is accepted there.
+/// Sets keep-alive on a listening socket. Each connection accepted there inherits it.
 ///
 /// # Errors
 /// If the system refuses an option.
@@ -76,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_kernel_looks_for_peers_that_are_gone() {
+    async fn keep_alive_options_are_set_on_both_sides() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         keep_clients_alive(&listener).unwrap();
         let connecting = TcpStream::connect(listener.local_addr().unwrap());

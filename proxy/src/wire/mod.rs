@@ -1,11 +1,12 @@
-//! Bytes to messages and back: the MongoDB wire protocol's framing.
+//! The framing of the MongoDB wire protocol: bytes to messages and back.
 //!
-//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake, compressed
-//! messages, and the stream that carries them. Does not know what a command means. Nothing here copies a document, and
-//! nothing allocates by a length before that length was checked against a limit.
+//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake,
+//! compressed messages, and the stream that carries them. Does not know the meaning of a command.
+//! Nothing here copies a document. Nothing allocates by a length before the length is checked
+//! against a limit.
 //!
 //! ```text
-//! message  = header(16) + body          header = messageLength requestID responseTo opCode, int32 each
+//! message  = header(16) + body      header = messageLength requestID responseTo opCode, int32 each
 //! OP_MSG   = flagBits(4) + section+ + [CRC-32C(4)]
 //! section  = 0 document | 1 size(4) identifier\0 document*
 //! OP_COMPRESSED = another message, compressed
@@ -50,13 +51,14 @@ pub use self::{
     stream::{Stream, peer_has_left},
 };
 
-/// The largest message a server takes, header included (`maxMessageSizeBytes`).
+/// The largest message that a server accepts, header included (`maxMessageSizeBytes`).
 pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 
-/// The largest document a server stores (`maxBsonObjectSize`).
+/// The largest document that a server stores (`maxBsonObjectSize`).
 pub const MAX_BSON_OBJECT_BYTES: usize = 16_777_216;
 
-/// The largest document a server takes on the wire: a stored document and 16 KiB for the command round it.
+/// The largest document that a server accepts on the wire: a stored document plus 16 KiB for the
+/// command around it.
 pub const MAX_WIRE_DOCUMENT_BYTES: usize = MAX_BSON_OBJECT_BYTES + 16 * 1024;
 
 const _: () = assert!(MAX_WIRE_DOCUMENT_BYTES < MAX_MESSAGE_BYTES);

@@ -5,26 +5,26 @@ use super::{
     header::HEADER_BYTES,
 };
 
-/// Flag: the last four bytes are a CRC-32C of all before them.
+/// Flag: the last four bytes are a CRC-32C of all bytes before them.
 pub const CHECKSUM_PRESENT: u32 = 1;
-/// Flag: in a request, no reply is wanted; in a reply, another follows.
+/// Flag: in a request, the sender wants no reply; in a reply, another reply follows.
 pub const MORE_TO_COME: u32 = 1 << 1;
-/// Flag: the sender takes several replies.
+/// Flag: the sender accepts several replies.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
-/// Bits 0–15 must be understood by the receiver; those above may be ignored.
+/// The receiver must know bits 0–15 and may ignore the bits above.
 const REQUIRED_FLAGS: u32 = 0xffff;
 const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
 
-/// Document sequences that a server takes in one message (6.0.5 closes the connection on a third).
+/// Maximum number of document sequences in one message (6.0.5 closes the connection on a third).
 pub const MAX_SEQUENCES: usize = 2;
 
-/// A kind-1 section: a name and documents, back to back.
+/// A kind-1 section: an identifier and documents, back to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence<'a> {
-    /// The field of the command that these documents stand for.
+    /// The field of the command that contains these documents.
     pub identifier: &'a [u8],
-    /// The documents, not yet looked at.
+    /// The documents, not yet checked.
     pub documents: &'a [u8],
 }
 
@@ -35,24 +35,24 @@ pub struct OpMsg<'a> {
     pub flags: u32,
     /// The kind-0 section's document.
     pub body: &'a [u8],
-    /// Where `body` begins, from the message's first byte.
+    /// Offset of `body` from the message's first byte.
     pub body_offset: usize,
     sequences: [Option<Sequence<'a>>; MAX_SEQUENCES],
 }
 
-/// What is wrong with a message, and so what a server does about it (6.0.5).
+/// The fault of a message. It decides how a server reacts (6.0.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// No section at all.
     #[error("OP_MSG without sections")]
     Empty,
-    /// A required flag bit that nobody knows.
+    /// An unknown required flag bit is set.
     #[error("unknown required flag bits {0:#x}")]
     UnknownRequiredFlags(u32),
-    /// The checksum does not fit the bytes.
+    /// The checksum does not match the bytes.
     #[error("checksum mismatch")]
     ChecksumMismatch,
-    /// More document sequences than a server takes.
+    /// More document sequences than a server accepts.
     #[error("more than {MAX_SEQUENCES} document sequences")]
     TooManySequences,
     /// Two kind-0 sections.
@@ -73,13 +73,13 @@ pub enum MessageError {
     /// A sequence's size does not fit the message.
     #[error("document sequence size does not fit the message")]
     SequenceSize,
-    /// The body is no BSON document.
+    /// The body is not a BSON document.
     #[error("invalid BSON in the body: {0}")]
     Body(BsonError),
 }
 
 impl MessageError {
-    /// The server's error code, or `None` where a server closes the connection without a reply.
+    /// The server's error code, or `None` if a server closes the connection without a reply.
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Empty
@@ -96,7 +96,7 @@ impl MessageError {
         }
     }
 
-    /// A short name for counting.
+    /// The label under which the fault is counted.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "empty_message",
@@ -117,7 +117,7 @@ impl<'a> OpMsg<'a> {
     /// Parses a whole message, header included. Sections may come in any order.
     ///
     /// # Errors
-    /// See [`MessageError`]; the body's elements are not looked at here.
+    /// See [`MessageError`]. The elements of the body are not checked here.
     pub fn parse(message: &'a [u8]) -> Result<Self, MessageError> {
         let after_header = message.get(HEADER_BYTES..).ok_or(MessageError::Empty)?;
         let head = after_header.first_chunk::<4>().ok_or(MessageError::Empty)?;
@@ -150,12 +150,12 @@ impl<'a> OpMsg<'a> {
         }
     }
 
-    /// Parses the head of a message whose rest is still to come: the body, which has to come first and be complete, and
-    /// of the sequences behind it the documents that are complete.
+    /// Parses the head of a message whose rest has not arrived yet. The body must come first and be
+    /// complete. Of the sequences after it, only complete documents are included.
     ///
     /// # Errors
-    /// [`MessageError::Empty`] where the head is not of that form, or the message has a checksum: then it has to
-    /// be read whole.
+    /// [`MessageError::Empty`] if the head has another form or the message has a checksum: then the
+    /// whole message must be read.
     pub fn parse_head(head: &'a [u8]) -> Result<Self, MessageError> {
         let flags = head.get(HEADER_BYTES..).and_then(|r| r.first_chunk::<4>());
         let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));
@@ -220,23 +220,23 @@ impl<'a> OpMsg<'a> {
         Err(MessageError::TooManySequences)
     }
 
-    /// The document sequences, in order of the message.
+    /// The document sequences, in message order.
     pub fn sequences(&self) -> impl Iterator<Item = Sequence<'a>> + '_ {
         self.sequences.iter().filter_map(|s| *s)
     }
 
-    /// Whether the sender wants no reply (request), or sends another (reply).
+    /// True if the sender wants no reply (in a request) or sends another reply (in a reply).
     pub fn more_to_come(&self) -> bool {
         self.flags & MORE_TO_COME != 0
     }
 
-    /// Whether the message ended in a checksum.
+    /// True if the message ended with a checksum.
     pub fn has_checksum(&self) -> bool {
         self.flags & CHECKSUM_PRESENT != 0
     }
 }
 
-/// A sequence of which perhaps only the first documents are there.
+/// A sequence that may be cut: contains its complete documents only.
 fn parse_sequence_head(section: &[u8]) -> Option<(Sequence<'_>, usize)> {
     let (&kind, rest) = section.split_first()?;
     if let Ok((sequence, size)) = parse_sequence(rest) {
@@ -279,7 +279,7 @@ fn parse_sequence(rest: &[u8]) -> Result<(Sequence<'_>, usize), MessageError> {
     ))
 }
 
-/// Checks the last four bytes; gives the end of what they cover.
+/// Verifies the checksum in the last four bytes; returns the offset where the checksum begins.
 fn verify_checksum(message: &[u8]) -> Result<usize, MessageError> {
     let (covered, sent) = message
         .split_last_chunk::<4>()
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_named_and_has_the_servers_reaction() {
+    fn each_fault_has_the_servers_error_code() {
         let ping = body(&doc! {"ping": 1});
         let mut bad_length = ping.clone();
         bad_length[1] = 0xff;
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_head_the_complete_documents_are_found() {
+    fn the_complete_documents_of_a_head_are_found() {
         let one = doc! {"_id": 1}.to_vec().unwrap();
         let insert = body(&doc! {"insert": "c", "$db": "d"});
         let documents = sequence("documents", &one.repeat(3));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_verified_and_not_taken_for_a_section() {
+    fn a_checksum_is_verified_and_not_parsed_as_a_section() {
         let mut message = message(CHECKSUM_PRESENT, &body(&doc! {"ping": 1}));
         let length = i32::try_from(message.len() + 4).unwrap();
         message[..4].copy_from_slice(&length.to_le_bytes());
@@ -461,13 +461,13 @@ mod tests {
     }
 
     #[test]
-    fn crc32c_is_castagnolis() {
+    fn the_checksum_is_crc_32c() {
         // RFC 3720, appendix B.4: 32 bytes of zeros.
         assert_eq!(checksum([&[0u8; 16][..], &[0u8; 16]]), 0x8a91_36aa);
     }
 
     #[test]
-    fn each_fault_is_counted_by_its_name() {
+    fn each_fault_has_a_reason_label() {
         for (error, reason) in [
             (MessageError::Empty, "empty_message"),
             (MessageError::UnknownRequiredFlags(4), "unknown_flags"),
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_looked_at_one_by_one() {
+    fn flags_are_read_independently() {
         for (flags, more_to_come) in [
             (0, false),
             (EXHAUST_ALLOWED, false),

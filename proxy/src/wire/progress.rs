@@ -1,48 +1,50 @@
-//! The least progress that a peer has to make with a message while others wait for what it holds.
+//! The minimum progress that a peer must make with a message while others wait for the resources
+//! that the message holds.
 //!
-//! Only the time counts in which the peer owes bytes, or has to take some, and Seawall itself is ready. The rate is an average
-//! over [`RATE_WINDOW`] of that time. Who enforces it does so only while others wait. [`MESSAGE_LIMIT`] holds in any case.
+//! Time counts only while the peer owes bytes, or must take some, and Seawall itself is ready. The
+//! rate is an average over [`RATE_WINDOW`] of this time. Callers enforce the rate only while others
+//! wait. [`MESSAGE_LIMIT`] always applies.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Bytes a second that a peer has to bring or take on average.
+/// Minimum bytes per second that a peer must send or take on average.
 pub(super) const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
 
-/// What that average is taken over.
+/// The time over which the average is computed.
 pub(super) const RATE_WINDOW: Duration = Duration::from_secs(30);
 
-/// How long a message may take to come, or to go, also while no other waits.
+/// Maximum time to receive or send one message, even if no other message waits.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(3600);
 
-/// How fast a peer brings or takes the bytes of messages.
+/// How fast a peer sends or takes the bytes of messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Since when the peer has owed the next byte.
+    /// Start of the current wait: the peer has owed the next byte since then.
     owing_since: Option<Instant>,
     /// Owed time in this window, without the current wait.
     owed: Duration,
-    /// Bytes in this window.
+    /// Bytes moved in this window.
     bytes: usize,
-    /// Whether the window before was below the least rate.
+    /// True if the previous window was below the minimum rate.
     was_slow: bool,
 }
 
 impl Progress {
-    /// The peer owes bytes from now on, if it has not done so before.
-    pub fn owes(&mut self, now: Instant) {
+    /// The peer owes bytes from now on. No effect if it already does.
+    pub fn mark_owing(&mut self, now: Instant) {
         self.owing_since.get_or_insert(now);
     }
 
-    /// Seawall is not ready for its bytes.
+    /// Seawall is not ready for the peer's bytes.
     pub fn pause(&mut self, now: Instant) {
         self.owed = self.owed_by(now);
         self.owing_since = None;
     }
 
-    /// The peer brought or took bytes.
-    pub fn moved(&mut self, bytes: usize, now: Instant) {
+    /// The peer sent or took bytes.
+    pub fn record_bytes(&mut self, bytes: usize, now: Instant) {
         self.pause(now);
         self.bytes = self.bytes.saturating_add(bytes);
         if self.owed >= RATE_WINDOW {
@@ -52,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Whether the peer has been slower than the least rate for a whole window.
+    /// True if the peer has been below the minimum rate for a whole window.
     pub fn is_slow(&self, now: Instant) -> bool {
         let waits = self
             .owing_since
@@ -64,7 +66,7 @@ impl Progress {
         is_judged && self.is_below_rate(now)
     }
 
-    /// Whether the peer owes bytes.
+    /// True if the peer owes bytes.
     pub fn is_owing(&self) -> bool {
         self.owing_since.is_some()
     }
@@ -89,18 +91,19 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A peer that moves this many bytes in each second. Gives the seconds in which it is slow, at the end of each.
+    /// Simulates a peer that moves this many bytes in each second. Returns the seconds at whose end
+    /// it is slow.
     fn slow_seconds(bytes_per_second: impl Fn(u64) -> usize, seconds: u64) -> Vec<u64> {
         let began = Instant::now();
         let mut progress = Progress::default();
         (0..seconds)
             .filter(|second| {
                 let now = began + SECOND * u32::try_from(*second).unwrap();
-                progress.owes(now);
+                progress.mark_owing(now);
                 let is_slow = progress.is_slow(now + SECOND);
                 match bytes_per_second(*second) {
                     0 => {}
-                    bytes => progress.moved(bytes, now + SECOND),
+                    bytes => progress.record_bytes(bytes, now + SECOND),
                 }
                 is_slow
             })
@@ -126,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_becomes_fast_enough_is_slow_no_more() {
+    fn a_peer_that_speeds_up_is_no_longer_slow() {
         let rate = |second| {
             if second < 30 {
                 1
@@ -138,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn time_in_which_seawall_is_not_ready_counts_for_nothing() {
+    fn paused_time_is_not_counted() {
         let began = Instant::now();
         let mut progress = Progress::default();
-        progress.owes(began);
+        progress.mark_owing(began);
         progress.pause(began + 20 * SECOND);
         assert!(!progress.is_slow(began + 1000 * SECOND));
-        progress.owes(began + 1000 * SECOND);
+        progress.mark_owing(began + 1000 * SECOND);
         assert!(!progress.is_slow(began + 1009 * SECOND));
         assert!(progress.is_slow(began + 1010 * SECOND));
     }

@@ -1,11 +1,12 @@
-//! Whole messages from a stream, with no buffer held while nothing is under way.
+//! Reads whole messages from a stream. Holds no buffer while no message is being read.
 //!
-//! A read goes into a scratch buffer of the thread and what arrived is copied out in its exact size; nearly
-//! every request is one read and one small allocation. A message that is not complete after its first read is charged
-//! to the budget of all connections for what has arrived of it, but for [`FREE_BYTES`]. One over
-//! [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length. Of one over
-//! [`STREAMED_MESSAGE_BYTES`] first only a head is given out: the rest can then be taken piece by piece, or the message
-//! be completed.
+//! A read goes into the thread's scratch buffer, and the bytes that arrived are copied out at their
+//! exact size: nearly every request is one read and one small allocation. If a message is
+//! incomplete after its first read, the bytes that have arrived are charged to the memory budget of
+//! all connections; up to [`FREE_BYTES`] can be held without a charge. A message over
+//! [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length. For a message
+//! over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can then read the
+//! rest piece by piece, or complete the message.
 
 mod rest;
 
@@ -36,64 +37,67 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Messages over this size are read without the scratch buffer, and count against the memory budget until they have been
-/// served.
+/// Messages over this size are read without the scratch buffer. They count against the memory
+/// budget until they have been served.
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// Of `OP_MSG` messages over this size a head is given out first.
+/// For `OP_MSG` messages over this size, a head is returned first.
 pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// Of a message over [`STREAMED_MESSAGE_BYTES`] at least so much is its head.
+/// Minimum size of the head of a message over [`STREAMED_MESSAGE_BYTES`].
 const HEAD_BYTES: usize = SCRATCH_BYTES;
 
-/// What a message takes that is streamed: its head, what is read ahead of its pieces, and one of them.
+/// Memory of a streamed message: its head, the bytes read ahead of its pieces, and one piece.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
-/// Bytes that each connection may hold beside the budget: nearly all requests fit, and 18,000 connections hold 70 MiB.
+/// Bytes that each connection may hold outside the budget. Nearly all requests fit, and 18,000
+/// connections hold 70 MiB.
 pub const FREE_BYTES: usize = 4 * 1024;
 
-/// Bytes that are read into a large message at a time.
+/// Maximum bytes per read into a large message.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// What a client may have sent ahead while its operation runs; beyond it we stop reading.
+/// Maximum bytes kept of requests that a client sends ahead while its operation runs. At this limit
+/// Seawall stops reading.
 const READ_AHEAD_BYTES: usize = FREE_BYTES;
 
-/// How long the rest of a begun message may bring no byte: a sender that is this slow is gone.
+/// Maximum time without a byte inside a message. A sender that is silent for longer is treated as
+/// gone.
 const PARTIAL_MESSAGE_IDLE: Duration = Duration::from_secs(60);
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
 }
 
-/// Lends the thread's scratch buffer. Not to be nested: `use_it` must not lend it again.
+/// Lends the thread's scratch buffer. Must not be nested: `use_it` must not call it again.
 pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| use_it(scratch))
 }
 
-/// One message as it came, header included.
+/// One message in its wire format, header included.
 #[derive(Debug)]
 pub struct Message {
     /// Its header.
     pub header: Header,
-    /// All its bytes, or its head's.
+    /// All its bytes, or the bytes of its head.
     pub bytes: Vec<u8>,
-    /// When its first bytes came, if this is only a head.
+    /// Arrival time of its first bytes, if this is only a head.
     pub head_since: Option<Instant>,
-    /// How it was compressed, if it came so.
+    /// The compressor, if the message was compressed.
     pub compressor: Option<Compressor>,
-    /// Its share of the budget, given back with the message.
+    /// Its share of the budget, released when the message is dropped.
     share: Option<MemoryShare>,
 }
 
 impl Message {
-    /// Whether this is only a head, whose rest is still with the reader.
+    /// True if this is only a head. The reader then still has to read the rest.
     pub fn is_head(&self) -> bool {
         self.bytes.len() < self.header.message_length
     }
 
-    /// Takes memory for the message inside a compressed one, charged to `sharer`.
+    /// Reserves memory for the message inside a compressed one, charged to `sharer`.
     ///
     /// # Errors
     /// See [`InflateError`]; the stream must be closed.
@@ -107,11 +111,12 @@ impl Message {
         Inflating::reserve(self.bytes, share, max_message_bytes).await
     }
 
-    /// Takes memory for a look into a compressed message, which stays as it is.
+    /// Reserves memory for inspecting the message inside a compressed one. The compressed message
+    /// stays unchanged.
     ///
     /// # Errors
     /// See [`InflateError`].
-    pub async fn reserve_look_inside(
+    pub async fn reserve_for_inspection(
         &self,
         max_message_bytes: usize,
         budget: &MemoryBudget,
@@ -122,7 +127,7 @@ impl Message {
     }
 }
 
-/// A compressed message with memory for the message inside.
+/// A compressed message, with memory reserved for the message inside.
 #[derive(Debug)]
 pub struct Inflating {
     head: CompressedHead,
@@ -150,7 +155,8 @@ impl Inflating {
         self.head.inner.message_length
     }
 
-    /// The message inside. For a large message this is too much work for a thread that serves clients.
+    /// The message inside. Inflating a large message takes too long for a thread that serves
+    /// clients.
     ///
     /// # Errors
     /// [`InflateError::Bytes`]; the stream must be closed.
@@ -177,10 +183,10 @@ pub enum ReadError {
     /// The stream ended inside a message.
     #[error("stream ended inside a message")]
     Truncated,
-    /// The rest of a message did not come, or came too slowly.
-    #[error("a begun message makes too little progress")]
+    /// The rest of a message did not arrive, or arrived too slowly.
+    #[error("a partial message arrives too slowly")]
     Stalled,
-    /// The message was too slow while others waited for memory.
+    /// The sender was too slow while others waited for memory.
     #[error("too slow while memory for messages was short")]
     Evicted,
 }
@@ -191,36 +197,36 @@ impl From<Evicted> for ReadError {
     }
 }
 
-/// What an attempt to read came to.
+/// The result of an attempt to read.
 enum Filled {
-    /// So many bytes.
+    /// Bytes read; 0 at the end of the stream.
     Read(usize),
-    /// None: there is no room in the budget.
+    /// No bytes: there is no room in the budget.
     WaitsForMemory,
 }
 
-/// Reads messages; keeps what came beyond the current one.
+/// Reads messages. Keeps bytes that arrive after the current message.
 #[derive(Debug, Default)]
 pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
-    /// Bytes still to come of a message whose head was given out.
+    /// Bytes still to arrive of a message whose head was returned.
     rest_bytes: usize,
-    /// The current message is to be read whole, whatever its size.
+    /// The current message must be read whole, whatever its size.
     reads_whole: bool,
-    /// When the head that is being read began to come.
+    /// When the current head began to arrive.
     head_since: Option<Instant>,
-    /// To whom memory is charged.
+    /// The sharer that is charged for memory.
     sharer: Sharer,
     /// When the first read left the current message incomplete.
     partial_since: Option<Instant>,
-    /// Whether there was no room in the budget when it last tried to read.
+    /// True if the last attempt to read found no room in the budget.
     waits_for_memory: bool,
 }
 
 impl MessageReader {
-    /// For a stream of this sharer of the budget.
+    /// A reader for a stream of this sharer of the budget.
     pub fn new(sharer: Sharer) -> Self {
         Self {
             sharer,
@@ -228,24 +234,24 @@ impl MessageReader {
         }
     }
 
-    /// From now on, memory is charged to another sharer.
+    /// Charges memory to another sharer from now on.
     pub fn set_sharer(&mut self, sharer: Sharer) {
         self.sharer = sharer;
     }
 
-    /// To whom memory is charged.
+    /// The sharer that is charged for memory.
     pub fn sharer(&self) -> Sharer {
         self.sharer
     }
 
-    /// The next message, or the head of a large one, or `None` where the stream ended between messages. What was not
-    /// taken of the message before is passed over.
+    /// Returns the next message, or the head of a large one, or `None` if the stream ended between
+    /// messages. Skips the unread rest of the previous message.
     ///
     /// Cancel safe: bytes read stay with the reader.
     ///
     /// # Errors
-    /// See [`ReadError`]; after one, the stream must be closed. Only after [`ReadError::Frame`] it may be asked again, with
-    /// another limit.
+    /// See [`ReadError`]; after an error, close the stream. Only after [`ReadError::Frame`] the
+    /// caller may call again, with another limit.
     pub async fn next<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -253,7 +259,7 @@ impl MessageReader {
         budget: &MemoryBudget,
     ) -> Result<Option<Message>, ReadError> {
         if self.rest_bytes > 0 {
-            Box::pin(self.pass_over(stream)).await?;
+            Box::pin(self.skip_rest(stream)).await?;
         }
         loop {
             let expected = match self.buffer.first_chunk::<HEADER_BYTES>() {
@@ -265,7 +271,7 @@ impl MessageReader {
                     }
                     let is_headed = self.is_headed(header);
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
-                        // Its pieces need room too.
+                        // The pieces of the message need memory too.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
                         share.grow(STREAM_SHARE_BYTES, left).await?;
@@ -291,8 +297,8 @@ impl MessageReader {
         self.share.get_or_insert_with(|| budget.open(sharer))
     }
 
-    /// Reads once more, within the budget. Between messages that may take as long as it likes; the rest of a message has to
-    /// come, as long as there is room for it.
+    /// Reads once more, within the budget. Between messages a read may take any time. Inside a
+    /// message, bytes must arrive in time while there is room for them.
     async fn fill_within<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -303,7 +309,7 @@ impl MessageReader {
             let waited_for_memory = self.waits_for_memory;
             let limit = match (self.buffer.is_empty(), waited_for_memory) {
                 (true, _) => None,
-                (false, true) => Some(MemoryShare::ASK_AGAIN_AFTER),
+                (false, true) => Some(MemoryShare::RETRY_AFTER),
                 (false, false) => Some(PARTIAL_MESSAGE_IDLE),
             };
             if limit.is_some() {
@@ -317,7 +323,8 @@ impl MessageReader {
                 None => filling.await?,
                 Some(limit) => match timeout(limit, filling).await {
                     Ok(filled) => filled?,
-                    // Its sender may have been read from only a moment ago.
+                    // The reader may have got memory, and begun to read, only a moment ago: no
+                    // stall yet.
                     Err(_) if waited_for_memory => Filled::WaitsForMemory,
                     Err(_) => return Err(ReadError::Stalled),
                 },
@@ -378,7 +385,7 @@ impl MessageReader {
         Poll::Ready(Ok(Filled::Read(ready!(read)?)))
     }
 
-    /// Whether a head of the message is given out first.
+    /// True if a head of the message is returned first.
     fn is_headed(&mut self, header: Header) -> bool {
         let is_headed = !self.reads_whole
             && header.op_code == OpCode::Msg
@@ -389,10 +396,10 @@ impl MessageReader {
         is_headed
     }
 
-    /// Reads the rest of a message whose head was given out last, so that it is whole.
+    /// Reads the rest of the message whose head was returned last, and returns the whole message.
     ///
     /// # Errors
-    /// See [`ReadError`]; after one, the stream must be closed.
+    /// See [`ReadError`]; after an error, close the stream.
     pub async fn complete<S: AsyncRead + Unpin>(
         &mut self,
         head: Message,
@@ -412,7 +419,7 @@ impl MessageReader {
         read?.ok_or(ReadError::Truncated)
     }
 
-    async fn pass_over<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
+    async fn skip_rest<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
         while self.rest_bytes > 0 {
             let there = self.buffer.len().min(self.rest_bytes);
             if there > 0 {
@@ -430,10 +437,10 @@ impl MessageReader {
         Ok(())
     }
 
-    /// The header of the next message, before anything is made of it.
+    /// Reads the header of the next message without consuming it.
     ///
     /// # Errors
-    /// If the stream breaks, or ends before.
+    /// If the stream breaks, or ends before the header is complete.
     pub async fn peek_header<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -449,10 +456,10 @@ impl MessageReader {
         }
     }
 
-    /// Takes a whole TLS record, whose first bytes have been seen: type, version, length, content.
+    /// Takes a whole TLS record whose first bytes were peeked: type, version, length, content.
     ///
     /// # Errors
-    /// If the stream breaks, or ends before.
+    /// If the stream breaks, or ends before the record is complete.
     pub async fn take_record<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -471,13 +478,13 @@ impl MessageReader {
         Ok(std::mem::replace(&mut self.buffer, behind))
     }
 
-    /// What has been read and not yet been given out.
+    /// Bytes that have been read but not returned yet.
     pub fn buffered(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// Ready when the peer has hung up. To be polled while its operation runs; bytes that come meanwhile (a
-    /// request sent ahead) are kept, up to a bound.
+    /// Ready when the peer has closed the stream. Poll it while the client's operation runs. Bytes
+    /// that arrive during the operation (a request sent ahead) are kept, up to a limit.
     pub fn poll_gone<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -510,7 +517,8 @@ impl MessageReader {
         }
         let missing = expected.saturating_sub(self.buffer.len());
         if expected > LARGE_MESSAGE_BYTES {
-            // Never beyond this message: one byte more would grow, and so copy, the whole buffer.
+            // Never read past this message: one more byte would grow, and so copy, the whole
+            // buffer.
             self.buffer.reserve_exact(missing);
             let mut rest = (&mut self.buffer).limit(missing.min(room));
             return poll_read_buf(Pin::new(stream), cx, &mut rest);
@@ -524,7 +532,8 @@ impl MessageReader {
         })
     }
 
-    /// Takes the complete first message; without a message sent ahead, its buffer goes along uncopied.
+    /// Takes the first message, which is complete. If no bytes were sent ahead, its buffer is
+    /// moved, not copied.
     fn take(&mut self, header: Header) -> Message {
         let ahead = self.buffer.split_off(header.message_length);
         let bytes = std::mem::replace(&mut self.buffer, ahead);
@@ -626,12 +635,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_rest_of_a_head_comes_in_pieces_or_is_passed_over() {
+    async fn the_rest_of_a_head_is_read_in_pieces_or_skipped() {
         let large = request(1, 3 << 20);
         for pieces in [0, 1, 2, usize::MAX] {
             let (mut near, mut far) = tokio::io::duplex(1 << 16);
             let sent = [large.clone(), request(2, 1)].concat();
-            // It stays open: the end comes with the task's output.
+            // The stream stays open: the task returns `far`, and `_writer` keeps the task's output.
             let _writer = tokio::spawn(async move { far.write_all(&sent).await.map(|()| far) });
             let mut reader = MessageReader::default();
             let head = reader
@@ -643,7 +652,7 @@ mod tests {
             let mut piece = Vec::new();
             let mut rest = RestOfMessage::of(&head, &|| false);
             for _ in 0..pieces {
-                // What a client sends ahead is looked for between pieces.
+                // Bytes sent ahead are polled for between pieces.
                 let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
                 assert!(gone.is_pending());
                 let next = rest.next_piece(&mut reader, &mut near, &mut piece);
@@ -679,7 +688,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_message_whose_rest_never_comes_is_given_up() {
+    async fn a_message_whose_rest_never_arrives_times_out() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(1, 20_000)[..100]).await.unwrap();
         let mut reader = MessageReader::default();
@@ -703,7 +712,7 @@ mod tests {
         for sent in [16, 5_000, 20_000, 60_000] {
             let (mut near, mut far) = tokio::io::duplex(1 << 20);
             let mut reader = MessageReader::default();
-            // A header that announces megabytes costs as little as the bytes behind it.
+            // A header that announces megabytes costs no more than the bytes that have arrived.
             for chunk in large[..sent].chunks(5_000) {
                 far.write_all(chunk).await.unwrap();
                 let mut next = Box::pin(reader.next(&mut near, MAX_MESSAGE_BYTES, &budget));
@@ -731,7 +740,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_hangs_up_is_noticed_behind_a_request_sent_ahead() {
+    async fn a_closed_peer_is_noticed_after_a_request_sent_ahead() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

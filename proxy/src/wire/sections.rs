@@ -1,27 +1,28 @@
-//! The sections of a message that is forwarded before its end is known.
+//! The sections of a message that is forwarded before all of it has arrived.
 //!
-//! A whole message is checked before a byte of it is forwarded. Of a streamed one only the head is: what follows is
-//! checked as it passes, so that a message whose sections do not fit never reaches a server complete, and a
-//! server that closes its connection over it cannot be taken for one that failed.
+//! A whole message is checked before a byte of it is forwarded. Of a streamed message only the head
+//! is checked first; the rest is checked as it passes. So an invalid message never reaches a server
+//! completely, and if a server closes its connection because of one, the server does not count as
+//! failed.
 
 use super::op_msg::{MAX_SEQUENCES, MessageError};
 
-/// A sequence's size, in front of its identifier.
+/// Bytes of a sequence's size field, in front of its identifier.
 const SIZE_BYTES: usize = 4;
 
-/// Longest identifier of a sequence; servers know a few short ones.
+/// Maximum length of a sequence's identifier; servers know only a few short ones.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// Counts documents that stand back to back, piece by piece.
+/// Counts documents that follow each other without gaps, piece by piece.
 #[derive(Debug, Default)]
 pub struct DocumentWalk {
-    /// The next document's size, as far as it is there.
+    /// The next document's size field, as far as it has arrived.
     size: [u8; SIZE_BYTES],
     size_bytes: usize,
     /// Bytes of the current document still to come.
     inside: usize,
     count: u64,
-    /// A size made no sense: nothing more is counted.
+    /// A size was invalid: nothing more is counted.
     is_lost: bool,
 }
 
@@ -63,7 +64,7 @@ impl DocumentWalk {
     }
 }
 
-/// Follows the sections behind the body, piece by piece.
+/// Parses the sections after the body, piece by piece.
 #[derive(Debug)]
 pub struct SectionWalk {
     /// Bytes of the message still to come.
@@ -79,8 +80,8 @@ pub struct SectionWalk {
 }
 
 impl SectionWalk {
-    /// Begins behind the body, `left` bytes before the message's end. Documents are counted of the sequence that is
-    /// named.
+    /// Begins after the body, `left` bytes before the end of the message. Counts the documents of
+    /// the sequence named `counted`.
     pub fn new(left: usize, counted: Option<&'static str>) -> Self {
         Self {
             left,
@@ -95,7 +96,7 @@ impl SectionWalk {
     /// Takes the next bytes of the message.
     ///
     /// # Errors
-    /// What [`super::OpMsg::parse`] would say of the whole message.
+    /// The same errors as [`super::OpMsg::parse`] for the whole message.
     pub fn feed(&mut self, piece: &[u8]) -> Result<(), MessageError> {
         let mut rest = piece;
         while let Some((&first, behind)) = rest.split_first() {
@@ -126,7 +127,7 @@ impl SectionWalk {
         current.is_some_and(|name| self.counted.map(str::as_bytes) == Some(name))
     }
 
-    /// Documents that have come of the sequence that is counted.
+    /// Documents of the counted sequence that have begun.
     pub fn documents(&self) -> u64 {
         self.documents.count()
     }
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_followed_however_they_are_cut() {
+    fn sections_are_parsed_for_any_split_of_the_bytes() {
         let good = [sequence("documents", 1000), sequence("b", 0)].concat();
         let cases = [
             (good.clone(), Ok(())),
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_one_sequence_are_counted_however_they_are_cut() {
+    fn documents_of_one_sequence_are_counted_for_any_split_of_the_bytes() {
         let documents = |count: u8| {
             let sizes = (0..count).map(|n| 5 + usize::from(n));
             let document = |size: usize| {

@@ -1,21 +1,21 @@
-//! Who shares a bounded resource with others.
+//! The parties that share a bounded resource.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The clients that have one share of a bounded resource together.
+/// Clients that have one share of a bounded resource together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharer {
-    /// Clients of the same host over a unix socket.
+    /// Clients on the same host, over a unix socket.
     #[default]
     Local,
-    /// Clients of one address, or of one /64 of IPv6, which one host may have for itself.
+    /// Clients of one IPv4 address, or of one IPv6 /64, because one host may own a whole /64.
     Address(IpAddr),
-    /// A user behind an address that many clients share, by the number of its identity.
+    /// One user behind an address that many clients share, by the number of its identity.
     User(u64),
 }
 
 impl Sharer {
-    /// The clients of this address; `None` over a unix socket.
+    /// The clients of this address; `None` means a unix socket.
     pub fn at(ip: Option<IpAddr>) -> Self {
         match ip.map(|ip| ip.to_canonical()) {
             None => Self::Local,
@@ -28,13 +28,14 @@ impl Sharer {
     }
 }
 
-/// A sharer may take more while it holds less than this many times what is free. So one sharer gets at most eight ninths of
-/// a resource, and a part of it stays free for sharers that hold little.
+/// A sharer may take more while it holds less than this many times the free amount. So one sharer
+/// gets at most eight ninths of a resource, and a part stays free for sharers that hold little.
 ///
-/// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
+/// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
+/// switches", 1998.
 const SHARE_FACTOR: usize = 8;
 
-/// True if a sharer that holds `held` of a resource may take more of it while `free` are free.
+/// True if a sharer that holds `held` of a resource may take more while `free` is left.
 pub fn is_within_share(held: usize, free: usize) -> bool {
     held < free.saturating_mul(SHARE_FACTOR)
 }

@@ -13,7 +13,8 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
-/// A connection's stream. An enum rather than a trait object: the path's reads and writes stay direct calls.
+/// A connection's stream. An enum instead of a trait object, so reads and writes on the data path
+/// stay direct calls.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.
@@ -25,25 +26,26 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Whether bytes are encrypted on their way.
+    /// True if bytes are encrypted on the wire.
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// Whether nothing more can be asked on a stream that nothing is expected from: the peer has closed it, the kernel
-    /// has given it up, or bytes came that nobody asked for. Does not wait, and makes no system call when nothing came.
+    /// True if the stream cannot be used for another command. Call it only while no bytes are
+    /// expected. The peer has closed the stream, the kernel has given it up, or unexpected bytes
+    /// have arrived. Does not wait, and makes no system call if nothing has arrived.
     pub fn has_ended(&mut self) -> bool {
         let mut byte = [0];
         let mut room = ReadBuf::new(&mut byte);
-        // Whoever reads next registers anew. TLS takes in what it has to say for itself.
+        // The next reader registers its own waker. TLS processes its own control records here.
         let mut nobody = Context::from_waker(Waker::noop());
         Pin::new(self).poll_read(&mut nobody, &mut room).is_ready()
     }
 }
 
 impl Stream {
-    /// Whether the peer has closed its side, as far as has been heard: nobody waits for an answer there. Makes no system
-    /// call.
+    /// True if the peer is known to have closed its side: it does not wait for a reply. Makes no
+    /// system call.
     pub fn peer_has_left(&self) -> bool {
         match self {
             Self::Tcp(s) => peer_has_left(s),
@@ -53,7 +55,7 @@ impl Stream {
     }
 }
 
-/// The same before there is a stream.
+/// Like [`Stream::peer_has_left`], for a socket that is not a [`Stream`] yet.
 pub fn peer_has_left(socket: &TcpStream) -> bool {
     is_closed(socket.ready(Interest::READABLE).now_or_never())
 }
@@ -132,7 +134,7 @@ mod tests {
         (near.unwrap(), accepted.unwrap().0)
     }
 
-    /// Both kinds of plain stream, and their far ends.
+    /// Both kinds of plain stream, with their far ends.
     async fn pairs() -> [(Stream, Stream); 2] {
         let (tcp, far_tcp) = tcp_pair().await;
         let (unix, far_unix) = UnixStream::pair().unwrap();
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_are_written_at_once_in_order() {
+    async fn pieces_are_written_together_and_in_order() {
         for (mut near, mut far) in pairs().await {
             assert!(near.is_write_vectored() && !near.is_encrypted());
             let pieces = [IoSlice::new(b"one "), IoSlice::new(b"message")];

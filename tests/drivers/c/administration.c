@@ -57,7 +57,7 @@ indexes (run_t *run)
    mongoc_collection_destroy (indexed);
 }
 
-/* By name, since the server lists them in no order. */
+/* By name, because the server's order is undefined. */
 static int
 by_name (const void *a, const void *b)
 {
@@ -91,7 +91,7 @@ list_collections (run_t *run)
    mongoc_cursor_destroy (cursor);
 }
 
-/* Of the statistics, what does not depend on the storage engine's state, and the names of all. */
+/* The statistics that do not depend on the storage engine's state, and the names of all others. */
 static void
 collection_statistics (run_t *run)
 {

@@ -59,7 +59,7 @@ aggregates (run_t *run)
    }
 }
 
-/* The next documents of a tailable cursor; the bound ends the wait where one never comes. */
+/* The next documents of a tailable cursor. The limit ends the wait if there is none. */
 static bool
 next_of (mongoc_cursor_t *cursor, int count, bson_t *into)
 {
@@ -102,7 +102,7 @@ tail (run_t *run)
       collection, empty (), json ("{'tailable': true, 'awaitData': true, 'maxAwaitTimeMS': 100}"), NULL);
    bson_t *seen = empty ();
    if (next_of (cursor, 3, seen)) {
-      /* Once dry, it stays open, and what is inserted then is seen. */
+      /* At its end the cursor stays open and returns documents that are inserted later. */
       insert_numbers (collection, 3, 5);
       next_of (cursor, 2, seen);
    }
@@ -129,7 +129,7 @@ cursors (run_t *run)
    } else {
       say_text ("cursors: closed before its end", "nothing found");
    }
-   /* Destroying it kills it on the server. */
+   /* This also kills the cursor on the server. */
    mongoc_cursor_destroy (cursor);
    tail (run);
 }

@@ -1,4 +1,5 @@
-/* Bulk writes of mixed models, ordered and not, without and with an error in the middle. */
+/* Bulk writes of mixed models, ordered and unordered, without an error and with one in the middle.
+ * */
 #include "common.h"
 
 static mongoc_bulk_operation_t *
@@ -8,7 +9,7 @@ new_bulk (mongoc_collection_t *collection, bool ordered)
       collection, json ("{'ordered': %s, 'comment': 'bulk'}", ordered ? "true" : "false"));
 }
 
-/* An operation the driver refuses to add is a fault of this program. */
+/* An operation that the driver refuses to add is a bug of this program. */
 static void
 add_all (mongoc_bulk_operation_t *bulk)
 {

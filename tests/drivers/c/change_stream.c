@@ -1,7 +1,8 @@
-/* A change stream, and its resumption. */
+/* A change stream, and resuming it. */
 #include "common.h"
 
-/* Tells the next event; the bound ends the wait where none comes. The event is copied if the caller wants it. */
+/* Prints the next event. The limit ends the wait if there is none. Copies the event if the caller
+ * wants it. */
 static void
 tell_event (const char *step, mongoc_change_stream_t *stream, bson_t *copy)
 {

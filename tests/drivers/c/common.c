@@ -35,7 +35,7 @@ forget (void)
    }
 }
 
-/* A document from extended JSON. Single quotes stand for double ones, which C would need escaped. */
+/* A document from extended JSON. Single quotes replace double quotes, which need escapes in C. */
 bson_t *
 json (const char *format, ...)
 {
@@ -61,7 +61,7 @@ empty (void)
    return keep (bson_new ());
 }
 
-/* The options, with the session they are to run in. */
+/* The options, with their session. */
 bson_t *
 within (mongoc_client_session_t *session, bson_t *options)
 {
@@ -183,7 +183,8 @@ print_labels (const bson_t *reply)
    printf ("], ");
 }
 
-/* The error's domain tells what the driver refused from what the server did; the reply has what it told besides. */
+/* The error's domain distinguishes the driver's refusals from the server's. The reply has the rest.
+ * */
 void
 say_error (const char *step, const bson_error_t *error, const bson_t *reply)
 {
@@ -259,7 +260,7 @@ session_of (run_t *run, bool snapshot)
 {
    bson_error_t error;
    mongoc_session_opt_t *options = mongoc_session_opts_new ();
-   /* A session is one or the other. */
+   /* A session cannot be both. */
    mongoc_session_opts_set_causal_consistency (options, !snapshot);
    mongoc_session_opts_set_snapshot (options, snapshot);
    mongoc_client_session_t *session = mongoc_client_start_session (run->client, options, &error);

@@ -1,4 +1,5 @@
-/* What all steps share: the run's handles, documents written as JSON, and the line a step prints. */
+/* The shared parts of all steps: the run's handles, documents written as JSON, and the line that a
+ * step prints. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -6,23 +7,23 @@
 
 typedef struct {
    mongoc_client_t *client;
-   const char *name; /* of the database */
+   const char *name; /* the database's name */
    mongoc_database_t *database;
    mongoc_collection_t *things;
    bool stable;
 } run_t;
 
-/* Documents and values of one group of steps; they live until forget() at the group's end. */
+/* Documents and values of one group of steps. forget() at the group's end frees them. */
 bson_t *json (const char *format, ...) BSON_GNUC_PRINTF (1, 2);
 bson_t *empty (void);
 bson_t *within (mongoc_client_session_t *session, bson_t *options);
 void forget (void);
 
-/* Adds to a list, as BSON has it: a document whose fields are called 0, 1, 2, ... */
+/* Appends to a BSON array, which is a document with the field names 0, 1, 2, ... */
 void push (bson_t *list, const bson_t *document);
 void push_keys (bson_t *list, const bson_t *document);
 
-/* Prints a step's line: its value, or the error that was its outcome. */
+/* Prints a step's line: its value, or its error. */
 void say (const char *step, const bson_t *value);
 void say_list (const char *step, const bson_t *list);
 void say_field (const char *step, const bson_t *document, const char *field);
@@ -30,27 +31,28 @@ void say_text (const char *step, const char *value);
 void say_number (const char *step, int64_t value);
 void say_error (const char *step, const bson_error_t *error, const bson_t *reply);
 
-/* Tells the outcome of a call that filled in a reply, and destroys the reply. */
+/* Prints the outcome of a call with a reply, and destroys the reply. */
 void tell (const char *step, bool ok, bson_t *reply, const bson_error_t *error);
 
-/* Reads a cursor to its end, tells the documents or the error, and destroys it. */
+/* Reads a cursor to its end, prints the documents or the error, and destroys the cursor. */
 void tell_cursor (const char *step, mongoc_cursor_t *cursor);
 void tell_documents (const char *step, mongoc_collection_t *collection, bson_t *filter, bson_t *options);
 
-/* Runs a command and tells its whole reply. */
+/* Runs a command and prints its whole reply. */
 void tell_command (const char *step, run_t *run, const char *database, bson_t *command, bson_t *options);
 
 mongoc_collection_t *collection_named (run_t *run, const char *name);
 
-/* A session that is causally consistent, unless it is to read from one snapshot. */
+/* A causally consistent session, or a snapshot session. */
 mongoc_client_session_t *session_of (run_t *run, bool snapshot);
 
-/* Ends the program: for what is no outcome of a step but a fault of the program or its surroundings. */
+/* Ends the program after a bug of the program or a failure of its environment, which are not
+ * outcomes of a step. */
 void require (bool ok, const char *what, const bson_error_t *error);
 
 void sha256_hex (const uint8_t *bytes, size_t length, char hex[65]);
 
-/* The groups of steps, in the order in which they run. */
+/* The groups of steps, in order. */
 void status (run_t *run);
 void inserts (run_t *run);
 void types (run_t *run);

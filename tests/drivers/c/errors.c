@@ -1,4 +1,4 @@
-/* What goes wrong, and how it is told. */
+/* Steps that must fail, and the errors they print. */
 #include "common.h"
 
 static void

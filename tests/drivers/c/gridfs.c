@@ -1,4 +1,4 @@
-/* GridFS: a file of several chunks up, down, in part, and away. */
+/* GridFS: a file of several chunks is uploaded, downloaded, read in part, and deleted. */
 #include "common.h"
 
 #define FILE_SIZE 1000000
@@ -55,7 +55,7 @@ download (const char *step, mongoc_gridfs_bucket_t *bucket, const bson_value_t *
    mongoc_stream_destroy (stream);
 }
 
-/* From the middle of one chunk into the next but one. */
+/* From the middle of one chunk into the second chunk after it. */
 static void
 range (run_t *run, uint8_t *bytes)
 {

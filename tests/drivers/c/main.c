@@ -1,15 +1,16 @@
-/* What an application does, by libmongoc; prints one line of JSON a step, as ../scenarios.md has it.
+/* The steps of an application with libmongoc. Prints a line of JSON per step; see ../scenarios.md.
  *
  * Build: cc -o OUT *.c $(pkg-config --cflags --libs libmongoc-1.0)
  * Run:   OUT URI DATABASE stable|plain
  *
- * An error has, besides its code, name, labels and message, the driver's error domain and the reply it gave.
+ * An error has its code, name, labels and message, the driver's error domain, and the reply.
  *
- * No step is left out. Those the driver has no call of its own for go as raw commands: connectionStatus, buildInfo,
- * distinct, createIndexes, explain and the statistics. A range of a GridFS file is read by the older interface
- * (mongoc_gridfs_t), since a bucket's streams cannot seek. The driver refuses unacknowledged writes in a session: that
- * is the step's outcome, and the writes follow without one. Where a reading mode finds no server it fails at once, as
- * a client without a pool does by default.
+ * The program runs all steps. It sends raw commands where the driver has no call: connectionStatus,
+ * buildInfo, distinct, createIndexes, explain and the statistics. It reads a range of a GridFS file
+ * with the older interface (mongoc_gridfs_t), because a bucket's streams cannot seek. The driver
+ * refuses unacknowledged writes in a session. That refusal is the step's outcome, and the writes
+ * follow without a session. A read preference without a suitable server fails at once, which is the
+ * default of a client without a pool.
  */
 #include "common.h"
 
@@ -36,7 +37,8 @@ use_stable_api (mongoc_client_t *client)
    mongoc_server_api_destroy (api);
 }
 
-/* The driver's own handler writes some levels to the standard output, which is for the steps alone. */
+/* The driver's own handler writes some levels to standard output, which must contain only the
+ * steps. */
 static void
 log_to_stderr (mongoc_log_level_t level, const char *domain, const char *message, void *unused)
 {

@@ -1,4 +1,4 @@
-/* Reading: find's options, read concerns and preferences, counting. */
+/* Reads: the options of a find, read concerns and preferences, counts. */
 #include "common.h"
 
 void

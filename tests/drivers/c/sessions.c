@@ -8,7 +8,7 @@ insert (mongoc_collection_t *collection, mongoc_client_session_t *session, const
                                         error);
 }
 
-/* Every write adds one, so that the sums tell which of them took place. */
+/* Every write adds one, so the sums show which writes took effect. */
 static bool
 add_one (run_t *run, mongoc_client_session_t *session, bson_t *reply, bson_error_t *error)
 {
@@ -121,7 +121,8 @@ conflict (run_t *run)
    } else {
       say_error ("transactions: write conflict", &error, NULL);
    }
-   /* The server has ended the second already; what it answers to the abort is not for the caller. */
+   /* The server has already ended the second transaction. Its reply to the abort is not returned to
+    * the caller. */
    mongoc_client_session_abort_transaction (second, NULL);
    ok = mongoc_client_session_commit_transaction (first, &reply, &error);
    tell ("transactions: the first committed", ok, &reply, &error);
@@ -136,7 +137,8 @@ conflict (run_t *run)
    mongoc_client_session_destroy (first);
 }
 
-/* An error ends a transaction on the server: what the driver still sends in it finds none. */
+/* An error ends a transaction on the server: later operations of the driver in it find no
+ * transaction. */
 static void
 after_error (run_t *run)
 {

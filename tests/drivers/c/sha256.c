@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4): the driver offers none, and linking a second library for one digest is not worth it. */
+/* SHA-256 (FIPS 180-4). The driver has none, and one digest does not justify another library. */
 #include "common.h"
 
 #include <stdio.h>
@@ -57,7 +57,7 @@ sha256_hex (const uint8_t *bytes, size_t length, char hex[65])
    for (size_t i = 0; i < whole; i += 64) {
       block (state, bytes + i);
    }
-   /* The rest, a one bit, zeros, and the length in bits fill one block or two. */
+   /* The remaining bytes, a one bit, zeros, and the length in bits fill one or two blocks. */
    uint8_t last[128] = {0};
    size_t end = rest < 56 ? 64 : 128;
    memcpy (last, bytes + whole, rest);

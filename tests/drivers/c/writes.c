@@ -1,4 +1,5 @@
-/* Writing: inserts, every type, updates, find and modify, deletes, unacknowledged and large ones. */
+/* Writes: inserts, every type, updates, find and modify, deletes, unacknowledged and large writes.
+ * */
 #include "common.h"
 
 #define COUNT 300
@@ -34,7 +35,7 @@ inserts (run_t *run)
    tell ("insert many", ok, &reply, &error);
 }
 
-/* Every type of BSON, the deprecated ones too. */
+/* Every BSON type, deprecated ones included. */
 static bson_t *
 document_of_all_types (void)
 {
@@ -176,7 +177,7 @@ unacknowledged (run_t *run)
       ok = mongoc_collection_insert_one (collection, json ("{'_id': %d}", n), json ("{'writeConcern': {'w': 0}}"),
                                          NULL, &error);
    }
-   /* The client has one connection to a server: the count comes after the inserts. */
+   /* The client has one connection per server, so the count runs after the inserts. */
    int64_t count = ok ? mongoc_collection_count_documents (collection, empty (), NULL, NULL, NULL, &error) : -1;
    if (count >= 0) {
       say_number ("unacknowledged: counted", count);
@@ -186,13 +187,13 @@ unacknowledged (run_t *run)
    mongoc_collection_destroy (collection);
 }
 
-/* A document of that many bytes, whose field's bytes follow from their places alone. */
+/* A document of this many bytes. The bytes of its field depend only on their positions. */
 static bson_t *
 document_of_size (const char *id, uint32_t size)
 {
    bson_t *document = bson_new ();
    BSON_APPEND_UTF8 (document, "_id", id);
-   /* A type, a name and its zero, a length and a subtype come before the bytes. */
+   /* A type, a name with its NUL, a length and a subtype precede the bytes. */
    uint32_t length = size - document->len - (1 + sizeof "bytes" + 4 + 1);
    uint8_t *bytes = bson_malloc (length);
    for (uint32_t n = 0; n < length; n++) {

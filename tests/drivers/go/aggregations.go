@@ -30,7 +30,7 @@ func (p *program) aggregations() {
 	}
 }
 
-// writtenOut runs a pipeline that writes into the collection "out", and reads that.
+// writtenOut runs a pipeline that writes to the collection "out", then reads that collection.
 func (p *program) writtenOut(stages ...string) (any, error) {
 	if _, err := all(p.things().Aggregate(ctx, docs(stages...))); err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (p *program) writtenOut(stages ...string) (any, error) {
 	return all(p.db.Collection("out").Find(ctx, bson.D{}, options.Find().SetSort(byID)))
 }
 
-// keys tells a reply by its keys only: their values are of no fixed kind.
+// keys returns only a reply's keys, because the types of their values vary.
 func keys(result *mongo.SingleResult) (any, error) {
 	reply, err := result.Raw()
 	if err != nil {

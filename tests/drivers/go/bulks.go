@@ -10,7 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// bulks sends mixed models in one call, each kind of bulk once whole and once with an error in the middle.
+// bulks sends mixed models in one call. Each kind of bulk runs once without an error and once with
+// an error in the middle.
 func (p *program) bulks() {
 	bulk("bulk ordered", p.filled("ordered", 20), true)
 	bulk("bulk unordered", p.filled("unordered", 20), false)

@@ -8,7 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// changeStream reads each event before it makes the next.
+// changeStream reads each event before it makes the next change.
 func (p *program) changeStream() {
 	watched := p.filled("watched", 3)
 	id := doc(`{"_id": "watched"}`)

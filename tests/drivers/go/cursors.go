@@ -44,7 +44,7 @@ func (p *program) tailed() (any, error) {
 	return append(before, after...), errors.Join(err, cursor.Close(ctx))
 }
 
-// taken copies what it takes: the cursor uses its buffer again.
+// taken copies the documents, because the cursor reuses its buffer.
 func taken(cursor *mongo.Cursor, count int) ([]bson.Raw, error) {
 	var taken []bson.Raw
 	for len(taken) < count && cursor.Next(ctx) {

@@ -13,7 +13,7 @@ func (p *program) things() *mongo.Collection {
 	return p.db.Collection("things")
 }
 
-// filled gives a collection of a step's own, with the small documents from 0 to count - 1.
+// filled creates a step's own collection with the small documents from 0 to count - 1.
 func (p *program) filled(name string, count int) *mongo.Collection {
 	collection := p.db.Collection(name)
 	_, err := collection.InsertMany(ctx, smallDocuments(0, count))
@@ -43,7 +43,7 @@ func field(name string, value any) bson.E {
 	return bson.E{Key: name, Value: value}
 }
 
-// doc reads a document from extended JSON.
+// doc parses a document in extended JSON.
 func doc(text string) bson.D {
 	var document bson.D
 	must(bson.UnmarshalExtJSON([]byte(text), false, &document))
@@ -58,7 +58,7 @@ func docs(texts ...string) []bson.D {
 	return documents
 }
 
-// all gives what a cursor gives, in the order in which it came.
+// all returns a cursor's documents in their order.
 func all(cursor *mongo.Cursor, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func single(result *mongo.SingleResult) (any, error) {
 	return result.Raw()
 }
 
-// part gives one field of a reply.
+// part returns one field of a reply.
 func part(result *mongo.SingleResult, name string) (any, error) {
 	reply, err := result.Raw()
 	if err != nil {
@@ -81,12 +81,12 @@ func part(result *mongo.SingleResult, name string) (any, error) {
 	return reply.LookupErr(name)
 }
 
-// nothing is for what returns an error only.
+// nothing is for calls that return only an error.
 func nothing(err error) (any, error) {
 	return bson.D{}, err
 }
 
-// after goes on with what follows, unless what came before has failed.
+// after runs the next call unless the previous one has failed.
 func after(err error, next func() (any, error)) (any, error) {
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func after(err error, next func() (any, error)) (any, error) {
 	return next()
 }
 
-// content makes the same bytes for the same length, and no two chunks alike.
+// content makes the same bytes for the same length. No two chunks of them are equal.
 func content(length int) []byte {
 	bytes := make([]byte, length)
 	for at := range bytes {
@@ -103,7 +103,7 @@ func content(length int) []byte {
 	return bytes
 }
 
-// digest tells bytes that are too many to print.
+// digest describes bytes that are too many to print.
 func digest(bytes []byte) bson.D {
 	sum := sha256.Sum256(bytes)
 	return bson.D{field("length", len(bytes)), field("sha256", hex.EncodeToString(sum[:]))}

@@ -20,7 +20,8 @@ func (p *program) unacknowledged() {
 	step("unacknowledged")(p.unanswered(ctx, "unacknowledged"))
 }
 
-// unanswered writes one after another, so on one connection of the driver's pool, and the count comes after them all.
+// unanswered runs unacknowledged writes one after another, so on one connection of the driver's
+// pool. The count follows all of them.
 func (p *program) unanswered(within context.Context, name string) (any, error) {
 	silent := p.db.Collection(name, options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
 	for id := range 50 {
@@ -31,7 +32,8 @@ func (p *program) unanswered(within context.Context, name string) (any, error) {
 	return counted(p.db.Collection(name).CountDocuments(within, bson.D{}))
 }
 
-// largeBatches compresses requests and replies of several hundred KiB: each document has about 7 KiB.
+// largeBatches compresses requests and replies of several hundred KiB. Each document has about 7
+// KiB.
 func (p *program) largeBatches() {
 	padded := p.db.Collection("padded")
 	var documents []any
@@ -54,7 +56,7 @@ func padding(id int) string {
 	return strings.Join(words, " ")
 }
 
-// textsDigest reads a cursor to its end and digests the texts of its documents.
+// textsDigest reads a cursor to its end and returns the digest of its documents' texts.
 func textsDigest(cursor *mongo.Cursor, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -86,7 +88,7 @@ func (p *program) largeRead() (any, error) {
 	return append(digest(bytes), field("size", len(read))), nil
 }
 
-// sized makes a document of so many bytes of BSON, filled up by its last field.
+// sized makes a document of this many bytes of BSON. Its last field pads it.
 func sized(id string, size int) bson.D {
 	document := bson.D{field("_id", id), field("bytes", []byte{})}
 	empty, err := bson.Marshal(document)

@@ -49,7 +49,7 @@ func (p *program) readPreferences() {
 	}
 }
 
-// readOwnWrite reads what it has written, on whichever member it comes to: its session is causally consistent.
+// readOwnWrite reads its own write on any member, because its session is causally consistent.
 func (p *program) readOwnWrite(mode *readpref.ReadPref) (any, error) {
 	session, err := p.client.StartSession(options.Session().SetCausalConsistency(true))
 	must(err)

@@ -1,15 +1,16 @@
-// What an application does, by the official Go driver; prints one line of JSON a step.
+// The steps of an application with the official Go driver. Prints one line of JSON per step.
 //
-// Arguments: connection string, database, "stable" or "plain"; or first "writers", then connection string, database and a
-// name, for what writes under failures. The steps are those of scenarios.md, in its order. Build and run, with Go 1.25 or later:
+// Arguments: connection string, database, "stable" or "plain". For the writers during failures:
+// "writers", connection string, database and a name. The steps are those of scenarios.md, in its
+// order. Build and run with Go 1.25 or later:
 //
 //	go build -C tests/drivers/go -o PATH .
 //	PATH URI DATABASE stable|plain
 //
-// The newest driver is version 2; ../matrix builds the same program with version 1 too: see v2.go.
+// The newest driver is version 2. ../matrix also builds the same program with version 1: see v2.go.
 //
-// The driver has no maxTimeMS and no wtimeout of its own any more: those steps send the commands as they are. It takes an
-// unacknowledged write in an explicit session, but sends it without the session.
+// The driver has no maxTimeMS and no wtimeout options any more, so those steps send raw commands.
+// It accepts an unacknowledged write in an explicit session, but sends it without the session.
 package main
 
 import (
@@ -21,10 +22,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// No deadline: the driver would turn one into the server's maxTimeMS.
+// There is no deadline: the driver would send one as the server's maxTimeMS.
 var ctx = context.Background()
 
-// program is what every step works with.
+// program is the state that all steps share.
 type program struct {
 	client *mongo.Client
 	db     *mongo.Database
@@ -81,7 +82,8 @@ func run(p *program) {
 	p.drop()
 }
 
-// must ends the program where a step's preparation fails: that is no outcome of a step.
+// must ends the program if a step's preparation fails. Such a failure is not an outcome of the
+// step.
 func must(err error) {
 	if err != nil {
 		panic(err)

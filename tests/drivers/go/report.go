@@ -10,7 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// failure is an error as it is printed.
+// failure is the printed form of an error.
 type failure struct {
 	Code     *int            `json:"code"`
 	CodeName *string         `json:"codeName"`
@@ -19,7 +19,8 @@ type failure struct {
 	Details  json.RawMessage `json:"details,omitempty"`
 }
 
-// step returns what prints the step's line, given what the driver returned: step("ping")(reply, err).
+// step returns a function that prints the step's line from the driver's results:
+// step("ping")(reply, err).
 func step(name string) func(any, error) {
 	return func(value any, err error) {
 		if err == nil {
@@ -37,7 +38,8 @@ func step(name string) func(any, error) {
 	}
 }
 
-// described tells the server's own words where it sent any. A bulk write has a result besides its error.
+// described uses the server's own text if there is one. A bulk write has a result in addition to
+// its error.
 func described(result any, err error) failure {
 	var command mongo.CommandError
 	var write mongo.WriteException
@@ -58,7 +60,7 @@ func described(result any, err error) failure {
 	return failure{Labels: []string{}, Message: err.Error()}
 }
 
-// outlined takes its code and message from the first write error, or else from the write concern's.
+// outlined takes the code and message of the first write error, or else of the write concern error.
 func outlined(err error, writes []mongo.WriteError, unmet *mongo.WriteConcernError, labels []string) failure {
 	told := failure{Labels: sorted(labels), Message: err.Error()}
 	switch {
@@ -78,7 +80,7 @@ func bulkWriteErrors(err mongo.BulkWriteException) []mongo.WriteError {
 	return writes
 }
 
-// bulkDetails keeps the index that the driver gives: the server counts within the batch that it was sent.
+// bulkDetails keeps the driver's index: the server's index counts only within one batch.
 func bulkDetails(result any, err mongo.BulkWriteException) json.RawMessage {
 	writes := bson.A{}
 	for _, each := range err.WriteErrors {

@@ -20,7 +20,7 @@ func (p *program) sessions() {
 	step("sessions: snapshot")(p.snapshot())
 }
 
-// session starts a session, and gives the context in which an operation belongs to it.
+// session starts a session. It returns the session and the context that runs operations in it.
 func (p *program) session(with *sessionOptions) (clientSession, context.Context) {
 	session, err := p.client.StartSession(with)
 	must(err)
@@ -42,7 +42,8 @@ func (p *program) causal() (any, error) {
 	return bson.A{own, count}, err
 }
 
-// snapshot reads in the snapshot, writes outside it, reads in the snapshot again, and outside it.
+// snapshot reads in the snapshot, writes outside of it, reads in the snapshot again, then reads
+// outside of it.
 func (p *program) snapshot() (any, error) {
 	session, within := p.session(options.Session().SetSnapshot(true))
 	defer session.EndSession(ctx)

@@ -20,7 +20,8 @@ func (p *program) transactions() {
 	p.afterAbort(accounts)
 }
 
-// committed reads its own insert in the transaction, outside it before the commit, and after.
+// committed reads its own insert in the transaction, outside of it before the commit, and after the
+// commit.
 func (p *program) committed(accounts *mongo.Collection) (any, error) {
 	session, within := p.session(options.Session())
 	defer session.EndSession(ctx)
@@ -105,7 +106,7 @@ func (p *program) afterAbort(accounts *mongo.Collection) {
 	failed, within := p.session(options.Session())
 	defer failed.EndSession(ctx)
 	must(failed.StartTransaction())
-	// The server aborts a transaction by itself when one of its writes fails.
+	// The server itself aborts a transaction when one of its writes fails.
 	step("transactions: failed write")(inserted(accounts.InsertOne(within, first)))
 	step("transactions: operation in the aborted")(single(accounts.FindOne(within, first)))
 	step("transactions: commit of the aborted")(nothing(failed.CommitTransaction(ctx)))
@@ -120,7 +121,7 @@ func (p *program) afterAbort(accounts *mongo.Collection) {
 	}))
 }
 
-// orNull tells a document that is not there by null.
+// orNull returns null for a missing document.
 func orNull(result *mongo.SingleResult) (any, error) {
 	document, err := result.Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {

@@ -8,8 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// The types and calls that differ between versions 1 and 2 of the driver. VERSION/v1.go has the same names for version 1. The
-// test compiles all other files with version 1 too, after it has removed "/v2" from their imports.
+// The types and calls that differ between versions 1 and 2 of the driver. VERSION/v1.go has the
+// same names for version 1. The test also compiles all other files with version 1, after it has
+// removed "/v2" from their imports.
 
 type (
 	objectIdentifier = bson.ObjectID
@@ -70,7 +71,7 @@ func hasFailed(err error) bool {
 	return err != nil
 }
 
-// acknowledged reads the field of any write's result.
+// acknowledged reads this field of any write's result.
 func acknowledged(result any) bson.E {
 	switch result := result.(type) {
 	case *mongo.InsertOneResult:

@@ -12,7 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// writers are what writes under failures; see ../scenarios.md.
+// writers write during failures; see ../scenarios.md.
 type writers struct {
 	name   string
 	things *mongo.Collection
@@ -23,7 +23,8 @@ type writers struct {
 	Failed       []string `json:"failed"`
 }
 
-// writeUntilTold runs three writers until a line comes, and tells what was acknowledged and what failed.
+// writeUntilTold runs three writers until a line arrives, then prints the acknowledged documents
+// and the errors.
 func writeUntilTold(client *mongo.Client, database, name string) {
 	all := &writers{name: name, things: client.Database(database).Collection("things"), Acknowledged: []string{}, Failed: []string{}}
 	var running sync.WaitGroup
@@ -41,7 +42,7 @@ func writeUntilTold(client *mongo.Client, database, name string) {
 	all.over.Store(true)
 	running.Wait()
 	must(json.NewEncoder(os.Stdout).Encode(all))
-	// The connections stay until the test has counted them.
+	// Keep the connections open until the test has counted them.
 	lines.Scan()
 }
 

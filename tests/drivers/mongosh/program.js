@@ -1,14 +1,16 @@
-// What a person does in mongosh; see ../scenarios.md. Its statements wait for what they call by themselves.
+// The steps of a user of mongosh; see ../scenarios.md. mongosh awaits the results of calls by
+// itself.
 //
-// Left out: `gridfs`, which the shell has no call for, and `unacknowledged` in an explicit session, which its driver
-// refuses before anything is sent.
+// It skips `gridfs`, for which the shell has no call, and `unacknowledged` in an explicit session,
+// which its driver refuses before it sends anything.
 
 const api = process.env.MATRIX_API;
 const mongo = db.getMongo();
 const mine = db.getSiblingDB(process.env.MATRIX_DATABASE);
 const things = mine.things;
 
-// Does a step and prints what it came to; anything but an error of the driver's API ends the shell.
+// Runs a step and prints its outcome. An error that does not come from the driver's API ends the
+// shell.
 function step(name, action) {
   let outcome;
   try {
@@ -270,7 +272,7 @@ function changeStream() {
   let token = null;
   step('change stream', () => {
     const stream = mine.watched.watch([], { maxAwaitTimeMS: 200 });
-    // It would print a warning in between.
+    // Otherwise a warning would be printed between the lines.
     stream.disableBlockWarnings();
     const nothing = stream.tryNext();
     mine.watched.insertOne({ _id: 1 });
@@ -293,12 +295,12 @@ function changeStream() {
 
 function unacknowledgedAndLarge() {
   step('unacknowledged', () => {
-    // One after another, so on one connection of the driver's pool: the order holds.
+    // These run one after another, so on one connection of the driver's pool: the order is kept.
     for (let n = 0; n < 50; n += 1) mine.unacknowledged.insertOne({ _id: n }, { writeConcern: { w: 0 } });
     return mine.unacknowledged.countDocuments({});
   });
   const MIB = 1024 * 1024;
-  // What a document with the two fields takes beside the bytes and the characters of its _id.
+  // The size of a document with the two fields, without the bytes and the characters of its _id.
   const OVERHEAD_BYTES = 27;
   const sized = (_id, length) => ({
     _id, bytes: Binary(Buffer.alloc(length - OVERHEAD_BYTES - _id.length, 'all the same text')),
@@ -330,7 +332,7 @@ function errors() {
   step('error invalid namespace', () => mine.runCommand({ find: '' }));
   step('error immutable field', () => things.updateOne({ _id: 1 }, { $set: { _id: 2 } }));
   step('error cursor of a wrong type', () => mine.runCommand({ getMore: 'text', collection: 'things' }));
-  // The driver numbers a transaction itself, so that the session must be one that was never used.
+  // The driver numbers transactions itself, so the session must never have been used.
   const fresh = Mongo(mongo.getURI());
   step('error transaction never begun', () => fresh.getDB('admin').adminCommand(
     { commitTransaction: 1, txnNumber: Long(1000), autocommit: false }));

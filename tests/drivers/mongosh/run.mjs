@@ -1,4 +1,4 @@
-// Runs program.js in mongosh, as someone would who has a connection string.
+// Runs program.js in mongosh, like a user with a connection string.
 
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 const folder = import.meta.dirname;
 const [uri, database, api] = process.argv.slice(2);
 
-// A home of its own, for its log, and for the configuration that keeps it from telling its maker what it does.
+// A separate home directory, for the log and for the configuration that switches off telemetry.
 const home = join(folder, 'home');
 mkdirSync(join(home, '.mongodb', 'mongosh'), { recursive: true });
 writeFileSync(join(home, '.mongodb', 'mongosh', 'config'), '{"enableTelemetry": false, "disableLogging": true}');

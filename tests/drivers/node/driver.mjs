@@ -1,6 +1,7 @@
 // One program serves all versions of the driver. This file hides their differences.
 //
-// package.json pins the newest version, VERSION/package.json an old one. The test copies both folders into one.
+// package.json pins the newest version, VERSION/package.json an old one. The test copies both
+// folders into one.
 
 import { createRequire } from 'node:module';
 
@@ -14,7 +15,8 @@ export const {
   ObjectId,
 } = mongodb;
 
-// Version 3 has no extended JSON. The `bson` package has it, and accepts the types of version 3.
+// Version 3 has no extended JSON. The `bson` package provides it and accepts the types of version
+// 3.
 export const BSON = mongodb.BSON ?? require('bson');
 export const { EJSON } = BSON;
 export const BSONSymbol = mongodb.BSONSymbol ?? mongodb.Symbol;
@@ -26,11 +28,12 @@ export const LEFT_OUT = {
     'session snapshot': 'no snapshot sessions',
   },
   4: {
-    'session snapshot': 'the driver refuses it with loadBalanced=true: it takes the server for an older one',
+    'session snapshot': 'the driver refuses it with loadBalanced=true, because it assumes an older server',
   },
 }[MAJOR] ?? {};
 
-// Version 3 ignores the Stable API unless it monitors the deployment in its newer way, which is not its default.
+// Version 3 ignores the Stable API unless it uses its newer way to monitor the deployment, which is
+// not its default.
 export const STABLE_API = {
   serverApi: { version: '1', strict: true },
   ...(MAJOR === 3 ? { useUnifiedTopology: true } : {}),
@@ -68,7 +71,7 @@ export async function withSession(client, options, action) {
   }
 }
 
-// Version 3 has other names for the two halves of a timestamp than the `bson` package.
+// Version 3 and the `bson` package use different names for the two halves of a timestamp.
 if (MAJOR === 3) {
   mongodb.Timestamp.prototype.toExtendedJSON = function toExtendedJSON() {
     return { $timestamp: { t: this.high_ >>> 0, i: this.low_ >>> 0 } };

@@ -1,9 +1,9 @@
-// Everything that goes wrong as it should.
+// Steps that must fail.
 
 import { Long, withSession } from './driver.mjs';
 import { step } from './outcome.mjs';
 
-// `unused` makes another client, whose sessions are new.
+// `unused` creates another client, which has new sessions.
 export async function errors(db, unused) {
   const things = db.collection('things');
   const added = { input: { $range: [0, 20000] }, initialValue: 0, in: { $add: ['$$value', '$$this'] } };
@@ -25,7 +25,7 @@ export async function errors(db, unused) {
   await failing('invalid namespace', () => db.command({ find: '' }));
   await failing('immutable field', () => things.updateOne({ _id: 1 }, { $set: { _id: 2 } }));
   await failing('cursor of a wrong type', () => db.command({ getMore: 'text', collection: 'things' }));
-  // The driver numbers a transaction itself, so that the session must be one that was never used.
+  // The driver numbers transactions itself, so the session must never have been used.
   const fresh = await unused().connect();
   try {
     await failing('transaction never begun', () => withSession(fresh, {}, (session) => fresh.db('admin').command(

@@ -1,15 +1,16 @@
-// What a step came to, as one line of JSON.
+// The outcome of a step, as one line of JSON.
 
 import { EJSON, LEFT_OUT, MongoError, plain, replyOf } from './driver.mjs';
 
-// Does a step and prints what it came to; anything but an error of the driver's API ends the program.
+// Runs a step and prints its outcome. An error that does not come from the driver's API ends the
+// program.
 export async function step(name, action) {
   if (name in LEFT_OUT) return;
   let outcome;
   try {
     outcome = { value: plain(await action()) ?? null };
   } catch (error) {
-    // GridFS throws plain errors for a file that is not there.
+    // GridFS throws plain errors for a missing file.
     if (!(error instanceof MongoError) && error.code !== 'ENOENT') throw error;
     outcome = { error: told(error) };
   }

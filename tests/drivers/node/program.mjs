@@ -1,7 +1,7 @@
-// What an application does, by the Node driver; see ../scenarios.md.
+// The steps of an application with the Node driver; see ../scenarios.md.
 //
-// Left out: `unacknowledged` in an explicit session, which the driver refuses before anything is sent. Old versions skip a
-// little more: see driver.mjs.
+// It skips `unacknowledged` in an explicit session, which the driver refuses before it sends
+// anything. Old versions skip a few more steps: see driver.mjs.
 
 import { administration } from './administration.mjs';
 import { MongoClient, STABLE_API } from './driver.mjs';

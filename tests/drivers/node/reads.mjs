@@ -1,4 +1,4 @@
-// Reading: types, options, concerns, preferences, aggregation and cursors.
+// Reads: types, options, concerns, preferences, aggregation and cursors.
 
 import {
   BSONRegExp, BSONSymbol, Binary, Code, DBRef, Decimal128, Double, Int32, Long, MaxKey, MinKey, ObjectId, timestamp, uuid,

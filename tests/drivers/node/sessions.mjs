@@ -93,13 +93,14 @@ export async function changeStream(db) {
   });
 }
 
-// Opens the stream, which the driver does only on the first read. Returns a function that reads the first event.
+// Opens the stream, which the driver does only on the first read. Returns a function that reads the
+// first event.
 async function opened(stream) {
   if (stream.tryNext) {
     await stream.tryNext();
     return () => stream.next();
   }
-  // Version 3 has no tryNext, so that the first read starts before the first event.
+  // Version 3 has no tryNext, so the first read must start before the first event.
   const first = stream.next();
   await once(stream.cursor, 'init');
   return () => first;

@@ -1,4 +1,4 @@
-// Writers under failures, by the Node driver; see ../scenarios.md.
+// Writers during failures, with the Node driver; see ../scenarios.md.
 
 import readline from 'node:readline';
 
@@ -29,6 +29,6 @@ await lines.next();
 over = true;
 await Promise.all(writers);
 console.log(JSON.stringify({ acknowledged, failed }));
-// The connections stay until the test has counted them.
+// Keep the connections open until the test has counted them.
 await lines.next();
 await client.close();

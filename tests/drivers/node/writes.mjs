@@ -1,4 +1,4 @@
-// Writing: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents.
+// Writes: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents.
 
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
@@ -99,7 +99,7 @@ export async function gridfs(db) {
 export async function unacknowledged(db) {
   await step('unacknowledged', async () => {
     const things = db.collection('unacknowledged');
-    // One after another, so on one connection of the driver's pool: the order holds.
+    // These run one after another, so on one connection of the driver's pool: the order is kept.
     for (let n = 0; n < 50; n += 1) await things.insertOne({ _id: n }, { writeConcern: { w: 0 } });
     return things.countDocuments();
   });

@@ -45,7 +45,7 @@ function collections(Run $run): void
     ]));
     $run->attempt('administration: list collections', function () use ($run) {
         $found = $run->command(['listCollections' => 1]);
-        // By name, since the server lists them in no order.
+        // By name, because the server's order is undefined.
         usort($found, fn ($a, $b) => $a->name <=> $b->name);
         return $found;
     });
@@ -57,7 +57,8 @@ function administration(Run $run): void
     indexes($run);
     collections($run);
     if (!$run->stable) {
-        // Of the statistics, what does not depend on the storage engine's state, and the names of all.
+        // The statistics that do not depend on the storage engine's state, and the names of all
+        // others.
         $run->attempt('administration: collection statistics', function () use ($run) {
             $all = (array) $run->reply(['collStats' => 'validated']);
             $same = array_flip(['ns', 'size', 'count', 'nindexes', 'capped', 'ok']);

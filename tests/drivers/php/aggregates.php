@@ -42,7 +42,7 @@ function aggregates(Run $run): void
     }
 }
 
-/** A cursor that stays open at its end, and waits there for more. */
+/** A cursor that stays open at its end and waits for more documents. */
 final class Following
 {
     private bool $begun = false;
@@ -51,11 +51,11 @@ final class Following
     {
     }
 
-    /** The next document, or none where it does not come in many tries. */
+    /** The next document, or null after many attempts without one. */
     public function next(): ?object
     {
         for ($tries = 0; $tries < 20; $tries++) {
-            // Only now, since already the first step waits where there is nothing yet.
+            // Not earlier: even the first step waits if there is no document yet.
             $this->begun ? $this->cursor->next() : $this->cursor->rewind();
             $this->begun = true;
             if ($this->cursor->valid()) {
@@ -78,7 +78,7 @@ function tail(Run $run): array
     $query = new Query([], ['tailable' => true, 'awaitData' => true, 'maxAwaitTimeMS' => 100]);
     $following = new Following($run->manager->executeQuery($run->namespace('log'), $query));
     $seen = [$following->next(), $following->next(), $following->next()];
-    // Once dry, it stays open, and what is inserted then is seen.
+    // At its end the cursor stays open and returns documents that are inserted later.
     $insert(3, 4);
     return [...$seen, $following->next(), $following->next()];
 }
@@ -89,7 +89,7 @@ function cursors(Run $run): void
         $query = new Query(['group' => 3], ['batchSize' => 2, 'sort' => ['_id' => 1]]);
         $cursor = $run->manager->executeQuery($run->namespace('things'), $query);
         $cursor->rewind();
-        // The cursor ends with the function, and is then killed on the server.
+        // The cursor ends with the function, which kills it on the server.
         return $cursor->current();
     });
     $run->attempt('cursors: tailable', fn () => tail($run));

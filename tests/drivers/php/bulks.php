@@ -1,5 +1,6 @@
 <?php
-/* Bulk writes of mixed models, ordered and not, without and with an error in the middle. */
+/* Bulk writes of mixed models, ordered and unordered, without an error and with one in the middle.
+ * */
 
 declare(strict_types=1);
 

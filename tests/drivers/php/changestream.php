@@ -1,5 +1,5 @@
 <?php
-/* A change stream, as the cursor of an aggregation, and its resumption. */
+/* A change stream, as the cursor of an aggregation, and resuming it. */
 
 declare(strict_types=1);
 

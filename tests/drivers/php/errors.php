@@ -1,5 +1,5 @@
 <?php
-/* What goes wrong, and how it is told. */
+/* Steps that must fail, and the errors they print. */
 
 declare(strict_types=1);
 
@@ -7,7 +7,7 @@ use MongoDB\Driver\BulkWrite;
 use MongoDB\Driver\Command;
 use MongoDB\Driver\WriteConcern;
 
-// Of 64 bits, which the server wants and the extension sends only for a number that needs them.
+// The server wants 64 bits, and the extension sends 64 bits only for a number that needs them.
 const NO_SUCH_NUMBER = 5000000001;
 
 function dataErrors(Run $run): void

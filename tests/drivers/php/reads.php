@@ -1,5 +1,5 @@
 <?php
-/* Reading: a query's options, read concerns and preferences, counting. */
+/* Reads: a query's options, read concerns and preferences, counts. */
 
 declare(strict_types=1);
 

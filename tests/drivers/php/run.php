@@ -1,5 +1,5 @@
 <?php
-/* What all steps share: the connection, and the line a step prints. */
+/* The shared parts of all steps: the connection, and the line that a step prints. */
 
 declare(strict_types=1);
 
@@ -33,7 +33,7 @@ final class Run
         return "$this->database.$collection";
     }
 
-    /** The documents found; the run's options are the read preference and the session. */
+    /** The documents found. The run's options are the read preference and the session. */
     public function find(string $collection, array $filter, array $options = [], array $runOptions = []): array
     {
         return $this->manager->executeQuery(
@@ -43,7 +43,7 @@ final class Run
         )->toArray();
     }
 
-    /** The cursor of a command, which has one document where the command makes no cursor. */
+    /** The cursor of a command. It has one document if the command opens no cursor. */
     public function cursor(array $command, array $options = [], array $commandOptions = []): Cursor
     {
         $command = new Command($command, $commandOptions);
@@ -60,7 +60,7 @@ final class Run
         return $this->command($command, $options)[0];
     }
 
-    /** Writes what the function adds to the bulk. */
+    /** Executes a bulk with the writes that the function adds. */
     public function write(string $collection, Closure $add, array $bulkOptions = [], array $options = []): object
     {
         $bulk = new BulkWrite($bulkOptions);
@@ -68,14 +68,15 @@ final class Run
         return told($this->manager->executeBulkWrite($this->namespace($collection), $bulk, $options));
     }
 
-    /** Prints the step's line: what the action returns, or the error of the driver's that it ended with. */
+    /** Prints the step's line: the action's value, or the driver's error. */
     public function attempt(string $step, Closure $action): void
     {
         try {
             $line = ['step' => $step, 'value' => $action()];
             print toCanonicalExtendedJSON(fromPHP($line)) . "\n";
         } catch (DriverException $error) {
-            // Its numbers stay plain: the error's frame is this program's, and only what is in it the driver's.
+            // The outer numbers stay plain JSON: this program writes the frame of the error, and
+            // the driver only its content.
             print '{ "step" : ' . json_encode($step) . ', "error" : ' . errorJson($error) . " }\n";
         }
     }
@@ -105,7 +106,7 @@ function errorJson(DriverException $error): string
     return '{' . implode(', ', $parts) . '}';
 }
 
-/** All that a write's result tells; of an unacknowledged one, nothing but that it is. */
+/** All fields of a write's result. An unacknowledged result has only that flag. */
 function told(WriteResult $result): object
 {
     if (!$result->isAcknowledged()) {

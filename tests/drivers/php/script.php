@@ -1,18 +1,20 @@
 <?php
 /*
- * What an application does, by PHP's MongoDB extension; prints one line of JSON a step, as ../scenarios.md has it.
+ * The steps of an application with PHP's MongoDB extension. Prints one line of JSON per step; see
+ * ../scenarios.md.
  *
  * Run: php script.php URI DATABASE stable|plain
  *
- * Only the extension is used (MongoDB\Driver), not the library above it, which has to be fetched besides. So what the
- * extension has no call of its own for goes as a command: counts, find and modify, aggregation, everything about
- * indexes and collections, and the change stream, which is the cursor of an aggregation.
+ * The program uses only the extension (MongoDB\Driver), not the library on top of it, which is a
+ * separate download. So it sends commands where the extension has no call: counts, find and modify,
+ * aggregation, everything about indexes and collections, and the change stream, which is the cursor
+ * of an aggregation.
  *
- * Left out, since the extension has nothing for them: "gridfs", and the callback form of "transactions".
+ * It skips "gridfs" and the callback form of "transactions", which the extension does not have.
  *
- * Values are canonical extended JSON of what the extension gave. PHP has one integer type, so that a 64-bit integer
- * that fits 32 bits is told as one of 32 bits. An error has, besides its code, name, labels and message, its class, the
- * server's reply or the result of the write, and the error behind it.
+ * Values are the extension's values in canonical extended JSON. PHP has one integer type, so a
+ * 64-bit integer that fits 32 bits is printed as one of 32 bits. An error has its code, name, labels and
+ * message, and also its class, the server's reply or the write's result, and the previous error.
  */
 
 declare(strict_types=1);
@@ -33,7 +35,7 @@ function main(array $arguments): void
         fwrite(STDERR, "usage: $arguments[0] URI DATABASE stable|plain\n");
         exit(2);
     }
-    // A warning is a fault of the program, and ends it as such.
+    // A warning is a bug of the program and ends it.
     set_error_handler(function (int $level, string $message, string $file, int $line): never {
         throw new ErrorException($message, 0, $level, $file, $line);
     });

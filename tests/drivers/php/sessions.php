@@ -7,7 +7,7 @@ use MongoDB\Driver\ReadConcern;
 use MongoDB\Driver\ReadPreference;
 use MongoDB\Driver\Session;
 
-/** Every write adds one, so that the sums tell which of them took place. */
+/** Every write adds one, so the sums show which writes took effect. */
 function addOne(Run $run, Session $session): object
 {
     return $run->write(
@@ -84,7 +84,8 @@ function conflict(Run $run): void
         return addOne($run, $second);
     });
     $run->attempt('transactions: the first committed', function () use ($first, $second) {
-        // The server has ended the second already; what it answers to the abort is not for the caller.
+        // The server has already ended the second transaction. Its reply to the abort is not
+        // returned to the caller.
         $second->abortTransaction();
         $first->commitTransaction();
         return $first->getTransactionState();
@@ -98,7 +99,10 @@ function conflict(Run $run): void
     $run->attempt('transactions: both written', fn () => sums($run));
 }
 
-/** An error ends a transaction on the server: what the driver still sends in it finds none. */
+/**
+ * An error ends a transaction on the server: later operations of the driver in it find no
+ * transaction.
+ */
 function afterError(Run $run): void
 {
     $session = $run->manager->startSession();

@@ -1,5 +1,6 @@
 <?php
-/* Writing: inserts, every type, updates, find and modify, deletes, unacknowledged and large ones. */
+/* Writes: inserts, every type, updates, find and modify, deletes, unacknowledged and large writes.
+ * */
 
 declare(strict_types=1);
 
@@ -37,7 +38,9 @@ function inserts(Run $run): void
     }, ['ordered' => false, 'comment' => 'many', 'bypassDocumentValidation' => true], $majority));
 }
 
-/** Every type of BSON; the deprecated ones have no constructors, and come out of extended JSON. */
+/**
+ * Every BSON type. Deprecated types have no constructors, so they are parsed from extended JSON.
+ */
 function documentOfAllTypes(): array
 {
     $bytes = "\x00\xff\x10\x80\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b";
@@ -156,12 +159,12 @@ function unacknowledged(Run $run): void
         foreach (range(0, 49) as $n) {
             $run->write('unacknowledged', fn ($bulk) => $bulk->insert(['_id' => $n]), options: $options);
         }
-        // The driver has one connection to a server: the count comes after the inserts.
+        // The driver has one connection per server, so the count runs after the inserts.
         return $run->reply(['count' => 'unacknowledged'])->n;
     });
 }
 
-/** A document of that many bytes, whose field's bytes follow from their places alone. */
+/** A document of this many bytes. The bytes of its field depend only on their positions. */
 function documentOfSize(string $id, int $size): array
 {
     $pattern = '';

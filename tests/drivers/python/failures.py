@@ -1,4 +1,4 @@
-"""Everything that goes wrong as it should."""
+"""Steps that must fail."""
 
 from bson import Int64
 from pymongo import WriteConcern

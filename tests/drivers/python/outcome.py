@@ -1,4 +1,4 @@
-"""What a step came to, as one line of JSON."""
+"""The outcome of a step, as one line of JSON."""
 
 from bson import json_util
 from gridfs.errors import GridFSError
@@ -8,7 +8,7 @@ from versions import LEFT_OUT
 
 
 def step(name, action):
-    """Does a step and prints what it came to; anything but an error of the driver's API ends the program."""
+    """Runs a step and prints its outcome. Any error that does not come from the driver ends the program."""
     if name in LEFT_OUT:
         return
     try:
@@ -26,8 +26,9 @@ def told(error):
         "code": getattr(error, "code", None),
         "codeName": (details or {}).get("codeName"),
         "labels": sorted(error._error_labels) if isinstance(error, PyMongoError) else [],
-        # The rest of the message is the reply again, as Python writes it; it is told whole beside it.
+        # The rest of the message is the reply in Python's notation. The line contains the whole
+        # reply anyway.
         "message": str(error).split(", full error: ")[0],
     }
-    # An error in a transaction's bulk write keeps the driver's own objects in its details.
+    # An error of a bulk write in a transaction has objects of the driver in its details.
     return outcome if details is None else {**outcome, "details": details}

@@ -1,7 +1,7 @@
-"""What an application does, by PyMongo; see ../scenarios.md.
+"""The steps of an application with PyMongo; see ../scenarios.md.
 
-Left out: `unacknowledged` in an explicit session, which PyMongo refuses before anything is sent. PyMongo 3 skips a
-little more: see versions.py.
+It skips `unacknowledged` in an explicit session, which PyMongo refuses before it sends anything.
+PyMongo 3 skips a few more steps: see versions.py.
 """
 
 import sys
@@ -26,7 +26,7 @@ def status(client):
 
 def main():
     uri, name, api = sys.argv[1:]
-    # Without its package a compressor would be left out and the run prove nothing.
+    # Without its package, PyMongo would ignore a compressor and the run would prove nothing.
     warnings.filterwarnings("error", message=".*(ompress|Unsupported)")
     stable = {"server_api": ServerApi(ServerApiVersion.V1, strict=True)} if api == "stable" else {}
     with MongoClient(uri, **stable) as client:

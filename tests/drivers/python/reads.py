@@ -1,4 +1,4 @@
-"""Reading: types, options, concerns, preferences, aggregation and cursors."""
+"""Reads: types, options, concerns, preferences, aggregation and cursors."""
 
 import re
 from datetime import datetime, timezone

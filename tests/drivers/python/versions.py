@@ -14,5 +14,5 @@ LEFT_OUT = {
 
 
 def since_4(**options):
-    """Passes options on that only PyMongo 4 takes; PyMongo 3 makes the call without them."""
+    """Passes on options that only PyMongo 4 has. PyMongo 3 makes the call without them."""
     return {} if IS_3 else options

@@ -1,4 +1,4 @@
-"""Writers under failures, by PyMongo; see ../scenarios.md."""
+"""Writers during failures, with PyMongo; see ../scenarios.md."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def write(things, number):
 def written(things, number, failed):
     try:
         write(things, number)
-    except Exception as error:  # Whatever it is, an application would have seen it.
+    except Exception as error:  # An application would see any error.
         failed.append(f"{type(error).__name__}: {error}")
 
 
@@ -45,7 +45,7 @@ def main():
         for writer in writers:
             writer.join()
         print(json.dumps({"acknowledged": acknowledged, "failed": failed}), flush=True)
-        # The connections stay until the test has counted them.
+        # Keep the connections open until the test has counted them.
         sys.stdin.read()
 
 

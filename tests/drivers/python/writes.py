@@ -1,4 +1,4 @@
-"""Writing: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents."""
+"""Writes: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents."""
 
 import io
 from hashlib import sha256
@@ -111,7 +111,7 @@ def unacknowledged(db):
     silent = db.get_collection("unacknowledged", write_concern=WriteConcern(w=0))
 
     def both():
-        # One after another, so on one connection of the driver's pool: the order holds.
+        # These run one after another, so on one connection of the driver's pool: the order is kept.
         acknowledged = [silent.insert_one({"_id": n}).acknowledged for n in range(50)]
         return [any(acknowledged), db.unacknowledged.count_documents({})]
 

@@ -1,4 +1,4 @@
-//! The admin address, as a web page opened on the same machine could use it.
+//! The admin address, as used by a web page that is open on the same machine.
 
 use seawall_tests::{mongod::shared_standalone, seawall::Seawall};
 
@@ -25,7 +25,7 @@ async fn requests_of_web_pages_are_refused_without_a_token() {
         let (status, _) = seawall.request("GET", "/health/ready", headers).await;
         assert_eq!(
             status, 200,
-            "{headers}: health is not guarded and nothing drains"
+            "{headers}: health needs no token, and Seawall does not drain"
         );
     }
     let (status, _) = seawall.get("/api/v1/profile?seconds=1").await;

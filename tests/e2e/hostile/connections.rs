@@ -1,4 +1,4 @@
-//! Connections that only take places.
+//! Connections that occupy places without working.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn refused(seawall: &Seawall, reason: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn silent_connections_of_one_address_keep_no_other_address_out() {
+async fn silent_connections_of_one_address_do_not_block_other_addresses() {
     let seawall = seawall("limits.unauthenticated_connections = 40\n").await;
     let user = writer().await;
     let mut silent = Vec::new();
@@ -38,10 +38,10 @@ async fn silent_connections_of_one_address_keep_no_other_address_out() {
         let mut client = logged_in(&seawall, &user.login()).await;
         assert!(find(&mut client, &user.name).await.is_ok());
     }
-    // The oldest ones gave way.
+    // The oldest connections were closed to make room.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // One address alone may have all of them.
+    // A single address may use all places if no other address needs them.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(
@@ -54,7 +54,7 @@ async fn silent_connections_of_one_address_keep_no_other_address_out() {
 }
 
 #[tokio::test]
-async fn monitors_have_a_bound_of_their_own_and_are_left_alone() {
+async fn monitors_have_a_separate_limit_and_no_login_deadline() {
     let toml = "limits.monitor_connections = 10\nauth.authentication_timeout_ms = 1000\n";
     let seawall = seawall(toml).await;
     let user = writer().await;
@@ -68,7 +68,7 @@ async fn monitors_have_a_bound_of_their_own_and_are_left_alone() {
     assert_eq!(refused(&seawall, "monitor_connections").await, 5.0);
     let (served, refused) = monitors.split_at_mut(10);
     for monitor in refused {
-        // Without a place it is a client that does not log in.
+        // Beyond the limit, a monitor is treated as a client that does not log in.
         assert!(monitor.read_to_close().await.unwrap().is_empty());
     }
     for monitor in served {
@@ -76,7 +76,7 @@ async fn monitors_have_a_bound_of_their_own_and_are_left_alone() {
     }
     let mut client = logged_in(&seawall, &user.login()).await;
     assert!(find(&mut client, &user.name).await.is_ok());
-    // A client whose first hello looks like a monitor's, and that logs in, gives its place back.
+    // A client that first looks like a monitor and then logs in frees its monitor place.
     monitors.truncate(9);
     let mut clients = Vec::new();
     for _ in 0..3 {
@@ -111,7 +111,7 @@ async fn crowd(seawall: &Seawall, login: &Login, size: usize) -> Vec<RawClient> 
 }
 
 #[tokio::test]
-async fn idle_clients_of_one_address_keep_no_other_address_out() {
+async fn idle_clients_of_one_address_do_not_block_other_addresses() {
     let seawall = seawall("listen.max_client_connections = 10\n").await;
     let [user, other] = [writer().await, writer().await];
     let mut idle = crowd(&seawall, &user.login(), 10).await;
@@ -120,21 +120,21 @@ async fn idle_clients_of_one_address_keep_no_other_address_out() {
         let mut client = logged_in(&seawall, &other.login()).await;
         assert!(find(&mut client, &other.name).await.is_ok());
         clients.push(client);
-        // This one is active, so the next ones give way.
+        // This client is active, so the next ones are closed first.
         assert!(find(&mut idle[1], &user.name).await.is_ok());
     }
     assert_eq!(refused(&seawall, "gave_way").await, 3.0);
     for closed in [0, 2, 3] {
         assert!(idle[closed].read_to_close().await.unwrap().is_empty());
     }
-    // An address that has most places is refused more.
+    // An address that holds most places gets no further ones.
     let mut more = connect_from(&seawall, HOSTILE).await;
     assert!(more.read_to_close().await.unwrap().is_empty());
     assert_eq!(refused(&seawall, "max_client_connections").await, 1.0);
 }
 
 #[tokio::test]
-async fn users_behind_a_shared_address_keep_no_other_user_out() {
+async fn users_behind_a_shared_address_do_not_block_each_other() {
     let toml = "listen.max_client_connections = 10\nlimits.shared_addresses = \"127.0.0.9\"\n";
     let seawall = seawall(toml).await;
     let [user, other] = [writer().await, writer().await];

@@ -1,4 +1,5 @@
-//! Logins that a client chooses so that it, or an old password, gets further than it should.
+//! Logins with which a client tries to gain access that it should not have, for example with an old
+//! password.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ const UNAUTHORIZED: i32 = 13;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_login_with_keys_that_were_replaced_meanwhile_fails_and_closes_no_client() {
+async fn a_login_begun_before_a_password_change_fails_and_closes_no_client() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
@@ -33,7 +34,8 @@ async fn a_login_with_keys_that_were_replaced_meanwhile_fails_and_closes_no_clie
         let begun = late.begin_login(&old).await.unwrap();
         update_user(&root().await, &user, doc! {"pwd": "new"}).await;
         let new = with_password(&user, "new").mechanism(mechanism);
-        // The first login with the new password may be the one that makes Seawall read the keys again.
+        // The first login with the new password may be the one that makes Seawall read the keys
+        // again.
         let is_in = || async { log_in(&seawall, &new).await.1.is_authenticated() };
         eventually(LIMIT, is_in).await.unwrap();
         let mut client = logged_in(&seawall, &new).await;
@@ -50,7 +52,7 @@ async fn a_login_with_keys_that_were_replaced_meanwhile_fails_and_closes_no_clie
 }
 
 #[tokio::test]
-async fn restrictions_are_enforced_for_configured_keys_from_the_first_login_on() {
+async fn restrictions_apply_to_configured_keys_from_the_first_login() {
     let elsewhere = doc! {"clientSource": ["192.0.2.0/24"]};
     let here = doc! {"clientSource": ["127.0.0.1"]};
     let users = [elsewhere, here].map(|restriction| {
@@ -77,7 +79,7 @@ async fn restrictions_are_enforced_for_configured_keys_from_the_first_login_on()
             assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{outcome:?}");
         }
     }
-    // They are read again like keys.
+    // Seawall reads restrictions again when it reads keys again.
     let nowhere = doc! {"authenticationRestrictions": [{"clientSource": ["192.0.2.0/24"]}]};
     update_user(&root().await, here, nowhere).await;
     let is_refused =
@@ -90,13 +92,13 @@ fn first_user() -> Document {
 }
 
 #[tokio::test]
-async fn clients_that_did_not_log_in_lose_their_rights_when_access_control_is_switched_on() {
+async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on() {
     let mut server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     assert_eq!(mode(&seawall).await, "none");
     let mut client = connect(&seawall).await;
     assert!(insert(&mut client, "test").await.is_ok());
-    // No user has been made: the server would let a client from its own host make the first.
+    // There are no users, so the server would let a client from its own host create the first.
     server.mongod().terminate().await.unwrap();
     server.mongod_mut().restart_with("--auth").await.unwrap();
     for _ in 0..3 {
@@ -122,7 +124,7 @@ async fn clients_that_did_not_log_in_lose_their_rights_when_access_control_is_sw
 }
 
 #[tokio::test]
-async fn an_error_of_the_client_ends_no_other_clients_rights() {
+async fn a_clients_own_error_ends_no_other_clients_rights() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
@@ -134,7 +136,7 @@ async fn an_error_of_the_client_ends_no_other_clients_rights() {
         .await
         .unwrap();
     let id = cursor.cursor_id().unwrap();
-    // A cursor of another collection: the server replies with 13.
+    // The cursor belongs to another collection, so the server replies with code 13.
     let more = doc! {"getMore": id, "collection": "other"};
     let reply = client.command("test", more).await.unwrap();
     assert_eq!(reply.code(), Some(UNAUTHORIZED), "{reply:?}");
@@ -196,11 +198,11 @@ async fn long_names_fail_like_those_of_unknown_users() {
     }
 }
 
-/// As long as another user's first login may take under attack.
+/// Time limit for another user's first login during an attack.
 const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
-async fn logins_that_are_never_continued_starve_no_first_login() {
+async fn stalled_logins_do_not_block_first_logins() {
     let seawall = seawall("").await;
     let mut stalled = Vec::new();
     for _ in 0..25 {
@@ -224,7 +226,7 @@ async fn logins_that_are_never_continued_starve_no_first_login() {
         assert!(client.hello(asked).await.unwrap().is_ok());
         let login = user.login();
         let outcome = timeout(FIRST_LOGIN_LIMIT, client.login(&login)).await;
-        let outcome = outcome.expect("a first login is not starved").unwrap();
+        let outcome = outcome.expect("a first login ends in time").unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Messages that a client chooses so that servers, pools or budgets suffer.
+//! Messages with which a client tries to harm servers, pools or memory budgets.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     scene::{connect, connect_from, connection_from, logged_in, seawall, seawall_at, writer},
 };
 
-/// The largest message that servers take (`maxMessageSizeBytes`).
+/// The largest message that servers accept (`maxMessageSizeBytes`).
 const MAX_MESSAGE_BYTES: usize = 48_000_000;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -49,7 +49,7 @@ async fn pools_cleared(seawall: &Seawall) -> f64 {
 }
 
 #[tokio::test]
-async fn the_largest_message_passes_with_client_metadata_too() {
+async fn the_largest_message_passes_even_with_client_metadata() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut client = connect(&seawall).await;
@@ -66,13 +66,13 @@ async fn the_largest_message_passes_with_client_metadata_too() {
 }
 
 #[tokio::test]
-async fn the_end_of_one_connection_clears_no_pool() {
+async fn one_closed_connection_does_not_clear_the_pool() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;
     let mut other = connect(&seawall).await;
     let mut client = connect(&seawall).await;
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
-    // An unused connection that must not be lost.
+    // Opens a second connection, which must stay in the pool.
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(200) || true"}, "$db": "test"};
     assert!(other.command("test", insert(1)).await.unwrap().is_ok());
     other.send(&OpMsg::new(slow)).await.unwrap();
@@ -123,10 +123,10 @@ async fn compressed_messages_are_refused_before_login_and_where_they_are_disable
     }
 }
 
-/// Message lengths that are announced: the largest, and one that is read whole.
+/// Announced message lengths: the largest, and one that Seawall reads as a whole.
 const ANNOUNCED: [usize; 2] = [MAX_MESSAGE_BYTES, 1_000_000];
 
-/// The first bytes of a message that announces this length, in either opcode.
+/// The first `sent` bytes of a message with this length in its header, for either opcode.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap(),
@@ -135,7 +135,7 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
         op_code,
     };
     let mut message = header.to_bytes().to_vec();
-    // A compressed message says how long it will be, and by what it was compressed.
+    // A compressed message also announces its uncompressed length and its compressor.
     message.extend(2013_i32.to_le_bytes());
     message.extend(i32::try_from(bytes - 100).unwrap().to_le_bytes());
     message.push(SNAPPY);
@@ -144,7 +144,7 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_senders_hold_up_nobody_elses_large_requests() {
+async fn slow_senders_do_not_block_other_clients_large_requests() {
     const SENDERS: u8 = 60;
     let server = Standalone::start(Options::default()).await.unwrap();
     for (mode, op_code) in [
@@ -157,11 +157,11 @@ async fn slow_senders_hold_up_nobody_elses_large_requests() {
         let seawall = seawall_at(&uri, &toml).await;
         let mut slow = Vec::new();
         for announced in ANNOUNCED {
-            // With as much as fills the budget, were it charged for what is announced, and for what has come.
+            // Enough to fill the budget if Seawall charged for announced or for received bytes.
             for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
                 let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
                 let message = announcing(announced, op_code, sent);
-                // Seawall may stop reading, or close it.
+                // Seawall may stop reading, or close the connection.
                 sender.set_limit(Duration::from_millis(20));
                 drop(sender.send_bytes(&message).await);
                 slow.push(sender);
@@ -199,7 +199,8 @@ async fn check_slow_readers(
         reader.send_bytes(&find(1).to_bytes()).await.unwrap();
         readers.push(reader);
     }
-    // Enough for the readers that fit into the budget to have their whole reply in it.
+    // Enough exchanges for Seawall to buffer the whole replies of the readers that fit into the
+    // budget.
     for _ in 0..READERS {
         let reply = client.exchange(&find(2)).await.unwrap();
         assert!(reply.is_ok(), "{reply:?}");
@@ -210,7 +211,7 @@ async fn check_slow_readers(
 const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_hold_up_nobody_elses_replies() {
+async fn slow_readers_do_not_block_other_clients_replies() {
     let server = Standalone::start(Options::default()).await.unwrap();
     for compressors in ["", "&compressors=snappy"] {
         let uri = format!("{}?directConnection=true{compressors}", server.uri());
@@ -219,7 +220,7 @@ async fn slow_readers_hold_up_nobody_elses_replies() {
     }
 }
 
-/// A Seawall that its clients speak TLS with.
+/// A Seawall with a TLS listener.
 async fn encrypted(server: &Standalone, certificates: &Certificates) -> Seawall {
     let toml = format!("{SLOW_READERS_TOML}{}", certificates.listen_toml());
     seawall_at(&server.uri(), &toml).await
@@ -237,7 +238,7 @@ async fn connect_with_tls(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_readers_with_tls_hold_up_nobody_elses_replies() {
+async fn slow_readers_with_tls_do_not_block_other_clients_replies() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let certificates = Certificates::generate().unwrap();
     let seawall = encrypted(&server, &certificates).await;
@@ -247,7 +248,7 @@ async fn slow_readers_with_tls_hold_up_nobody_elses_replies() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_with_tls_gets_all_of_its_reply() {
+async fn a_slow_reader_with_tls_gets_its_whole_reply() {
     const BYTES: usize = 15 << 20;
     let server = Standalone::start(Options::default()).await.unwrap();
     let certificates = Certificates::generate().unwrap();
@@ -259,7 +260,7 @@ async fn a_slow_reader_with_tls_gets_all_of_its_reply() {
     let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
     let mut reader = connect_with_tls(&seawall, &certificates, [127, 0, 0, 9]).await;
     reader.send_bytes(&find.to_bytes()).await.unwrap();
-    // Others' operations have Seawall read the whole reply before its client reads a byte.
+    // Other clients' operations make Seawall read the whole reply before its client reads a byte.
     let served = async || {
         let mut other = connect_with_tls(&seawall, &certificates, [127, 0, 0, 7]).await;
         let reply = other.command("test", doc! {"find": "none"}).await;

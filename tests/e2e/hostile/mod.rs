@@ -1,4 +1,5 @@
-//! Hostile clients: what one of them sends must not stop the service for others, nor reach what it has no right to.
+//! Hostile clients: their messages must not stop the service for others, nor give access without
+//! rights.
 
 mod admin;
 mod connections;

@@ -1,4 +1,4 @@
-//! The messages that are sent, the same in each run.
+//! The messages that the tests send. They are the same in each run.
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use seawall_tests::raw::message::HEADER_BYTES;
@@ -8,10 +8,11 @@ use super::{
     twists::{self, Twist},
 };
 
-/// The first message's number; Seawall's own requests never come so far.
+/// The request id of the first message. The ids of Seawall's own requests stay below it.
 pub(super) const FIRST_ID: i32 = 0x4000_0000;
 
-/// Commands that come by OP_MSG, with their aliases; none of them changes more than a collection for this.
+/// Commands for OP_MSG, with their aliases. None of them changes more than a collection of this
+/// test.
 const BY_MSG: &[&str] = &[
     "_isSelf",
     "aggregate",
@@ -41,7 +42,7 @@ const BY_MSG: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// Commands that come by OP_QUERY: all that a server takes so, and some that it does not.
+/// Commands for OP_QUERY: all that a server accepts in it, and some that it does not.
 const BY_QUERY: &[&str] = &[
     "_isSelf",
     "authenticate",
@@ -58,13 +59,13 @@ const BY_QUERY: &[&str] = &[
     "saslStart",
 ];
 
-/// Messages with several twists at once.
+/// Number of messages with several twists.
 const MIXED: u32 = 2000;
 
-/// Messages of which single bytes are changed.
+/// Number of messages with single changed bytes.
 const MUTATED: u32 = 2000;
 
-/// All messages, each with its place as its number.
+/// All messages. The request id of each is its index plus `FIRST_ID`.
 pub(super) fn messages() -> Vec<Vec<u8>> {
     let documents = twists::of_documents();
     let (msgs, queries) = (twists::of_msgs(), twists::of_queries());
@@ -124,7 +125,8 @@ fn pick<'a, T>(rng: &mut StdRng, among: &'a [T]) -> &'a T {
     &among[rng.random_range(0..among.len())]
 }
 
-/// Changes a few bytes behind the header; its length stays right, so that the next message is found.
+/// Changes a few bytes after the header. The message's length stays correct, so that the next
+/// message is found.
 fn mutate(message: &mut [u8], rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=3) {
         let byte = &mut message[HEADER_BYTES + 4..];

@@ -1,11 +1,11 @@
-//! A message before it is put together, so that any of its parts can be changed.
+//! A message before it is encoded, so that tests can change each of its parts.
 
 use super::{
     message::{Body, DOCUMENT, INT32, Query, STRING, body_section, op_msg, string},
     twists::X509,
 };
 
-/// Where `$db` stands in the document of an OP_MSG.
+/// The position of `$db` in the document of an OP_MSG.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DatabasePlace {
     Nowhere,
@@ -19,7 +19,7 @@ pub(super) enum DatabasePlace {
 #[derive(Clone, Debug)]
 pub(super) struct Wrap {
     pub(super) name: &'static str,
-    /// The BSON type that the command is said to have.
+    /// The BSON type that is declared for the command's element.
     pub(super) kind: u8,
     pub(super) before: Body,
     pub(super) behind: Body,
@@ -36,30 +36,30 @@ impl Wrap {
     }
 }
 
-/// What is done to the bytes of the finished document.
+/// A change to the bytes of the encoded document.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Damage {
-    /// Its length is so much more than there is.
+    /// Adds this number to the declared length.
     Length(i32),
-    /// The last byte is this one.
+    /// Replaces the last byte.
     LastByte(u8),
-    /// So many bytes of its end are missing.
+    /// Removes this many bytes at the end.
     Cut(usize),
-    /// A NUL stands before its last byte.
+    /// Inserts a NUL before the last byte.
     EarlyEnd,
 }
 
-/// One command, and all that can stand around it.
+/// A command and all parts of its message.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) name: Vec<u8>,
     pub(super) target_kind: u8,
     pub(super) target: Vec<u8>,
-    /// Elements ahead of the command's name.
+    /// Elements before the command's name.
     pub(super) before: Body,
-    /// Elements behind its first one.
+    /// Elements after the command's first element.
     pub(super) behind: Body,
-    /// From the inside out.
+    /// Wrapping documents, the innermost first.
     pub(super) wraps: Vec<Wrap>,
     pub(super) damage: Option<Damage>,
     pub(super) database_place: DatabasePlace,
@@ -68,12 +68,12 @@ pub(super) struct Draft {
     pub(super) flags: u32,
     pub(super) sections_before: Vec<u8>,
     pub(super) sections_behind: Vec<u8>,
-    /// An OP_QUERY instead of an OP_MSG.
+    /// `Some` makes an OP_QUERY instead of an OP_MSG.
     pub(super) query: Option<Query>,
 }
 
 impl Draft {
-    /// A command that a server runs without an error, if it knows it.
+    /// A command that a server runs without an error, if the server knows it.
     pub(super) fn msg(name: &str) -> Self {
         let (target_kind, target) = target(name);
         Self {
@@ -169,7 +169,7 @@ fn target(name: &str) -> (u8, Vec<u8>) {
     }
 }
 
-/// What a command needs besides.
+/// The other fields that a command needs.
 fn fields(name: &str) -> Body {
     let none = Body::new();
     let payload = [&5_i32.to_le_bytes()[..], &[0], b"n,,n="].concat();

@@ -1,4 +1,4 @@
-//! Sending a message as it stands, and finding out what a server did with it.
+//! Sending a message unchanged, and finding out what a server did with it.
 
 use std::net::SocketAddr;
 
@@ -6,28 +6,29 @@ use bson::doc;
 use seawall::wire::{Elements, OpMsg};
 use seawall_tests::raw::{Login, RawClient, RawError, message};
 
-/// What follows each message, so that its end is seen however it is answered; strangers may send it too.
+/// The command sent after each message. Its reply marks the end of the message's replies. An
+/// unauthenticated client may send it.
 const FENCE: &str = "connectionStatus";
 
-/// The number of the fence, which no other message has.
+/// The fence's request id, which no other message has.
 pub(super) const FENCE_ID: i32 = i32::MAX;
 
-/// What became of a message.
+/// What a server did with a message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reaction {
     /// The document of the reply, if there was one.
     pub(super) reply: Option<Vec<u8>>,
-    /// Whether the connection was closed.
+    /// True if the server closed the connection.
     pub(super) is_closed: bool,
 }
 
 impl Reaction {
-    /// The error's number, if the reply has one.
+    /// The error code, if the reply has one.
     pub(super) fn code(&self) -> Option<i64> {
         Elements::find(self.reply.as_ref()?, "code")?.value.as_i64()
     }
 
-    /// The database of the namespace that a cursor of the reply reads.
+    /// The database in the namespace of the reply's cursor.
     pub(super) fn database(&self) -> Option<&str> {
         let cursor = Elements::find(self.reply.as_ref()?, "cursor")?;
         let namespace = Elements::find(cursor.value.as_document()?, "ns")?;
@@ -36,7 +37,7 @@ impl Reaction {
     }
 }
 
-/// Sends messages one after another, and connects again where it was closed.
+/// Sends messages one after another, and reconnects after the connection was closed.
 pub(super) struct Sender {
     address: SocketAddr,
     client: Option<RawClient>,
@@ -67,7 +68,7 @@ async fn exchange(client: &mut RawClient, message: &[u8]) -> Reaction {
         ..message::OpMsg::new(doc! { FENCE: 1, "$db": "admin" })
     };
     let mut reaction = Reaction::default();
-    // It may be closed before all is written; the replies until then can still be read.
+    // The server may close before everything is written. Earlier replies can still be read.
     drop(
         client
             .send_bytes(&[message, &fence.to_bytes()].concat())
@@ -93,17 +94,17 @@ async fn exchange(client: &mut RawClient, message: &[u8]) -> Reaction {
     }
 }
 
-/// A server's counters of commands: how often each was run, and how often it failed.
+/// A server's command counters: how often each command ran, and how often it failed.
 pub(super) struct Counters {
     client: RawClient,
-    /// A `serverStatus` that leaves out all that need not be in it.
+    /// A `serverStatus` that excludes all optional sections.
     request: message::OpMsg,
     names: Vec<String>,
     counts: Vec<i64>,
 }
 
 impl Counters {
-    /// Those of the server at `address`, read by the user who logs in if there is one.
+    /// The counters of the server at `address`, read as the user of `login` if there is one.
     pub(super) async fn of(address: SocketAddr, login: Option<&Login>) -> Self {
         let mut client = RawClient::connect(address).await.unwrap();
         if let Some(login) = login {
@@ -127,8 +128,8 @@ impl Counters {
         counters
     }
 
-    /// The commands whose counters have changed since the last reading, but for what the reading and the fence
-    /// changed.
+    /// The commands whose counters have changed since the last reading, except for the changes by
+    /// the reading and the fence.
     pub(super) async fn changed(&mut self, reaction: &Reaction) -> Vec<String> {
         let before = std::mem::take(&mut self.counts);
         self.read().await;

@@ -1,11 +1,12 @@
-//! Messages byte by byte: documents with keys in any order, twice, and of types that no library writes.
+//! Messages built byte by byte: documents with keys in any order, duplicate keys, and types that no
+//! library writes.
 
 use seawall_tests::raw::{
     Header,
     message::{CHECKSUM_PRESENT, HEADER_BYTES, OP_MSG, OP_QUERY, crc32c},
 };
 
-/// A BSON document as its elements' bytes.
+/// A BSON document as the bytes of its elements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Body(Vec<u8>);
 
@@ -14,7 +15,7 @@ impl Body {
         Self::default()
     }
 
-    /// With an element whose value is written as it stands.
+    /// Appends an element whose value is written unchanged.
     #[must_use]
     pub(super) fn element(mut self, kind: u8, name: impl AsRef<[u8]>, value: &[u8]) -> Self {
         self.0.push(kind);
@@ -39,13 +40,13 @@ impl Body {
         self.element(DOCUMENT, name, &value.to_bytes())
     }
 
-    /// An array whose keys are those of `value`, not numbers.
+    /// Appends an array that has the keys of `value` instead of numbers.
     #[must_use]
     pub(super) fn array(self, name: impl AsRef<[u8]>, value: &Self) -> Self {
         self.element(ARRAY, name, &value.to_bytes())
     }
 
-    /// With the elements of another document behind its own.
+    /// Appends the elements of another document.
     #[must_use]
     pub(super) fn and(mut self, other: &Self) -> Self {
         self.0.extend(&other.0);
@@ -58,7 +59,7 @@ impl Body {
     }
 }
 
-/// The value of a string: its length, its bytes and a NUL.
+/// The BSON value of a string: its length, its bytes and a NUL.
 pub(super) fn string(text: impl AsRef<[u8]>) -> Vec<u8> {
     let text = text.as_ref();
     let length = length_of(text.len() + 1);
@@ -77,7 +78,7 @@ pub(super) fn sequence(identifier: impl AsRef<[u8]>, documents: &[u8]) -> Vec<u8
     [&[1], &size.to_le_bytes()[..], identifier, &[0], documents].concat()
 }
 
-/// An OP_MSG. With the flag for it, it ends in a checksum that fits.
+/// An OP_MSG. If `flags` has the checksum bit, a correct checksum is appended.
 pub(super) fn op_msg(request_id: i32, flags: u32, sections: &[u8]) -> Vec<u8> {
     let has_checksum = flags & CHECKSUM_PRESENT != 0;
     let checksum_bytes = if has_checksum { 4 } else { 0 };
@@ -90,13 +91,13 @@ pub(super) fn op_msg(request_id: i32, flags: u32, sections: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What an OP_QUERY says besides its document.
+/// The fields of an OP_QUERY except its document.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     pub(super) flags: u32,
     pub(super) namespace: Vec<u8>,
     pub(super) return_count: i32,
-    /// What follows the document: the fields that are asked for, as a rule nothing.
+    /// Bytes after the document: the optional field selector. Usually empty.
     pub(super) tail: Vec<u8>,
 }
 
@@ -125,7 +126,7 @@ impl Query {
     }
 }
 
-/// A message whose last bytes are still to be added.
+/// A message without its last `bytes_to_come` bytes. The header counts them.
 fn framed(request_id: i32, op_code: i32, content: &[u8], bytes_to_come: usize) -> Vec<u8> {
     let header = Header {
         message_length: length_of(HEADER_BYTES + content.len() + bytes_to_come),

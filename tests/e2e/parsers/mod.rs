@@ -1,10 +1,13 @@
-//! Parser differential: a server runs no other command than the one that Seawall takes a message for.
+//! Parser differential: a server runs no other command than the one that Seawall recognises in a
+//! message.
 //!
-//! Seawall decides by a command's name what it answers itself, what a client may do before it has logged in and how an
-//! operation is served. A message that a server reads otherwise would be a way round all of it. So thousands of messages
-//! that no driver sends are sent to a real server, whose counters (`serverStatus().metrics.commands`) show what it ran.
+//! By a command's name Seawall decides which replies it makes itself, what a client may do before a
+//! login, and how an operation is served. A message that a server reads differently would bypass
+//! these checks. So the tests send thousands of messages that no driver sends to a real server. The
+//! server's counters (`serverStatus().metrics.commands`) show which command it ran.
 //!
-//! Messages are made by changing one part of a command, or several parts, or single bytes (`corpus.rs`, `twists.rs`).
+//! The messages are made by changing one part of a command, several parts, or single bytes
+//! (`corpus.rs`, `twists.rs`).
 
 mod corpus;
 mod draft;
@@ -32,7 +35,7 @@ use self::{
     view::{ALIASES, UNKNOWN, View, Vocabulary},
 };
 
-/// Why Seawall refuses messages that a server serves.
+/// Reasons for which Seawall refuses messages that a server accepts.
 const STRICTER: &[(&str, &str)] = &[
     (
         "database_not_utf8",
@@ -44,7 +47,7 @@ const STRICTER: &[(&str, &str)] = &[
     ),
     (
         "invalid_database",
-        "names with `$` or not in UTF-8: MongoDB does not allow them, and a server does not look",
+        "names with `$` or not in UTF-8: MongoDB does not allow them, but a server does not check",
     ),
     (
         "query_of_other_type",
@@ -57,11 +60,11 @@ struct Case {
     message: Vec<u8>,
     /// The commands that the server counted.
     ran: Vec<String>,
-    /// The database that the command read, if its reply says so.
+    /// The database that the command read, if its reply names it.
     database: Option<String>,
 }
 
-/// A server on which only these tests run, so that nothing else is counted.
+/// A server that only one of these tests uses, so that no other command is counted.
 async fn start_server(auth: bool) -> Standalone {
     let refresh = ("disableLogicalSessionCacheRefresh", "true");
     let options = Options {
@@ -81,7 +84,7 @@ async fn vocabulary(server: &Standalone) -> Vocabulary {
     Vocabulary::new(commands.keys().cloned())
 }
 
-/// All messages, as a server without users took them.
+/// All messages with the reactions of a server without users.
 async fn cases() -> &'static (Vocabulary, Vec<Case>) {
     static CASES: OnceCell<(Vocabulary, Vec<Case>)> = OnceCell::const_new();
     let run = || async {
@@ -103,7 +106,7 @@ async fn cases() -> &'static (Vocabulary, Vec<Case>) {
 }
 
 #[tokio::test]
-async fn a_server_runs_no_other_command_than_seawall_takes_a_message_for() {
+async fn a_server_runs_the_command_that_seawall_recognises() {
     let (vocabulary, cases) = cases().await;
     let mut differences = Vec::new();
     let mut refused = BTreeSet::new();
@@ -142,7 +145,7 @@ async fn a_server_runs_no_other_command_than_seawall_takes_a_message_for() {
     assert!(agreed > 3000, "{agreed} of {count}");
 }
 
-/// Commands that Seawall itself sends while clients do, or that are counted for other reasons.
+/// Commands that Seawall itself also sends, or that are counted for other reasons.
 const COUNTED_OTHERWISE: &[&str] = &[
     "buildInfo",
     "connectionStatus",
@@ -154,7 +157,7 @@ const COUNTED_OTHERWISE: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn what_a_pool_sends_on_is_run_as_the_same_command() {
+async fn a_message_forwarded_by_a_pool_runs_the_same_command() {
     let (_, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "pooled").await;
@@ -178,7 +181,7 @@ async fn what_a_pool_sends_on_is_run_as_the_same_command() {
 }
 
 #[tokio::test]
-async fn what_a_relay_sends_on_is_run_as_seawall_sees_it() {
+async fn a_message_forwarded_by_a_relay_runs_the_command_that_seawall_recognises() {
     let (vocabulary, cases) = cases().await;
     let server = start_server(false).await;
     let (seawall, recorder) = strangers::recorded(&server, "relay").await;
@@ -192,7 +195,10 @@ async fn what_a_relay_sends_on_is_run_as_seawall_sees_it() {
     for case in run.filter(|case| forwarded.contains(&request_id(&case.message))) {
         let message = case.message.escape_ascii();
         let View::Command { name, .. } = View::of(&case.message) else {
-            panic!("{:?}, though it cannot be read: {message}", case.ran);
+            panic!(
+                "{:?}, although Seawall cannot parse it: {message}",
+                case.ran
+            );
         };
         assert_eq!(case.ran, [vocabulary.counted_as(&name)], "{message}");
         assert!(!is_x509_login(case), "{message}");
@@ -201,7 +207,7 @@ async fn what_a_relay_sends_on_is_run_as_seawall_sees_it() {
     assert!(count > 3000, "{count} of {}", cases.len());
 }
 
-/// Whether it was a login by the certificate of the connection, which is Seawall's.
+/// True if the command was a login by the connection's certificate, which is Seawall's.
 fn is_x509_login(case: &Case) -> bool {
     let contains = |part| contains(&case.message, part);
     match case.ran[0].as_str() {
@@ -217,7 +223,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
 }
 
 #[test]
-fn an_alias_is_served_like_its_command() {
+fn an_alias_has_the_class_of_its_command() {
     for (alias, command) in ALIASES {
         let classes = [alias, command].map(|name| Class::of(name.as_bytes()));
         assert_eq!(classes[0], classes[1], "{alias}");

@@ -1,4 +1,5 @@
-//! Before a login: which commands a server runs for everyone, and that nothing else passes Seawall.
+//! Before a login: the commands that a server runs for any client, and proof that no other command
+//! passes Seawall.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +19,10 @@ use super::{
     vocabulary,
 };
 
-/// Commands that a server runs before a login, by the names by which it counts them, and whether a relay passes them.
-const RUN_FOR_STRANGERS: &[(&str, Relay)] = &[
-    ("_isSelf", Relay::Refuses("members of a set ask each other")),
+/// Commands that a server runs before a login, by the names in its counters, and whether a relay
+/// forwards them.
+const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
+    ("_isSelf", Relay::Refuses("only members of a set send it")),
     (
         "authenticate",
         Relay::Refuses("the certificate is Seawall's"),
@@ -31,7 +33,7 @@ const RUN_FOR_STRANGERS: &[(&str, Relay)] = &[
     ("echo", Relay::Refuses(FOR_TESTS)),
     (
         "getLastError",
-        Relay::Refuses("servers answer it with an error only"),
+        Relay::Refuses("servers always reply with an error"),
     ),
     ("getnonce", Relay::Passes),
     ("hello", Relay::Passes),
@@ -52,11 +54,11 @@ const RUN_FOR_STRANGERS: &[(&str, Relay)] = &[
     ("whatsmyuri", Relay::Passes),
 ];
 
-/// Why some commands are not for strangers: a server in use does not have them.
-const FOR_TESTS: &str = "only servers under test have it";
+/// Why some commands are not needed before a login.
+const FOR_TESTS: &str = "only test servers have it";
 
-/// Commands that a relay passes before a login, as they are called on the wire.
-const PASS_A_RELAY: &[&str] = &[
+/// Commands that a relay forwards before a login, by their names on the wire.
+const FORWARDED_BY_RELAY: &[&str] = &[
     "buildInfo",
     "buildinfo",
     "connectionStatus",
@@ -64,7 +66,7 @@ const PASS_A_RELAY: &[&str] = &[
     "hello",
     "isMaster",
     "ismaster",
-    // Refused by this server, as it is by others before a login; older ones run it.
+    // This server refuses it, as other servers do before a login. Older servers run it.
     "logout",
     "ping",
     "saslContinue",
@@ -72,8 +74,8 @@ const PASS_A_RELAY: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// What Seawall itself asks of a server in front of which nobody has logged in.
-const SEAWALLS_OWN: &[&str] = &[
+/// Commands that Seawall itself sends to a server while no client is logged in.
+const SENT_BY_SEAWALL: &[&str] = &[
     "buildInfo",
     "hello",
     "ping",
@@ -86,11 +88,11 @@ const SEAWALLS_OWN: &[&str] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
     Passes,
-    /// It does not need to pass, and why.
+    /// Clients do not need it, for this reason.
     Refuses(&'static str),
 }
 
-/// Error numbers by which a server refuses a command that it has not begun.
+/// Error codes with which a server refuses a command before it runs it.
 const REFUSALS: [i64; 3] = [
     UNAUTHORIZED,
     COMMAND_NOT_FOUND,
@@ -100,7 +102,7 @@ const UNAUTHORIZED: i64 = 13;
 const COMMAND_NOT_FOUND: i64 = 59;
 const UNSUPPORTED_OP_QUERY_COMMAND: i64 = 352;
 
-/// Seawall in front of a server, which it sees through a recorder.
+/// Seawall in front of a server, connected through a recorder.
 pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recorder) {
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -112,7 +114,7 @@ pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recor
     (Seawall::start_with(&uri, options).await, recorder)
 }
 
-/// The numbers of those of the tests' messages that reached the server.
+/// The request ids of the tests' messages that reached the server.
 pub(super) fn forwarded(recorder: &Recorder) -> BTreeSet<i32> {
     let connections = recorder.connections();
     assert!(
@@ -133,7 +135,7 @@ fn root() -> Login {
     Login::new("admin", ROOT, ROOT_PASSWORD)
 }
 
-/// The commands whose counters changed while Seawall was sent messages.
+/// The commands whose counters changed since the last reading, without a fence.
 async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     let without_fence = Reaction {
         is_closed: true,
@@ -142,7 +144,8 @@ async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     counters.changed(&without_fence).await.into_iter().collect()
 }
 
-/// Each command of a server by OP_MSG and by OP_QUERY, its name as it is and in other letters.
+/// Each command of a server by OP_MSG and by OP_QUERY, with the original name and changed
+/// spellings.
 fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
     let mut names = BTreeSet::new();
     for name in vocabulary
@@ -169,7 +172,7 @@ fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn every_command_that_a_server_runs_for_strangers_is_known() {
+async fn every_command_that_a_server_runs_before_a_login_is_known() {
     let server = start_server(true).await;
     let vocabulary = vocabulary(&server).await;
     let mut counters = Counters::of(server.address(), Some(&root())).await;
@@ -192,19 +195,19 @@ async fn every_command_that_a_server_runs_for_strangers_is_known() {
             assert_eq!(command, UNKNOWN, "{name}: refused, but counted");
         }
     }
-    // A version of the server lacks some of them.
+    // No version of the server has all of them.
     let has = |name: &&str| vocabulary.names().any(|known| known == *name);
-    let known = RUN_FOR_STRANGERS.iter().map(|(name, _)| *name).filter(has);
+    let known = RUN_BEFORE_LOGIN.iter().map(|(name, _)| *name).filter(has);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();
     assert_eq!(run, known);
-    for (name, relay) in RUN_FOR_STRANGERS {
-        let passes = PASS_A_RELAY.contains(name);
+    for (name, relay) in RUN_BEFORE_LOGIN {
+        let passes = FORWARDED_BY_RELAY.contains(name);
         assert_eq!(*relay == Relay::Passes, passes, "{name}: {relay:?}");
     }
 }
 
 #[tokio::test]
-async fn before_a_login_a_relay_passes_the_listed_commands_and_no_other() {
+async fn before_a_login_a_relay_forwards_only_the_listed_commands() {
     let server = start_server(true).await;
     let commands = every_command(&vocabulary(&server).await);
     let (seawall, recorder) = recorded(&server, "relay").await;
@@ -214,14 +217,14 @@ async fn before_a_login_a_relay_passes_the_listed_commands_and_no_other() {
     }
     let forwarded = forwarded(&recorder);
     for (name, message) in &commands {
-        let passes = PASS_A_RELAY.contains(&name.as_str());
+        let passes = FORWARDED_BY_RELAY.contains(&name.as_str());
         let has_passed = forwarded.contains(&request_id(message));
         assert_eq!(has_passed, passes, "{name}: {}", message.escape_ascii());
     }
 }
 
 #[tokio::test]
-async fn before_a_login_no_message_is_another_command_behind_a_relay() {
+async fn before_a_login_no_message_runs_an_unlisted_command_behind_a_relay() {
     let (vocabulary, cases) = cases().await;
     let server = start_server(true).await;
     let (seawall, recorder) = recorded(&server, "relay").await;
@@ -231,7 +234,7 @@ async fn before_a_login_no_message_is_another_command_behind_a_relay() {
         sender.send(&case.message).await;
     }
     let forwarded = forwarded(&recorder);
-    let listed: BTreeSet<_> = PASS_A_RELAY
+    let listed: BTreeSet<_> = FORWARDED_BY_RELAY
         .iter()
         .map(|name| vocabulary.counted_as(name.as_bytes()).to_owned())
         .collect();
@@ -243,7 +246,7 @@ async fn before_a_login_no_message_is_another_command_behind_a_relay() {
             run.extend(case.ran.iter().cloned());
         }
     }
-    assert_eq!(run, listed, "each passes in some message");
+    assert_eq!(run, listed, "each command passes in at least one message");
     let others: Vec<_> = changed(&mut counters)
         .await
         .difference(&listed)
@@ -266,6 +269,6 @@ async fn before_a_login_no_message_reaches_a_server_in_pooled_mode() {
     }
     assert_eq!(forwarded(&recorder), BTreeSet::new());
     let mut others = changed(&mut counters).await;
-    others.retain(|name| !SEAWALLS_OWN.contains(&name.as_str()));
+    others.retain(|name| !SENT_BY_SEAWALL.contains(&name.as_str()));
     assert_eq!(others, BTreeSet::new());
 }

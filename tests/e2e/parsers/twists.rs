@@ -1,4 +1,4 @@
-//! The ways in which a message can be other than a driver's, each by itself.
+//! The ways in which a message can differ from a driver's message, one by one.
 
 use seawall_tests::raw::message::{CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME};
 
@@ -10,7 +10,7 @@ use super::{
 /// One change to a message.
 pub(super) type Twist = Box<dyn Fn(&mut Draft)>;
 
-/// Keys that a server reads besides the command's name, or once did.
+/// Keys that a server reads, or used to read, besides the command's name.
 const GENERIC_KEYS: &[&str] = &[
     "$queryOptions",
     "$query",
@@ -35,10 +35,10 @@ const GENERIC_KEYS: &[&str] = &[
     "",
 ];
 
-/// Commands that are put beside another one.
+/// Commands that are placed next to another one.
 const OTHERS: &[&str] = &["listDatabases", "isMaster", "nosuch"];
 
-/// Changes to the document, whatever carries it.
+/// Changes to the document, for both opcodes.
 pub(super) fn of_documents() -> Vec<Twist> {
     let mut twists = Vec::new();
     for name in GENERIC_KEYS {
@@ -83,7 +83,7 @@ pub(super) fn of_documents() -> Vec<Twist> {
     twists
 }
 
-/// Changes to the rest of an OP_MSG.
+/// Changes to the other parts of an OP_MSG.
 pub(super) fn of_msgs() -> Vec<Twist> {
     use DatabasePlace::{BehindName, First, FirstAndLast, Nowhere};
     let mut twists = Vec::new();
@@ -109,13 +109,13 @@ pub(super) fn of_msgs() -> Vec<Twist> {
     ] {
         twists.push(twist(move |draft| draft.flags |= flags));
     }
-    // Four bytes that are no checksum, or none where one is announced.
+    // Four bytes that are not a checksum, or a missing checksum although its flag is set.
     twists.push(twist(|draft| draft.sections_behind.extend([1, 2, 3, 4])));
     twists.extend(sections());
     twists
 }
 
-/// Changes to the rest of an OP_QUERY.
+/// Changes to the other parts of an OP_QUERY.
 pub(super) fn of_queries() -> Vec<Twist> {
     let mut twists = Vec::new();
     for name in DATABASES {
@@ -176,7 +176,7 @@ fn namespace(namespace: Vec<u8>) -> Twist {
     query(move |query| query.namespace.clone_from(&namespace))
 }
 
-/// The name written otherwise.
+/// Changed spellings of the command's name.
 fn names() -> Vec<Twist> {
     let name = |change: fn(&[u8]) -> Vec<u8>| twist(move |draft| draft.name = change(&draft.name));
     vec![
@@ -198,7 +198,7 @@ fn names() -> Vec<Twist> {
     ]
 }
 
-/// The first field with values of all types, and some that are cut.
+/// The first field with values of all types, some of them truncated.
 fn targets() -> Vec<Twist> {
     let empty = Body::new().to_bytes();
     let scoped = [&[15, 0, 0, 0][..], &[2, 0, 0, 0], b"x\0", &empty].concat();
@@ -246,7 +246,7 @@ fn targets() -> Vec<Twist> {
     values.into_iter().map(target).collect()
 }
 
-/// The command inside another document, as legacy drivers sent it to put options beside it.
+/// The command inside another document, as legacy drivers sent it together with options.
 fn wraps() -> Vec<Twist> {
     let mut twists = Vec::new();
     let options = Body::new().document("$queryOptions", &Body::new());
@@ -285,7 +285,7 @@ fn wrap(wrap: Wrap) -> Twist {
     twist(move |draft| draft.wraps.push(wrap.clone()))
 }
 
-/// Sections besides the body, in any order and number.
+/// Additional sections next to the body, in various orders and numbers.
 fn sections() -> Vec<Twist> {
     let other = Body::new().int("listDatabases", 1).text("$db", "admin");
     let other = other.to_bytes();
@@ -319,7 +319,7 @@ fn sections() -> Vec<Twist> {
     twists
 }
 
-/// The mechanism whose proof is the certificate of the connection.
+/// The mechanism that uses the connection's certificate as proof.
 pub(super) const X509: &str = "MONGODB-X509";
 
 /// The field of a `hello` that holds the first step of a login.

@@ -1,4 +1,4 @@
-//! What Seawall takes a message for, by its own parser.
+//! How Seawall's own parser reads a message.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use seawall::{
     wire::{OpCode, OpMsg, OpQuery},
 };
 
-/// The second names of commands, with the name by which a server counts them.
+/// Aliases of commands, with the name under which a server counts them.
 pub(super) const ALIASES: &[(&str, &str)] = &[
     ("availablequeryoptions", "availableQueryOptions"),
     ("buildinfo", "buildInfo"),
@@ -25,15 +25,16 @@ pub(super) const ALIASES: &[(&str, &str)] = &[
     ("reseterror", "resetError"),
 ];
 
-/// How a server counts commands that it does not know.
+/// The name under which a server counts unknown commands.
 pub(super) const UNKNOWN: &str = "<UNKNOWN>";
 
 /// Seawall's reading of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// A command of this name to this database.
+    /// A command of this name on this database.
     Command { name: Vec<u8>, database: String },
-    /// Nothing that is sent on: it is answered with an error, or its client is closed.
+    /// A message that is not forwarded: Seawall replies with an error or closes the client's
+    /// connection.
     Refused(&'static str),
 }
 
@@ -43,7 +44,7 @@ impl View {
         match op_code.map(i32::from_le_bytes).map(OpCode::from) {
             Some(OpCode::Msg) => Self::of_msg(message),
             Some(OpCode::Query) => Self::of_query(message),
-            other => panic!("no case is of {other:?}"),
+            other => panic!("no case has the opcode {other:?}"),
         }
     }
 
@@ -52,7 +53,7 @@ impl View {
             Ok(parsed) => parsed,
             Err(error) => return Self::Refused(error.reason()),
         };
-        // Of a large message only the head is read before it is sent on.
+        // Only the head of a large message is parsed before it is forwarded.
         if let Ok(head) = OpMsg::parse_head(message) {
             assert_eq!(head.body, parsed.body, "{}", message.escape_ascii());
         }
@@ -70,7 +71,8 @@ impl View {
             return Self::Refused("database_not_utf8");
         };
         let command = Command::inspect_legacy(query.query, database);
-        // Pooled mode answers every OP_QUERY by itself, and one of such a name with an error; a relay closes.
+        // Pooled mode replies to every OP_QUERY itself, and to one with such a name with an error.
+        // A relay closes.
         match command {
             Ok(Command { name: b"query", .. }) => Self::Refused("query_of_other_type"),
             Ok(Command { name, .. }) if name.starts_with(b"$") => Self::Refused("dollar_name"),
@@ -96,14 +98,14 @@ impl View {
     }
 }
 
-/// The names by which a server knows its commands.
+/// The names of a server's commands.
 #[derive(Clone, Debug)]
 pub(super) struct Vocabulary {
     commands: BTreeSet<String>,
 }
 
 impl Vocabulary {
-    /// From the names that `listCommands` gives.
+    /// Takes the names in the reply to `listCommands`.
     pub(super) fn new(commands: impl IntoIterator<Item = String>) -> Self {
         let commands = commands.into_iter().collect();
         Self { commands }
@@ -113,7 +115,7 @@ impl Vocabulary {
         self.commands.iter().map(String::as_str)
     }
 
-    /// The name by which a server counts a command that is called `name` on the wire.
+    /// The name under which a server counts a command that is called `name` on the wire.
     pub(super) fn counted_as(&self, name: &[u8]) -> &str {
         let Ok(name) = std::str::from_utf8(name) else {
             return UNKNOWN;

@@ -1,4 +1,5 @@
-//! Compressed messages: negotiated, understood and made on each side by itself.
+//! Compressed messages: negotiated, decompressed and compressed separately on the client's and the
+//! server's side.
 
 use std::io::{Read, Write};
 
@@ -40,7 +41,8 @@ fn inflate(compressor: u8, compressed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A message as `OP_COMPRESSED` that claims `size` bytes inside, whatever there are.
+/// Wraps a message in an `OP_COMPRESSED` that claims `size` bytes of content, whatever the true
+/// size is.
 fn claiming(message: &[u8], compressor: u8, op_code: i32, size: i32) -> Vec<u8> {
     let header = Header::parse(message).unwrap();
     let compressed = deflate(compressor, &message[HEADER_BYTES..]);
@@ -116,7 +118,7 @@ async fn compressors_are_negotiated_in_the_clients_order() {
     for offer in offers {
         let expected = direct.greet(offer.clone()).await.unwrap();
         let seen = through.greet(offer.clone()).await.unwrap();
-        // Seawall has the code of the newer versions.
+        // Seawall uses the error code of newer versions.
         let code = match expected.code() {
             Some(10065) if is_before(STABLE_API).await => Some(14),
             code => code,
@@ -150,7 +152,7 @@ async fn replies_are_compressed_as_their_requests_were() {
         (rig.direct().await, "direct"),
         (rig.through().await, "through"),
     ] {
-        // Without any negotiation too, in the handshake too.
+        // Compression works without negotiation and in the handshake.
         let (compressor, hello) = exchange(
             &mut client,
             &request(doc! {"isMaster": 1, "$db": "admin"}),
@@ -176,7 +178,7 @@ async fn replies_are_compressed_as_their_requests_were() {
                     .unwrap();
                 assert_eq!(first.get_str("text").unwrap(), text);
             }
-            // Each message by itself: a plain one has a plain answer.
+            // Each message is separate: a plain request gets a plain reply.
             let plain = client.exchange(&request(find)).await.unwrap();
             assert_eq!(plain.header.op_code, OP_MSG);
         }
@@ -184,7 +186,7 @@ async fn replies_are_compressed_as_their_requests_were() {
 }
 
 #[tokio::test]
-async fn compressed_messages_that_lie_close_their_connection() {
+async fn compressed_messages_with_false_headers_close_their_connection() {
     let rig = Rig::shared().await;
     let ping = request(doc! {"ping": 1, "$db": "admin"}).to_bytes();
     let size = i32::try_from(ping.len() - HEADER_BYTES).unwrap();
@@ -205,16 +207,17 @@ async fn compressed_messages_that_lie_close_their_connection() {
         );
         assert_eq!(expected, seen, "{name}");
     }
-    // A server parses what lies behind a zlib message that is too short. Seawall does not.
+    // A server parses bytes that follow a zlib content shorter than claimed. Seawall does not.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
-    // Nor does it open a message within a message, which a server never answers.
+    // Seawall does not open a compressed message within another either. A server never replies to
+    // one.
     let nested = compressed(&compressed(&ping, ZLIB), ZLIB);
     assert!(!reaction(&mut rig.through().await, &nested).await.is_usable);
 }
 
 #[tokio::test]
-async fn messages_to_servers_are_compressed_as_the_connection_string_says() {
+async fn messages_to_servers_use_the_connection_strings_compressor() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     for (name, compressor) in [("snappy", SNAPPY), ("zlib", ZLIB), ("zstd", ZSTD)] {
         let recorder = Recorder::start(set.members()[0].address()).await.unwrap();
@@ -242,7 +245,7 @@ async fn messages_to_servers_are_compressed_as_the_connection_string_says() {
                 cursor(&more).get_array("nextBatch").unwrap(),
                 &[doc! {"_id": 2}.into()]
             );
-            // Compressed on both sides, each in its own way.
+            // Compressed on both sides, with different compressors.
             let both = request(doc! {"find": name, "$db": "servers"});
             let (like, reply) = exchange(&mut client, &both, ZLIB).await;
             assert!(reply.is_ok() && like == ZLIB);
@@ -257,7 +260,7 @@ async fn messages_to_servers_are_compressed_as_the_connection_string_says() {
             .collect();
         assert!(packed.len() >= 10, "{}", packed.len());
         assert!(packed.iter().all(|message| message[24] == compressor));
-        // What carries a password is not, by the specification.
+        // A command with a password is not compressed, as the specification requires.
         let is_plain = |message: &&&[u8]| message.windows(6).any(|w| w == b"secret");
         assert_eq!(sent.iter().filter(is_plain).count(), 1);
     }

@@ -1,4 +1,4 @@
-//! A server that refuses, closes or is not there, and what its client sees.
+//! A server that refuses, closes or is down, and the errors that its client sees.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn retryable(mut command: Document) -> Document {
 }
 
 #[tokio::test]
-async fn not_primary_is_repeated_where_safe_and_concealed_elsewhere() {
+async fn not_primary_errors_are_repeated_where_safe_and_concealed_elsewhere() {
     let rig = Rig::start("").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -28,7 +28,7 @@ async fn not_primary_is_repeated_where_safe_and_concealed_elsewhere() {
     let has_version = own.body.contains_key("topologyVersion");
     let is_old = is_before(ServerVersion(4, 4, 0)).await;
     assert_eq!(has_version, !is_old, "{}", own.body);
-    // Servers before 4.4 do not add labels of one's own.
+    // Servers before 4.4 do not add custom labels.
     let labels = if is_old { vec![] } else { vec!["SomeLabel"] };
     assert_eq!(own.error_labels(), labels);
     let concealed = through.command("test", insert(1)).await.unwrap();
@@ -74,7 +74,7 @@ async fn not_primary_is_repeated_where_safe_and_concealed_elsewhere() {
 }
 
 #[tokio::test]
-async fn errors_reach_clients_unchanged_where_repeating_is_off() {
+async fn errors_reach_clients_unchanged_if_repeating_is_off() {
     let rig = Rig::start("deployment.repeat = false").await;
     let mut direct = rig.direct().await;
     let mut through = rig.through().await;
@@ -121,7 +121,7 @@ async fn errors_reach_clients_unchanged_where_repeating_is_off() {
 }
 
 #[tokio::test]
-async fn server_that_closes_under_an_operation_closes_no_client() {
+async fn a_server_close_during_an_operation_closes_no_client() {
     let rig = Rig::start("").await;
     let mut through = rig.through().await;
     let close = |command: &str| doc! {"failCommands": [command], "closeConnection": true};
@@ -143,7 +143,8 @@ async fn server_that_closes_under_an_operation_closes_no_client() {
         reply.body
     );
 
-    // Repeated once, not more: what still fails is the driver's to repeat, if its label says so.
+    // Seawall repeats once only. If the operation still fails, its label tells the driver whether
+    // to retry.
     for (command, labels) in [
         (doc! {"find": "c"}, vec![]),
         (retryable(insert(3)), vec!["RetryableWriteError"]),
@@ -237,18 +238,18 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        // In this order: what is held must not pass before the cut.
+        // The order matters: held replies must not be forwarded before the cut.
         recorder.cut_all(Cut::Reset);
         recorder.hold_replies(false);
         let reply = through.read_reply().await.unwrap();
         if id == 1 {
-            // The server's history answered the second time.
+            // The server answered the repeated write from its history.
             assert_eq!(reply.body.get_i32("n").ok(), Some(1), "{}", reply.body);
-            let is_told = reply.body.contains_key("retriedStmtIds");
+            let reports_retry = reply.body.contains_key("retriedStmtIds");
             let is_old = is_before(NO_LEGACY_OPCODES).await;
-            assert_eq!(is_told, !is_old, "{}", reply.body);
+            assert_eq!(reports_retry, !is_old, "{}", reply.body);
         } else {
-            // Nobody can know: it must not look as if it could be sent again.
+            // The outcome is unknown, so the reply must not look retryable.
             assert_eq!(
                 (reply.code(), reply.error_labels()),
                 (Some(6), vec![]),
@@ -260,7 +261,7 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
 }
 
 #[tokio::test]
-async fn operation_without_a_connection_is_held_and_then_told_so() {
+async fn operation_without_a_connection_waits_and_then_gets_an_error() {
     const WAIT: Duration = Duration::from_secs(3);
     let rig = Rig::start("[pool]\nmax_pool_size = 1\nwait_queue_timeout_ms = 3000\n").await;
     let mut holder = rig.through().await;
@@ -344,7 +345,7 @@ async fn operation_without_a_connection_is_held_and_then_told_so() {
 }
 
 #[tokio::test]
-async fn a_read_preference_that_no_member_meets_is_told_as_a_router_tells_it() {
+async fn a_read_preference_without_a_suitable_member_gets_a_routers_error() {
     let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = rig.through().await;
     let find = doc! {"find": "c", "$readPreference": {"mode": "secondary"}};
@@ -365,7 +366,7 @@ async fn a_read_preference_that_no_member_meets_is_told_as_a_router_tells_it() {
 }
 
 #[tokio::test]
-async fn injected_faults_strike_what_they_are_about_and_are_said() {
+async fn injected_faults_affect_only_matching_operations_and_are_reported() {
     let rig = Rig::start("fault = {command = \"find\", namespace = \"test.c\", share_percent = 50, error_code = 189}").await;
     let mut through = rig.through().await;
     let mut codes = Vec::new();

@@ -1,8 +1,8 @@
-//! What is said before the first operation: legacy queries, hello, metadata.
+//! Messages before the first operation: legacy queries, hello, metadata.
 
 use super::*;
 
-/// The parts of an OP_REPLY before its document: flags, cursor, start, count.
+/// The fields of an OP_REPLY before its document: flags, cursor, start, count.
 fn reply_head(reply: &RawReply) -> &[u8] {
     assert_eq!(reply.header.op_code, OP_REPLY);
     reply.raw.get(16..36).unwrap()
@@ -40,7 +40,7 @@ async fn legacy_queries_are_answered_as_a_server_answers_them() {
     ];
     for (collection, command, code) in cases {
         let mut clients = vec![rig.through().await];
-        // An older server carries out what Seawall refuses as newer ones do.
+        // An older server runs commands that Seawall refuses as newer servers do.
         if code.is_none() || code == unknown_hello || !is_old {
             clients.push(rig.direct().await);
         }
@@ -69,13 +69,13 @@ async fn legacy_queries_are_answered_as_a_server_answers_them() {
 }
 
 #[tokio::test]
-async fn legacy_get_more_meets_the_servers_own_reaction() {
+async fn legacy_get_more_gets_a_servers_reaction() {
     let rig = Rig::shared().await;
     let content = [&[0; 4], b"test.c\0".as_slice(), &[0; 4], &[1; 8]].concat();
     let message = framed(16 + i32::try_from(content.len()).unwrap(), 2005, &content);
     let through = reaction(&mut rig.through().await, &message).await;
     assert_eq!(through.answers[0].code, Some(5_739_101), "{through:?}");
-    // Older servers still carry it out; Seawall answers as newer ones do.
+    // Older servers still run it. Seawall replies as newer ones do.
     if !is_before(NO_LEGACY_OPCODES).await {
         let direct = reaction(&mut rig.direct().await, &message).await;
         assert_eq!(through, direct);
@@ -86,7 +86,7 @@ fn names(document: &Document) -> Vec<&str> {
     document.keys().map(String::as_str).collect()
 }
 
-/// The cluster time in Seawall's hello, which is there as soon as a probe has brought it.
+/// The cluster time in Seawall's hello reply. It appears after the first probe that received one.
 async fn cluster_time(seawall: &Seawall) -> Document {
     let has_it = async || {
         let hello = connect(seawall).await.greet(doc! {}).await.unwrap();
@@ -107,11 +107,12 @@ async fn hello_carries_the_cluster_time_that_servers_signed() {
     let seawall = Seawall::start(&set.uri()).await;
     let cluster_time = cluster_time(&seawall).await;
     assert_ne!(key_id(&cluster_time), 0);
-    // Servers take it back, which they do with their own only, from clients that have not logged in too.
+    // A server accepts only cluster times with its own signature, also from clients that have not
+    // logged in.
     let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
     let fields = doc! {"$clusterTime": &cluster_time};
     assert!(direct.greet(fields).await.unwrap().is_ok());
-    // One that a client made up goes nowhere.
+    // Seawall does not forward a cluster time that a client made up.
     let mut forged = cluster_time.clone();
     let late = bson::Timestamp {
         time: u32::MAX,
@@ -191,7 +192,7 @@ async fn hello_presents_a_router_in_front_of_a_set() {
     }
 }
 
-/// The reply to `hello` by the newest name that the server knows.
+/// The reply to a hello with the newest command name that the server knows.
 async fn newest_hello(client: &mut RawClient) -> RawReply {
     let fields = doc! {"helloOk": true};
     let reply = match is_before(HELLO).await {
@@ -203,7 +204,7 @@ async fn newest_hello(client: &mut RawClient) -> RawReply {
 }
 
 #[tokio::test]
-async fn hello_is_unknown_where_the_server_does_not_know_it_and_does_no_harm() {
+async fn hello_is_unknown_if_the_server_does_not_know_it_and_has_no_effect() {
     let rig = Rig::shared().await;
     let metadata =
         || doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}}};
@@ -211,7 +212,7 @@ async fn hello_is_unknown_where_the_server_does_not_know_it_and_does_no_harm() {
     for mut client in [rig.direct().await, rig.through().await] {
         let hello = client.hello(metadata()).await.unwrap();
         assert_eq!(hello.code(), code, "{}", hello.body);
-        // Metadata in a command that is not known has not been taken.
+        // Metadata in an unknown command is ignored.
         let greeting = client.greet(metadata()).await.unwrap();
         let refused = code.is_none().then_some(186);
         assert_eq!(greeting.code(), refused, "{}", greeting.body);
@@ -233,8 +234,8 @@ async fn hello_presents_a_standalone_in_front_of_one() {
     assert_eq!(through, direct);
 }
 
-/// A hello by the name that the server knows.
-fn by_a_known_name(command: Document, knows_hello: bool) -> Document {
+/// A hello with a command name that the server knows.
+fn with_supported_name(command: Document, knows_hello: bool) -> Document {
     let fields = command.into_iter().map(|(name, value)| match &*name {
         "hello" if !knows_hello => ("isMaster".to_owned(), value),
         _ => (name, value),
@@ -258,8 +259,8 @@ async fn hello_is_refused_as_a_server_refuses_it() {
     };
     let version = || doc! {"processId": ObjectId::from_bytes([7; 12]), "counter": 1i64};
     let name = |length: usize| Some(Bson::from(doc! {"name": "n".repeat(length)}));
-    // Seawall refuses what newer versions refuse, whatever is behind it; but for an `apiVersion`, which the drivers of the
-    // older ones may send.
+    // Seawall refuses what newer versions refuse, whatever the server's version. The exception is
+    // `apiVersion`, which drivers may send to older servers.
     let of_5_0 = |code: i32| (!is_before_5_0).then_some(code);
     let cases = [
         (doc! {"hello": 1, "client": metadata()}, None),
@@ -299,7 +300,7 @@ async fn hello_is_refused_as_a_server_refuses_it() {
         (doc! {"ISMASTER": 1}, Some(59)),
     ];
     for (command, code) in cases {
-        let command = by_a_known_name(command, knows_hello);
+        let command = with_supported_name(command, knows_hello);
         let began = Instant::now();
         for (mut connection, whose) in [
             (rig.direct().await, "server"),
@@ -326,10 +327,10 @@ async fn hello_is_refused_as_a_server_refuses_it() {
         }
         assert!(
             began.elapsed() < Duration::from_secs(9),
-            "answered at once: {command}"
+            "not refused at once: {command}"
         );
     }
-    let exhaust = by_a_known_name(doc! {"hello": 1, "$db": "admin"}, knows_hello);
+    let exhaust = with_supported_name(doc! {"hello": 1, "$db": "admin"}, knows_hello);
     let exhaust = OpMsg::new(exhaust).flags(EXHAUST_ALLOWED);
     for (mut connection, code) in [
         (rig.direct().await, knows_hello.then_some(51756)),
@@ -340,7 +341,7 @@ async fn hello_is_refused_as_a_server_refuses_it() {
 }
 
 #[tokio::test]
-async fn load_balanced_clients_are_told_one_service() {
+async fn load_balanced_clients_get_one_service_id() {
     let rig = Rig::shared().await;
     let mut services = Vec::new();
     for _ in 0..2 {
@@ -351,7 +352,7 @@ async fn load_balanced_clients_are_told_one_service() {
         assert_eq!(plain.body.get("serviceId"), None);
     }
     assert_eq!(services[0], services[1]);
-    // No retryable write could be done there, which such a client takes for granted.
+    // A standalone supports no retryable writes, which a load-balanced client expects.
     let standalone = Seawall::start(&shared_standalone().await.unwrap().uri()).await;
     let mut client = connect(&standalone).await;
     let hello = client.greet(doc! {"loadBalanced": true}).await.unwrap();
@@ -359,14 +360,14 @@ async fn load_balanced_clients_are_told_one_service() {
 }
 
 #[tokio::test]
-async fn metadata_is_taken_in_the_first_hello_only() {
+async fn metadata_is_accepted_only_in_the_first_hello() {
     let rig = Rig::shared().await;
     let metadata = || doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     for (mut connection, whose) in [
         (rig.direct().await, "server"),
         (rig.through().await, "seawall"),
     ] {
-        // A command before it does not make a hello the second one.
+        // A hello after another command still counts as the first hello.
         assert!(
             connection
                 .command("admin", doc! {"ping": 1})
@@ -397,7 +398,7 @@ async fn metadata_is_taken_in_the_first_hello_only() {
 }
 
 #[tokio::test]
-async fn message_over_16_kib_before_authentication_closes() {
+async fn a_message_over_16_kib_before_authentication_closes_the_connection() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let ping_of = |length: usize| {

@@ -1,4 +1,4 @@
-//! What is malformed, and how messages may be put together.
+//! Malformed messages, and the valid ways to build a message.
 
 use super::*;
 
@@ -123,7 +123,8 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
     ]
 }
 
-/// What servers do that still take legacy opcodes; they also know no security tokens.
+/// The reactions of servers that still accept legacy opcodes. These servers know no security tokens
+/// either.
 fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
     match name {
         "OP_UPDATE" | "OP_INSERT" | "OP_DELETE" | "OP_KILL_CURSORS" => Expected::Ignores,
@@ -133,7 +134,7 @@ fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
 }
 
 #[tokio::test]
-async fn malformed_input_meets_the_servers_own_reaction() {
+async fn malformed_input_gets_a_servers_reaction() {
     let rig = Rig::shared().await;
     let is_old = is_before(NO_LEGACY_OPCODES).await;
     for (name, message, expected) in malformed() {
@@ -145,12 +146,12 @@ async fn malformed_input_meets_the_servers_own_reaction() {
         assert!(of_server.fits(&direct), "{name}: the server: {direct:?}");
         let through = reaction(&mut rig.through().await, &message).await;
         if of_server != expected {
-            // Seawall does what 6.0 does, whatever is behind it.
+            // Seawall reacts as 6.0 does, whatever the server's version.
             assert!(expected.fits(&through), "{name}: {through:?}");
             continue;
         }
         for answer in &mut direct.answers {
-            // Later patch releases have given the code a name.
+            // Later patch releases gave the code a name.
             let named = answer.code_name.as_deref() == Some("IDLDuplicateField");
             answer.code_name = match named {
                 true => Some("Location40413".to_owned()),
@@ -181,7 +182,8 @@ async fn reply_has_a_checksum_exactly_when_its_request_had() {
         command.insert("$db", &db);
         let plain = OpMsg::new(command.clone());
         for (message, expected) in [(plain.clone(), None), (plain.checksum(), Some(true))] {
-            // 6.0.5 gives none to a reply over TLS and to no other: the server is asked as well.
+            // Version 6.0.5 adds no checksum to replies over TLS, but to all others. So the test
+            // also asks the server.
             let direct = rig.direct().await.exchange(&message).await.unwrap();
             let reply = through.exchange(&message).await.unwrap();
             assert_eq!(direct.checksum_fits(), expected, "{command}: the server");

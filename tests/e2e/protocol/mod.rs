@@ -1,4 +1,5 @@
-//! The wire protocol, byte by byte: where a server's reaction exists, a direct connection is the reference.
+//! The wire protocol, byte by byte. A direct connection to a server is the reference where the
+//! server reacts.
 
 #![expect(
     clippy::unwrap_used,
@@ -51,7 +52,7 @@ impl Rig {
         Self { set, seawall }
     }
 
-    /// For tests that leave no trace but their own databases.
+    /// A rig for tests that leave only their own databases behind.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Rig> = OnceCell::const_new();
         SHARED.get_or_init(|| Self::start("")).await
@@ -80,7 +81,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
         .unwrap()
 }
 
-/// What became of a message, and of a `ping` sent right after it.
+/// The reaction to a message and to a `ping` sent right after it.
 #[derive(Debug, PartialEq, Eq)]
 struct Reaction {
     answers: Vec<Answer>,
@@ -115,7 +116,7 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
         request_id: PING_ID,
         ..OpMsg::new(doc! {"ping": 1, "$db": "admin"})
     };
-    // A server that closes at once may do so before all is written.
+    // A server that closes at once may do so before everything is written.
     let sent = client
         .send_bytes(&[message, &ping.to_bytes()].concat())
         .await;
@@ -138,19 +139,20 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
     }
 }
 
-/// Whether the server is older than this version.
+/// True if the server is older than this version.
 async fn is_before(version: ServerVersion) -> bool {
     server_version().await.unwrap() < version
 }
 
-/// The first version that knows `hello`, though not yet `helloOk`.
+/// The first version that knows `hello`, but not yet `helloOk`.
 const HELLO: ServerVersion = ServerVersion(4, 4, 2);
-/// The first that knows the Stable API and snapshot reads outside of transactions.
+/// The first version with the Stable API and snapshot reads outside of transactions.
 const STABLE_API: ServerVersion = ServerVersion(5, 0, 0);
-/// The first that takes no legacy opcodes but for the handshake, and tells which statements a retry had done before.
+/// The first version that accepts legacy opcodes only for the handshake, and that reports which
+/// statements of a retry were already executed.
 const NO_LEGACY_OPCODES: ServerVersion = ServerVersion(5, 1, 0);
 
-/// What the notes say that a server does.
+/// A server's reaction as our notes describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Closes,

@@ -1,13 +1,14 @@
-//! Operations without a reply, in a row, of the largest size; cursors; the application's name.
+//! Operations: without a reply, pipelined, of the largest size; cursors; the application's name.
 
 use super::*;
 
 #[tokio::test]
-async fn unacknowledged_write_is_seen_by_the_clients_next_read() {
+async fn unacknowledged_write_is_visible_to_the_clients_next_read() {
     let rig = Rig::shared().await;
     let db = unique_name("unacknowledged");
     let mut through = rig.through().await;
-    // Others keep several server connections in use, so that the read may take another one.
+    // Other clients keep several server connections in use, so that the read may use a different
+    // one.
     let mut others = Vec::new();
     for _ in 0..4 {
         let mut other = rig.through().await;
@@ -33,10 +34,10 @@ async fn unacknowledged_write_is_seen_by_the_clients_next_read() {
 }
 
 #[tokio::test]
-async fn unacknowledged_write_of_a_client_that_leaves_at_once_is_carried_out() {
+async fn unacknowledged_write_of_a_client_that_disconnects_at_once_completes() {
     let rig = Rig::shared().await;
     let db = unique_name("leaving");
-    // Its own, so that the first writes meet an empty pool and have to wait.
+    // A separate Seawall, so that the first writes find an empty pool and have to wait.
     let seawall = Seawall::start(&rig.set.uri()).await;
     for id in 0..100 {
         let insert =
@@ -58,7 +59,7 @@ async fn unacknowledged_write_of_a_client_that_leaves_at_once_is_carried_out() {
 }
 
 #[tokio::test]
-async fn message_that_wants_no_reply_gets_none() {
+async fn message_with_more_to_come_gets_no_reply() {
     let rig = Rig::shared().await;
     let db = unique_name("silent");
     let mut through = rig.through().await;
@@ -70,7 +71,7 @@ async fn message_that_wants_no_reply_gets_none() {
         doc! {"nonsense": 1},
         doc! {"insert": "c", "documents": [{"_id": 1}]},
         doc! {"find": "c", "filter": {"$bad": 1}},
-        // Larger than what is held before it is sent on.
+        // Its reply is larger than the size up to which Seawall holds a reply.
         doc! {"find": "c"},
     ];
     for mut command in commands {
@@ -199,7 +200,7 @@ async fn unix_socket_is_served() {
 }
 
 #[tokio::test]
-async fn servers_see_the_applications_name() {
+async fn servers_receive_the_applications_name() {
     let rig = Rig::shared().await;
     let db = unique_name("named");
     let mut direct = rig.direct().await;
@@ -284,7 +285,7 @@ async fn current_op_names_the_application_and_the_router() {
     let find =
         OpMsg::new(doc! {"find": "slow", "filter": {"$where": "sleep(5000) || true"}, "$db": &db});
     through.send(&find).await.unwrap();
-    let look = async || {
+    let attempt = async || {
         let mut direct = rig.direct().await;
         let pipeline = vec![
             doc! {"$currentOp": {}},
@@ -305,7 +306,7 @@ async fn current_op_names_the_application_and_the_router() {
             operation.get_document("clientMetadata").ok()?.clone(),
         ))
     };
-    let (name, metadata) = eventually(LIMIT, look).await.unwrap();
+    let (name, metadata) = eventually(LIMIT, attempt).await.unwrap();
     assert_eq!(name, "billing");
     assert!(
         metadata
@@ -319,7 +320,7 @@ async fn current_op_names_the_application_and_the_router() {
 }
 
 #[tokio::test]
-async fn cursors_go_on_and_end_on_any_client_connection() {
+async fn cursors_continue_and_end_on_any_client_connection() {
     let rig = Rig::shared().await;
     let db = unique_name("cursors");
     let mut first = rig.through().await;
@@ -353,7 +354,8 @@ async fn cursors_go_on_and_end_on_any_client_connection() {
         &vec![Bson::Int64(id)]
     );
     assert_eq!(first.command(&db, more(id)).await.unwrap().code(), Some(43));
-    // One reply, although the client takes several: the driver then asks again.
+    // Seawall returns one reply although the client accepts several. The driver then sends another
+    // `getMore`.
     let find = doc! {"find": "c", "batchSize": 0};
     let id = first.command(&db, find).await.unwrap().cursor_id().unwrap();
     let mut more = more(id);
@@ -365,7 +367,7 @@ async fn cursors_go_on_and_end_on_any_client_connection() {
 }
 
 #[tokio::test]
-async fn snapshot_reads_see_one_moment_on_whichever_connection() {
+async fn snapshot_reads_see_one_point_in_time_on_any_connection() {
     let rig = Rig::shared().await;
     let db = unique_name("snapshot");
     let mut writer = rig.through().await;

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     Application,
-    outcome::{Steps, plain, told},
+    outcome::{Steps, extended_json, plain},
 };
 
 impl Application {
@@ -73,16 +73,20 @@ impl Application {
         let read = async || {
             let view = db.collection::<Document>("view");
             let found = view.find(doc! {}).sort(doc! {"_id": 1}).limit(3).await?;
-            Ok(told(found.try_collect::<Vec<_>>().await?))
+            Ok(extended_json(found.try_collect::<Vec<_>>().await?))
         };
         steps.step("read view", read).await;
         if !self.is_stable {
-            let run = async || Ok(told(db.run_command(doc! {"collStats": "strict"}).await?));
+            let run = async || {
+                Ok(extended_json(
+                    db.run_command(doc! {"collStats": "strict"}).await?,
+                ))
+            };
             steps.step("collection statistics", run).await;
         }
         let run = async || {
             let reply = db.run_command(doc! {"dbStats": 1}).await?;
-            Ok(told(reply.get("ok").cloned()))
+            Ok(extended_json(reply.get("ok").cloned()))
         };
         steps.step("database statistics", run).await;
     }

@@ -1,4 +1,4 @@
-//! Everything that goes wrong as it should.
+//! Steps that must fail.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     Application,
-    outcome::{Steps, plain, told},
+    outcome::{Steps, extended_json, plain},
 };
 
 impl Application {
@@ -21,7 +21,7 @@ impl Application {
         let things = &self.things;
         let insert = async || Ok(plain(&things.insert_one(doc! {"_id": 1}).await?));
         steps.step("error duplicate key", insert).await;
-        let find = async || Ok(told(things.find_one(doc! {"$nope": 1}).await?));
+        let find = async || Ok(extended_json(things.find_one(doc! {"$nope": 1}).await?));
         steps.step("error unknown operator", find).await;
         let insert = async || {
             let elsewhere = self.client.database("elsewhere").collection("things");
@@ -34,7 +34,7 @@ impl Application {
             let added = doc! {"$reduce": {"input": numbers, "initialValue": 0, "in": add}};
             let find = things.find(doc! {"$expr": {"$gte": [added, 0]}});
             let found = find.max_time(Duration::from_millis(50)).await?;
-            Ok(told(found.try_collect::<Vec<_>>().await?))
+            Ok(extended_json(found.try_collect::<Vec<_>>().await?))
         };
         steps.step("error maxTimeMS", slow).await;
         let update = async || {
@@ -62,7 +62,7 @@ impl Application {
             ("error invalid namespace", doc! {"find": ""}),
         ];
         for (name, command) in commands {
-            let run = async || Ok(told(self.db.run_command(command).await?));
+            let run = async || Ok(extended_json(self.db.run_command(command).await?));
             steps.step(name, run).await;
         }
     }
@@ -102,7 +102,7 @@ impl Application {
             let mut session = self.client.start_session().await?;
             let command = doc! {"commitTransaction": 1, "txnNumber": 1000_i64, "autocommit": false};
             let admin = self.client.database("admin");
-            Ok(told(
+            Ok(extended_json(
                 admin.run_command(command).session(&mut session).await?,
             ))
         };

@@ -1,7 +1,8 @@
-//! What an application does, by the Rust driver; see `drivers/scenarios.md`.
+//! The steps of an application with the Rust driver; see `drivers/scenarios.md`.
 //!
-//! Left out: `unacknowledged` in an explicit session, which the driver refuses before anything is sent; each bulk write is
-//! told as the driver's refusal, since it only knows the command of servers newer than these.
+//! It skips `unacknowledged` in an explicit session, which the driver refuses before it sends
+//! anything. The driver implements bulk writes only with a command of newer servers, so each bulk
+//! write reports the driver's refusal.
 
 mod administration;
 mod failures;
@@ -16,9 +17,9 @@ use mongodb::{
     options::{ClientOptions, ServerApi, ServerApiVersion},
 };
 
-use self::outcome::{Steps, plain, told};
+use self::outcome::{Steps, extended_json, plain};
 
-/// All steps on a client and a database, as lines of JSON.
+/// Runs all steps on a client and a database. Returns lines of JSON.
 pub(crate) async fn run(uri: &str, database: &str, api: &str) -> Vec<String> {
     let application = Application::connect(uri, database, api).await;
     let mut steps = Steps::default();
@@ -27,7 +28,7 @@ pub(crate) async fn run(uri: &str, database: &str, api: &str) -> Vec<String> {
     steps.lines()
 }
 
-/// The first steps only, for a server that the driver refuses.
+/// Runs only the first steps, for a server that the driver refuses.
 pub(crate) async fn run_status(uri: &str, database: &str) -> Vec<String> {
     let application = Application::connect(uri, database, "plain").await;
     let mut steps = Steps::default();
@@ -35,7 +36,7 @@ pub(crate) async fn run_status(uri: &str, database: &str) -> Vec<String> {
     steps.lines()
 }
 
-/// What all steps use.
+/// The state that all steps share.
 #[derive(Debug)]
 struct Application {
     client: Client,
@@ -96,12 +97,12 @@ impl Application {
             ("status users", doc! {"connectionStatus": 1}),
         ];
         for (name, command) in commands {
-            let run = async || Ok(told(self.db.run_command(command).await?));
+            let run = async || Ok(extended_json(self.db.run_command(command).await?));
             steps.step(name, run).await;
         }
         let version = async || {
             let build = self.db.run_command(doc! {"buildInfo": 1}).await?;
-            Ok(told(build.get("version").cloned()))
+            Ok(extended_json(build.get("version").cloned()))
         };
         steps.step("status version", version).await;
     }

@@ -1,4 +1,4 @@
-//! What a step came to, as one line of JSON.
+//! The outcome of a step, as one line of JSON.
 
 use mongodb::{
     bson::{Bson, Document},
@@ -7,12 +7,12 @@ use mongodb::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// All steps so far.
+/// The lines of all steps so far.
 #[derive(Debug, Default)]
 pub(super) struct Steps(Vec<String>);
 
 impl Steps {
-    /// Does a step and tells what it came to.
+    /// Runs a step and records its outcome.
     pub(super) async fn step(
         &mut self,
         name: &str,
@@ -20,7 +20,7 @@ impl Steps {
     ) {
         let line = match action().await {
             Ok(value) => json!({"step": name, "value": value}),
-            Err(error) => json!({"step": name, "error": told_error(&error)}),
+            Err(error) => json!({"step": name, "error": error_json(&error)}),
         };
         self.0.push(line.to_string());
     }
@@ -30,27 +30,29 @@ impl Steps {
     }
 }
 
-/// A value as extended JSON that keeps the types of numbers apart.
-pub(super) fn told(value: impl Into<Bson>) -> Value {
+/// A value as extended JSON that distinguishes the types of numbers.
+pub(super) fn extended_json(value: impl Into<Bson>) -> Value {
     match value.into() {
         Bson::Int32(number) => json!({"$numberInt": number.to_string()}),
         Bson::Int64(number) => json!({"$numberLong": number.to_string()}),
         Bson::Double(number) => json!({"$numberDouble": number.to_string()}),
-        Bson::Array(elements) => elements.into_iter().map(told).collect(),
+        Bson::Array(elements) => elements.into_iter().map(extended_json).collect(),
         Bson::Document(document) => {
             let fields = document.into_iter();
-            fields.map(|(name, field)| (name, told(field))).collect()
+            fields
+                .map(|(name, field)| (name, extended_json(field)))
+                .collect()
         }
         other => plain(&other),
     }
 }
 
-/// One of the driver's own results, in the form it gives itself.
+/// One of the driver's own results, in the form of its own serialisation.
 pub(super) fn plain(value: &impl Serialize) -> Value {
-    serde_json::to_value(value).expect("the driver's results have names for their fields")
+    serde_json::to_value(value).expect("the driver's results serialise to JSON")
 }
 
-fn told_error(error: &Error) -> Value {
+fn error_json(error: &Error) -> Value {
     let mut labels: Vec<_> = error.labels().iter().collect();
     labels.sort();
     let (code, name, message) = match error.kind.as_ref() {
@@ -62,7 +64,9 @@ fn told_error(error: &Error) -> Value {
         kind => (None, None, kind.to_string()),
     };
     let reply = error.server_response().map(|reply| {
-        told(Document::try_from(reply.as_ref()).expect("the driver has read the reply already"))
+        extended_json(
+            Document::try_from(reply.as_ref()).expect("the driver has already parsed the reply"),
+        )
     });
     json!({"code": code, "codeName": name, "labels": labels, "message": message, "reply": reply})
 }

@@ -1,4 +1,4 @@
-//! Reading: types, options, concerns, preferences, aggregation and cursors.
+//! Reads: types, options, concerns, preferences, aggregation and cursors.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use mongodb::{
 
 use super::{
     Application,
-    outcome::{Steps, plain, told},
+    outcome::{Steps, extended_json, plain},
 };
 
 impl Application {
@@ -47,7 +47,7 @@ impl Application {
         let both_ways = async || {
             let types = self.db.collection::<Document>("types");
             types.insert_one(document).await?;
-            Ok(told(types.find_one(doc! {"_id": "types"}).await?))
+            Ok(extended_json(types.find_one(doc! {"_id": "types"}).await?))
         };
         steps.step("types", both_ways).await;
     }
@@ -59,7 +59,7 @@ impl Application {
         {
             let find = async || {
                 let cursor = self.things.find(filter).with_options(options).await?;
-                Ok(told(cursor.try_collect::<Vec<_>>().await?))
+                Ok(extended_json(cursor.try_collect::<Vec<_>>().await?))
             };
             steps.step(&format!("find {name}"), find).await;
         }
@@ -74,7 +74,7 @@ impl Application {
         for (name, concern) in concerns {
             let read = async || {
                 let read = self.things.find_one(doc! {"_id": 1});
-                Ok(told(read.read_concern(concern).await?))
+                Ok(extended_json(read.read_concern(concern).await?))
             };
             steps.step(&format!("read concern {name}"), read).await;
         }
@@ -108,7 +108,9 @@ impl Application {
                 let update = self.things.update_one(doc! {"_id": 2}, change);
                 update.session(&mut session).await?;
                 let read = self.things.find_one(doc! {"_id": 2}).session(&mut session);
-                Ok(told(read.selection_criteria(preference.into()).await?))
+                Ok(extended_json(
+                    read.selection_criteria(preference.into()).await?,
+                ))
             };
             steps.step(&format!("read preference {name}"), read).await;
         }
@@ -120,7 +122,7 @@ impl Application {
         steps.step("count with filter", count).await;
         let count = async || Ok(things.estimated_document_count().await?.into());
         steps.step("estimated count", count).await;
-        let distinct = async || Ok(told(things.distinct("group", doc! {}).await?));
+        let distinct = async || Ok(extended_json(things.distinct("group", doc! {}).await?));
         steps.step("distinct", distinct).await;
     }
 
@@ -157,21 +159,21 @@ impl Application {
         for (name, pipeline) in cases {
             let run = async || {
                 let cursor = self.things.aggregate(pipeline).batch_size(2).await?;
-                Ok(told(cursor.try_collect::<Vec<_>>().await?))
+                Ok(extended_json(cursor.try_collect::<Vec<_>>().await?))
             };
             steps.step(&format!("aggregate {name}"), run).await;
         }
         let written = async || {
             let groups = self.db.collection::<Document>("groups");
             let found = groups.find(doc! {}).sort(doc! {"_id": 1}).await?;
-            Ok(told(found.try_collect::<Vec<_>>().await?))
+            Ok(extended_json(found.try_collect::<Vec<_>>().await?))
         };
         steps.step("aggregate written", written).await;
         if !self.is_stable {
             let explained = async || {
                 let aggregate = doc! {"aggregate": "things", "pipeline": grouped, "cursor": {}};
                 let reply = self.db.run_command(doc! {"explain": aggregate}).await?;
-                Ok(told(reply.keys().cloned().collect::<Vec<_>>()))
+                Ok(extended_json(reply.keys().cloned().collect::<Vec<_>>()))
             };
             steps.step("aggregate explain", explained).await;
         }
@@ -181,7 +183,7 @@ impl Application {
         let closed = async || {
             let find = self.things.find(doc! {}).projection(doc! {"_id": 1});
             let cursor = find.batch_size(2).sort(doc! {"_id": 1}).await?;
-            Ok(told(cursor.take(3).try_collect::<Vec<_>>().await?))
+            Ok(extended_json(cursor.take(3).try_collect::<Vec<_>>().await?))
         };
         steps.step("cursor closed before its end", closed).await;
         let create = async || {
@@ -200,7 +202,7 @@ impl Application {
             }
             capped.insert_one(doc! {"_id": 3}).await?;
             seen.push(cursor.next().await.transpose()?);
-            Ok(told(seen))
+            Ok(extended_json(seen))
         };
         steps.step("cursor tailable", tailed).await;
     }
@@ -208,7 +210,7 @@ impl Application {
 
 type FindCase = (&'static str, Document, FindOptions);
 
-/// What changes which documents come, and what of them.
+/// Options that change which documents and which of their fields are returned.
 fn find_cases_of_results() -> [FindCase; 7] {
     let few = || doc! {"_id": {"$lt": 3}};
     let wanted = doc! {"$expr": {"$eq": ["$_id", "$$wanted"]}};
@@ -250,7 +252,7 @@ fn find_cases_of_results() -> [FindCase; 7] {
     ]
 }
 
-/// What changes how the server finds them.
+/// Options that change how the server finds the documents.
 fn find_cases_of_plans() -> [FindCase; 6] {
     let by_id = || Some(Hint::Keys(doc! {"_id": 1}));
     let one = || doc! {"_id": 1};

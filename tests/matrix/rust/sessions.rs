@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Application,
-    outcome::{Steps, plain, told},
+    outcome::{Steps, extended_json, plain},
 };
 
 impl Application {
@@ -24,7 +24,10 @@ impl Application {
             things.insert_one(id.clone()).session(&mut session).await?;
             let read = things.find_one(id).read_concern(ReadConcern::majority());
             let found = read.session(&mut session).await?;
-            Ok(json!([told(found), session.operation_time().is_some()]))
+            Ok(json!([
+                extended_json(found),
+                session.operation_time().is_some()
+            ]))
         };
         steps.step("session causal", causal).await;
         let snapshot = async || {
@@ -35,9 +38,9 @@ impl Application {
             things.update_one(id.clone(), change).await?;
             let after = things.find_one(id.clone()).session(&mut session).await?;
             Ok(json!([
-                told(before),
-                told(after),
-                told(things.find_one(id).await?)
+                extended_json(before),
+                extended_json(after),
+                extended_json(things.find_one(id).await?)
             ]))
         };
         steps.step("session snapshot", snapshot).await;
@@ -53,7 +56,9 @@ impl Application {
             let update = things.update_one(id.clone(), doc! {"$set": {"x": 2}});
             update.session(&mut session).await?;
             session.commit_transaction().await?;
-            Ok(told(things.find_one(id).session(&mut session).await?))
+            Ok(extended_json(
+                things.find_one(id).session(&mut session).await?,
+            ))
         };
         steps.step("transaction commit", commit).await;
         let abort = async || {
@@ -63,7 +68,10 @@ impl Application {
             things.insert_one(id.clone()).session(&mut session).await?;
             let inside = things.find_one(id.clone()).session(&mut session).await?;
             session.abort_transaction().await?;
-            Ok(json!([told(inside), told(things.find_one(id).await?)]))
+            Ok(json!([
+                extended_json(inside),
+                extended_json(things.find_one(id).await?)
+            ]))
         };
         steps.step("transaction abort", abort).await;
         let callback = async || {
@@ -73,7 +81,9 @@ impl Application {
                 things.insert_one(doc! {"_id": "t3"}).session(session).await
             };
             session.start_transaction().and_run2(insert).await?;
-            Ok(told(things.find_one(id).session(&mut session).await?))
+            Ok(extended_json(
+                things.find_one(id).session(&mut session).await?,
+            ))
         };
         steps.step("transaction callback", callback).await;
     }
@@ -106,7 +116,7 @@ impl Application {
             second.commit_transaction().await?;
             Ok(json!([
                 updated,
-                told(things.find_one(doc! {"_id": "t1"}).await?)
+                extended_json(things.find_one(doc! {"_id": "t1"}).await?)
             ]))
         };
         steps.step("transaction again", again).await;
@@ -115,7 +125,9 @@ impl Application {
             second.start_transaction().await?;
             things.insert_one(id.clone()).session(&mut second).await?;
             second.abort_transaction().await?;
-            Ok(told(things.find_one(id).session(&mut second).await?))
+            Ok(extended_json(
+                things.find_one(id).session(&mut second).await?,
+            ))
         };
         steps.step("transaction after abort", after_abort).await;
     }
@@ -135,29 +147,29 @@ impl Application {
                 events.extend(stream.next().await.transpose()?);
             }
             second = events.get(1).map(|event| event.id.clone());
-            Ok(events.iter().map(told_event).collect())
+            Ok(events.iter().map(event_json).collect())
         };
         steps.step("change stream", seen).await;
         if let Some(second) = second {
             let resumed = async || {
                 let mut stream = watched.watch().resume_after(second).await?;
                 let event = stream.next().await.transpose()?;
-                Ok(event.as_ref().map(told_event).into())
+                Ok(event.as_ref().map(event_json).into())
             };
             steps.step("change stream resumed", resumed).await;
         }
     }
 }
 
-fn told_event(event: &ChangeStreamEvent<Document>) -> Value {
+fn event_json(event: &ChangeStreamEvent<Document>) -> Value {
     json!({
         "_id": plain(&event.id),
         "operationType": plain(&event.operation_type),
         "ns": event.ns.as_ref().map(plain),
-        "documentKey": event.document_key.clone().map(told),
+        "documentKey": event.document_key.clone().map(extended_json),
         "updateDescription": event.update_description.as_ref().map(plain),
-        "clusterTime": event.cluster_time.map(told),
-        "wallTime": event.wall_time.map(told),
-        "fullDocument": event.full_document.clone().map(told),
+        "clusterTime": event.cluster_time.map(extended_json),
+        "wallTime": event.wall_time.map(extended_json),
+        "fullDocument": event.full_document.clone().map(extended_json),
     })
 }

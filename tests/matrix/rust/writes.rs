@@ -1,4 +1,4 @@
-//! Writing: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents.
+//! Writes: inserts, updates, deletes, bulk writes, files, unacknowledged and large documents.
 
 use futures_util::{AsyncReadExt, AsyncWriteExt, TryStreamExt};
 use mongodb::{
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Application,
-    outcome::{Steps, plain, told},
+    outcome::{Steps, extended_json, plain},
 };
 
 impl Application {
@@ -85,7 +85,7 @@ impl Application {
             ))
         };
         steps.step("update many", many).await;
-        let read = async || Ok(told(self.things.find_one(of("new")).await?));
+        let read = async || Ok(extended_json(self.things.find_one(of("new")).await?));
         steps.step("update read", read).await;
         let replace = async || {
             let replaced = self
@@ -103,33 +103,37 @@ impl Application {
         let more = || doc! {"$inc": {"n": 1}};
         let upserted = || doc! {"_id": "upserted"};
         let after = ReturnDocument::After;
-        let modify = async || Ok(told(things.find_one_and_update(ten(), more()).await?));
+        let modify = async || {
+            Ok(extended_json(
+                things.find_one_and_update(ten(), more()).await?,
+            ))
+        };
         steps.step("modify before", modify).await;
         let modify = async || {
             let modify = things.find_one_and_update(ten(), more());
-            Ok(told(modify.return_document(after.clone()).await?))
+            Ok(extended_json(modify.return_document(after.clone()).await?))
         };
         steps.step("modify after", modify).await;
         let modify = async || {
             let modify = things.find_one_and_update(doc! {"group": 4}, more());
             let modify = modify.sort(doc! {"_id": -1}).projection(doc! {"n": 1});
-            Ok(told(modify.return_document(after.clone()).await?))
+            Ok(extended_json(modify.return_document(after.clone()).await?))
         };
         steps.step("modify sorted", modify).await;
         let modify = async || {
             let modify = things.find_one_and_update(upserted(), more()).upsert(true);
-            Ok(told(modify.return_document(after.clone()).await?))
+            Ok(extended_json(modify.return_document(after.clone()).await?))
         };
         steps.step("modify upsert", modify).await;
         let modify = async || {
             let replacement = doc! {"replaced": 2};
-            Ok(told(
+            Ok(extended_json(
                 things.find_one_and_replace(upserted(), replacement).await?,
             ))
         };
         steps.step("modify replace", modify).await;
         for name in ["modify delete", "modify nothing"] {
-            let modify = async || Ok(told(things.find_one_and_delete(upserted()).await?));
+            let modify = async || Ok(extended_json(things.find_one_and_delete(upserted()).await?));
             steps.step(name, modify).await;
         }
     }
@@ -171,7 +175,7 @@ impl Application {
                 ]))
             };
             steps.step(name, write).await;
-            // One model after another that fails in the middle: what the driver has for an array of inserts.
+            // One model after another until one fails: this driver has no array of inserts.
             let insert = async || {
                 let ids = [1, 2, 3].map(|n| {
                     if n == 2 {
@@ -219,7 +223,7 @@ impl Application {
                 .collection::<Document>("fs.files")
                 .find(doc! {})
                 .await?;
-            Ok(told(files.try_collect::<Vec<_>>().await?))
+            Ok(extended_json(files.try_collect::<Vec<_>>().await?))
         };
         steps.step("gridfs list", list).await;
         let delete = async || Ok(plain(&bucket.delete("file".into()).await?));
@@ -236,7 +240,8 @@ impl Application {
         let both = async || {
             let things = self.db.collection::<Document>("unacknowledged");
             let none = WriteConcern::builder().w(Some(0.into())).build();
-            // One after another, so on one connection of the driver's pool: the order holds.
+            // These run one after another, so on one connection of the driver's pool: the order is
+            // kept.
             for n in 0..50 {
                 let insert = things.insert_one(doc! {"_id": n});
                 insert.write_concern(none.clone()).await?;
@@ -269,7 +274,7 @@ fn thing(n: i32) -> Document {
     doc! {"_id": n, "text": format!("text {}", n % 10), "group": n % 7}
 }
 
-/// A document that takes this many bytes.
+/// A document whose BSON takes this many bytes.
 fn sized(id: &str, length_bytes: usize) -> Document {
     let with = |bytes| {
         let subtype = BinarySubtype::Generic;

@@ -1,4 +1,4 @@
-//! Messages as a test wants them, right or wrong, and replies with every byte that came.
+//! Messages as a test builds them, valid or not, and replies with all of their bytes.
 
 use std::io::Cursor;
 
@@ -7,18 +7,18 @@ use bson::{Bson, Document};
 /// The 16 bytes before each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Counts the header itself.
+    /// Length of the whole message in bytes, this header included.
     pub message_length: i32,
-    /// The sender's number of the message.
+    /// The message's identifier, chosen by its sender.
     pub request_id: i32,
-    /// The number of the message that this one answers, else 0.
+    /// The `request_id` of the message that this one replies to, else 0.
     pub response_to: i32,
-    /// What follows: 2013, 2012, 2004 or 1.
+    /// The type of the content: 2013, 2012, 2004 or 1.
     pub op_code: i32,
 }
 
 impl Header {
-    /// The header at the start of `bytes`, or `None` if they are too few.
+    /// The header at the start of `bytes`, or `None` if there are fewer than 16 bytes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut fields = bytes.chunks_exact(4).map_while(int32);
         Some(Self {
@@ -29,7 +29,7 @@ impl Header {
         })
     }
 
-    /// The four fields as they go over the wire.
+    /// The four fields in wire format.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         let fields = [
@@ -50,14 +50,14 @@ impl Header {
 pub enum Section {
     /// Kind 0: the command or reply.
     Body(Document),
-    /// Kind 1: documents that belong to the body under a name.
+    /// Kind 1: a document sequence, which belongs to a field of the body.
     Sequence {
-        /// The name, such as `documents`.
+        /// The field's name, such as `documents`.
         identifier: String,
-        /// What stands under it.
+        /// The field's documents.
         documents: Vec<Document>,
     },
-    /// Bytes that are sent as they are, the kind included, for what no client should send.
+    /// Bytes that are sent unchanged, the kind included, for sections that no client should send.
     Bytes(Vec<u8>),
 }
 
@@ -84,23 +84,23 @@ impl Section {
     }
 }
 
-/// An OP_MSG that has not been sent.
+/// An OP_MSG to send.
 #[derive(Clone, Debug)]
 pub struct OpMsg {
-    /// 0 lets the client that sends it choose the number.
+    /// 0 lets the sending client choose the identifier.
     pub request_id: i32,
-    /// 0 in everything that a client sends.
+    /// 0 in every message from a client.
     pub response_to: i32,
-    /// The flag bits; that of the checksum is set by [`OpMsg::has_checksum`].
+    /// The flag bits. [`OpMsg::has_checksum`] sets the checksum's bit.
     pub flags: u32,
     /// In the order in which they are sent.
     pub sections: Vec<Section>,
-    /// Whether a CRC-32C is appended and its flag set.
+    /// True if a CRC-32C is appended and its flag is set.
     pub has_checksum: bool,
 }
 
 impl OpMsg {
-    /// A message with one section, the body, which must name its database in `$db`.
+    /// A message with one section, the body. The body must name its database in `$db`.
     pub fn new(body: Document) -> Self {
         Self {
             request_id: 0,
@@ -111,7 +111,7 @@ impl OpMsg {
         }
     }
 
-    /// With a section of kind 1 after those that are there.
+    /// Appends a section of kind 1.
     #[must_use]
     pub fn sequence(mut self, identifier: &str, documents: Vec<Document>) -> Self {
         self.sections.push(Section::Sequence {
@@ -121,21 +121,21 @@ impl OpMsg {
         self
     }
 
-    /// With these flag bits set as well.
+    /// Sets these flag bits in addition.
     #[must_use]
     pub fn flags(mut self, flags: u32) -> Self {
         self.flags |= flags;
         self
     }
 
-    /// With a CRC-32C at its end.
+    /// Appends a CRC-32C.
     #[must_use]
     pub fn checksum(mut self) -> Self {
         self.has_checksum = true;
         self
     }
 
-    /// The whole message.
+    /// The message in wire format.
     pub fn to_bytes(&self) -> Vec<u8> {
         let flag = if self.has_checksum {
             CHECKSUM_PRESENT
@@ -162,16 +162,16 @@ impl OpMsg {
     }
 }
 
-/// A legacy OP_QUERY that has not been sent; servers take only handshakes by it.
+/// A legacy OP_QUERY to send. Servers accept it only for handshakes.
 #[derive(Clone, Debug)]
 pub struct OpQuery {
-    /// 0 lets the client that sends it choose the number.
+    /// 0 lets the sending client choose the identifier.
     pub request_id: i32,
-    /// Such as 4, by which some drivers say that a secondary will do.
+    /// The flag bits. Some drivers set 4, which allows a secondary to reply.
     pub flags: u32,
     /// `admin.$cmd` for commands.
     pub collection: String,
-    /// How many documents to pass over.
+    /// The number of documents to skip.
     pub skip_count: i32,
     /// -1 or 1 for commands.
     pub return_count: i32,
@@ -180,7 +180,7 @@ pub struct OpQuery {
 }
 
 impl OpQuery {
-    /// A command to `admin`.
+    /// A command on the database `admin`.
     pub fn new(query: Document) -> Self {
         Self {
             request_id: 0,
@@ -192,7 +192,7 @@ impl OpQuery {
         }
     }
 
-    /// The whole message.
+    /// The message in wire format.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut content = self.flags.to_le_bytes().to_vec();
         content.extend(self.collection.as_bytes());
@@ -210,12 +210,12 @@ impl OpQuery {
     }
 }
 
-/// An OP_MSG or OP_REPLY that came.
+/// A received OP_MSG or OP_REPLY.
 #[derive(Clone, Debug)]
 pub struct RawReply {
-    /// As it came.
+    /// The header as received.
     pub header: Header,
-    /// The flag bits of an OP_MSG, the response flags of an OP_REPLY.
+    /// The flag bits of an OP_MSG, or the response flags of an OP_REPLY.
     pub flags: u32,
     /// The section of kind 0, or the first document of an OP_REPLY.
     pub body: Document,
@@ -224,16 +224,18 @@ pub struct RawReply {
 }
 
 impl RawReply {
-    /// Takes a whole message apart; `None` if it is neither OP_MSG nor OP_REPLY, or is malformed.
+    /// Parses a whole message. Returns `None` if it is neither OP_MSG nor OP_REPLY, or is
+    /// malformed.
     ///
-    /// A reply of a server has its body first; a test that expects sequences looks into `raw`.
+    /// The body of a server's reply is its first section. A test that expects sequences must read
+    /// `raw`.
     pub fn parse(raw: Vec<u8>) -> Option<Self> {
         let header = Header::parse(&raw)?;
         let (_, content) = raw.split_at_checked(HEADER_BYTES)?;
         let (flags, rest) = content.split_at_checked(4)?;
         let document = match header.op_code {
             OP_MSG => rest.strip_prefix(&[0])?,
-            // The cursor's id, where it starts, and the number of documents.
+            // Skips the cursor's id, `startingFrom` and the number of documents.
             OP_REPLY => rest.split_at_checked(8 + 4 + 4)?.1,
             _ => return None,
         };
@@ -245,7 +247,7 @@ impl RawReply {
         })
     }
 
-    /// Whether the command was carried out as a whole: `ok` is 1.
+    /// True if the command succeeded as a whole: `ok` is 1.
     pub fn is_ok(&self) -> bool {
         match self.body.get("ok") {
             Some(Bson::Double(ok)) => *ok == 1.0,
@@ -256,12 +258,12 @@ impl RawReply {
         }
     }
 
-    /// The error's number, if the command failed as a whole.
+    /// The error code, if the command failed as a whole.
     pub fn code(&self) -> Option<i32> {
         self.body.get_i32("code").ok()
     }
 
-    /// The labels by which drivers decide to retry; empty if there are none.
+    /// The labels that make drivers retry. Empty if there are none.
     pub fn error_labels(&self) -> Vec<&str> {
         let labels = self
             .body
@@ -271,17 +273,17 @@ impl RawReply {
         labels.iter().filter_map(Bson::as_str).collect()
     }
 
-    /// The cursor that the reply opens or goes on with; 0 if it is exhausted.
+    /// The id of the cursor that the reply opens or continues. 0 if the cursor is exhausted.
     pub fn cursor_id(&self) -> Option<i64> {
         self.body.get_document("cursor").ok()?.get_i64("id").ok()
     }
 
-    /// Whether another reply follows without being asked for.
+    /// True if another reply follows without another request.
     pub fn has_more_to_come(&self) -> bool {
         self.header.op_code == OP_MSG && self.flags & MORE_TO_COME != 0
     }
 
-    /// `None` if there is no checksum, else whether it fits.
+    /// `None` if there is no checksum, else whether the checksum is correct.
     pub fn checksum_fits(&self) -> Option<bool> {
         if self.header.op_code != OP_MSG || self.flags & CHECKSUM_PRESENT == 0 {
             return None;
@@ -291,7 +293,7 @@ impl RawReply {
     }
 }
 
-/// The whole messages at the start of a stream of bytes; what is cut off at its end is left out.
+/// The complete messages at the start of a stream of bytes, without an incomplete one at its end.
 pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
     let mut messages = Vec::new();
     let mut rest = stream;
@@ -300,7 +302,7 @@ pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
         let Some((message, after)) = rest.split_at_checked(length) else {
             break;
         };
-        // Less than a header would not get any further.
+        // A length below that of a header would loop forever.
         if message.len() < HEADER_BYTES {
             break;
         }
@@ -310,7 +312,7 @@ pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
     messages
 }
 
-/// The CRC-32C (Castagnoli) of an OP_MSG, written down without a table.
+/// The CRC-32C (Castagnoli) of an OP_MSG, computed without a table.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let crc = bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
@@ -335,19 +337,19 @@ fn length_of(length: usize) -> i32 {
     i32::try_from(length).expect("a message that a test has built fits into memory")
 }
 
-/// The opcode of everything but a legacy handshake.
+/// The opcode of all messages except legacy handshakes.
 pub const OP_MSG: i32 = 2013;
-/// The opcode of a legacy handshake.
+/// The opcode of a legacy handshake's request.
 pub const OP_QUERY: i32 = 2004;
-/// The opcode of the answer to one.
+/// The opcode of a legacy handshake's reply.
 pub const OP_REPLY: i32 = 1;
-/// How long a header is.
+/// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Flag bit 0 of an OP_MSG.
 pub const CHECKSUM_PRESENT: u32 = 1;
-/// Flag bit 1: no reply is wanted, or another one follows.
+/// Flag bit 1: the sender expects no reply, or another reply follows.
 pub const MORE_TO_COME: u32 = 2;
-/// Flag bit 16: the client takes replies it did not ask for.
+/// Flag bit 16: the client accepts replies without further requests.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
 const CASTAGNOLI_REVERSED: u32 = 0x82F6_3B78;
@@ -359,12 +361,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_is_the_known_one() {
+    fn checksum_equals_the_published_check_value() {
         assert_eq!(crc32c(b"123456789"), 0xE306_9283);
     }
 
     #[test]
-    fn message_comes_back_as_it_was_built() {
+    fn a_parsed_message_equals_the_built_one() {
         let message = OpMsg {
             request_id: 7,
             response_to: 5,
@@ -380,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn sequence_counts_its_own_length() {
+    fn a_sequences_size_includes_its_size_field() {
         let message = OpMsg::new(doc! {})
             .sequence("x", vec![doc! {}, doc! {}])
             .to_bytes();
@@ -389,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_split_where_they_end() {
+    fn messages_are_split_at_their_ends() {
         let one = OpMsg::new(doc! { "ping": 1 }).to_bytes();
         let two = OpQuery::new(doc! { "isMaster": 1 }).to_bytes();
         let (cut, _) = one.split_at(20);

@@ -1,7 +1,7 @@
-//! A client without a driver: what it sends is what the test says, and nothing is retried.
+//! A client without a driver: it sends exactly what the test asks for and never retries.
 //!
-//! Errors of a server are replies. A [`RawError`] is what the connection itself came to: closed,
-//! silent, or bytes that are no reply.
+//! Errors that a server returns are replies. A [`RawError`] is a failure of the connection: closed,
+//! silent, or bytes that are not a reply.
 
 pub mod message;
 pub mod scram;
@@ -69,7 +69,7 @@ impl RawClient {
         Ok(Self::new(within(CONNECT_LIMIT, stream).await?))
     }
 
-    /// A client on a stream that the test has made.
+    /// A client on a stream that the test has opened.
     pub fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         Self {
             stream: Box::new(stream),
@@ -78,12 +78,12 @@ impl RawClient {
         }
     }
 
-    /// How long one message may take to be sent or to come; half a minute unless told.
+    /// Sets the time limit to send or receive one message. The default is 30 seconds.
     pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), RawError> {
         let stream = &mut self.stream;
         within(self.limit, async move {
@@ -93,7 +93,7 @@ impl RawClient {
         .await
     }
 
-    /// Sends a message and returns its `requestID`, chosen here if it was 0.
+    /// Sends a message and returns its `requestID`. If that is 0, the client chooses one.
     pub async fn send(&mut self, message: &OpMsg) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -101,7 +101,7 @@ impl RawClient {
         Ok(message.request_id)
     }
 
-    /// Sends a legacy message and returns its `requestID`, chosen here if it was 0.
+    /// Sends a legacy message and returns its `requestID`. If that is 0, the client chooses one.
     pub async fn send_query(&mut self, message: &OpQuery) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -109,7 +109,7 @@ impl RawClient {
         Ok(message.request_id)
     }
 
-    /// Reads exactly so many bytes, wherever in a message they end.
+    /// Reads exactly `byte_count` bytes, which may end inside a message.
     pub async fn read_bytes(&mut self, byte_count: usize) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
         within(self.limit, async move {
@@ -120,7 +120,7 @@ impl RawClient {
         .await
     }
 
-    /// Reads one message, whatever its opcode.
+    /// Reads one message with any opcode.
     pub async fn read_message(&mut self) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
         within(self.limit, read_message(stream)).await
@@ -132,39 +132,40 @@ impl RawClient {
         RawReply::parse(message).ok_or(RawError::Malformed)
     }
 
-    /// Sends a message and reads its reply, which must answer it.
+    /// Sends a message and reads its reply. The reply's `responseTo` must match.
     pub async fn exchange(&mut self, message: &OpMsg) -> Result<RawReply, RawError> {
         let request_id = self.send(message).await?;
         self.read_reply_to(request_id).await
     }
 
-    /// Runs a command on a database by an OP_MSG with one section.
+    /// Runs a command on a database, as an OP_MSG with one section.
     pub async fn command(&mut self, db: &str, mut command: Document) -> Result<RawReply, RawError> {
         command.insert("$db", db);
         self.exchange(&OpMsg::new(command)).await
     }
 
-    /// Waits until what was asked before is counted: a client's next request is read after that, though its reply to the
-    /// last one may be seen sooner.
-    pub async fn is_counted(&mut self) -> Result<(), RawError> {
+    /// Waits until earlier operations of this client are counted. A client may see a reply before
+    /// it is counted, but its next message is read only afterwards.
+    pub async fn wait_until_counted(&mut self) -> Result<(), RawError> {
         self.command("admin", doc! { "ping": 1 }).await.map(drop)
     }
 
-    /// Says `hello` by OP_MSG, with these fields after the first.
+    /// Sends `hello` by OP_MSG. `fields` follow the command's name.
     pub async fn hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "hello": 1 };
         command.extend(fields);
         self.command("admin", command).await
     }
 
-    /// The same by the old name, which servers before 4.4.2 know too.
+    /// Sends `isMaster` by OP_MSG, which servers before 4.4.2 know too. `fields` follow the
+    /// command's name.
     pub async fn greet(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "isMaster": 1, "helloOk": true };
         command.extend(fields);
         self.command("admin", command).await
     }
 
-    /// Says `isMaster` by OP_QUERY, as most drivers begin, with these fields after the first.
+    /// Sends `isMaster` by OP_QUERY, as most drivers begin. `fields` follow the command's name.
     pub async fn legacy_hello(&mut self, fields: Document) -> Result<RawReply, RawError> {
         let mut command = doc! { "isMaster": 1, "helloOk": true };
         command.extend(fields);
@@ -172,7 +173,7 @@ impl RawClient {
         self.read_reply_to(request_id).await
     }
 
-    /// Authenticates; a refusal is an [`Outcome`] like any other.
+    /// Authenticates. A refusal is also an [`Outcome`].
     pub async fn login(&mut self, login: &Login) -> Result<Outcome, RawError> {
         scram::run(self, login).await
     }
@@ -187,7 +188,8 @@ impl RawClient {
         scram::finish_login(self, begun).await
     }
 
-    /// Reads until the other side closes, and returns what came before. A reset is a close too.
+    /// Reads until the other side closes, and returns the bytes received before. A reset counts as
+    /// a close.
     pub async fn read_to_close(&mut self) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
         within(self.limit, async move {
@@ -230,33 +232,33 @@ impl fmt::Debug for RawClient {
     }
 }
 
-/// What became of a connection instead of a reply.
+/// Why a connection gave no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum RawError {
-    /// The other side closed it between two messages, or reset it.
+    /// The other side closed the connection between two messages, or reset it.
     #[error("the connection was closed")]
     Closed,
-    /// The other side closed it in the middle of a message.
+    /// The other side closed the connection inside a message.
     #[error("the connection was closed inside a message")]
     Truncated,
-    /// Nothing came, or nothing was taken, for as long as the test wants to wait.
+    /// Nothing was received, or nothing could be sent, within the test's time limit.
     #[error("nothing happened within {limit:?}")]
     TimedOut {
-        /// How long that was.
+        /// That limit.
         limit: Duration,
     },
-    /// A message came that is no reply, or one whose length is impossible.
-    #[error("what came is no reply")]
+    /// A message is not a reply, or its length is impossible.
+    #[error("the message is not a reply")]
     Malformed,
-    /// A reply came that answers something else.
-    #[error("the reply answers {response_to}, not {request_id}")]
+    /// A reply belongs to another request.
+    #[error("the reply is for request {response_to}, not {request_id}")]
     OtherReply {
-        /// What was sent.
+        /// The request's `requestID`.
         request_id: i32,
-        /// What the reply says it answers.
+        /// The reply's `responseTo`.
         response_to: i32,
     },
-    /// The operating system's or TLS's word.
+    /// An error of the operating system or of TLS.
     #[error("connection")]
     Io(#[source] io::Error),
 }
@@ -271,14 +273,15 @@ impl From<io::Error> for RawError {
     }
 }
 
-/// Anything that bytes can be sent over.
+/// A stream of bytes in both directions.
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, RawError> {
     let mut message = vec![0; HEADER_BYTES];
-    // The first byte by itself, to tell a close between messages from one inside.
+    // Reads the first byte alone, to distinguish a close between messages from one inside a
+    // message.
     let (first, rest) = message.split_at_mut(1);
     if stream.read(first).await? == 0 {
         return Err(RawError::Closed);
@@ -317,12 +320,12 @@ fn is_close(error: &io::Error) -> bool {
         io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::BrokenPipe
-            // TLS without a closing alert.
+            // TLS closed without `close_notify`.
             | io::ErrorKind::UnexpectedEof
     )
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
-/// A server's own limit; protects the test from a length that is none.
+/// The limit of a server. It protects the test from an invalid length.
 const MAX_MESSAGE_BYTES: u64 = 48_000_000;

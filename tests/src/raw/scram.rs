@@ -1,4 +1,4 @@
-//! SCRAM as a client does it, written from RFC 5802 and 7677 without a look at the proxy's.
+//! A SCRAM client, written from RFC 5802 and RFC 7677 and not from the proxy's code.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use sha2::Sha256;
 
 use super::{RawClient, RawError, RawReply};
 
-/// How to authenticate, and as whom.
+/// The user to authenticate as, and how.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// The database that the user is defined in.
+    /// The database in which the user is defined.
     pub db: String,
     /// The user's name, unescaped.
     pub user: String,
-    /// The password, as the user would type it.
+    /// The password, as the user types it.
     pub password: String,
-    /// Which of the two.
+    /// The SCRAM mechanism.
     pub mechanism: Mechanism,
     /// How the conversation begins.
     pub start: Start,
-    /// Whether the server is asked to leave out the last, empty exchange.
+    /// True if the server is asked to skip the last, empty exchange.
     pub skip_empty_exchange: bool,
-    /// Where derived keys are kept; clones of a login share it.
+    /// The cache of derived keys. Clones of a login share it.
     pub keys: KeyCache,
 }
 
 impl Login {
-    /// SCRAM-SHA-256 by commands, the shorter way.
+    /// A login with SCRAM-SHA-256 by commands, without the empty exchange.
     pub fn new(db: &str, user: &str, password: &str) -> Self {
         Self {
             db: db.to_owned(),
@@ -48,28 +48,28 @@ impl Login {
         }
     }
 
-    /// With this mechanism.
+    /// Sets the mechanism.
     #[must_use]
     pub fn mechanism(mut self, mechanism: Mechanism) -> Self {
         self.mechanism = mechanism;
         self
     }
 
-    /// Beginning like this.
+    /// Sets how the conversation begins.
     #[must_use]
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// With the empty exchange at the end, as old drivers have it.
+    /// Keeps the empty exchange at the end, as old drivers do.
     #[must_use]
     pub fn with_empty_exchange(mut self) -> Self {
         self.skip_empty_exchange = false;
         self
     }
 
-    /// With keys that other logins use too.
+    /// Uses a cache of keys that other logins use too.
     #[must_use]
     pub fn keys(mut self, keys: &KeyCache) -> Self {
         self.keys = keys.clone();
@@ -77,7 +77,7 @@ impl Login {
     }
 }
 
-/// A mechanism that a password is proven by.
+/// A SCRAM mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// `SCRAM-SHA-1`
@@ -87,7 +87,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Both, for tests that go through them.
+    /// Both, for tests that iterate over the mechanisms.
     pub const ALL: [Self; 2] = [Self::ScramSha1, Self::ScramSha256];
 
     /// The name on the wire.
@@ -108,12 +108,13 @@ impl Mechanism {
     fn hmac(self, key: &[u8], message: &[u8]) -> Vec<u8> {
         match self {
             Self::ScramSha1 => {
-                let mac = Hmac::<Sha1>::new_from_slice(key).expect("HMAC takes keys of any length");
+                let mac =
+                    Hmac::<Sha1>::new_from_slice(key).expect("HMAC accepts keys of any length");
                 mac.chain_update(message).finalize().into_bytes().to_vec()
             }
             Self::ScramSha256 => {
                 let mac =
-                    Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+                    Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts keys of any length");
                 mac.chain_update(message).finalize().into_bytes().to_vec()
             }
         }
@@ -127,7 +128,7 @@ impl Mechanism {
                 pbkdf2::pbkdf2_hmac_array::<Sha1, 20>(hex.as_bytes(), salt, iterations).to_vec()
             }
             Self::ScramSha256 => {
-                // What SASLprep refuses is sent as it is: the server will say what it thinks of it.
+                // A password that SASLprep refuses is sent unchanged, so that the server decides.
                 let prepared = stringprep::saslprep(&login.password);
                 let prepared = prepared.as_deref().unwrap_or(&login.password).as_bytes();
                 pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(prepared, salt, iterations).to_vec()
@@ -139,30 +140,30 @@ impl Mechanism {
 /// How a conversation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// By `saslStart`; the test says hello itself, or does not.
+    /// With `saslStart`. The test sends a hello itself, or none.
     Command,
-    /// Inside a `hello` by OP_MSG, and by `saslStart` after it if the server does not take it up.
+    /// In a `hello` by OP_MSG, then with `saslStart` if the server ignores the speculation.
     SpeculativeHello,
-    /// The same inside an `isMaster` by OP_QUERY.
+    /// In an `isMaster` by OP_QUERY, then with `saslStart` if the server ignores the speculation.
     SpeculativeLegacyHello,
 }
 
-/// What an authentication came to.
+/// The result of an authentication.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The server's or the client's last word.
+    /// How the authentication ended.
     pub verdict: Verdict,
-    /// All replies in their order, that of a hello included.
+    /// All replies in order, including the reply to a hello.
     pub replies: Vec<RawReply>,
 }
 
 impl Outcome {
-    /// Whether the connection is authenticated.
+    /// True if the connection is authenticated.
     pub fn is_authenticated(&self) -> bool {
         self.verdict == Verdict::Authenticated
     }
 
-    /// The error of the reply that ended it, if one did.
+    /// The error code of the last reply, if it is an error.
     pub fn code(&self) -> Option<i32> {
         self.replies.last().and_then(RawReply::code)
     }
@@ -171,15 +172,16 @@ impl Outcome {
 /// How an authentication ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both sides have proven that they know the password.
+    /// Both sides have proved that they know the password.
     Authenticated,
     /// The last reply is an error.
     Refused,
-    /// The server did not do what it must, or could not prove itself.
+    /// The server broke the protocol or could not prove its identity.
     Implausible(&'static str),
 }
 
-/// Keys by what they are derived from: 15,000 rounds for each login would be most of a test's time.
+/// A cache of salted passwords. A login needs 15,000 hash rounds, which would be most of a test's
+/// time.
 #[derive(Clone, Default)]
 pub struct KeyCache {
     salted_passwords: Arc<Mutex<HashMap<KeySource, Vec<u8>>>>,
@@ -222,7 +224,7 @@ struct KeySource {
     iterations: u32,
 }
 
-/// Has the whole conversation and keeps all replies.
+/// Runs the whole conversation and keeps all replies.
 pub(super) async fn run(client: &mut RawClient, login: &Login) -> Result<Outcome, RawError> {
     let mut replies = Vec::new();
     let verdict = converse(client, login, &mut replies).await?;
@@ -240,7 +242,7 @@ async fn converse(
     }
 }
 
-/// A login whose proof is still to be sent.
+/// A login whose proof has not been sent yet.
 #[derive(Debug)]
 pub struct Begun {
     login: Login,
@@ -249,7 +251,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// With another last message than the one that proves the password.
+    /// Changes the message that proves the password.
     #[must_use]
     pub fn altered(mut self, change: impl FnOnce(&str) -> String) -> Self {
         self.answer.payload = change(&self.answer.payload);
@@ -263,7 +265,7 @@ pub(super) async fn begin_login(client: &mut RawClient, login: &Login) -> Result
     begun.map_err(|_| RawError::Malformed)
 }
 
-/// Ends a login that was begun.
+/// Completes a login that was begun.
 pub(super) async fn finish_login(
     client: &mut RawClient,
     begun: &Begun,
@@ -301,7 +303,7 @@ async fn prove(
     replies: &mut Vec<RawReply>,
 ) -> Result<Verdict, RawError> {
     let Begun { login, id, answer } = begun;
-    let proven = go_on(client, login, id, &answer.payload, replies).await?;
+    let proven = continue_conversation(client, login, id, &answer.payload, replies).await?;
     let Some(proven) = proven else {
         return Ok(Verdict::Refused);
     };
@@ -311,14 +313,14 @@ async fn prove(
     if proven.get_bool("done").unwrap_or_default() {
         return Ok(Verdict::Authenticated);
     }
-    match go_on(client, login, id, "", replies).await? {
+    match continue_conversation(client, login, id, "", replies).await? {
         None => Ok(Verdict::Refused),
         Some(end) if end.get_bool("done").unwrap_or_default() => Ok(Verdict::Authenticated),
         Some(_) => Ok(Verdict::Implausible("the conversation does not end")),
     }
 }
 
-/// The server's challenge, or `None` if it refused.
+/// Returns the server's challenge, or `None` if the server refused.
 async fn begin(
     client: &mut RawClient,
     login: &Login,
@@ -340,7 +342,7 @@ async fn begin(
     };
     let hello = match login.start {
         Start::Command => None,
-        Start::SpeculativeHello => Some(hello_by_a_known_name(client, fields).await?),
+        Start::SpeculativeHello => Some(hello_with_supported_name(client, fields).await?),
         Start::SpeculativeLegacyHello => Some(client.legacy_hello(fields).await?),
     };
     if let Some(hello) = hello {
@@ -357,8 +359,8 @@ async fn begin(
     Ok(kept(reply, replies))
 }
 
-/// By its old name if the server does not know the new one.
-async fn hello_by_a_known_name(
+/// Falls back to the legacy name if the server does not know `hello`.
+async fn hello_with_supported_name(
     client: &mut RawClient,
     fields: Document,
 ) -> Result<RawReply, RawError> {
@@ -369,8 +371,8 @@ async fn hello_by_a_known_name(
     }
 }
 
-/// The reply to a `saslContinue`, or `None` if it is an error.
-async fn go_on(
+/// Sends a `saslContinue`. Returns the reply, or `None` if it is an error.
+async fn continue_conversation(
     client: &mut RawClient,
     login: &Login,
     conversation_id: &Bson,
@@ -392,7 +394,7 @@ fn kept(reply: RawReply, replies: &mut Vec<RawReply>) -> Option<Document> {
     body
 }
 
-/// What the client says first, without the header `n,,`.
+/// The client's first message, without the header `n,,`.
 struct ClientFirst {
     nonce: String,
     bare: String,
@@ -409,7 +411,7 @@ impl ClientFirst {
     }
 }
 
-/// The answer to a challenge, and what the server must then say.
+/// The client's final message, and the final message that it expects from the server.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     payload: String,
@@ -431,7 +433,8 @@ impl Answer {
         let salt = salt.ok_or("no salt in the challenge")?;
         let iterations = field("i=").and_then(|iterations| iterations.parse().ok());
         let iterations = iterations.ok_or("no iterations in the challenge")?;
-        // As drivers do: less would let a false server guess the password.
+        // Drivers have the same minimum: with fewer iterations, a false server could guess the
+        // password.
         if iterations < MIN_ITERATIONS {
             return Err("too few iterations in the challenge");
         }
@@ -470,16 +473,16 @@ fn payload(body: &Document) -> Option<String> {
 
 const COMMAND_NOT_FOUND: i32 = 59;
 const MIN_ITERATIONS: u32 = 4096;
-/// Far more users than a test has; protects memory in a storm of made-up ones.
+/// Far more users than a test has. It limits memory in a storm of invented users.
 const MAX_KEYS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The examples of RFC 5802 and RFC 7677, which use the password as it is.
+    /// The example of RFC 7677, which uses the password without SASLprep.
     #[test]
-    fn answers_are_those_of_the_rfcs() {
+    fn final_messages_match_the_rfc_example() {
         let login = Login::new("admin", "user", "pencil");
         let first = ClientFirst {
             nonce: "rOprNGfwEbeRWgbNEkqO".to_owned(),
@@ -497,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn implausible_challenges_are_told_apart() {
+    fn invalid_challenges_are_distinguished() {
         let login = Login::new("admin", "user", "pencil");
         let first = ClientFirst::new("a=b,c");
         assert!(first.bare.starts_with("n=a=3Db=2Cc,r="));

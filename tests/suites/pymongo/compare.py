@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares two results of run.py, and holds the differences against a list.
+"""Compares two results of run.py, and checks the differences against a list.
 
-A difference is a test that passes directly and does not pass through Seawall. Skipped tests are only counted: the suite
-takes Seawall for a mongos, and skips the tests that are for replica sets. Exits with 1 if a difference is not in the
-list, and with 2 if a run is incomplete.
+A difference is a test that passes directly and does not pass through Seawall. Skipped tests are only
+counted: the suite treats Seawall as a mongos, and skips the tests for replica sets. Exits with 1 if a
+difference is not in the list, and with 2 if a run is incomplete.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def read_entries(path):
 
 
 def is_for(entry, result):
-    """True if the entry is about this version of PyMongo, with or without access control."""
+    """True if the entry applies to this version of PyMongo and this access control setting."""
     versions = entry.get("versions", [result["pymongo"]])
     access_control = entry.get("access_control", result["access_control"])
     return result["pymongo"] in versions and access_control == result["access_control"]
@@ -73,7 +73,7 @@ def differs(test, direct, through):
 
 
 def gone(tests, direct, through):
-    """The explained tests that pass both ways. Tests outside a partial run are left out."""
+    """The explained tests that pass both ways, without tests outside of a partial run."""
     return sorted(test for test in tests if direct["tests"].get(test) == through["tests"].get(test) == "passed")
 
 

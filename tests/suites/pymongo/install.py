@@ -19,7 +19,7 @@ VERSIONS = {
     "4.20.0": "f773b0aec28687587cdeda490463a82debc4566a4a3620dcc8dada9d2c0a1acd",
 }
 
-# All packages, so that pip resolves nothing by itself.
+# All packages, so that pip need not resolve any.
 PACKAGES = [
     "dnspython==2.7.0",
     "importlib_metadata==8.7.0",
@@ -34,7 +34,7 @@ PACKAGES = [
     "zipp==3.23.0",
 ]
 
-# Needed to read the metadata of the source package. pip does so before it keeps the file.
+# Needed to read the metadata of the source package, which pip does before it saves the file.
 BUILD_PACKAGES = [
     "hatch-requirements-txt==0.4.1",
     "hatchling==1.27.0",
@@ -49,7 +49,7 @@ PIP_SECONDS = 600
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("version", choices=sorted(VERSIONS))
-    parser.add_argument("work", type=Path, help="work folder; made if it is missing")
+    parser.add_argument("work", type=Path, help="work folder; created if it is missing")
     arguments = parser.parse_args()
     if sys.version_info < (3, 11):
         sys.exit("Python 3.11 or newer is needed")

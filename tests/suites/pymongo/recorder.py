@@ -1,6 +1,7 @@
-"""A pytest plugin: writes one JSON line when a test starts and one when it has ended.
+"""A pytest plugin that writes one JSON line when a test starts and one when it has ended.
 
-run.py reads the lines while pytest runs, so that a process that hangs or dies loses one test and not the whole file.
+run.py reads the lines while pytest runs, so that a process that hangs or dies loses one test and not
+the whole file.
 """
 
 import json
@@ -22,7 +23,7 @@ class Recorder:
         self.message = ""
 
     def pytest_collection_modifyitems(self, config, items):
-        """Leaves out the tests that an earlier process of this file has finished."""
+        """Deselects the tests that an earlier process of this file has finished."""
         kept = [item for item in items if item.nodeid not in self.done]
         left_out = [item for item in items if item.nodeid in self.done]
         if left_out:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs PyMongo's own tests against one address, and writes the outcome of each test to a JSON file.
 
-Each file of tests has a process of its own. A test that takes too long fails; a process that hangs or dies costs the
-test that it was at, and the rest of its file runs in another process. Tests that fail are run once more, alone, and the
-second outcome counts: PyMongo's suite has tests that depend on timing.
+Each test file runs in a separate process. A test that takes too long fails. If a process hangs or
+dies, its current test fails, and the rest of the file runs in another process. Tests that fail run
+once more, alone, and the second outcome counts, because some of PyMongo's tests depend on timing.
 """
 
 import argparse
@@ -18,11 +18,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# How much longer than a test's limit a process may be silent: pytest's own limit acts first.
+# Additional time after a test's limit in which a process may be silent: pytest's own limit acts
+# first.
 SILENCE_SECONDS = 30
-# How many processes a file may use up.
+# Maximum number of processes per file.
 PROCESSES_PER_FILE = 5
-# pytest's exit status: all passed, some failed, none left to run.
+# pytest's exit status: all passed, some failed, no tests left to run.
 NORMAL_ENDS = (0, 1, 5)
 POLL_SECONDS = 0.2
 KILL_SECONDS = 10
@@ -32,7 +33,7 @@ MARKERS = {"sync": "default or auth", "async": "default_async or auth"}
 
 def main():
     arguments = parse_arguments()
-    # So that the tests end with this program.
+    # Without this handler the tests would outlive this program.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     suite = Suite(arguments)
     started = time.monotonic()
@@ -49,10 +50,10 @@ def main():
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", type=Path, help="the folder that install.py has made")
+    parser.add_argument("work", type=Path, help="the folder that install.py created")
     parser.add_argument("address", help="HOST:PORT")
     parser.add_argument("output", type=Path, help="the JSON file to write")
-    parser.add_argument("--user", help="a user with the role root; none for a deployment without access control")
+    parser.add_argument("--user", help="a user with the role root; omit it for a deployment without access control")
     parser.add_argument("--password", default="password")
     parser.add_argument("--api", choices=("sync", "async"), default="sync", help="which suite; default: sync")
     parser.add_argument("--test-seconds", type=int, default=100, help="limit for one test (100)")
@@ -105,7 +106,7 @@ class Suite:
             print(f"{selector}: {len(found)}, {failed} failed, {time.monotonic() - started:.0f} s", flush=True)
 
     def run_again(self):
-        """Runs each test that failed once more. An outcome of the first attempt stays where the time is over."""
+        """Runs each failed test once more. Without time for it, the outcome of the first attempt stays."""
         files = {}
         for test, outcome in self.tests.items():
             if outcome in ("failed", "error") and "::" in test:
@@ -127,7 +128,7 @@ class Suite:
                 self.messages[test] = message
 
     def run_file(self, selectors, name):
-        """Runs the selected tests in as many processes as it takes, and returns {test: (outcome, message)}."""
+        """Runs the selected tests in as many processes as needed. Returns {test: (outcome, message)}."""
         found = {}
         for _ in range(PROCESSES_PER_FILE):
             status, running = self.run_process(selectors, found)
@@ -140,7 +141,7 @@ class Suite:
         return found
 
     def run_process(self, selectors, found):
-        """Runs one pytest. Returns how it ended, and the test that it was at where that was not by itself."""
+        """Runs one pytest. Returns how it ended, and the current test if it did not end by itself."""
         with tempfile.TemporaryDirectory(prefix="pymongo-suite-") as folder:
             record = Path(folder) / "record"
             record.touch()
@@ -163,7 +164,7 @@ class Suite:
         return ("died" if running else process.returncode), running
 
     def wait(self, process, record):
-        """Waits for the end of the process. Returns true if it had to be given up."""
+        """Waits for the end of the process. Returns true if it hangs."""
         limit = self.arguments.test_seconds + SILENCE_SECONDS
         size, last = 0, time.monotonic()
         while process.poll() is None:
@@ -195,7 +196,7 @@ class Suite:
 
 
 def end_group(process):
-    """Ends what is left of the process and of the processes that its tests have forked."""
+    """Kills the process and the processes that its tests have forked."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -204,11 +205,11 @@ def end_group(process):
 
 
 def read_record(record, found):
-    """Adds the recorded outcomes to those found. Returns the test that has started and not ended."""
+    """Adds the recorded outcomes to those found. Returns the test that has started but not ended."""
     running = None
     for line in record.read_text().splitlines(keepends=True):
         if not line.endswith("\n"):
-            # Cut off when the process was killed.
+            # The line was cut off when the process was killed.
             break
         entry = json.loads(line)
         if entry["outcome"] == "started":

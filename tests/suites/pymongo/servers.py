@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Starts a replica set of three members for PyMongo's tests, and stops it on Ctrl-C or SIGTERM.
 
-The members accept test commands, since the tests use fail points. With a user name, the set has access control and
-that user, with the role root.
+The members accept test commands, because the tests use fail points. With a user name, the set has
+access control and this user, with the role root.
 """
 
 import argparse
@@ -19,7 +19,7 @@ MEMBERS = 3
 START_SECONDS = 60
 STOP_SECONDS = 20
 
-# Runs in the Python of the work folder, which has PyMongo.
+# This code runs in the work folder's Python, which has PyMongo.
 INITIATE = """
 import os, sys, time
 from pymongo import MongoClient
@@ -27,7 +27,7 @@ ports = [int(port) for port in sys.argv[1:4]]
 deadline = time.monotonic() + float(sys.argv[4])
 client = MongoClient("127.0.0.1", ports[0], directConnection=True, serverSelectionTimeoutMS=30000)
 members = [{"_id": n, "host": f"127.0.0.1:{port}", "priority": 2 if n == 0 else 1} for n, port in enumerate(ports)]
-# On a busy machine members may be slow to answer each other. No test kills one.
+# On a busy machine members may reply to each other slowly. No test kills a member.
 settings = {"electionTimeoutMillis": 30000}
 client.admin.command("replSetInitiate", {"_id": "rs0", "members": members, "settings": settings})
 while not client.admin.command("hello")["isWritablePrimary"]:
@@ -66,7 +66,7 @@ def main():
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", type=Path, help="the folder that install.py has made")
+    parser.add_argument("work", type=Path, help="the folder that install.py created")
     parser.add_argument("--mongod", default=os.environ.get("SEAWALL_MONGOD", "mongod"), help="the server's binary")
     parser.add_argument("--port", type=int, default=27117, help="port of the first member; the others follow")
     parser.add_argument("--user", help="run with access control and this user")

@@ -1,4 +1,4 @@
-//! Documents that are read differently by different readers, or not at all.
+//! Documents that different readers read differently, or cannot read.
 
 use bson::{Bson, RawDocument, RawDocumentBuf, cstr, doc, rawdoc};
 use seawall::wire::encode_request;
@@ -9,21 +9,21 @@ use crate::abuse::{
     testbed::{ALICE, MALLORY},
 };
 
-/// A server's error for a document that is too deep.
+/// Error code of a server for a document with too many levels.
 pub(super) const OVERFLOW: i32 = 15;
-/// A server's error for a field that a command has twice.
+/// Error code of a server for a command that has a field twice.
 pub(super) const DUPLICATE_FIELD: i32 = 40_413;
-/// A server's error for a name that no database or collection can have.
+/// Error code of a server for an invalid database or collection name.
 pub(super) const INVALID_NAMESPACE: i32 = 73;
 
-/// A level that servers take, one that they do not, and many more.
+/// Depths of documents. Servers accept the first and refuse the others.
 const LEVELS: [usize; 3] = [150, 1_000, 100_000];
 
 pub(super) async fn deep(arena: Arena) {
-    arena.attempts(50, descend).await;
+    arena.attempts(50, send_nested).await;
 }
 
-async fn descend(arena: Arena, number: u32) -> Result<Ending, RawError> {
+async fn send_nested(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let levels = usize::try_from(number).unwrap_or_default() % LEVELS.len();
     let levels = LEVELS.get(levels).copied().unwrap_or_default();
     let filter = nested(levels);
@@ -35,14 +35,16 @@ async fn descend(arena: Arena, number: u32) -> Result<Ending, RawError> {
     Ok(Ending::from(send(&mut client, &command).await))
 }
 
-/// `{a: {a: {… {}}}}`, without recursion.
+/// Returns `{a: {a: {… {}}}}`. Builds it without recursion.
 fn nested(levels: usize) -> RawDocumentBuf {
     const INNERMOST_BYTES: usize = 5;
-    /// A type, a name of one letter with its end, a length, and an end.
+    /// Type byte, name of one letter with its NUL, length, and terminator.
     const LEVEL_BYTES: usize = 1 + 2 + 4 + 1;
     let length = |level: usize| {
         let bytes = INNERMOST_BYTES + level * LEVEL_BYTES;
-        i32::try_from(bytes).expect("levels are few").to_le_bytes()
+        i32::try_from(bytes)
+            .expect("the length is under 2 GiB")
+            .to_le_bytes()
     };
     let mut bytes = Vec::new();
     for level in (1..=levels).rev() {
@@ -55,11 +57,12 @@ fn nested(levels: usize) -> RawDocumentBuf {
 }
 
 pub(super) async fn duplicate_keys(arena: Arena) {
-    arena.attempts(200, duplicate).await;
+    arena.attempts(200, send_duplicate).await;
 }
 
-/// A command with something twice: the attacker's own and a victim's, in both orders.
-async fn duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
+/// Sends a command that has one field twice: once with the attacker's own value and once with a
+/// victim's, in both orders.
+async fn send_duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (first, second) = match number % 2 {
         0 => (MALLORY, ALICE),
         _ => (ALICE, MALLORY),
@@ -86,15 +89,15 @@ async fn duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
         }
     }
     let mut client = arena.logged_in().await?;
-    Ok(judged(send(&mut client, &command).await))
+    Ok(check_namespace(send(&mut client, &command).await))
 }
 
 pub(super) async fn embedded_nuls(arena: Arena) {
-    arena.attempts(200, cut).await;
+    arena.attempts(200, send_nul).await;
 }
 
-/// A name that ends early for who reads it as C does.
-async fn cut(arena: Arena, number: u32) -> Result<Ending, RawError> {
+/// Sends a name with a NUL byte. A reader that treats names as C strings sees a shorter name.
+async fn send_nul(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let name = format!("{ALICE}\0.{MALLORY}");
     if number.is_multiple_of(4) {
         let mut client = arena.connect().await?;
@@ -114,7 +117,7 @@ async fn cut(arena: Arena, number: u32) -> Result<Ending, RawError> {
         _ => rawdoc! {"insert": format!("small\0{MALLORY}"), "documents": [{}], "$db": ALICE},
     };
     let mut client = arena.logged_in().await?;
-    Ok(judged(send(&mut client, &command).await))
+    Ok(check_namespace(send(&mut client, &command).await))
 }
 
 async fn send(client: &mut RawClient, command: &RawDocument) -> Result<RawReply, RawError> {
@@ -124,8 +127,8 @@ async fn send(client: &mut RawClient, command: &RawDocument) -> Result<RawReply,
     client.read_reply().await
 }
 
-/// A reply from a database of a victim must not have come.
-fn judged(reply: Result<RawReply, RawError>) -> Ending {
+/// Reports a breach if the reply is from a victim's database.
+fn check_namespace(reply: Result<RawReply, RawError>) -> Ending {
     let namespace = reply.as_ref().ok().and_then(|reply| {
         let cursor = reply.body.get("cursor").and_then(Bson::as_document)?;
         cursor.get_str("ns").ok()

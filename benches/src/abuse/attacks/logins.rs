@@ -1,4 +1,4 @@
-//! Logins that end wrongly, late or never.
+//! Logins that fail, end late or never end.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::abuse::{
 
 const SHA_256: &str = "SCRAM-SHA-256";
 
-/// A password that no user has.
+/// A wrong password: no user has it.
 const WRONG: &str = "wrong";
 
 fn payload(text: &str) -> Binary {
@@ -30,14 +30,14 @@ fn payload(text: &str) -> Binary {
     }
 }
 
-/// A `saslStart` with its database.
+/// Returns a `saslStart` with its `$db`.
 fn start(user: &str, mechanism: &str) -> OpMsg {
     let payload = payload(&format!("n,,n={user},r=0123456789abcdefghij"));
     OpMsg::new(doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "$db": "admin"})
 }
 
-/// A find that only [`ALICE`] may make.
-async fn read_of_alice(client: &mut RawClient) -> Ending {
+/// Runs a find that only [`ALICE`] may run.
+async fn read_as_alice(client: &mut RawClient) -> Ending {
     match Ending::from(client.command(ALICE, doc! {"find": "small"}).await) {
         Ending::Answered => Ending::Breach("a victim's documents were read"),
         other => other,
@@ -49,18 +49,18 @@ const UNFINISHED_FOR: Duration = Duration::from_secs(6);
 
 pub(super) async fn unfinished(arena: Arena) {
     let users = arena.users.sleepers.clone();
-    begin_in_names_of(arena, &users).await;
+    begin_repeatedly(arena, &users).await;
 }
 
 pub(super) async fn claimed(arena: Arena) {
-    // Those whose first login comes during the attack, or about then.
-    let (passed, claimed) = arena.either((8, 16), (0, 4));
-    let newcomers = arena.users.newcomers.iter().skip(passed).take(claimed);
+    // Takes only victims that log in for the first time during the attack or shortly before it.
+    let (skipped, claimed) = arena.either((8, 16), (0, 4));
+    let newcomers = arena.users.newcomers.iter().skip(skipped).take(claimed);
     let users: Vec<Login> = newcomers.cloned().collect();
-    begin_in_names_of(arena, &users).await;
+    begin_repeatedly(arena, &users).await;
 }
 
-async fn begin_in_names_of(arena: Arena, users: &[Login]) {
+async fn begin_repeatedly(arena: Arena, users: &[Login]) {
     arena.begin();
     let mut connections = JoinSet::new();
     let count = arena.either(100, 20);
@@ -68,22 +68,22 @@ async fn begin_in_names_of(arena: Arena, users: &[Login]) {
         let (arena, user) = (arena.clone(), user.user.clone());
         connections.spawn(async move {
             loop {
-                arena.attempted();
+                arena.count_attempt();
                 let ending = begin_only(&arena, &user).await;
-                arena.ended(ending.unwrap_or(Ending::Closed));
+                arena.count_ending(ending.unwrap_or(Ending::Closed));
             }
         });
     }
-    arena.over().await;
+    arena.wait_for_end().await;
     for _ in 0..connections.len() {
-        arena.ended(Ending::Held);
+        arena.count_ending(Ending::Held);
     }
 }
 
 async fn begin_only(arena: &Arena, user: &str) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     client.send(&start(user, SHA_256)).await?;
-    // The challenge may come, or the connection may give way.
+    // Seawall sends the challenge, or closes the connection to make room for another.
     client.set_limit(UNFINISHED_FOR);
     drop(client.read_message().await?);
     Ok(match timeout(UNFINISHED_FOR, client.read_message()).await {
@@ -93,30 +93,33 @@ async fn begin_only(arena: &Arena, user: &str) -> Result<Ending, RawError> {
     })
 }
 
-/// Between two changes of the password.
+/// Time between two password changes.
 const ROTATION: Duration = Duration::from_millis(200);
 
 pub(super) async fn outdated(arena: Arena) {
     let mut root = RawClient::connect(arena.server)
         .await
-        .expect("the server is there");
+        .expect("the server accepts connections");
     let outcome = root.login(&Login::new("admin", ROOT, ROOT_PASSWORD)).await;
     assert!(
-        outcome.expect("it answers").is_authenticated(),
+        outcome.expect("the server replies").is_authenticated(),
         "root logs in"
     );
     let change = async |root: &mut RawClient, number: u32| {
         let command = doc! {"updateUser": ROTATING, "pwd": format!("{PASSWORD}-{number}")};
-        let reply = root.command("admin", command).await.expect("it answers");
+        let reply = root
+            .command("admin", command)
+            .await
+            .expect("the server replies");
         assert!(reply.is_ok(), "{reply:?}");
     };
     change(&mut root, 0).await;
     let outdated = Login::new("admin", ROTATING, &format!("{PASSWORD}-0"));
     if !is_accepted(&arena, &outdated).await {
-        arena.ended(Ending::NotBegun);
+        arena.count_ending(Ending::NotBegun);
     }
     change(&mut root, 1).await;
-    // Keys that were read within the last second may still be used.
+    // Seawall may still use keys that it read less than one second ago.
     let is_refused = async { while is_accepted(&arena, &outdated).await {} };
     let is_refused = timeout(Duration::from_secs(5), is_refused).await;
     is_refused.expect("a changed password takes effect");
@@ -168,13 +171,15 @@ pub(super) async fn victims_name(arena: Arena) {
         let nonce = nonce.split(',').next().unwrap_or_default();
         let proof = format!("c=biws,{nonce},p=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
         let proof = doc! {"saslContinue": 1, "conversationId": 1, "payload": payload(&proof)};
-        Ok(refused(Ending::from(client.command("admin", proof).await)))
+        Ok(check_refused(Ending::from(
+            client.command("admin", proof).await,
+        )))
     };
     arena.attempts(200, attempt).await;
 }
 
-/// An answer without an error is a login.
-fn refused(ending: Ending) -> Ending {
+/// Reports a breach if the reply is not an error: the login was accepted.
+fn check_refused(ending: Ending) -> Ending {
     match ending {
         Ending::Answered => Ending::Breach("a login without its password was accepted"),
         other => other,
@@ -196,18 +201,18 @@ pub(super) async fn long_names(arena: Arena) {
                 number += 1;
                 let name = format!("admin.{connection}-{number:0>NAME_BYTES$}");
                 let hello = rawdoc! {"hello": 1, "saslSupportedMechs": name, "$db": "admin"};
-                arena.attempted();
+                arena.count_attempt();
                 client
                     .send_bytes(&encode_request(number, hello.as_bytes()))
                     .await?;
-                arena.ended(Ending::from(client.read_reply().await));
+                arena.count_ending(Ending::from(client.read_reply().await));
             }
             Ok::<_, RawError>(())
         });
     }
     while let Some(ended) = connections.join_next().await {
         if !matches!(ended, Ok(Ok(()))) {
-            arena.ended(Ending::Closed);
+            arena.count_ending(Ending::Closed);
         }
     }
 }
@@ -216,14 +221,14 @@ pub(super) async fn pipelined(arena: Arena) {
     arena.attempts(100, pipeline).await;
 }
 
-/// Commands of a victim's between the steps of a login that will fail, all of them in one write.
+/// Sends a victim's commands between the steps of a login that will fail, all in one write.
 async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let find = OpMsg::new(doc! {"find": "small", "$db": ALICE});
     let proof = doc! {"saslContinue": 1, "conversationId": 1, "payload": payload("c=biws,r=x,p=AAAA"), "$db": "admin"};
     let user = match number % 2 {
         0 => ALICE.to_owned(),
-        // One that Seawall asks the server about, which takes longer.
+        // A user that Seawall must look up at the server, which takes longer.
         _ => format!("unknown-{number}"),
     };
     let parts = [
@@ -254,7 +259,7 @@ pub(super) async fn replayed(arena: Arena) {
     arena.attempts(50, replay).await;
 }
 
-/// The last message of a login that was accepted, once more: on its own connection, and on another one.
+/// Sends the last message of an accepted login again: on the same connection, and on another.
 async fn replay(arena: Arena, _: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let mut own = arena.connect().await?;
@@ -278,7 +283,7 @@ pub(super) async fn altered(arena: Arena) {
     arena.attempts(100, alter).await;
 }
 
-/// A valid proof in a message that is not the one it was made for.
+/// Sends a valid proof in a message that differs from the one that it was made for.
 async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let begun = client.begin_login(&arena.users.mallory).await?;
@@ -298,7 +303,7 @@ async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
 }
 
 pub(super) async fn confused(arena: Arena) {
-    // Seawall has the keys then, and verifies proofs itself.
+    // One login first, so that Seawall has the keys and verifies proofs itself.
     drop(arena.logged_in().await);
     arena.attempts(100, confuse).await;
 }
@@ -331,28 +336,28 @@ async fn confuse(arena: Arena, number: u32) -> Result<Ending, RawError> {
         2 => with_mechanism("MONGODB-X509".into()),
         3 => with_mechanism("PLAIN".into()),
         4 => with_mechanism(Bson::Int32(1)),
-        _ => twice(),
+        _ => with_two_mechanisms(),
     };
     client
         .send_bytes(&encode_request(1, start.as_bytes()))
         .await?;
     let ending = Ending::from(client.read_reply().await);
-    match read_of_alice(&mut client).await {
+    match read_as_alice(&mut client).await {
         Ending::Breach(what) => Ok(Ending::Breach(what)),
         _ => Ok(ending),
     }
 }
 
-/// A `saslStart` of a victim's user.
+/// Returns a `saslStart` of a victim's user with this mechanism.
 fn with_mechanism(mechanism: Bson) -> RawDocumentBuf {
     let payload = payload(&format!("n,,n={ALICE},r=0123456789abcdefghij"));
     let start: Document =
         doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "$db": "admin"};
-    RawDocumentBuf::try_from(start).expect("it can be encoded")
+    RawDocumentBuf::try_from(start).expect("the command can be encoded")
 }
 
-/// One that names two mechanisms.
-fn twice() -> RawDocumentBuf {
+/// Returns a `saslStart` that names two mechanisms.
+fn with_two_mechanisms() -> RawDocumentBuf {
     let payload = payload(&format!("n,,n={ALICE},r=0123456789abcdefghij"));
     rawdoc! {
         "saslStart": 1, "mechanism": "MONGODB-X509", "mechanism": SHA_256, "payload": payload, "$db": "admin",
@@ -363,7 +368,8 @@ pub(super) async fn interleaved(arena: Arena) {
     arena.attempts(100, interleave).await;
 }
 
-/// The attacker's login begun, a victim's begun inside it, the attacker's finished; and finished on another connection.
+/// Begins the attacker's login, begins a victim's login inside it, and finishes the attacker's.
+/// Every second attempt does the last two steps on another connection.
 async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let mut wrong = login(ALICE);
@@ -385,13 +391,13 @@ async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
             "a login was finished in another's conversation",
         ));
     }
-    match read_of_alice(&mut finished_on).await {
+    match read_as_alice(&mut finished_on).await {
         Ending::Breach(what) => Ok(Ending::Breach(what)),
         _ => Ok(Ending::Refused(outcome.code().unwrap_or_default())),
     }
 }
 
-/// Conversations begun on one connection.
+/// Conversations that begin on one connection.
 const CONVERSATIONS: usize = 200;
 
 pub(super) async fn many_conversations(arena: Arena) {

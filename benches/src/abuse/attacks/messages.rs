@@ -1,4 +1,4 @@
-//! Messages and replies that are large, slow, or not what they say.
+//! Messages and replies that are large, slow, or not what they declare.
 
 use std::time::Duration;
 
@@ -12,17 +12,18 @@ use crate::abuse::{
     testbed::MALLORY,
 };
 
-/// The largest message that servers take (`maxMessageSizeBytes`).
+/// The largest message that servers accept (`maxMessageSizeBytes`).
 const MAX_MESSAGE_BYTES: usize = 48_000_000;
 const OP_COMPRESSED: i32 = 2012;
 const SNAPPY: u8 = 1;
 
-/// How long the server may take for the largest messages.
+/// Time limit for the server to process a message of the largest size.
 const LARGEST_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) async fn compressed_before_login(arena: Arena) {
     let ping = OpMsg::new(doc! {"ping": 1, "$db": "admin"}).to_bytes();
-    let pings = Compressor::ALL.map(|compressor| deflate(&ping, compressor).expect("it is small"));
+    let pings = Compressor::ALL
+        .map(|compressor| deflate(&ping, compressor).expect("a small message can be compressed"));
     let attempt = |arena: Arena, number: u32| {
         let kind = usize::try_from(number).unwrap_or_default() % pings.len();
         let ping = pings.get(kind).cloned().unwrap_or_default();
@@ -42,7 +43,7 @@ pub(super) async fn compressed_before_login(arena: Arena) {
     arena.attempts(200, attempt).await;
 }
 
-/// A reply, compressed or not.
+/// Parses a reply, compressed or not.
 fn reply_of(message: Vec<u8>) -> Result<RawReply, RawError> {
     let message = match CompressedHead::parse(&message, MAX_MESSAGE_BYTES) {
         Ok(head) => head.inflate(&message).map_err(|_| RawError::Malformed)?,
@@ -51,8 +52,8 @@ fn reply_of(message: Vec<u8>) -> Result<RawReply, RawError> {
     RawReply::parse(message).ok_or(RawError::Malformed)
 }
 
-/// An insert of exactly the largest size into a database that the attacker has no right to: the server reads all of it
-/// and writes none of it.
+/// Returns an insert of exactly the largest size into a database that the attacker has no rights
+/// on. The server reads all of it and writes nothing.
 fn largest_insert() -> Vec<u8> {
     let insert = |pad: usize| {
         let document = |bytes: usize| doc! {"pad": "x".repeat(bytes)};
@@ -82,13 +83,13 @@ pub(super) async fn largest(arena: Arena) {
     arena.begin();
     let mut pace = arena.pace(2);
     while pace.next().await {
-        arena.attempted();
+        arena.count_attempt();
         let mut client = match connected.take() {
             Some(client) => client,
             None => match client().await {
                 Ok(client) => client,
                 Err(_) => {
-                    arena.ended(Ending::NotBegun);
+                    arena.count_ending(Ending::NotBegun);
                     continue;
                 }
             },
@@ -97,12 +98,12 @@ pub(super) async fn largest(arena: Arena) {
             Ok(()) => Ending::from(client.read_reply().await),
             Err(_) => Ending::Closed,
         };
-        arena.ended(ending);
+        arena.count_ending(ending);
         connected = (ending != Ending::Closed).then_some(client);
     }
 }
 
-/// Messages that come to much more than they weigh.
+/// Returns small messages that inflate to much larger ones, or to another size than they declare.
 fn compression_bombs() -> Vec<Vec<u8>> {
     let header = Header {
         message_length: i32::try_from(MAX_MESSAGE_BYTES).unwrap_or(i32::MAX),
@@ -110,14 +111,14 @@ fn compression_bombs() -> Vec<Vec<u8>> {
         response_to: 0,
         op_code: OP_MSG,
     };
-    // Zeros are no message, and compress best.
+    // Zeros are not a valid message, and compress best.
     let mut zeros = header.to_bytes().to_vec();
     zeros.resize(MAX_MESSAGE_BYTES, 0);
     let insert = largest_insert();
     let compress =
-        |message: &[u8], compressor| deflate(message, compressor).expect("there is memory");
+        |message: &[u8], compressor| deflate(message, compressor).expect("memory suffices");
     let declaring = |mut message: Vec<u8>, bytes: i32| {
-        let size = message.get_mut(20..24).expect("a whole head");
+        let size = message.get_mut(20..24).expect("the head is complete");
         size.copy_from_slice(&bytes.to_le_bytes());
         message
     };
@@ -147,7 +148,7 @@ pub(super) async fn bombs(arena: Arena) {
     arena.attempts(4, attempt).await;
 }
 
-/// The first bytes of a message that announces this length.
+/// Returns the first `sent` bytes of a message that announces this length.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap_or(i32::MAX),
@@ -157,7 +158,8 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     };
     let mut message = header.to_bytes().to_vec();
     if op_code == OP_COMPRESSED {
-        // It says how long the message inside is, and by what it was compressed.
+        // The head of a compressed message declares the opcode and size of the original, and the
+        // compressor.
         message.extend(OP_MSG.to_le_bytes());
         message.extend(i32::try_from(bytes - 100).unwrap_or(i32::MAX).to_le_bytes());
         message.push(SNAPPY);
@@ -166,10 +168,11 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     message
 }
 
-/// A stalled write must not hold up the other senders.
+/// Time limit of a write. A stalled write must not delay the other senders.
 const WRITE_LIMIT: Duration = Duration::from_millis(20);
 
-/// Sends to each client its first bytes, then more of them at a pace in rounds, and looks at all of them at the end.
+/// Sends to each client its first bytes, then more bytes in rounds at a pace. At the end, counts
+/// which connections are open.
 async fn send_slowly(
     arena: &Arena,
     mut clients: Vec<RawClient>,
@@ -178,7 +181,7 @@ async fn send_slowly(
 ) {
     arena.begin();
     let count = u32::try_from(clients.len()).unwrap_or(u32::MAX);
-    // Ten at a time; one round is two seconds.
+    // Ten clients per tick. One round takes two seconds.
     let mut pace = arena.pace((count / 20).max(1));
     let mut round = 0;
     'attack: loop {
@@ -188,7 +191,7 @@ async fn send_slowly(
             }
             for (offset, client) in ten.iter_mut().enumerate() {
                 if round == 0 {
-                    arena.attempted();
+                    arena.count_attempt();
                     client.set_limit(WRITE_LIMIT);
                     drop(client.send_bytes(&first(number * 10 + offset)).await);
                 } else {
@@ -201,8 +204,8 @@ async fn send_slowly(
         }
         round += 1;
     }
-    arena.over().await;
-    arena.look_at(clients).await;
+    arena.wait_for_end().await;
+    arena.count_open(clients).await;
 }
 
 pub(super) async fn slow_senders(arena: Arena) {
@@ -213,7 +216,7 @@ pub(super) async fn slow_senders(arena: Arena) {
         } else {
             OP_MSG
         };
-        // One in fifty sends much at once.
+        // Two in fifty send many bytes at once.
         let sent = if number % 50 < 2 { 900_000 } else { 1_000 };
         announcing(MAX_MESSAGE_BYTES, op_code, sent)
     };
@@ -226,10 +229,10 @@ pub(super) async fn partial(arena: Arena) {
     send_slowly(&arena, clients, |_| message.clone(), &[]).await;
 }
 
-/// A receive buffer as small as the kernel makes it.
+/// The smallest receive buffer that the kernel allows.
 const SMALL_BUFFER_BYTES: u32 = 4096;
 
-/// A find of one of the large documents.
+/// Returns a find of one of the large documents.
 fn large_find(id: i32) -> Vec<u8> {
     let mut find = own_find();
     find.insert("find", "large");
@@ -253,8 +256,9 @@ pub(super) async fn slow_compressed_readers(arena: Arena) {
     for client in &mut clients {
         drop(client.hello(hello.clone()).await);
     }
-    // Replies are compressed where requests are.
-    let find = deflate(&large_find(2), Compressor::Snappy).expect("it is small");
+    // Replies to compressed requests are compressed.
+    let find =
+        deflate(&large_find(2), Compressor::Snappy).expect("a small message can be compressed");
     read_slowly(&arena, clients, &find).await;
 }
 
@@ -264,7 +268,8 @@ pub(super) async fn many_slow_readers(arena: Arena) {
     read_slowly(&arena, clients, &large_find(1)).await;
 }
 
-/// Asks for a large reply on each connection; every other one reads a few bytes a second, the rest nothing.
+/// Requests a large reply on each connection. Then every second connection reads up to 64 bytes in
+/// each round, and the rest read nothing.
 async fn read_slowly(arena: &Arena, mut clients: Vec<RawClient>, find: &[u8]) {
     arena.begin();
     let per_second = u32::try_from(clients.len() / 10).unwrap_or_default().max(1);
@@ -277,12 +282,12 @@ async fn read_slowly(arena: &Arena, mut clients: Vec<RawClient>, find: &[u8]) {
             }
             for (number, client) in ten.iter_mut().enumerate() {
                 if round == 0 {
-                    arena.attempted();
+                    arena.count_attempt();
                     client.set_limit(WRITE_LIMIT);
                     drop(client.send_bytes(find).await);
                 } else if number.is_multiple_of(2) {
-                    let sip = client.read_bytes(64);
-                    drop(timeout(Duration::from_millis(1), sip).await);
+                    let read = client.read_bytes(64);
+                    drop(timeout(Duration::from_millis(1), read).await);
                 }
             }
         }
@@ -291,6 +296,6 @@ async fn read_slowly(arena: &Arena, mut clients: Vec<RawClient>, find: &[u8]) {
         }
         round += 1;
     }
-    arena.over().await;
-    arena.look_at(clients).await;
+    arena.wait_for_end().await;
+    arena.count_open(clients).await;
 }

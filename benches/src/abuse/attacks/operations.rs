@@ -1,4 +1,4 @@
-//! Operations of a user that take long; and what is no attack, for comparison.
+//! A user's operations that take long, and two loads that are no attack, for comparison.
 
 use bson::doc;
 use seawall_tests::raw::OpMsg;
@@ -11,21 +11,21 @@ use crate::abuse::{
 
 pub(super) async fn nothing(arena: Arena) {
     arena.begin();
-    arena.attempted();
-    arena.over().await;
+    arena.count_attempt();
+    arena.wait_for_end().await;
 }
 
-/// What the attackers' own CPU time costs the victims, without a byte to Seawall.
+/// Measures what the attackers' own CPU time costs the victims. Sends nothing to Seawall.
 pub(super) async fn busy_neighbour(arena: Arena) {
     arena.begin();
-    arena.attempted();
-    let over = arena.over();
-    tokio::pin!(over);
+    arena.count_attempt();
+    let end = arena.wait_for_end();
+    tokio::pin!(end);
     let mut sum = 0_u64;
     loop {
         tokio::select! {
             biased;
-            () = &mut over => return,
+            () = &mut end => return,
             () = yield_now() => {}
         }
         for n in 0..100_000_u64 {
@@ -37,7 +37,7 @@ pub(super) async fn busy_neighbour(arena: Arena) {
 /// More clients than one user has server connections.
 const CLIENTS: u32 = 150;
 
-/// The server's work for each query is to wait, for one second or less.
+/// JavaScript conditions for `$where`: the server only sleeps, for one second or 0.2 s.
 const QUERIES: [&str; 2] = ["sleep(1000) || true", "sleep(200) || true"];
 
 pub(super) async fn slow_queries(arena: Arena) {
@@ -45,22 +45,22 @@ pub(super) async fn slow_queries(arena: Arena) {
     let [whole, quick] = QUERIES;
     let query = arena.either(whole, quick);
     arena.begin();
-    let mut asking = JoinSet::new();
+    let mut queries = JoinSet::new();
     for mut client in clients {
         let arena = arena.clone();
         let filter = doc! {"_id": 1, "$where": query};
         let find = OpMsg::new(doc! {"find": "small", "filter": filter, "$db": MALLORY});
-        asking.spawn(async move {
+        queries.spawn(async move {
             loop {
-                arena.attempted();
+                arena.count_attempt();
                 let reply = client.exchange(&find).await;
                 let is_closed = reply.is_err();
-                arena.ended(Ending::from(reply));
+                arena.count_ending(Ending::from(reply));
                 if is_closed {
                     return;
                 }
             }
         });
     }
-    arena.over().await;
+    arena.wait_for_end().await;
 }

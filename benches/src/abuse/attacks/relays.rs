@@ -1,4 +1,5 @@
-//! What must not pass a relay before a login, and what web pages must not ask of the admin address.
+//! Commands that must not pass a relay before a login, and requests that web pages must not send to
+//! the admin address.
 
 use bson::{Document, doc};
 use seawall::wire::{Compressor, deflate};
@@ -20,7 +21,7 @@ fn create_user() -> Document {
     doc! {"createUser": "eve", "pwd": "x", "roles": ["root"]}
 }
 
-/// One way past the guard.
+/// Tries one way past the guard.
 async fn smuggle(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let x509 = doc! {"authenticate": 1, "mechanism": X509};
@@ -85,7 +86,7 @@ pub(super) async fn cross_site(arena: Arena) {
     arena.attempts(100, browse).await;
 }
 
-/// A request as a browser sends it on behalf of another site's page.
+/// Sends a request as a browser does on behalf of another site's page.
 async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (method, path) = match number % 3 {
         0 => ("POST", "/api/v1/drain"),
@@ -94,7 +95,7 @@ async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     };
     let host = match number % 2 {
         0 => arena.admin.to_string(),
-        // A name that its owner points at 127.0.0.1.
+        // A name whose owner makes it resolve to 127.0.0.1.
         _ => "rebound.example".to_owned(),
     };
     let origin = "Origin: https://evil.example\r\nSec-Fetch-Site: cross-site\r\n";

@@ -1,14 +1,15 @@
-//! Connections that only take places.
+//! Connections that only occupy slots.
 
 use bson::doc;
 use seawall_tests::raw::{RawClient, RawError};
 
 use crate::abuse::arena::{Arena, Ending};
 
-/// Connections opened a second.
+/// Connections opened per second.
 const PER_SECOND: u32 = 500;
 
-/// Connections opened with each tick of the pace: timers of a millisecond would be busier than the attack.
+/// Connections opened at each tick of the pace. Timers of one millisecond would take more CPU time
+/// than the attack.
 const AT_A_TIME: u32 = 5;
 
 pub(super) async fn silent(arena: Arena) {
@@ -24,8 +25,8 @@ pub(super) async fn greeted(arena: Arena) {
     hold(arena, open).await;
 }
 
-/// Opens connections at a pace until there are as many as one address may have, and holds them. Those of a quick run
-/// are few.
+/// Opens 4,096 connections at a pace and holds them: the default of
+/// `limits.unauthenticated_connections`. A quick run opens 200.
 async fn hold(arena: Arena, open: impl AsyncFn(&Arena) -> Result<RawClient, RawError>) {
     arena.begin();
     let mut clients = Vec::new();
@@ -35,13 +36,13 @@ async fn hold(arena: Arena, open: impl AsyncFn(&Arena) -> Result<RawClient, RawE
     while opened < count && pace.next().await {
         for _ in 0..AT_A_TIME {
             opened += 1;
-            arena.attempted();
+            arena.count_attempt();
             match open(&arena).await {
                 Ok(client) => clients.push(client),
-                Err(_) => arena.ended(Ending::Closed),
+                Err(_) => arena.count_ending(Ending::Closed),
             }
         }
     }
-    arena.over().await;
-    arena.look_at(clients).await;
+    arena.wait_for_end().await;
+    arena.count_open(clients).await;
 }

@@ -1,5 +1,5 @@
-//! Real checkpoints, every 15 seconds, under a load that leaves them much to write; and what the server itself tells of
-//! them, to hold Seawall's word against.
+//! Real checkpoints, every 15 seconds, under a load that gives them much to write. The server's own
+//! counters of the checkpoints are printed beside Seawall's report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,9 @@ use mongodb::Client;
 use seawall_tests::mongod::{Options, ReplicaSet};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_told, target, tell};
+use super::{
+    LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_reported, say_stalls, target,
+};
 use crate::sight::{
     DATABASE, Machine, Plan, count, float,
     link::message,
@@ -18,35 +20,36 @@ use crate::sight::{
     seawall::Seawall,
 };
 
-/// Between the end of one checkpoint and the beginning of the next.
+/// Seconds from the end of one checkpoint to the start of the next.
 const SYNC_DELAY: &str = "15";
 
-/// How long it goes on: what is usual is learnt, and then come three periods and some more.
+/// Length of the load: the time to learn the usual latencies, three periods, and some more.
 const TIME: Duration = Duration::from_secs(90);
 
-/// Some 10 KiB each, twice with the oplog, and again in the journal; of a majority, so that each waits for the journal.
+/// About 10 KiB each. The server writes each to the collection and to the oplog, and both again to
+/// the journal. The default write concern is majority, so each write waits for the journal.
 const WRITES: Rate = Rate {
     connections: 64,
     per_second: 2_000.0,
 };
 
-/// Bytes of a document.
+/// Smallest and largest size of a document.
 const LEAST_BYTES: usize = 4 * 1024;
 const MOST_BYTES: usize = 16 * 1024;
 
-/// What documents are cut out of: random, so that it cannot be compressed.
+/// Documents are slices of this many random bytes, so they cannot be compressed.
 const STOCK_BYTES: usize = 1024 * 1024;
 
-/// Documents that are there before, to be updated.
+/// Documents that exist before the load, for the updates.
 const OLD: usize = 10_000;
 
 /// Documents inserted at a time.
 const BATCH: usize = 500;
 
-/// Time between two looks at the server's counters.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// Time between two reads of the server's counters.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A checkpoint, in seconds since the epoch.
+/// Start and end of a checkpoint, in seconds since the epoch.
 #[derive(Clone, Copy, Debug)]
 struct Checkpoint {
     began: f64,
@@ -58,7 +61,7 @@ pub(super) async fn run(plan: &Plan) {
     options.arguments = vec!["--syncdelay".to_owned(), SYNC_DELAY.to_owned()];
     let set = ReplicaSet::start(1, options).await;
     let set = set.expect("a mongod starts");
-    let client = set.client().await.expect("it can be reached");
+    let client = set.client().await.expect("the server accepts connections");
     fill(&client).await;
     let stock = Arc::new(Random::of(0).bytes(STOCK_BYTES));
     fill_heavy(&client, &stock).await;
@@ -69,17 +72,17 @@ pub(super) async fn run(plan: &Plan) {
     let read = Paced::start(&target, LIGHT, finds).await;
     let (began, machine) = (read.began(), Machine::now());
     let watching = tokio::spawn(watch(client.clone(), began + TIME));
-    let told_at = first_told(&seawall, began + TIME).await;
+    let reported_at = first_reported(&seawall, began + TIME).await;
     sleep_until(began + TIME).await;
-    let told = seawall.api("/api/v1/stalls").await;
-    let checkpoints = watching.await.expect("the server tells");
+    let reported = seawall.api("/api/v1/stalls").await;
+    let checkpoints = watching.await.expect("the watching task does not panic");
     let load_began = epoch_seconds_of(written.began());
     let loads = [
         ("finds", epoch_seconds_of(began), read.end().await),
         ("writes", load_began, written.end().await),
     ];
     say(&format!(
-        "\n## Checkpoints: {:.0} writes of {} to {} KiB and {:.0} finds a second, --syncdelay {SYNC_DELAY}, a cache of 0.25 GB\n",
+        "\n## Checkpoints: {:.0} writes of {} to {} KiB and {:.0} finds per second, --syncdelay {SYNC_DELAY}, a cache of 0.25 GB\n",
         WRITES.per_second,
         LEAST_BYTES / 1024,
         MOST_BYTES / 1024,
@@ -87,14 +90,14 @@ pub(super) async fn run(plan: &Plan) {
     ));
     Machine::say_since(machine);
     report(&checkpoints, &loads, epoch_seconds_of(began));
-    say("\nWhat Seawall tells:\n");
-    tell(&told, epoch_seconds_of(began));
-    match told_at {
+    say("\nReported by Seawall:\n");
+    say_stalls(&reported, epoch_seconds_of(began));
+    match reported_at {
         Some(at) => say(&format!(
-            "\nA recurrence was told {:.0} s after the load began.",
+            "\nA recurring stall was reported {:.0} s after the load began.",
             at.duration_since(began).as_secs_f64()
         )),
-        None => say("\nNo recurrence was told."),
+        None => say("\nNo recurring stall was reported."),
     }
 }
 
@@ -121,7 +124,7 @@ fn body(random: &mut Random, stock: &[u8]) -> Binary {
     }
 }
 
-/// Inserts and updates, in a random order.
+/// Returns inserts and updates, in a random order.
 fn writes(connection: u32, stock: Arc<Vec<u8>>) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(u64::from(connection) + 1_000);
     move || {
@@ -140,7 +143,7 @@ fn writes(connection: u32, stock: Arc<Vec<u8>>) -> impl FnMut() -> Vec<u8> {
     }
 }
 
-/// Notes each checkpoint, as the server's counters tell of it.
+/// Records each checkpoint, from the server's counters.
 async fn watch(client: Client, until: Instant) -> Vec<Checkpoint> {
     let admin = client.database("admin");
     let mut checkpoints = Vec::new();
@@ -151,7 +154,7 @@ async fn watch(client: Client, until: Instant) -> Vec<Checkpoint> {
             "sharding": 0, "flowControl": 0, "transactions": 0, "security": 0, "mirroredReads": 0,
         };
         let status = admin.run_command(command).await;
-        let status = status.expect("serverStatus");
+        let status = status.expect("serverStatus succeeds");
         let of = |name| transactions(&status, name);
         let number = of("transaction checkpoints");
         if known.is_some_and(|known| number > known) {
@@ -163,7 +166,7 @@ async fn watch(client: Client, until: Instant) -> Vec<Checkpoint> {
             });
         }
         known = Some(number);
-        sleep(LOOK_AGAIN_AFTER).await;
+        sleep(POLL_INTERVAL).await;
     }
     checkpoints
 }
@@ -179,17 +182,17 @@ fn transactions(status: &Document, name: &str) -> f64 {
     }
 }
 
-/// What the server tells of its checkpoints, and what clients felt of them.
+/// Prints the server's checkpoints, and the latencies of clients during each checkpoint.
 fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<Answered>)], began: f64) {
     for (name, _, answered) in loads {
         let rate = float(count(answered.len())) / TIME.as_secs_f64();
         say(&format!(
-            "{name}: {} answered, {rate:.0} a second.",
+            "{name}: {} completed, {rate:.0} per second.",
             answered.len()
         ));
     }
-    say("\nWhat the server and the clients tell:\n");
-    say("| checkpoint after | length | finds p99, worst | writes p99, worst |");
+    say("\nReported by the server and the clients:\n");
+    say("| checkpoint starts after | length | finds p99, longest | writes p99, longest |");
     say("|---|---|---|---|");
     let row = |name: &str, is_in: &dyn Fn(f64, f64) -> bool| {
         let felt = loads.iter().map(|(_, load_began, answered)| {
@@ -225,7 +228,7 @@ fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<Answered>)], bega
     let periods = float(count(checkpoints.len().saturating_sub(1)));
     if let (Some(first), Some(last)) = (first, last) {
         say(&format!(
-            "\nFrom checkpoint to checkpoint: {:.2} s.",
+            "\nMean time from checkpoint to checkpoint: {:.2} s.",
             (last.began - first.began) / periods
         ));
     }

@@ -1,4 +1,5 @@
-//! What stalls: real checkpoints, a server that is stopped every 15 seconds, and a steady load in which nothing does.
+//! Stalls: real checkpoints, a server that is stopped every 15 seconds, and a steady load in which
+//! nothing stalls.
 
 mod checkpoints;
 
@@ -22,50 +23,50 @@ use super::{
     seawall::{Seawall, number, rows, text},
 };
 
-/// From one stall to the next.
+/// Time from the start of one stall to the start of the next.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// How long the process is stopped.
+/// How long the server process is stopped.
 const STOPPED: Duration = Duration::from_secs(2);
 
-/// So often.
+/// Number of stops.
 const TIMES: u32 = 4;
 
-/// A recurrence is told after so many.
-const TOLD_AFTER: u32 = 3;
+/// Seawall must report a recurring stall after this many stalls.
+const REPORTED_AFTER: u32 = 3;
 
-/// By then Seawall knows what is usual.
-const LEARNT: Duration = Duration::from_secs(25);
+/// Time in which Seawall learns the usual latencies.
+const LEARNING_TIME: Duration = Duration::from_secs(25);
 
-/// How far period and length may be off.
+/// Allowed error of the reported period and length, in seconds.
 const ERROR_SECONDS: f64 = 1.0;
 
-/// Calm seconds after which an episode is over, and some more.
+/// The calm seconds that end an episode, and a few more.
 const QUIET: Duration = Duration::from_secs(8);
 
-/// Time between two looks whether a recurrence is told.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Time between two checks for a reported recurring stall.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Documents that are found.
+/// Documents that the finds read.
 const DOCUMENTS: usize = 1_000;
 
-/// A load that no server feels.
+/// A load that is light for the server.
 const LIGHT: Rate = Rate {
     connections: 16,
     per_second: 200.0,
 };
 
-/// Checkpoints, and a stopped process; neither fits into a quick run.
+/// Runs the checkpoints and the stopped process. Both are too long for a quick run.
 pub async fn run(plan: &Plan) {
     if plan.is_quick {
-        say("\n## Stalls: left out of a quick run\n");
+        say("\n## Stalls: not part of a quick run\n");
         return;
     }
     checkpoints::run(plan).await;
     stopped(plan).await;
 }
 
-/// A steady load, of which nothing is to be told.
+/// Runs a steady load, for which Seawall must report no stall.
 pub async fn steady(plan: &Plan) {
     let time = plan.either(Duration::from_mins(5), Duration::from_secs(30));
     let server = start().await;
@@ -74,68 +75,77 @@ pub async fn steady(plan: &Plan) {
     let machine = Machine::now();
     sleep(time).await;
     let began = epoch_seconds_of(load.began());
-    let told = seawall.api("/api/v1/stalls").await;
+    let reported = seawall.api("/api/v1/stalls").await;
     let answered = load.end().await;
     let worst = answered.iter().map(|one| one.took).max();
     say(&format!(
-        "\n## Steady: {:.0} finds a second for {} s\n\n{} operations; the longest took {:.1} ms.",
+        "\n## Steady: {:.0} finds per second for {} s\n\n{} operations; the longest took {:.1} ms.",
         LIGHT.per_second,
         time.as_secs(),
         answered.len(),
         worst.unwrap_or_default().as_secs_f64() * 1e3
     ));
     Machine::say_since(machine);
-    tell(&told, began);
+    say_stalls(&reported, began);
     for list in ["episodes", "recurring"] {
-        let rows = rows(&told, list);
+        let rows = rows(&reported, list);
         assert!(rows.is_empty(), "nothing stalled, but {rows:?}");
     }
 }
 
-/// The process is stopped for two seconds every fifteen.
+/// Stops the server process for two seconds every fifteen.
 async fn stopped(plan: &Plan) {
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;
     let load = Paced::start(&target(&seawall), LIGHT, finds).await;
     let machine = Machine::now();
     let began = epoch_seconds_of(load.began());
-    let first = load.began() + LEARNT;
-    let mut told_after = None;
+    let first = load.began() + LEARNING_TIME;
+    let mut reported_at = None;
     for number in 0..TIMES {
         let due = first + PERIOD * number;
         sleep_until(due).await;
-        server.mongod().stop_process().expect("it can be stopped");
+        server
+            .mongod()
+            .stop_process()
+            .expect("the process can be stopped");
         sleep_until(due + STOPPED).await;
-        server.mongod().continue_process().expect("it can go on");
-        if number + 1 == TOLD_AFTER {
-            told_after = first_told(&seawall, due + PERIOD).await;
+        server
+            .mongod()
+            .continue_process()
+            .expect("the process can be continued");
+        if number + 1 == REPORTED_AFTER {
+            reported_at = first_reported(&seawall, due + PERIOD).await;
         }
     }
     sleep(QUIET).await;
-    let told = seawall.api("/api/v1/stalls").await;
+    let reported = seawall.api("/api/v1/stalls").await;
     let answered = load.end().await;
     say(&format!(
-        "\n## Stopped: {:.0} finds a second, the process stopped for {} s every {} s, {TIMES} times\n\n{} operations.",
+        "\n## Stopped: {:.0} finds per second, the process stopped for {} s every {} s, {TIMES} times\n\n{} operations.",
         LIGHT.per_second,
         STOPPED.as_secs(),
         PERIOD.as_secs(),
         answered.len()
     ));
     Machine::say_since(machine);
-    tell(&told, began);
-    match told_after {
+    say_stalls(&reported, began);
+    match reported_at {
         Some(at) => say(&format!(
-            "\nTold {:.1} s after stop {TOLD_AFTER} began.",
-            at.duration_since(first + PERIOD * (TOLD_AFTER - 1))
+            "\nReported {:.1} s after stop {REPORTED_AFTER} began.",
+            at.duration_since(first + PERIOD * (REPORTED_AFTER - 1))
                 .as_secs_f64()
         )),
-        None => say("\nNot told before the last stop."),
+        None => say("\nNot reported before the last stop."),
     }
-    check_stopped(&told, &server);
-    assert!(told_after.is_some(), "told within {TOLD_AFTER} periods");
+    check_stopped(&reported, &server);
+    assert!(
+        reported_at.is_some(),
+        "reported within {REPORTED_AFTER} periods"
+    );
 }
 
-fn check_stopped(told: &Value, server: &Standalone) {
+fn check_stopped(reported: &Value, server: &Standalone) {
     let address = server.address().to_string();
     let is_it = |row: &&Value| {
         let is_near = |pointer, expected: Duration| {
@@ -148,11 +158,11 @@ fn check_stopped(told: &Value, server: &Standalone) {
             && text(row, "/server") == address
             && !text(row, "/phase").is_empty()
     };
-    let found = rows(told, "recurring").iter().find(is_it);
-    assert!(found.is_some(), "{told:#}");
+    let found = rows(reported, "recurring").iter().find(is_it);
+    assert!(found.is_some(), "{reported:#}");
     let of_it = |row: &&Value| text(row, "/server") == address;
-    let episodes: Vec<_> = rows(told, "episodes").iter().filter(of_it).collect();
-    assert!(!episodes.is_empty(), "{told:#}");
+    let episodes: Vec<_> = rows(reported, "episodes").iter().filter(of_it).collect();
+    assert!(!episodes.is_empty(), "{reported:#}");
     for episode in episodes {
         assert!(number(episode, "/operations") > 0.0, "{episode:#}");
         assert!(!text(episode, "/phase").is_empty(), "{episode:#}");
@@ -160,14 +170,15 @@ fn check_stopped(told: &Value, server: &Standalone) {
     }
 }
 
-/// When a recurrence is told first, if it is before `deadline`.
-async fn first_told(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
+/// Returns the time at which a recurring stall is first reported. `None` if that is not before
+/// `deadline`.
+async fn first_reported(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
     loop {
-        let told = seawall.api("/api/v1/stalls").await;
-        if !rows(&told, "recurring").is_empty() {
+        let reported = seawall.api("/api/v1/stalls").await;
+        if !rows(&reported, "recurring").is_empty() {
             return Some(Instant::now());
         }
-        let next = Instant::now() + LOOK_AGAIN_AFTER;
+        let next = Instant::now() + POLL_INTERVAL;
         if next >= deadline {
             return None;
         }
@@ -175,11 +186,11 @@ async fn first_told(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
     }
 }
 
-/// A standalone with some documents.
+/// Starts a standalone server with some documents.
 async fn start() -> Standalone {
     let server = Standalone::start(Options::with_auth()).await;
     let server = server.expect("a mongod starts");
-    fill(&server.client().expect("it can be reached")).await;
+    fill(&server.client().expect("the server accepts connections")).await;
     server
 }
 
@@ -200,7 +211,7 @@ fn target(seawall: &Seawall) -> Target {
     }
 }
 
-/// Three shapes of small reads, in a random order.
+/// Returns small reads of three shapes, in a random order.
 fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(connection.into());
     move || {
@@ -217,26 +228,26 @@ fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
     }
 }
 
-/// Prints what Seawall told; times are after the load began.
-fn tell(told: &Value, began: f64) {
+/// Prints the stalls that Seawall reported. Times are relative to the start of the load.
+fn say_stalls(reported: &Value, began: f64) {
     say(&format!(
-        "Pulse: {}; {:.0} answered in {:.1} ms on average, {:.0} not.\n",
-        text(told, "/pulse/state"),
-        number(told, "/pulse/answered"),
-        number(told, "/pulse/mean_ms"),
-        number(told, "/pulse/unanswered"),
+        "Pulse: {}; {:.0} answered in {:.1} ms on average, {:.0} unanswered.\n",
+        text(reported, "/pulse/state"),
+        number(reported, "/pulse/answered"),
+        number(reported, "/pulse/mean_ms"),
+        number(reported, "/pulse/unanswered"),
     ));
     say(
-        "| episode on | after | length | operations | phase | usual p99 | worst | shapes | moved most | pulses unanswered |",
+        "| episode on | starts after | length | operations | phase | usual p99 | longest | shapes | counters that changed most | unanswered pulses |",
     );
     say("|---|---|---|---|---|---|---|---|---|---|");
-    for episode in rows(told, "episodes").iter().rev() {
+    for episode in rows(reported, "episodes").iter().rev() {
         let shapes = rows(episode, "shapes").iter();
         let shapes: Vec<_> = shapes.map(|shape| text(shape, "/command")).collect();
         let moved = rows(episode, "moved").iter().take(3).map(|moved| {
             let of = |pointer| number(moved, pointer);
             format!(
-                "{} {:.0} for {:.0}",
+                "{} {:.0} instead of {:.0}",
                 text(moved, "/counter"),
                 of("/during"),
                 of("/otherwise")
@@ -244,7 +255,7 @@ fn tell(told: &Value, began: f64) {
         });
         say(&format!(
             "| {} | {:.1} s | {:.1} s | {:.0} | {} | {:.1} ms | {:.0} ms | {} | {} | {:.0} |",
-            place(episode),
+            server_or_all(episode),
             number(episode, "/started_at") - began,
             number(episode, "/seconds"),
             number(episode, "/operations"),
@@ -256,13 +267,13 @@ fn tell(told: &Value, began: f64) {
             number(episode, "/unanswered_pulses"),
         ));
     }
-    say("\n| recurring on | period | length | times | phase | counter | no answer to pulse |");
+    say("\n| recurring on | period | length | times | phase | counter | pulse unanswered |");
     say("|---|---|---|---|---|---|---|");
-    for row in rows(told, "recurring") {
+    for row in rows(reported, "recurring") {
         let counter = text(row, "/counter");
         say(&format!(
             "| {} | {:.2} s | {:.2} s | {:.0} | {} | {} | {} |",
-            place(row),
+            server_or_all(row),
             number(row, "/period_seconds"),
             number(row, "/length_seconds"),
             number(row, "/times"),
@@ -275,20 +286,20 @@ fn tell(told: &Value, began: f64) {
     }
 }
 
-fn place(row: &Value) -> &str {
+fn server_or_all(row: &Value) -> &str {
     match text(row, "/server") {
         "" => "all",
         server => server,
     }
 }
 
-/// Now, in seconds since the epoch.
+/// Returns the current time in seconds since the epoch.
 fn epoch_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The same of a moment that is over.
+/// Returns a past moment in seconds since the epoch.
 fn epoch_seconds_of(moment: Instant) -> f64 {
     epoch_seconds() - moment.elapsed().as_secs_f64()
 }

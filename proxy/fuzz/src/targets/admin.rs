@@ -1,7 +1,7 @@
-//! The admin address: requests through the router, with everything behind it.
+//! The admin address: requests through the router and everything behind it.
 //!
-//! Input: one byte that chooses whether a token is needed, then a request as text: `METHOD TARGET` on the first line, one
-//! header a line, an empty line, the body.
+//! Input: one byte that selects whether a token is required, then a request as text:
+//! `METHOD TARGET` on the first line, one header per line, an empty line, the body.
 
 use std::{
     mem::ManuallyDrop,
@@ -35,20 +35,20 @@ use tower::ServiceExt as _;
 
 use crate::{choices::Choices, documents};
 
-/// What protected requests must bring, where they must.
+/// The token that protected requests must send if one is required.
 const TOKEN: &str = "token";
 
-/// A name that requests without a token may use.
+/// A host name that requests without a token may use.
 const ALLOWED_HOST: &str = "seawall.internal";
 
-/// Far more than an answer about so few operations has.
-const MAX_ANSWER_BYTES: usize = 1 << 20;
+/// Far more than a response about so few operations needs.
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-/// Operations in the past that requests ask for.
+/// Operations in the past that requests can read.
 const OPERATIONS: u8 = 40;
 
-/// No request causes an internal error. Each answer fits its content type. Requests without the token, or from another
-/// site, are refused.
+/// No request causes an internal error. Each response fits its content type. Requests without the
+/// token, or from another site, are refused.
 pub fn admin(data: &[u8]) {
     let mut choices = Choices::new(data);
     let needs_token = choices.bool();
@@ -72,29 +72,30 @@ fn parse_request(text: &[u8]) -> Option<Request<Body>> {
 }
 
 thread_local! {
-    // Not to be dropped at the end of a thread, where what its runtime needs may be gone.
+    // Not dropped at the end of a thread: the thread-local state of its runtime may already be
+    // gone.
     static FIXTURE: ManuallyDrop<Fixture> = ManuallyDrop::new(Fixture::new());
 }
 
-/// A window on a past of some operations, in front of a deployment that is not there.
+/// Routers over the statistics of some past operations, for a deployment without a running server.
 struct Fixture {
     runtime: Runtime,
     with_token: Router,
     without_token: Router,
 }
 
-/// What of a request decides who may use it.
-struct Asked {
+/// The properties of a request that decide access.
+struct Access {
     is_health: bool,
     has_token: bool,
     is_evil: bool,
     is_other_site: bool,
 }
 
-impl Asked {
+impl Access {
     fn of(request: &Request<Body>) -> Self {
         let text = |name: &str| request.headers().get(name)?.to_str().ok();
-        // A host is a name between a user and a port, if there are any.
+        // A host is a name with an optional user in front and an optional port behind.
         let host = text("host").map(|host| host.rsplit('@').next().unwrap_or_default());
         let host = host.map(|host| host.split(':').next().unwrap_or_default());
         Self {
@@ -134,7 +135,7 @@ impl Fixture {
     }
 
     fn check(&self, request: Request<Body>, needs_token: bool) {
-        let asked = Asked::of(&request);
+        let access = Access::of(&request);
         let line = format!("{} {}", request.method(), request.uri());
         let router = match needs_token {
             true => self.with_token.clone(),
@@ -146,18 +147,18 @@ impl Fixture {
                 .await
                 .expect("the router does not fail");
             let (head, body) = response.into_parts();
-            let body = to_bytes(body, MAX_ANSWER_BYTES).await;
+            let body = to_bytes(body, MAX_RESPONSE_BYTES).await;
             let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
             (
                 head.status,
                 content_type,
-                body.expect("the answer is bounded"),
+                body.expect("the response is bounded"),
             )
         });
-        let is_unready = status == StatusCode::SERVICE_UNAVAILABLE && asked.is_health;
+        let is_unready = status == StatusCode::SERVICE_UNAVAILABLE && access.is_health;
         assert!(!status.is_server_error() || is_unready, "{line}: {status}");
         assert!(
-            !status.is_success() || !asked.must_be_refused(needs_token),
+            !status.is_success() || !access.must_be_refused(needs_token),
             "{line}"
         );
         if content_type.is_some_and(|kind| kind == "application/json") {
@@ -173,7 +174,7 @@ fn check_json(body: &Bytes, line: &str) {
     }
 }
 
-/// What a window looks at.
+/// The parts that the admin routes read.
 struct Parts {
     observer: Arc<Observer>,
     sight: Arc<Sight>,
@@ -193,7 +194,7 @@ impl Parts {
             },
             None,
         );
-        let observer = Arc::new(observer.expect("there is nothing to refuse"));
+        let observer = Arc::new(observer.expect("the settings are valid"));
         let now = SystemTime::now();
         let settings = sight::Settings {
             is_on: true,
@@ -236,7 +237,7 @@ impl Parts {
     }
 }
 
-/// Operations of some minutes.
+/// Records operations over some minutes.
 fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
     let reply = documents::encode(&bson::doc! { "n": 1, "ok": 1.0 });
     for second in 0..OPERATIONS {
@@ -259,11 +260,11 @@ fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
     }
 }
 
-/// A deployment whose servers are never probed.
+/// Returns a deployment whose servers are never probed.
 async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
     let second = Duration::from_secs(1);
     let options = DeploymentOptions::parse("mongodb://127.0.0.1:1", second).await;
-    let options = options.expect("the connection string is sound");
+    let options = options.expect("the connection string is valid");
     let settings = topology::Settings {
         local_threshold: second,
         heartbeat_frequency: second,

@@ -1,7 +1,7 @@
 //! The body of a command: the walk over its elements, and the fields that decide how it is served.
 //!
-//! Input: one byte that chooses where the body comes from, choices of alterations with the number of bytes in front, then
-//! the body, or choices for a command by the grammar.
+//! Input: one byte that selects where the body comes from, alterations with their length in front,
+//! then the body or choices for a command from the grammar.
 
 use bson::{Bson, Document, oid::ObjectId};
 use seawall::{
@@ -15,7 +15,8 @@ use crate::{
     documents,
 };
 
-/// The inspected fields are those of the body, and the walk over it agrees with the `bson` crate.
+/// The inspected fields are those of the body, and the walk over the body agrees with the `bson`
+/// crate.
 pub fn command(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -38,7 +39,7 @@ pub fn command(data: &[u8]) {
     check_body(&altered(&body, &mut alterations, 4), kind);
 }
 
-/// Fields that any command may have.
+/// Adds fields that any command may have.
 fn add_generic_fields(command: &mut Document, choices: &mut Choices<'_>) {
     for _ in 0..choices.byte() % 4 {
         let number = choices.byte();
@@ -75,7 +76,7 @@ fn read_preference(kind: u8, number: Bson) -> Document {
         Mode::Nearest,
     ];
     let mode = modes.get(usize::from(kind) % modes.len());
-    let mode = mode.expect("the index is under the length").as_str();
+    let mode = mode.expect("the index is below the length").as_str();
     let tag = bson::doc! { "region": format!("r{kind}") };
     match kind / 8 % 4 {
         0 => bson::doc! { "mode": mode },
@@ -87,7 +88,7 @@ fn read_preference(kind: u8, number: Bson) -> Document {
 
 fn check_body(body: &[u8], pieces: u8) {
     documents::check_walk(body);
-    // A message's body is a document by its length; the inspection relies on it.
+    // The inspection relies on the parser of messages, which checks the length of the body.
     let Ok(body) = document_at(body) else {
         return;
     };
@@ -112,7 +113,7 @@ fn check_command(command: &Command<'_>, body: &[u8]) {
     match (command.target, first.value) {
         (Target::Text(text), ElementKind::String(bytes)) => assert_eq!(text.as_bytes(), bytes),
         (Target::Number(number), value) => assert_eq!(value.as_i64(), Some(number)),
-        (Target::Text(_), _) => panic!("only a string is a text"),
+        (Target::Text(_), _) => panic!("only a string is Target::Text"),
         (Target::Other, _) => {}
     }
     check_fields(command);
@@ -125,7 +126,7 @@ fn check_fields(command: &Command<'_>) {
     if command.class == Class::Write && command.may_be_repeated() {
         assert!(command.numbered().is_some());
     }
-    assert!(!command.opens_change_stream() || command.opens_awaiting());
+    assert!(!command.opens_change_stream() || command.opens_awaiting_cursor());
     assert!(!command.name_str().is_empty() || command.name.is_empty());
     if let Some(max_time) = command.max_time {
         let value = command.body.get(max_time.offset..).unwrap_or_default();
@@ -150,7 +151,7 @@ fn check_fields(command: &Command<'_>) {
     }
 }
 
-/// Documents of a sequence are counted alike in one piece and in many.
+/// Documents of a sequence give the same count in one piece and in many.
 fn check_statements(body: &[u8], pieces: Pieces) {
     let none = statements(&Input {
         body,

@@ -1,7 +1,8 @@
-//! Compressed messages, as they come and as we make them.
+//! Compressed messages: received ones, and ones that we compress.
 //!
-//! Input: one byte that chooses the compressor, one that chooses between the two halves, then a compressed message as it
-//! came, or the content of a message to compress.
+//! Input: two bytes that select the compressor, one byte that selects between the two, then a
+//! received message, or alterations with their length in front and the content of a message to
+//! compress.
 
 use seawall::wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, HEADER_BYTES, Header, InflateError,
@@ -10,16 +11,16 @@ use seawall::wire::{
 
 use crate::choices::{Choices, altered};
 
-/// Small, so that a lying size costs little.
+/// Small, so that a false size costs little.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// A message inflates to exactly its declared size, within the limit, or is refused. A message that we compressed
-/// inflates to the original.
+/// A message inflates to exactly its declared size, within the limit, or is refused. A message that
+/// we compressed inflates to the original.
 pub fn compressed(data: &[u8]) {
     let mut choices = Choices::new(data);
     let compressor = *Compressor::ALL
         .get(choices.index(Compressor::ALL.len()))
-        .expect("the index is under the length");
+        .expect("the index is below the length");
     assert_eq!(Compressor::parse(compressor.name()), Some(compressor));
     if choices.bool() {
         check_received(choices.rest());
@@ -30,7 +31,7 @@ pub fn compressed(data: &[u8]) {
     }
 }
 
-/// Inflates it; says whether it could be.
+/// Inflates a message. Returns whether that succeeded.
 fn check_received(message: &[u8]) -> bool {
     let head = match CompressedHead::parse(message, MAX_BYTES) {
         Ok(head) => head,
@@ -53,10 +54,11 @@ fn check_received(message: &[u8]) -> bool {
     true
 }
 
-/// Bytes under a head that is right: most of what bytes by chance have in front is refused early.
+/// Puts a valid head in front of the bytes. Without it, random bytes are mostly refused at the
+/// head.
 fn check_content(compressor: Compressor, content: &[u8]) {
-    let sound = deflate(&encode_request(7, content), compressor).expect("memory suffices");
-    let head = sound.get(..COMPRESSED_HEAD_BYTES).unwrap_or_default();
+    let valid = deflate(&encode_request(7, content), compressor).expect("memory suffices");
+    let head = valid.get(..COMPRESSED_HEAD_BYTES).unwrap_or_default();
     check_received(&[head, content].concat());
 }
 
@@ -64,13 +66,15 @@ fn check_round_trip(compressor: Compressor, content: &[u8], alterations: &mut Ch
     let message = encode_request(7, content);
     let deflated = deflate(&message, compressor).expect("memory suffices");
     let head = CompressedHead::parse(&deflated, message.len());
-    let head = head.expect("what was compressed has a sound head");
+    let head = head.expect("a message that we compressed has a valid head");
     assert_eq!(head.compressor, compressor);
     assert_eq!(head.inflate(&deflated).ok(), Some(message.clone()));
     let outer = deflated
         .first_chunk()
         .map(|head| Header::parse(head, MAX_MESSAGE_BYTES));
-    let outer = outer.and_then(Result::ok).expect("it has a sound header");
+    let outer = outer
+        .and_then(Result::ok)
+        .expect("the compressed message has a valid header");
     assert_eq!(outer.message_length, deflated.len());
     let tight = CompressedHead::parse(&deflated, message.len() - 1);
     assert!(matches!(tight, Err(InflateError::Size(_))));

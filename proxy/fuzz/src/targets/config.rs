@@ -1,6 +1,6 @@
-//! Configuration: the text of a file, and variables of the environment.
+//! Configuration: the text of a file, or environment variables.
 //!
-//! Input: one byte that chooses between the two, then the text, or lines of `NAME=value`.
+//! Input: one byte that selects between the two, then the text, or lines of `NAME=value`.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use seawall_config::{AdminAddress, ListenAddress, Problems, Settings, Sources, l
 
 use crate::choices::Choices;
 
-/// Beyond this a text takes long and shows nothing new.
+/// A longer text takes long and shows nothing new.
 const MAX_TEXT_BYTES: usize = 16 * 1024;
 
-/// Less would not hold one large message and its reply.
+/// Less memory would not hold one large message and its reply.
 const LEAST_MESSAGE_MEMORY_BYTES: usize = 64 << 20;
 
 /// Accepted settings keep their invariants. Each problem is one line.
@@ -42,7 +42,7 @@ fn of_environment(text: &str) -> Sources {
 }
 
 fn check_problems(problems: &Problems) {
-    assert!(!problems.is_empty(), "what is not accepted has a reason");
+    assert!(!problems.is_empty(), "a refused text has a problem");
     assert_eq!(problems.iter().count(), problems.len());
     for problem in problems.iter() {
         let line = problem.to_string();
@@ -55,7 +55,11 @@ fn check_settings(settings: &Settings) {
     let listen = &settings.listen;
     let addresses: HashSet<_> = listen.addresses.iter().collect();
     assert!(!addresses.is_empty());
-    assert_eq!(addresses.len(), listen.addresses.len(), "no address twice");
+    assert_eq!(
+        addresses.len(),
+        listen.addresses.len(),
+        "addresses are unique"
+    );
     for address in &listen.addresses {
         let parsed: Result<ListenAddress, _> = address.to_string().parse();
         assert_eq!(parsed.as_ref(), Ok(address));
@@ -64,7 +68,7 @@ fn check_settings(settings: &Settings) {
     assert_eq!(
         compressors.len(),
         listen.compressors.len(),
-        "no compressor twice"
+        "compressors are unique"
     );
 
     let uri = settings.deployment.uri.expose();

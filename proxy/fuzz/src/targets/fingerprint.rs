@@ -1,7 +1,7 @@
 //! Fingerprints: hashes and texts of commands.
 //!
-//! Input: one byte that chooses where commands come from and another for what is changed, then alterations with the
-//! number of bytes in front, then a body, or choices for a command by the grammar.
+//! Input: one byte that selects where commands come from, one that selects what is changed,
+//! alterations with their length in front, then a body or choices for a command from the grammar.
 
 use seawall::shape::{
     Description, Input, LearnedNames, Legacy, Query, Sequence, ShapeId, describe, describe_legacy,
@@ -16,8 +16,8 @@ use crate::{
 /// Longest text of a shape.
 const MAX_TEXT_BYTES: usize = 4_096;
 
-/// Values never show and never matter, the order of sets never matters, and two commands have one hash if and only if they
-/// have one text.
+/// Values never appear and never matter. The order of sets never matters. Two commands have the
+/// same hash if and only if they have the same text.
 pub fn fingerprint(data: &[u8]) {
     let mut choices = Choices::new(data);
     let kind = choices.byte();
@@ -57,7 +57,7 @@ pub fn fingerprint(data: &[u8]) {
     check_pair(&one, &other);
 }
 
-/// What identifies a shape, and its text.
+/// The parts that identify a shape, and its text.
 #[derive(Debug)]
 struct Shaped {
     target: (Vec<u8>, Vec<u8>),
@@ -107,7 +107,7 @@ fn check_pair(one: &Shaped, other: &Shaped) {
     }
 }
 
-/// The same command with other values, and with its sets in another order.
+/// Checks the same command with other values, and with its sets in another order.
 fn check_grammar(choices: &[u8], change: u8) {
     let command = documents::command(choices, 0, false);
     let body = documents::encode(&command);
@@ -136,7 +136,7 @@ fn check_grammar(choices: &[u8], change: u8) {
     }
 }
 
-/// Messages of old opcodes: text and hash agree about whose they are.
+/// Checks messages of old opcodes: text and hash agree on the operation and the namespace.
 fn check_legacy(bytes: &[u8], kind: u8) {
     let (namespace, document) = bytes.split_at(bytes.len().min(usize::from(kind / 8)));
     let flags = u32::from(kind);

@@ -1,7 +1,7 @@
-//! One whole message, header included: `OP_MSG` with its sections, `OP_QUERY`, and the walk over the sections of a
-//! message that is forwarded before its end is known.
+//! One whole message with its header: `OP_MSG` with its sections, `OP_QUERY`, and the walk over the
+//! sections of a message that is forwarded before its end is known.
 //!
-//! Input: one byte that says how the message is cut, then the message.
+//! Input: one byte that selects how the message is cut, then the message.
 
 use seawall::wire::{
     CHECKSUM_PRESENT, DocumentWalk, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
@@ -10,14 +10,14 @@ use seawall::wire::{
 
 use crate::choices::{Choices, Pieces};
 
-/// Where the first section begins.
+/// Offset of the first section.
 const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
 
-/// Longest identifier that the walk over sections follows.
+/// Longest identifier that the walk over sections accepts.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// A parsed message has parts that add up to its length, survives being built again, and gives the same parts when it
-/// comes in pieces.
+/// The parts of a parsed message add up to its length. A message that is built from them again has
+/// the same parts, and so has a message that arrives in pieces.
 pub fn message(data: &[u8]) {
     let mut choices = Choices::new(data);
     let pieces = choices.byte();
@@ -62,17 +62,17 @@ fn check_whole(message: &[u8]) {
     assert_eq!(length, message.len(), "the parts add up to the message");
 
     let built = encode_op_msg_like(parsed.flags, 1, 0, parsed.body);
-    let again = OpMsg::parse(&built).expect("what was built can be parsed");
+    let again = OpMsg::parse(&built).expect("a built message can be parsed");
     assert_eq!(again.body, parsed.body);
     assert_eq!(again.flags, parsed.flags & CHECKSUM_PRESENT);
     let built = rebuilt(&parsed);
-    let again = OpMsg::parse(&built).expect("what was built again can be parsed");
+    let again = OpMsg::parse(&built).expect("a rebuilt message can be parsed");
     assert_eq!(again.flags, parsed.flags);
     assert_eq!(again.body, parsed.body);
     assert!(again.sequences().eq(parsed.sequences()));
 }
 
-/// The same message, its body first.
+/// Builds the same message with its body first.
 fn rebuilt(parsed: &OpMsg<'_>) -> Vec<u8> {
     let mut message = encode_op_msg_like(0, 1, 0, parsed.body);
     for sequence in parsed.sequences() {
@@ -94,7 +94,7 @@ fn rebuilt(parsed: &OpMsg<'_>) -> Vec<u8> {
     message
 }
 
-/// The message with a checksum, and the right one: bytes by chance never have it.
+/// Appends a right checksum to the message. Random bytes never have one.
 fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     let mut message = message.to_vec();
     if let Some(flags) = message.get_mut(HEADER_BYTES) {
@@ -105,7 +105,7 @@ fn with_right_checksum(message: &[u8]) -> Vec<u8> {
     message
 }
 
-/// A head says the same as the whole message, as far as it goes.
+/// A head gives the same parts as the whole message, up to its end.
 fn check_heads(message: &[u8], pieces: u8) {
     let whole = OpMsg::parse(message);
     let cut = usize::from(pieces) * message.len() / 256;
@@ -125,7 +125,7 @@ fn check_heads(message: &[u8], pieces: u8) {
     }
 }
 
-/// The walk in pieces says what the parser says of the whole.
+/// The walk over pieces agrees with the parser of the whole message.
 fn check_section_walk(message: &[u8], pieces: Pieces) {
     let flags = message.get(HEADER_BYTES..).and_then(|r| r.first_chunk());
     let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));
@@ -161,11 +161,11 @@ fn check_section_walk(message: &[u8], pieces: Pieces) {
         }
         (Err(error), Ok(())) => panic!("the walk misses {error}"),
         (Err(parsed), Err(walked)) => {
-            // An identifier that is too long ends the walk before the parser's error.
+            // The walk refuses an identifier that is too long before the parser finds its error.
             let mut runs = rest.split(|byte| *byte == 0);
             let is_long = runs.any(|run| run.len() > MAX_IDENTIFIER_BYTES);
             let is_same = parsed == walked || is_long && walked == MessageError::SequenceSize;
-            assert!(is_same, "{parsed} is {walked} in pieces");
+            assert!(is_same, "whole: {parsed}, in pieces: {walked}");
         }
     }
 }

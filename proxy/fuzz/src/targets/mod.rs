@@ -25,10 +25,10 @@ pub use self::{
     users_info::users_info,
 };
 
-/// Takes any bytes, and panics if a property does not hold for them.
+/// Takes any bytes. Panics if a property does not hold for them.
 pub type Target = fn(&[u8]);
 
-/// All targets: what runs without being named.
+/// All targets, by name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("message", message),
     ("reader", reader),

@@ -1,7 +1,8 @@
 //! The stream of messages from a client or a server, in pieces of any size.
 //!
-//! Input: one byte for the sizes of pieces, one for what is done with the head of a large message and whether there is a
-//! large message, one for the largest message allowed, then the stream.
+//! Input: one byte for the sizes of pieces, one that selects the treatment of the head of a large
+//! message and whether there is a large message, one for the largest allowed message, then the
+//! stream.
 
 use std::{
     io,
@@ -21,17 +22,18 @@ use tokio::{
 
 use crate::choices::{Choices, Pieces};
 
-/// Limits of a message: before a login, and after it.
+/// Limits of a message: small ones as before a login, large ones as after it.
 const LIMITS: [usize; 4] = [16, 16 * 1024, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES];
 
-/// Enough for all that one reader holds.
+/// Enough for everything that one reader holds.
 const BUDGET_BYTES: usize = 8 << 20;
 
-/// After this many small pieces, the rest of a stream comes in large ones, to bound the time of an execution.
+/// After this many small pieces, the rest of the stream comes in large ones, to bound the time of
+/// an execution.
 const MOST_PIECES: usize = 4_096;
 
 thread_local! {
-    // Not to be dropped at the end of a thread, where what it needs may be gone.
+    // Not dropped at the end of a thread: the thread-local state that it needs may already be gone.
     static RUNTIME: ManuallyDrop<Runtime> = ManuallyDrop::new(
         Builder::new_current_thread()
             .enable_time()
@@ -48,7 +50,7 @@ pub fn reader(data: &[u8]) {
     let kind = choices.byte();
     let limit = *LIMITS
         .get(usize::from(choices.byte()) % LIMITS.len())
-        .expect("the index is under the length");
+        .expect("the index is below the length");
     let stream = with_large_message(choices.rest(), kind);
     let treatment = Treatment::of(kind);
     let whole = Input {
@@ -74,7 +76,7 @@ pub fn reader(data: &[u8]) {
     }
 }
 
-/// What is done with a head.
+/// The treatment of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
     Complete,
@@ -92,10 +94,12 @@ impl Treatment {
     }
 }
 
-/// One in this many inputs that ask for a large message gets it, because a large message takes a thousand times as long.
+/// One in this many inputs that select a large message gets it, because a large message takes a
+/// thousand times as long.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
-/// Large messages cannot be part of a small input: some inputs get one in front, of a size round one of the bounds.
+/// Puts a large message in front of some inputs, of a size near one of the bounds. Small inputs
+/// cannot contain one.
 fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
     let sum = bytes.iter().fold(kind, |sum, byte| sum.wrapping_add(*byte));
     let size = match kind {
@@ -110,7 +114,7 @@ fn with_large_message(bytes: &[u8], kind: u8) -> Vec<u8> {
     stream
 }
 
-/// What came of a stream.
+/// The result of reading a stream.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     messages: Vec<Vec<u8>>,
@@ -134,7 +138,7 @@ async fn read_all(mut input: Input<'_>, limit: usize, treatment: Treatment) -> O
         }
     };
     drop(reader);
-    assert_eq!(budget.used_bytes(), 0, "every share is given back");
+    assert_eq!(budget.used_bytes(), 0, "every share is returned");
     Outcome { messages, end }
 }
 
@@ -168,16 +172,16 @@ async fn finish(
                 bytes.extend_from_slice(&piece);
             }
         }
-        // How long a head is depends on how the bytes came.
+        // The length of a head depends on the sizes of the pieces.
         Treatment::PassOver => Ok(message.header.to_bytes().to_vec()),
     }
 }
 
-/// A stream that gives its bytes in pieces, and is not ready now and then.
+/// A stream that gives its bytes in pieces, and sometimes is not ready.
 #[derive(Clone, Copy, Debug)]
 struct Input<'a> {
     bytes: &'a [u8],
-    /// How large pieces are, and how many of them there still are.
+    /// The sizes of the pieces, and the number of pieces that are left.
     pieces: Option<(Pieces, usize)>,
     is_pending: bool,
 }

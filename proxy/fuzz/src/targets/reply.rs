@@ -1,7 +1,8 @@
-//! A server's reply: what is noted of it as it passes, and the rewriting of state-change errors.
+//! A server's reply: the facts that are recorded as it passes, and the rewriting of state-change
+//! errors.
 //!
-//! Input: one byte for the reply's form, one for the sizes of pieces, choices of alterations with the number of bytes in
-//! front, then the document.
+//! Input: one byte for the reply's form, one for the sizes of pieces, alterations with their length
+//! in front, then the document.
 
 use bson::{Bson, Document};
 use seawall::command::{ErrorReply, ReplyFacts, ReplyForm, ReplyScanner, conceal_state_change};
@@ -14,8 +15,8 @@ use crate::{
 /// Longest head of an element that is kept across pieces.
 const MAX_HEAD_BYTES: usize = 96;
 
-/// Any split of the bytes gives the same facts, the facts are those of the `bson` crate, and nothing of a state change is
-/// left where it was concealed.
+/// Any split of the bytes gives the same facts. The facts agree with the `bson` crate. A concealed
+/// reply has no state change left.
 pub fn reply(data: &[u8]) {
     let mut choices = Choices::new(data);
     let form = match choices.byte() % 4 {
@@ -48,19 +49,19 @@ fn check_pieces(form: ReplyForm, document: &[u8], facts: &ReplyFacts, pieces: u8
     let pieces = Pieces::new(pieces).split(document);
     pieces.for_each(|piece| scanner.feed(piece));
     let split = scanner.facts();
-    // A name that is too long can only be followed if it comes in one piece.
+    // A name that is too long can be followed only in one piece.
     let mut runs = document.split(|byte| *byte == 0);
     let is_long = runs.any(|run| run.len() > MAX_HEAD_BYTES - 16);
     assert!(
         split == facts || is_long && split.is_opaque,
-        "{split:?} is {facts:?} as a whole"
+        "in pieces: {split:?}, whole: {facts:?}"
     );
     assert!(facts.error_code().is_none() || facts.ok == Some(false));
     let errors = facts.write_error_codes.iter().map(|(_, count)| count);
     assert!(errors.sum::<u64>() <= u64::try_from(document.len()).unwrap_or(u64::MAX));
 }
 
-/// Top-level fields as the `bson` crate reads them, where no name comes twice.
+/// Compares top-level fields with the `bson` crate, if no name occurs twice.
 fn check_against_bson(document: &[u8], facts: &ReplyFacts) {
     if !documents::check_walk(document) {
         return;

@@ -1,7 +1,7 @@
-//! Both sides of SCRAM, and a conversation that is carried between two others.
+//! Both sides of SCRAM, and a conversation that Seawall carries between a client and a server.
 //!
-//! Input: one byte for the mechanism, then alterations of one message of an honest conversation with the number of bytes
-//! in front, then a payload as it comes.
+//! Input: one byte for the mechanism, then alterations of one message of an honest conversation
+//! with their length in front, then a received payload.
 
 use std::sync::OnceLock;
 
@@ -16,7 +16,8 @@ const USER: &str = "us=er, with signs";
 const CLIENT_NONCE: &str = "fyko+d2lbbFgONRv9qkxdawL";
 const SERVER_NONCE: &str = "3rfcNHYJY1ZVvWVs7j";
 
-/// A client without the keys is refused. A client with the keys is refused if a byte of its messages was changed.
+/// A client without the keys is refused. A client with the keys is refused if a byte of its
+/// messages was changed.
 pub fn scram_server(data: &[u8]) {
     let Case {
         honest,
@@ -51,7 +52,8 @@ pub fn scram_server(data: &[u8]) {
     }
 }
 
-/// A server without the keys is refused. A server with the keys is refused if a byte of its messages was changed.
+/// A server without the keys is refused. A server with the keys is refused if a byte of its
+/// messages was changed.
 pub fn scram_client(data: &[u8]) {
     let Case {
         honest,
@@ -72,19 +74,19 @@ pub fn scram_client(data: &[u8]) {
         };
         let is_same = first == honest.server_first;
         assert_eq!(is_same, proof == honest.client_final);
-        // The server signs its own first message, and so does not accept a proof for another one.
+        // The server signs its own first message, so it does not accept a proof for another one.
         assert_eq!(honest.server().verify(&proof).is_ok(), is_same);
         let last = match alterations.bool() {
             true => payload.to_vec(),
             false => altered(&honest.server_final, &mut alterations, 3),
         };
         let is_accepted = client.finish(&last);
-        let is_honest = is_same && begins_alike(&last, &honest.server_final);
+        let is_honest = is_same && is_final_with_extensions(&last, &honest.server_final);
         assert_eq!(is_accepted.is_ok(), is_honest, "{is_accepted:?}");
     }
 }
 
-/// A carried conversation gives up the client's key only if no message of it was changed.
+/// A carried conversation reveals the client's key only if no message of it was changed.
 pub fn scram_carried(data: &[u8]) {
     let Case {
         honest,
@@ -100,7 +102,7 @@ pub fn scram_carried(data: &[u8]) {
         false => altered(message, &mut alterations, 3),
     };
     let is_same = messages == honest.messages()
-        || changed == 3 && begins_alike(&messages[3], &honest.server_final);
+        || changed == 3 && is_final_with_extensions(&messages[3], &honest.server_final);
     match carry(honest.mechanism, &messages, &honest.keys.keys) {
         Ok(client_key) => {
             assert!(is_same);
@@ -113,7 +115,7 @@ pub fn scram_carried(data: &[u8]) {
     }
 }
 
-/// A conversation in which nothing goes wrong.
+/// A conversation without errors.
 struct Honest {
     mechanism: Mechanism,
     keys: DerivedKeys,
@@ -125,14 +127,14 @@ struct Honest {
 
 impl Honest {
     fn of(mechanism: Mechanism) -> &'static Self {
-        // PBKDF2 takes milliseconds: once a process.
+        // PBKDF2 takes milliseconds, so it runs once per process.
         static SHA1: OnceLock<Honest> = OnceLock::new();
         static SHA256: OnceLock<Honest> = OnceLock::new();
         let honest = match mechanism {
             Mechanism::ScramSha1 => &SHA1,
             Mechanism::ScramSha256 => &SHA256,
         };
-        honest.get_or_init(|| Self::talk(mechanism).expect("nothing goes wrong"))
+        honest.get_or_init(|| Self::talk(mechanism).expect("the conversation is honest"))
     }
 
     fn talk(mechanism: Mechanism) -> Result<Self, ScramError> {
@@ -153,9 +155,9 @@ impl Honest {
         })
     }
 
-    /// The server, which has sent its first message.
+    /// Returns a server that has sent its first message.
     fn server(&self) -> ServerConversation {
-        let client_first = ClientFirst::parse(&self.client_first).expect("it is honest");
+        let client_first = ClientFirst::parse(&self.client_first).expect("the message is honest");
         ServerConversation::start(client_first, &self.keys.keys, SERVER_NONCE).0
     }
 
@@ -169,7 +171,7 @@ impl Honest {
     }
 }
 
-/// What an input says.
+/// The parts of an input.
 struct Case<'a> {
     honest: &'static Honest,
     alterations: Choices<'a>,
@@ -205,8 +207,8 @@ fn parse_client_first(payload: &[u8]) -> Result<ClientFirst, ScramError> {
     Ok(parsed)
 }
 
-/// Whether it is the server's last message, with nothing behind it but extensions.
-fn begins_alike(payload: &[u8], server_final: &[u8]) -> bool {
+/// True if the payload is the server's last message, followed at most by extensions.
+fn is_final_with_extensions(payload: &[u8], server_final: &[u8]) -> bool {
     let rest = payload.strip_prefix(server_final);
     let is_text = std::str::from_utf8(payload).is_ok();
     is_text && rest.is_some_and(|rest| matches!(rest.first(), None | Some(b',')))
@@ -225,7 +227,7 @@ fn carry(
         .prove(keys)
 }
 
-/// Errors can be shown, and say whose fault they are.
+/// An error has a text without the password, and names whose fault it is.
 fn check_error(error: &ScramError) {
     let shown = error.to_string();
     assert!(!shown.is_empty() && !shown.contains("pencil"));

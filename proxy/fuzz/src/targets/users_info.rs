@@ -1,6 +1,6 @@
-//! A server's answer about a user: keys and restrictions.
+//! A server's reply about a user: keys and restrictions.
 //!
-//! Input: choices of alterations with the number of bytes in front, then the reply's document.
+//! Input: alterations with their length in front, then the reply's document.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,7 +9,7 @@ use seawall::auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info}
 
 use crate::{choices::Choices, documents};
 
-/// Whom the corpus is about.
+/// The user of the corpus, and its database.
 const USER: (&str, &str) = ("user", "admin");
 
 /// Accepted credentials are those of the requested user, with keys of the right length.

@@ -1,11 +1,11 @@
-//! What is asked for: a period, a step, a series.
+//! The query parameters: a period, a step, a series.
 
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use serde::Deserialize;
 
-use super::{super::refused, id_of};
+use super::{super::bad_request, id_of};
 use crate::{
     admin::{DEFAULT_LIMIT, MAX_LIMIT},
     history::Label,
@@ -14,14 +14,15 @@ use crate::{
 
 type Refused = (StatusCode, String);
 
-/// Of a request that does not say.
+/// The period of a request without `since`.
 pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 
-/// Steps in an answer at most: ten minutes of seconds, or a week of ten minutes.
+/// Maximum number of steps in a response. Enough for ten minutes in steps of one second, or a week
+/// in steps of ten minutes.
 pub(super) const MAX_STEPS: u64 = 1_200;
 
 #[derive(Deserialize)]
-pub(in crate::admin) struct Asked {
+pub(in crate::admin) struct Parameters {
     since: Option<String>,
     step: Option<String>,
     shape: Option<String>,
@@ -35,7 +36,7 @@ pub(in crate::admin) struct Asked {
     window: Option<String>,
 }
 
-impl Asked {
+impl Parameters {
     pub(super) fn since(&self) -> Result<Option<Duration>, Refused> {
         time(self.since.as_deref())
     }
@@ -48,7 +49,7 @@ impl Asked {
         time(self.window.as_deref())
     }
 
-    /// The baseline, and its text as it was given.
+    /// The baseline, parsed and as it was written.
     pub(super) fn against(&self) -> Result<(Against, String), Refused> {
         let text = self.against.as_deref().unwrap_or("yesterday");
         let against = text.parse().map_err(wrong)?;
@@ -63,51 +64,51 @@ impl Asked {
         self.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT)
     }
 
-    pub(super) fn of(self) -> Result<Of, Refused> {
-        let namespace = NamespacesOf {
+    pub(super) fn series(self) -> Result<SeriesFilter, Refused> {
+        let namespace = NamespaceFilter {
             db: self.db,
             collection: self.collection,
             command: self.command,
         };
-        let names_one = namespace != NamespacesOf::default();
+        let names_one = namespace != NamespaceFilter::default();
         match (self.shape, self.server, names_one) {
-            (None, None, false) => Ok(Of::Whole),
-            (Some(id), None, false) => Ok(Of::Shape(id)),
-            (None, Some(address), false) => Ok(Of::Server(address)),
-            (None, None, true) => Ok(Of::Namespaces(namespace)),
-            _ => Err(refused(
-                "either a shape, or a server, or a db, collection and command".to_owned(),
+            (None, None, false) => Ok(SeriesFilter::Whole),
+            (Some(id), None, false) => Ok(SeriesFilter::Shape(id)),
+            (None, Some(address), false) => Ok(SeriesFilter::Server(address)),
+            (None, None, true) => Ok(SeriesFilter::Namespaces(namespace)),
+            _ => Err(bad_request(
+                "choose one of: shape; server; db, collection and command".to_owned(),
             )),
         }
     }
 }
 
 fn wrong(error: TimeError) -> Refused {
-    refused(error.to_string())
+    bad_request(error.to_string())
 }
 
 fn time(text: Option<&str>) -> Result<Option<Duration>, Refused> {
     text.map(parse_time).transpose().map_err(wrong)
 }
 
-/// Which series a timeline is of.
-pub(super) enum Of {
+/// Selects the series of a timeline.
+pub(super) enum SeriesFilter {
     Whole,
     Shape(String),
     Server(String),
-    Namespaces(NamespacesOf),
+    Namespaces(NamespaceFilter),
 }
 
-/// What is not said may be anything.
+/// Selects namespaces. A part that is `None` matches every name.
 #[derive(Default, PartialEq, Eq)]
-pub(super) struct NamespacesOf {
+pub(super) struct NamespaceFilter {
     db: Option<String>,
     collection: Option<String>,
     command: Option<String>,
 }
 
-impl Of {
-    pub(super) fn is(&self, label: &Label) -> bool {
+impl SeriesFilter {
+    pub(super) fn matches(&self, label: &Label) -> bool {
         match (self, label) {
             (Self::Whole, Label::Whole) => true,
             (Self::Shape(id), _) => id_of(label) == Some(id),
@@ -120,19 +121,20 @@ impl Of {
                     collection,
                 },
             ) => {
-                let is = |wanted: &Option<String>, name: &str| {
+                let is_wanted = |wanted: &Option<String>, name: &str| {
                     wanted.as_deref().is_none_or(|wanted| wanted == name)
                 };
-                is(&wanted.db, db)
-                    && is(&wanted.collection, collection)
-                    && is(&wanted.command, command)
+                is_wanted(&wanted.db, db)
+                    && is_wanted(&wanted.collection, collection)
+                    && is_wanted(&wanted.command, command)
             }
             _ => false,
         }
     }
 
-    /// What is not there is a mistake of the name; a deployment without operations is none.
-    pub(super) fn must_be_there(&self) -> bool {
+    /// True if a missing series is an error. A missing shape or namespace is a misspelled name; a
+    /// deployment or a server without operations is not an error.
+    pub(super) fn must_exist(&self) -> bool {
         matches!(self, Self::Shape(_) | Self::Namespaces(_))
     }
 
@@ -146,7 +148,7 @@ impl Of {
     }
 }
 
-/// Some 120 steps, of a length that is kept.
+/// A step length that the history keeps, chosen for about 120 steps.
 pub(super) fn step_for(since: Duration) -> Duration {
     let seconds = match since.as_secs() / 120 {
         0..=4 => since.as_secs().div_ceil(120).max(1),
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timelines_have_some_hundred_steps_of_a_kept_length() {
+    fn default_step_is_a_length_that_the_history_keeps() {
         let steps = |seconds: u64| step_for(Duration::from_secs(seconds)).as_secs();
         assert_eq!(
             [60, 120, 600, 3_600, 7_200, 86_400, 604_800].map(steps),

@@ -1,4 +1,4 @@
-//! What changed, in JSON.
+//! Changes between two periods, in JSON.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,34 +9,34 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{Window, json as shown, refused, work},
-    Answer, Asked, named, need_history,
+    super::{Window, bad_request, json as shown, work},
+    JsonResult, Parameters, named, need_history,
 };
 use crate::{
     history::{Change, Figures, Period},
     sight::{self, Changes, Compared, SpanError, whole},
 };
 
-/// What the two periods of a comparison are long unless told.
+/// Maximum length of each of the two periods if the request has no `window`.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
 
 pub(in crate::admin) async fn changes(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
-) -> Answer {
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
     need_history(&window.sight)?;
-    let length = match asked.window()? {
+    let length = match parameters.window()? {
         Some(length) => sight::Window::Exactly(length),
         None => sight::Window::AtMost(DEFAULT_WINDOW),
     };
-    let (against, text) = asked.against()?;
+    let (against, text) = parameters.against()?;
     let changes = work(&window, move |window| window.sight.changes(against, length));
     let changes = changes.await?;
-    let changes = changes.map_err(|error| refused(error.to_string()))?;
+    let changes = changes.map_err(|error| bad_request(error.to_string()))?;
     Ok(Json(changes_value(&changes, &text)))
 }
 
-/// Which two periods are held against each other, and what is different.
+/// The two periods of a comparison and the changes between them.
 pub(super) fn changes_value(changes: &Changes, against: &str) -> Value {
     let period = |of: &Compared| {
         json!({
@@ -59,7 +59,7 @@ pub(super) fn changes_value(changes: &Changes, against: &str) -> Value {
     })
 }
 
-/// Where there are no two periods.
+/// The value if the two periods cannot be chosen.
 pub(super) fn refusal_value(refusal: SpanError, against: &str) -> Value {
     json!({
         "against": against, "comparable": false, "reason": refusal.to_string(), "changes": [],
@@ -102,7 +102,7 @@ mod tests {
     use crate::sight::{Incomparable, Side};
 
     #[test]
-    fn a_missing_baseline_is_told_and_is_not_the_same_as_no_change() {
+    fn missing_baseline_is_reported_and_differs_from_no_change() {
         let compared = |from, to| Compared {
             from,
             to,
@@ -116,7 +116,7 @@ mod tests {
         };
         let value = changes_value(&changes, "yesterday");
         assert_eq!(value["comparable"], false);
-        assert_eq!(value["reason"], "nothing is known of the baseline");
+        assert_eq!(value["reason"], "no data for the baseline");
         let baseline = json!({ "from": 1_000, "to": 1_600, "seconds": 0, "count": 0 });
         assert_eq!(value["baseline"], baseline);
         assert_eq!(value["now"]["to"], 2_600);

@@ -1,4 +1,4 @@
-//! A period as one document: all that the others tell of it.
+//! The report on a period: one document with the figures of all other endpoints.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{Window, json as shown, pools_value, status_value, storms_value, work},
-    Answer, Asked, DEFAULT_SINCE, Past, ago,
+    DEFAULT_SINCE, JsonResult, Parameters, Past, ago,
     changes::{changes_value, refusal_value},
     named, need_history, shapes_of,
     stalls::stalls_value,
@@ -21,23 +21,26 @@ use crate::{
     sight::{self, Against},
 };
 
-/// How long seconds are kept.
-const FINE: Duration = Duration::from_secs(600);
+/// How long the history keeps steps of one second.
+const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
 
-/// Shapes in a report: all that the history has series of, unless it is told to keep more of them.
+/// Maximum number of shapes in a report. Covers every shape in the history with its default
+/// settings.
 const REPORTED_SHAPES: usize = 200;
 
 pub(in crate::admin) async fn report(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
-) -> Answer {
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
     need_history(&window.sight)?;
-    let since = asked.since()?.unwrap_or(DEFAULT_SINCE);
-    let (against, text) = asked.against()?;
+    let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
+    let (against, text) = parameters.against()?;
     let status = status_value(&window);
     let pools = pools_value(&window);
     let storms = storms_value(&window);
-    let value = work(&window, move |window| told(window, since, against, &text));
+    let value = work(&window, move |window| {
+        history_part(window, since, against, &text)
+    });
     let mut report = value.await?;
     report.insert("status".to_owned(), status);
     report.insert("storms".to_owned(), storms);
@@ -45,14 +48,19 @@ pub(in crate::admin) async fn report(
     Ok(Json(Value::Object(report)))
 }
 
-/// What the history knows of a period.
-fn told(window: &Window, since: Duration, against: Against, text: &str) -> Map<String, Value> {
+/// The part of a report that comes from the history.
+fn history_part(
+    window: &Window,
+    since: Duration,
+    against: Against,
+    text: &str,
+) -> Map<String, Value> {
     let sight = &window.sight;
     let now = sight.now();
     let from = ago(now, since);
     let past = Past::new(&sight.select(from, now));
-    // Stalls last seconds: in steps of ten they would be smeared.
-    let step = match since <= FINE {
+    // Stalls last seconds: steps of ten seconds would hide them.
+    let step = match since <= FINE_STEP_RETENTION {
         true => Duration::from_secs(1),
         false => step_for(since),
     };
@@ -75,7 +83,8 @@ fn told(window: &Window, since: Duration, against: Against, text: &str) -> Map<S
     report
 }
 
-/// The history does not keep how long servers took to answer, but it keeps their phases.
+/// The servers of a period, without `answer_ms`: the history keeps no distribution of the time
+/// until a server's reply begins. It keeps the phases.
 fn servers(period: &Period) -> Vec<Value> {
     let servers = period.series.iter().filter_map(|(label, figures)| {
         let Label::Server(_) = &**label else {

@@ -1,4 +1,4 @@
-//! What stalls, in JSON.
+//! Stalls, in JSON.
 
 use std::{
     sync::Arc,
@@ -13,35 +13,35 @@ use serde_json::{Map, Value, json};
 
 use super::{
     super::{Window, json as shown, work},
-    Answer, Asked, ago, named, need_history,
+    JsonResult, Parameters, ago, named, need_history,
 };
 use crate::{
     observe::Phase,
     sight::{RecurringStall, Stall},
-    topology::Kind,
+    topology::TopologyType,
 };
 
-/// What the pulse cannot tell of routers.
-const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: what stalls a shard behind them is \
-                       told without a counter";
+/// The limits of the pulse if the servers are routers.
+const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \
+                       are reported without a counter";
 
 pub(in crate::admin) async fn stalls(
     State(window): State<Arc<Window>>,
-    Query(asked): Query<Asked>,
-) -> Answer {
+    Query(parameters): Query<Parameters>,
+) -> JsonResult {
     need_history(&window.sight)?;
-    let since: Option<Duration> = asked.since()?;
+    let since: Option<Duration> = parameters.since()?;
     let value = work(&window, move |window| {
         stalls_value(window, since.map(|since| ago(window.sight.now(), since)))
     });
     Ok(Json(value.await?))
 }
 
-/// The stalls since then, or all that are remembered.
+/// The stalls since a time; all stored stalls without one.
 pub(super) fn stalls_value(window: &Window, since: Option<SystemTime>) -> Value {
     let (episodes, recurring) = window.sight.stalls(since);
     let mut pulse = pulse_value(window);
-    if window.topology.snapshot().description.kind == Kind::Sharded {
+    if window.topology.snapshot().description.topology_type == TopologyType::Sharded {
         pulse.insert("note".to_owned(), json!(ROUTERS));
     }
     json!({

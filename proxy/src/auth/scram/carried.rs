@@ -1,9 +1,9 @@
-//! A conversation between a client and a server that we carry and watch: the first login of a user
-//! whose keys are not known yet.
+//! A conversation between a client and a server that Seawall forwards and observes: the first login
+//! of a user whose keys are not known yet.
 //!
-//! The server decides; we learn. Payloads pass unchanged, and each is parsed before it passes. Once
-//! the server has accepted the proof, the user's keys are read on the same connection, and
-//! [`CarriedOutcome::prove`] tells whether keys, proof and signature belong together.
+//! The server decides. Seawall parses each payload and forwards it unchanged. Once the server has
+//! accepted the proof, Seawall reads the user's keys on the same connection, and
+//! [`CarriedOutcome::prove`] checks that keys, proof and signature belong together.
 
 use super::payload::{ClientFinal, ServerFirst, auth_message, parse_server_final};
 use super::{ClientFirst, ClientKey, Key, Mechanism, ScramError, ScramKeys};
@@ -16,7 +16,7 @@ pub struct CarriedConversation {
 }
 
 impl CarriedConversation {
-    /// A conversation that begins with this message, whose payload the caller sends on.
+    /// Starts a conversation with this message. The caller forwards its payload.
     pub fn new(mechanism: Mechanism, client_first: ClientFirst) -> Self {
         Self {
             mechanism,
@@ -24,7 +24,7 @@ impl CarriedConversation {
         }
     }
 
-    /// Reads the server's answer, which must continue the client's nonce.
+    /// Parses the server's reply, whose nonce must begin with the client's nonce.
     pub fn server_first(self, payload: &[u8]) -> Result<CarriedChallenge, ScramError> {
         let server_first = ServerFirst::parse(payload, self.client_first.nonce())?;
         let Self {
@@ -39,7 +39,7 @@ impl CarriedConversation {
     }
 }
 
-/// The server has answered: the client owes a proof.
+/// The server has replied; the client's proof is next.
 #[derive(Debug)]
 pub struct CarriedChallenge {
     mechanism: Mechanism,
@@ -48,8 +48,8 @@ pub struct CarriedChallenge {
 }
 
 impl CarriedChallenge {
-    /// Reads the client's proof, which must belong to this conversation. Whether it is good is not
-    /// known before the keys are.
+    /// Parses the client's proof, which must belong to this conversation. It can be checked only
+    /// once the keys are known.
     pub fn client_final(self, payload: &[u8]) -> Result<CarriedProof, ScramError> {
         let client_final = ClientFinal::parse(
             payload,
@@ -71,7 +71,7 @@ impl CarriedChallenge {
     }
 }
 
-/// The client's proof is on its way to the server, which owes its verdict.
+/// The client's proof is on its way to the server; the server's reply is next.
 #[derive(Debug)]
 pub struct CarriedProof {
     auth_message: String,
@@ -81,7 +81,7 @@ pub struct CarriedProof {
 }
 
 impl CarriedProof {
-    /// Reads the signature with which the server accepts the proof.
+    /// Parses the signature by which the server accepts the proof.
     pub fn server_final(self, payload: &[u8]) -> Result<CarriedOutcome, ScramError> {
         let signature = parse_server_final(payload, self.proof.mechanism())?;
         Ok(CarriedOutcome {
@@ -91,8 +91,8 @@ impl CarriedProof {
     }
 }
 
-/// The server has accepted the client. What it says is not believed before
-/// [`prove`](Self::prove).
+/// The server has accepted the client. Do not trust this before [`prove`](Self::prove) has
+/// succeeded.
 #[derive(Debug)]
 pub struct CarriedOutcome {
     proof: CarriedProof,
@@ -100,11 +100,10 @@ pub struct CarriedOutcome {
 }
 
 impl CarriedOutcome {
-    /// Recovers the user's key from the carried proof, if `keys` are those that the conversation
-    /// was about.
+    /// Recovers the user's key from the carried proof, if `keys` belong to this conversation.
     ///
     /// [`ScramError::KeysOutdated`] means that the password was changed between the login and the
-    /// reading of the keys; the other errors, that the keys are someone else's.
+    /// reading of the keys. Any other error means that the keys are another user's.
     pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {
         let CarriedProof {
             auth_message,

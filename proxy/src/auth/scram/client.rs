@@ -1,10 +1,10 @@
-//! Our side towards a server: the role that a client has.
+//! Seawall as a SCRAM client, towards a server.
 
 use super::client_first::escape_user_name;
 use super::payload::{ServerFirst, auth_message, encode, is_nonce, parse_server_final};
 use super::{ClientKey, DerivedKeys, Mechanism, ScramError, ScramKeys, derive_from_password};
 
-/// A conversation that we opened: the server owes its nonce, the salt and the iteration count.
+/// A conversation that Seawall opened; the server's nonce, salt and iteration count are next.
 #[derive(Debug)]
 pub struct ClientConversation {
     mechanism: Mechanism,
@@ -34,10 +34,11 @@ impl ClientConversation {
         )
     }
 
-    /// Answers the server with a proof made from keys alone. Returns the payload to send.
+    /// Makes a proof from keys alone. Returns the payload to send.
     ///
-    /// Fails with [`ScramError::KeysOutdated`] if the server names another salt or count than the
-    /// keys have, or if `client_key` is not the one of the keys; nothing has then been sent.
+    /// Fails with [`ScramError::KeysOutdated`] if the server's salt or iteration count differs from
+    /// that of the keys, or if `client_key` does not match the keys. There is no payload to send
+    /// then.
     pub fn respond(
         self,
         server_first: &[u8],
@@ -56,8 +57,8 @@ impl ClientConversation {
         Ok(self.prove(&server_first, client_key, keys))
     }
 
-    /// Answers the server with a proof made from the password, and returns the keys that came of it
-    /// beside the payload: with them the next conversation needs no PBKDF2, which this one runs.
+    /// Makes a proof from the password, with PBKDF2. Returns the payload to send and the derived
+    /// keys: with them the next conversation needs no PBKDF2.
     pub fn respond_with_password(
         self,
         server_first: &[u8],
@@ -96,7 +97,7 @@ impl ClientConversation {
     }
 }
 
-/// A conversation whose proof is on its way: the server owes its signature.
+/// A conversation whose proof has been sent; the server's signature is next.
 #[derive(Debug)]
 pub struct ClientProofSent {
     auth_message: String,

@@ -1,10 +1,10 @@
-//! The message that opens a conversation: who wants in, and the client's nonce.
+//! The first message of a conversation: the user's name and the client's nonce.
 
 use super::payload::{Attributes, is_nonce, text};
 use super::{ScramError, ScramMessage};
 
-/// A client's first message, parsed: the channel binding is none, the user name is decoded and the
-/// nonce is long enough.
+/// A client's first message, parsed: without channel binding, with a decoded user name and a nonce
+/// that is long enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFirst {
     gs2_header: String,
@@ -14,7 +14,7 @@ pub struct ClientFirst {
 }
 
 impl ClientFirst {
-    /// Reads what a client sends with `saslStart`.
+    /// Parses the payload of `saslStart`.
     ///
     /// Accepts the headers `n,,` and `y,,`, an authorization identity that is the same user, and
     /// extensions after the nonce. Refuses channel binding (`p=`), mandatory extensions (`m=`),
@@ -80,13 +80,13 @@ impl ClientFirst {
         &self.bare
     }
 
-    /// What `c=` of the client's last message must say, base64 aside.
+    /// The value that `c=` of the client's last message must have, before base64.
     pub(super) fn gs2_header(&self) -> &str {
         &self.gs2_header
     }
 }
 
-/// A user name as it stands in a payload, where `,` and `=` have meanings of their own.
+/// Escapes a user name for a payload, where `,` and `=` are syntax.
 pub(super) fn escape_user_name(user: &str) -> String {
     user.replace('=', "=3D").replace(',', "=2C")
 }
@@ -102,7 +102,7 @@ fn parse_user_name(escaped: &str) -> Result<String, ScramError> {
     unescape_user_name(escaped).ok_or(ScramError::UserNameEscape)
 }
 
-/// `None` if a `=` opens anything but one of the two escapes.
+/// `None` if a `=` does not begin `=2C` or `=3D`.
 fn unescape_user_name(escaped: &str) -> Option<String> {
     let mut parts = escaped.split('=');
     let mut user = String::with_capacity(escaped.len());
@@ -118,8 +118,8 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
     Some(user)
 }
 
-/// Servers compare the identity without decoding it, RFC 5802 wants it escaped: either way it has
-/// to name the same user.
+/// Servers compare the identity without decoding it; RFC 5802 requires escapes. Either form is
+/// accepted, but the identity must be the same user.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_accept_is_accepted() {
+    fn messages_that_servers_accept_are_accepted() {
         let cases = [
             ("y,,n=user,r=abcd", "y,,", "user", "abcd"),
             ("n,a=user,n=user,r=abcd", "n,a=user,", "user", "abcd"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn other_messages_are_refused() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             ("", malformed("a GS2 header")),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_payload_is_refused() {
+    fn payload_above_the_limit_is_refused() {
         let payload = format!("n,,n=user,r={}", "a".repeat(20_000));
         let message = ScramMessage::ClientFirst;
         let error = ScramError::PayloadTooLong {
@@ -278,7 +278,7 @@ mod tests {
         }
 
         #[test]
-        fn escaped_user_names_come_back(user in "[^\0]{1,20}", nonce in "[!-+\\--~]{4,30}") {
+        fn escaped_user_names_are_decoded(user in "[^\0]{1,20}", nonce in "[!-+\\--~]{4,30}") {
             let payload = format!("n,,n={},r={nonce}", escape_user_name(&user));
             let client_first = parse(&payload).unwrap();
             prop_assert_eq!(client_first.user(), user);

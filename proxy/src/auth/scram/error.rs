@@ -1,33 +1,32 @@
-//! What can go wrong in a conversation, and by whose fault.
+//! Errors of a SCRAM conversation, and which side caused them.
 
 use std::fmt;
 
-/// Why a SCRAM conversation ended without success. No variant holds a secret, and none holds text
-/// that a peer sent.
+/// Why a SCRAM conversation failed. No variant holds a secret or text that a peer sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
     /// A payload is longer than any real one.
     #[error("{message} has {length} bytes, more than {max}")]
     PayloadTooLong {
-        /// The message that the payload should have been.
+        /// The message that was expected.
         message: ScramMessage,
         /// Bytes in the payload.
         length: usize,
-        /// The most that is read, [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES).
+        /// The limit, [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES).
         max: usize,
     },
     /// A payload does not follow the grammar.
     #[error("{message} is malformed: expected {expected}")]
     Malformed {
-        /// The message that the payload should have been.
+        /// The message that was expected.
         message: ScramMessage,
         /// The part that is missing, misplaced or invalid.
         expected: &'static str,
     },
-    /// The client asks for channel binding (`p=`), which MongoDB does not have.
+    /// The client asks for channel binding (`p=`), which MongoDB does not support.
     #[error("the client asks for channel binding")]
     ChannelBindingRequested,
-    /// A mandatory extension (`m=`), which RFC 5802 obliges to refuse.
+    /// A mandatory extension (`m=`); RFC 5802 requires that it is refused.
     #[error("{message} has a mandatory extension")]
     MandatoryExtension {
         /// The message that holds it.
@@ -47,7 +46,7 @@ pub enum ScramError {
         /// The fewest that servers accept.
         min: usize,
     },
-    /// `c=` is not the GS2 header that the client sent: someone in between changed it.
+    /// `c=` is not the GS2 header that the client sent: it was changed in transit.
     #[error("the channel binding differs from the one announced")]
     ChannelBindingMismatch,
     /// `r=` does not continue the nonces of this conversation: a replay, or a mix-up.
@@ -57,34 +56,34 @@ pub enum ScramError {
         message: ScramMessage,
     },
     /// An iteration count so low that it is no protection, or so high that it is an attack.
-    #[error("{iterations} iterations are outside of {min} to {max}")]
+    #[error("{iterations} iterations are outside {min} to {max}")]
     IterationsOutOfRange {
-        /// The count that was named.
+        /// The count that was given.
         iterations: u32,
         /// [`MIN_ITERATIONS`](super::MIN_ITERATIONS)
         min: u32,
         /// [`MAX_ITERATIONS`](super::MAX_ITERATIONS)
         max: u32,
     },
-    /// The client's proof does not fit the stored keys: wrong password, or keys that are no longer
-    /// the user's.
-    #[error("the proof does not fit the stored key")]
+    /// The client's proof does not match the stored keys: wrong password, or keys that are no
+    /// longer the user's.
+    #[error("the proof does not match the stored key")]
     ProofMismatch,
-    /// A proof that the server accepted does not fit the keys read from that server: they are not
+    /// A proof that the server accepted does not match the keys read from that server: they are not
     /// the keys of the user who logged in.
-    #[error("the accepted proof does not fit the keys read from the server")]
+    #[error("the accepted proof does not match the keys read from the server")]
     KeysDisagree,
-    /// `v=` does not fit the server key: the peer does not know this user's keys.
-    #[error("the server signature does not fit the server key")]
+    /// `v=` does not match the server key: the peer does not know this user's keys.
+    #[error("the server signature does not match the server key")]
     ServerSignatureMismatch,
     /// The server ended the conversation with `e=`.
-    #[error("the server reports an error")]
+    #[error("the server reported an error")]
     ServerReportedError,
-    /// The keys at hand are not those the server uses: the password was changed. Reading them again
-    /// helps.
+    /// Seawall's keys are not those that the server uses: the password was changed. Read the keys
+    /// again.
     #[error("the keys are not those that the server uses")]
     KeysOutdated,
-    /// Keys of one mechanism met a conversation of the other, or a key has the wrong length.
+    /// The keys belong to another mechanism than the conversation, or a key has the wrong length.
     #[error("the keys belong to another mechanism")]
     MechanismMismatch,
     /// SASLprep (RFC 4013) forbids a character of the password.
@@ -93,8 +92,8 @@ pub enum ScramError {
 }
 
 impl ScramError {
-    /// Whose fault it is. A client at fault gets `AuthenticationFailed`; a server at fault must not
-    /// get further keys or proofs on this connection.
+    /// The side that caused the error. A client at fault gets `AuthenticationFailed`; a server at
+    /// fault must not get further keys or proofs on this connection.
     pub fn fault(&self) -> Fault {
         match self {
             Self::PayloadTooLong { message, .. }
@@ -116,14 +115,14 @@ impl ScramError {
     }
 }
 
-/// The side that an error is to be blamed on.
+/// The side that caused an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The application that authenticates to us, or its credentials.
+    /// The client that authenticates to Seawall, or its credentials.
     Client,
-    /// The server that we authenticate to.
+    /// The server that Seawall authenticates to.
     Server,
-    /// Our own keys, configuration or code.
+    /// Seawall itself: its keys, configuration or code.
     Us,
 }
 
@@ -165,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_names_its_culprit() {
+    fn every_error_names_the_side_at_fault() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             (

@@ -1,4 +1,4 @@
-//! Mechanisms, the keys that SCRAM is made of, and how a password becomes keys.
+//! SCRAM mechanisms, their keys, and the derivation of keys from a password.
 //!
 //! Secrets live in [`Key`]s and in [`Zeroizing`] buffers, which are zeroed when dropped. The block
 //! buffers inside a running HMAC or hash are not.
@@ -24,7 +24,7 @@ pub enum Mechanism {
 }
 
 impl Mechanism {
-    /// Both mechanisms, the one to prefer first.
+    /// Both mechanisms, the preferred one first.
     pub const ALL: [Self; 2] = [Self::ScramSha256, Self::ScramSha1];
 
     /// The mechanism of a `saslStart` or `mechanisms` entry; names are case-sensitive on servers.
@@ -69,7 +69,7 @@ enum Bytes {
 }
 
 impl Key {
-    /// The secret in `bytes`, or `None` if their number is not the mechanism's.
+    /// A key from `bytes`; `None` if their number is not [`Mechanism::key_length`].
     pub fn new(mechanism: Mechanism, bytes: &[u8]) -> Option<Self> {
         match mechanism {
             Mechanism::ScramSha1 => bytes.try_into().ok().map(Bytes::Sha1),
@@ -120,7 +120,7 @@ impl Key {
         }
     }
 
-    /// Bit by bit exclusive or with a key of the same mechanism.
+    /// Bitwise exclusive or with a key of the same mechanism.
     fn xor(&self, other: &Self) -> Self {
         debug_assert_eq!(self.mechanism(), other.mechanism());
         let mut result = self.clone();
@@ -158,8 +158,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The key that authenticates as a user, as good as its password for this mechanism: it stays in
-/// memory and is never written anywhere.
+/// The key that authenticates as a user. For its mechanism it is worth as much as the password, so
+/// it stays in memory and is never written anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientKey(Key);
 
@@ -169,7 +169,7 @@ impl ClientKey {
         self.0.mechanism()
     }
 
-    /// What a server stores of it.
+    /// The hash of the key, which a server stores.
     pub fn stored_key(&self) -> Key {
         self.0.hash()
     }
@@ -180,10 +180,10 @@ impl ClientKey {
     }
 }
 
-/// What a server stores of a user for one mechanism.
+/// The values that a server stores of a user for one mechanism.
 ///
-/// Equality takes the same time whichever key differs, so that comparing freshly read keys with the
-/// cached ones tells nothing about either.
+/// A comparison takes the same time whichever key differs, so comparing new keys with cached ones
+/// reveals nothing about either.
 #[derive(Debug, Clone)]
 pub struct ScramKeys {
     salt: Vec<u8>,
@@ -233,18 +233,19 @@ impl ScramKeys {
         &self.stored_key
     }
 
-    /// The key that a server proves itself with.
+    /// The key with which a server proves its identity.
     pub fn server_key(&self) -> &Key {
         &self.server_key
     }
 
-    /// Whether a server that names this salt and count uses these keys. A new password gets a new
-    /// salt, even if it is the same password again.
+    /// True if these keys have this salt and iteration count. Servers choose a new salt with each
+    /// password change, even if the password stays the same.
     pub(super) fn are_for(&self, salt: &[u8], iterations: u32) -> bool {
         self.salt == salt && self.iterations == iterations
     }
 
-    /// The [`ClientKey`] in a proof, if the proof was made with it over this very conversation.
+    /// Recovers the [`ClientKey`] from a proof; `None` if the proof does not belong to these keys
+    /// and this conversation.
     pub(super) fn recover(&self, proof: &Key, auth_message: &str) -> Option<ClientKey> {
         if proof.mechanism() != self.mechanism() {
             return None;
@@ -280,17 +281,17 @@ impl PartialEq for ScramKeys {
 
 impl Eq for ScramKeys {}
 
-/// All keys of a user for one mechanism, made from its password.
+/// All keys of a user for one mechanism, derived from its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedKeys {
     /// Authenticates as the user.
     pub client_key: ClientKey,
-    /// What a server with this salt and iteration count stores of the user.
+    /// The values that a server with this salt and iteration count stores of the user.
     pub keys: ScramKeys,
 }
 
 impl DerivedKeys {
-    /// `password` is what the mechanism makes of the user's password.
+    /// `password` is the user's password in the form that the mechanism hashes.
     pub(super) fn from_prepared(
         mechanism: Mechanism,
         password: &[u8],
@@ -317,7 +318,8 @@ impl DerivedKeys {
 
 /// The keys of a user with this password, salt and iteration count.
 ///
-/// Runs PBKDF2: milliseconds at the usual counts, so not on a task that serves others.
+/// Runs PBKDF2, which takes milliseconds at the usual counts. Do not call it on a task that serves
+/// others.
 pub fn derive_from_password(
     mechanism: Mechanism,
     user: &str,
@@ -336,14 +338,14 @@ pub fn derive_from_password(
     DerivedKeys::from_prepared(mechanism, prepared.as_bytes(), salt, iterations)
 }
 
-/// What SCRAM-SHA-1 takes for the password: a hash that MongoDB had stored before it had SCRAM.
+/// The password form of SCRAM-SHA-1: the hash that MongoDB stored before it had SCRAM.
 fn mongo_hash(user: &str, password: &str) -> String {
     let hash = Md5::new()
         .chain_update(user)
         .chain_update(":mongo:")
         .chain_update(password)
         .finalize();
-    // The capacity is reserved so that no outgrown copy of the secret is left behind.
+    // The capacity is reserved so that growth leaves no copy of the secret behind.
     let mut hex = String::with_capacity(hash.len().saturating_mul(2));
     for byte in hash {
         for nibble in [byte >> 4, byte & 0xf] {
@@ -353,7 +355,7 @@ fn mongo_hash(user: &str, password: &str) -> String {
     hex
 }
 
-/// That a server's iteration count is worth the work, and not too much of it.
+/// Checks that an iteration count is from [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
 pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
     if (MIN_ITERATIONS..=MAX_ITERATIONS).contains(&iterations) {
         return Ok(());
@@ -365,10 +367,11 @@ pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
     })
 }
 
-/// Fewer are refused, by drivers too: a proof made with them gives the password away.
+/// The lowest iteration count that is accepted; drivers refuse fewer too. With fewer iterations a
+/// proof would give the password away.
 pub const MIN_ITERATIONS: u32 = 4_096;
-/// More are refused, so that no peer can occupy a core for long: this many take some seconds. The
-/// servers' defaults are 10,000 and 15,000.
+/// The highest iteration count that is accepted, so that no peer can occupy a core for long: this
+/// many iterations take some seconds. The servers' defaults are 10,000 and 15,000.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
 
 const _: () = assert!(MIN_ITERATIONS < MAX_ITERATIONS);
@@ -389,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn mechanisms_have_their_wire_names_only() {
+    fn mechanism_names_are_exact() {
         for mechanism in BOTH {
             assert_eq!(Mechanism::parse(mechanism.name()), Some(mechanism));
             assert_eq!(mechanism.to_string(), mechanism.name());
@@ -418,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_equal_by_every_byte() {
+    fn keys_differ_if_any_byte_differs() {
         for mechanism in BOTH {
             let zeros = key(mechanism, 0);
             assert_eq!(zeros, zeros.clone());
@@ -445,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_keys_compare_by_all_their_parts() {
+    fn stored_keys_differ_if_any_part_differs() {
         let [a, b] = [1, 2].map(|byte| key(Mechanism::ScramSha256, byte));
         let keys = |salt: &[u8], iterations, stored: &Key, server: &Key| {
             ScramKeys::new(salt.to_vec(), iterations, stored.clone(), server.clone()).unwrap()
@@ -459,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_keys_must_make_sense() {
+    fn invalid_stored_keys_are_refused() {
         let [sha1, sha256] = BOTH.map(|mechanism| key(mechanism, 1));
         let mixed = ScramKeys::new(vec![1], 5_000, sha1.clone(), sha256);
         assert_eq!(mixed.unwrap_err(), ScramError::MechanismMismatch);
@@ -482,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_prepared_as_their_mechanism_says() {
+    fn passwords_are_prepared_for_their_mechanism() {
         let derive = |mechanism, user: &str, password: &str| {
             derive_from_password(mechanism, user, password, b"salt", 4_096)
         };
@@ -524,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_iteration_count_is_refused_before_the_work() {
+    fn excessive_iteration_count_is_refused_before_pbkdf2_runs() {
         for mechanism in BOTH {
             let error =
                 derive_from_password(mechanism, "user", "pencil", b"salt", u32::MAX).unwrap_err();
@@ -533,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_gives_up_its_key_only_with_the_right_keys_and_message() {
+    fn client_key_is_recovered_only_with_the_right_keys_and_message() {
         for mechanism in BOTH {
             let derived =
                 derive_from_password(mechanism, "user", "pencil", b"salt", 4_096).unwrap();
@@ -549,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_of_another_mechanism_recovers_nothing() {
+    fn proof_of_another_mechanism_recovers_no_key() {
         let derived =
             derive_from_password(Mechanism::ScramSha256, "user", "pencil", b"salt", 4_096).unwrap();
         assert_eq!(

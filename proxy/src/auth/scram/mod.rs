@@ -1,4 +1,4 @@
-//! SCRAM (RFC 5802, RFC 7677) as MongoDB speaks it, without a password on the proxy's side.
+//! SCRAM (RFC 5802, RFC 7677) as MongoDB implements it. The proxy needs no password.
 //!
 //! ```text
 //!  client-first   n,,n=<user>,r=<client nonce>
@@ -13,8 +13,9 @@
 //!  ServerSignature = HMAC(ServerKey, AuthMessage)
 //! ```
 //!
-//! Three conversations, each a chain of types: a step consumes one and gives the next, so a step
-//! can neither be left out nor be repeated, and an error ends the conversation.
+//! There are three kinds of conversation. Each is a chain of types: a step consumes one type and
+//! returns the next. So a step can be neither skipped nor repeated, and an error ends the
+//! conversation.
 //!
 //! ```text
 //!  towards a client      ServerConversation ─ verify ─► Verified
@@ -24,9 +25,9 @@
 //!                          ─ prove ─► ClientKey
 //! ```
 //!
-//! Only the payloads are known here; the commands round them (`saslStart`, `saslContinue`,
-//! `speculativeAuthenticate`, the empty exchange at the end) belong to the callers. Channel binding
-//! is not supported, as in MongoDB.
+//! This module only handles payloads. The callers handle the commands around them (`saslStart`,
+//! `saslContinue`, `speculativeAuthenticate`, the empty exchange at the end). Channel binding is
+//! not supported, as in MongoDB.
 
 mod carried;
 mod client;

@@ -46,10 +46,10 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// What a server's first message tells the client.
+/// A server's first message, parsed.
 #[derive(Debug, Clone)]
 pub(super) struct ServerFirst {
-    /// The whole payload, which is part of what both sides sign.
+    /// The whole payload; both sides sign it.
     pub(super) text: String,
     pub(super) combined_nonce: String,
     pub(super) salt: Vec<u8>,
@@ -57,7 +57,8 @@ pub(super) struct ServerFirst {
 }
 
 impl ServerFirst {
-    /// Refuses a nonce that does not continue the client's: it answers another conversation.
+    /// Refuses a nonce that does not begin with the client's nonce: the reply belongs to another
+    /// conversation.
     pub(super) fn parse(payload: &[u8], client_nonce: &str) -> Result<Self, ScramError> {
         let message = ScramMessage::ServerFirst;
         let text = text(message, payload)?;
@@ -103,7 +104,7 @@ pub(super) struct ClientFinal<'a> {
 }
 
 impl<'a> ClientFinal<'a> {
-    /// Refuses a channel binding or a nonce that are not those of this conversation.
+    /// Refuses a channel binding or a nonce of another conversation.
     pub(super) fn parse(
         payload: &'a [u8],
         mechanism: Mechanism,
@@ -157,7 +158,7 @@ pub(super) fn auth_message(
     format!("{client_first_bare},{server_first},{client_final_without_proof}")
 }
 
-/// The payload as text, if it is short enough to be one.
+/// The payload as text; an error if it is too long or not UTF-8.
 pub(super) fn text(message: ScramMessage, payload: &[u8]) -> Result<&str, ScramError> {
     let length = payload.len();
     if length > MAX_PAYLOAD_BYTES {
@@ -173,7 +174,8 @@ pub(super) fn text(message: ScramMessage, payload: &[u8]) -> Result<&str, ScramE
     })
 }
 
-/// Whether `text` can be (a part of) a nonce: printable ASCII without commas, and at least one.
+/// True if `text` can be a nonce or a part of one: at least one character, all printable ASCII, no
+/// comma.
 pub(super) fn is_nonce(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -181,7 +183,7 @@ pub(super) fn is_nonce(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && byte != b',')
 }
 
-/// `bytes` as they are written into a payload.
+/// Encodes `bytes` as base64, the form that payloads use.
 pub(super) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -206,8 +208,8 @@ fn decode_key(
     Key::new(mechanism, &bytes).ok_or(ScramError::Malformed { message, expected })
 }
 
-/// The longest payload that is looked at. Real ones have less than 300 bytes; the limit is what
-/// servers read of a whole message before authentication.
+/// The longest payload that is parsed. Real ones have less than 300 bytes. Servers have the same
+/// limit for a whole message before authentication.
 pub const MAX_PAYLOAD_BYTES: usize = 16_384;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Our side towards a client: the role that a server has.
+//! Seawall as a SCRAM server, towards a client.
 
 use super::payload::{ClientFinal, auth_message, encode, is_nonce};
 use super::{ClientFirst, ClientKey, Mechanism, ScramError, ScramKeys};
 
-/// A conversation whose first two messages are exchanged: the client owes a proof.
+/// A conversation whose first two messages have been exchanged; the client's proof is next.
 #[derive(Debug)]
 pub struct ServerConversation {
     client_first: ClientFirst,
@@ -13,8 +13,8 @@ pub struct ServerConversation {
 }
 
 impl ServerConversation {
-    /// Answers a client's first message from the stored keys, of whose mechanism the conversation
-    /// then is. Returns the payload to send. `server_nonce` comes from a
+    /// Replies to a client's first message from the stored keys, whose mechanism the conversation
+    /// uses. Returns the payload to send. `server_nonce` comes from a
     /// [`NonceSource`](crate::auth::NonceSource).
     pub fn start(
         client_first: ClientFirst,
@@ -26,8 +26,8 @@ impl ServerConversation {
             "our own nonces are printable and have no comma"
         );
         let combined_nonce = format!("{}{server_nonce}", client_first.nonce());
-        // The proof only fits the salt and count that the password was hashed with, so the client
-        // is shown the stored ones.
+        // A proof only matches the salt and iteration count that the password was hashed with, so
+        // the client gets the stored ones.
         let salt = encode(keys.salt());
         let server_first = format!("r={combined_nonce},s={salt},i={}", keys.iterations());
         let payload = server_first.clone().into_bytes();
@@ -48,8 +48,8 @@ impl ServerConversation {
         self.keys.mechanism()
     }
 
-    /// Checks the client's last message. The proof is good if the key in it hashes to the stored
-    /// key; that key is then known to us too.
+    /// Checks the client's last message. The proof is valid if the key in it hashes to the stored
+    /// key. That key is returned.
     pub fn verify(self, client_final: &[u8]) -> Result<Verified, ScramError> {
         let client_final = ClientFinal::parse(
             client_final,

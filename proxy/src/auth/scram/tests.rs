@@ -1,5 +1,5 @@
-//! Whole conversations: the vectors of the specifications, every side against every other, and
-//! what happens when someone in between changes a byte.
+//! Tests of whole conversations: the test vectors of the specifications, each side against each
+//! other side, and payloads that were changed in transit.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ struct Vector {
 }
 
 impl Vector {
-    /// RFC 5802 section 5, whose password is not hashed as MongoDB would.
+    /// RFC 5802 section 5. Its password is not hashed as MongoDB does it.
     fn rfc_5802() -> Self {
         let salt = [65, 37, 194, 71, 228, 58, 177, 233, 60, 109, 255, 118];
         let mechanism = Mechanism::ScramSha1;
@@ -128,7 +128,7 @@ fn other_keys(mechanism: Mechanism) -> DerivedKeys {
     derive_from_password(mechanism, "other", "eraser", b"another salt", 4_096).unwrap()
 }
 
-/// The same salt and count, other keys: what a lying server might hand out.
+/// The same salt and count, but other keys, as a lying server might return them.
 fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     derive_from_password(
         keys.mechanism(),
@@ -155,7 +155,7 @@ fn tampered(payload: &str) -> Vec<String> {
 }
 
 #[test]
-fn our_server_side_speaks_the_vectors() {
+fn server_conversation_matches_the_vectors() {
     for vector in Vector::all() {
         let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
         let keys = &vector.derived.keys;
@@ -169,7 +169,7 @@ fn our_server_side_speaks_the_vectors() {
 }
 
 #[test]
-fn our_client_side_speaks_the_vectors() {
+fn client_conversation_matches_the_vectors() {
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
         let (client, payload) =
@@ -184,7 +184,7 @@ fn our_client_side_speaks_the_vectors() {
 }
 
 #[test]
-fn a_password_speaks_the_vectors() {
+fn password_conversation_matches_the_vectors() {
     for vector in [Vector::mongodb_sha1(), Vector::rfc_7677()] {
         let (client, payload, derived) = vector
             .client()
@@ -197,7 +197,7 @@ fn a_password_speaks_the_vectors() {
 }
 
 #[test]
-fn a_carried_conversation_gives_up_the_client_key() {
+fn client_key_is_recovered_from_a_carried_conversation() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         assert_eq!(
@@ -244,7 +244,7 @@ fn a_tampered_signature_is_refused() {
 }
 
 #[test]
-fn a_tampered_carried_proof_proves_nothing() {
+fn tampered_carried_proof_is_refused() {
     for vector in Vector::all() {
         for client_final in tampered(vector.client_final) {
             let carried = vector
@@ -269,7 +269,7 @@ fn a_proof_cannot_be_replayed_into_another_conversation() {
         let error = server.verify(vector.client_final.as_bytes()).unwrap_err();
         assert_eq!(error, ScramError::NonceMismatch { message });
 
-        // With the nonce exchanged, the proof no longer fits.
+        // With the right nonce in its place, the proof no longer matches.
         let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
         let (server, _) =
             ServerConversation::start(client_first, &vector.derived.keys, "anotherNonce");
@@ -297,7 +297,7 @@ fn a_changed_channel_binding_is_refused() {
 }
 
 #[test]
-fn the_server_must_continue_our_nonce() {
+fn server_nonce_must_begin_with_the_client_nonce() {
     let message = ScramMessage::ServerFirst;
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
@@ -384,7 +384,7 @@ fn keys_of_another_mechanism_are_refused() {
 }
 
 #[test]
-fn keys_that_do_not_belong_to_a_carried_conversation_prove_nothing() {
+fn carried_conversation_refuses_keys_of_another_one() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         let keys = &vector.derived.keys;
@@ -409,7 +409,7 @@ fn keys_that_do_not_belong_to_a_carried_conversation_prove_nothing() {
         let error = outcome.prove(&half_forged.unwrap()).unwrap_err();
         assert_eq!(error, ScramError::ServerSignatureMismatch);
 
-        // A failed attempt spoils nothing: the right keys may come with the next reply.
+        // A failed attempt changes nothing: the right keys may come with the next reply.
         assert!(outcome.prove(keys).is_ok());
     }
 }
@@ -427,7 +427,7 @@ fn a_wrong_password_is_refused() {
 }
 
 #[test]
-fn a_server_that_only_knows_the_stored_key_is_not_believed() {
+fn server_without_the_server_key_is_refused() {
     let vector = Vector::rfc_7677();
     let DerivedKeys { client_key, keys } = &vector.derived;
     let (client, payload) = vector
@@ -449,7 +449,7 @@ fn a_server_that_only_knows_the_stored_key_is_not_believed() {
 }
 
 #[test]
-fn every_kind_of_gs2_header_is_signed_as_sent() {
+fn every_gs2_header_is_signed_as_sent() {
     let derived =
         derive_from_password(Mechanism::ScramSha256, "a=b", "pencil", b"salt", 4_096).unwrap();
     let DerivedKeys { client_key, keys } = &derived;
@@ -475,7 +475,7 @@ fn every_kind_of_gs2_header_is_signed_as_sent() {
 
 #[test]
 #[should_panic(expected = "our own nonces are printable")]
-fn a_server_nonce_of_ours_with_a_comma_is_our_mistake() {
+fn server_nonce_with_a_comma_panics() {
     let vector = Vector::rfc_7677();
     let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
     ServerConversation::start(client_first, &vector.derived.keys, "a,b");
@@ -486,7 +486,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn whoever_has_the_keys_or_the_password_gets_in(
+    fn keys_or_password_are_enough_to_log_in(
         is_sha1: bool,
         user in "[^\0]{1,12}",
         password in "[ -~äßé]{1,12}",
@@ -523,7 +523,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_answers_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_payloads_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..200)) {
         let vector = Vector::rfc_5802();
         let DerivedKeys { client_key, keys } = &vector.derived;
         drop(vector.server().verify(&payload));

@@ -1,8 +1,9 @@
-//! First logins that wait for their client: bounded, and shared by address.
+//! First logins that wait for their client: limited in number, and shared fairly between addresses.
 //!
-//! Each holds a server connection until its client sends the proof, which a hostile client never does. So there are only so
-//! many. One address may have all of them. If another address wants one, the oldest of the address that has most gives way,
-//! unless it has just begun; its client may begin again.
+//! Each holds a server connection until its client sends the proof, which a hostile client never
+//! does. Their number is therefore limited. One address may have all of them. If another address
+//! needs one, the oldest conversation of the address with most conversations is ended, unless it
+//! has just begun. Its client may begin again.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -14,10 +15,10 @@ use tokio::{
 
 use crate::wire::Sharer;
 
-/// How long a conversation is left alone, whoever waits.
+/// A conversation is not ended for another one before this time.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Conversations, each of which holds a `T` that ends with it.
+/// Conversations. Each can hold a `T`, which ends with it.
 pub(super) struct Conversations<T> {
     max: usize,
     open: Mutex<Open<T>>,
@@ -62,7 +63,8 @@ impl<T> Conversations<T> {
         })
     }
 
-    /// Begins one as soon as there is room; `None` if there is none by `deadline`. Cancel safe.
+    /// Begins a conversation as soon as there is room; `None` if there is none by `deadline`.
+    /// Cancel safe.
     pub(super) async fn begin(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -90,7 +92,7 @@ impl<T> Conversations<T> {
         }
     }
 
-    /// Begins one, or says when to try again if none ends before.
+    /// Begins a conversation, or returns when to try again if no other ends before.
     fn try_begin(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -99,9 +101,9 @@ impl<T> Conversations<T> {
         let mut open = self.open.lock();
         let mut ended = None;
         if open.slots.len() >= self.max {
-            let (number, left_alone_until) = open.gives_way_to(sharer).ok_or(None)?;
-            if now < left_alone_until {
-                return Err(Some(left_alone_until));
+            let (number, grace_until) = open.ended_for(sharer).ok_or(None)?;
+            if now < grace_until {
+                return Err(Some(grace_until));
             }
             ended = open.slots.remove(&number);
         }
@@ -121,8 +123,9 @@ impl<T> Conversations<T> {
 }
 
 impl<T> Open<T> {
-    /// The oldest of the address that has most, if that is another, and until when it is left alone.
-    fn gives_way_to(&self, next: Sharer) -> Option<(u64, Instant)> {
+    /// The oldest conversation of the address with most conversations, and the end of its grace
+    /// time. `None` if no other address has at least two more than `next`.
+    fn ended_for(&self, next: Sharer) -> Option<(u64, Instant)> {
         let mut counts: HashMap<Sharer, usize> = HashMap::new();
         for slot in self.slots.values() {
             *counts.entry(slot.sharer).or_default() += 1;
@@ -139,7 +142,8 @@ impl<T> Open<T> {
 }
 
 impl<T> Conversation<T> {
-    /// Gives it something to hold. False if it has given way to another: then that has ended.
+    /// Stores `held` in the conversation. False if the conversation was ended for another: then
+    /// `held` is dropped.
     pub(super) fn hold(&self, held: T) -> bool {
         let mut open = self.all.open.lock();
         match open.slots.get_mut(&self.number) {
@@ -151,7 +155,7 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Ends it and gives what it held, unless it gave way to another.
+    /// Ends the conversation and returns what it held; `None` if it was ended for another.
     pub(super) fn take(&self) -> Option<T> {
         let slot = self.all.open.lock().slots.remove(&self.number);
         slot.and_then(|slot| slot.held)
@@ -161,7 +165,7 @@ impl<T> Conversation<T> {
 impl<T> Drop for Conversation<T> {
     fn drop(&mut self) {
         let ended = self.all.open.lock().slots.remove(&self.number);
-        // Outside the lock.
+        // Dropped outside the lock.
         drop(ended);
         self.all.has_room.notify_waiters();
     }
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_of_the_greediest_address_gives_way_to_another_address() {
+    async fn the_oldest_conversation_of_the_address_with_most_is_ended_for_another() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
@@ -199,14 +203,14 @@ mod tests {
         }
         let began = Instant::now();
         let newest = begun(&conversations, 4, "e").await;
-        assert_eq!(began.elapsed(), GRACE, "what has just begun is left alone");
+        assert_eq!(began.elapsed(), GRACE, "a new conversation is not ended");
         let kept: Vec<_> = held.iter().map(Conversation::take).collect();
         assert_eq!(kept, [Some("a"), None, Some("c"), Some("d")]);
         assert_eq!(newest.take(), Some("e"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_alone_may_have_all_and_waits_for_itself() {
+    async fn a_single_address_may_use_all_conversations_and_then_waits() {
         let conversations = Conversations::new(2);
         let first = begun(&conversations, 1, "a").await;
         let second = begun(&conversations, 1, "b").await;
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_one_more_than_another_keeps_them() {
+    async fn an_address_with_only_one_more_than_another_keeps_them() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {
@@ -232,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_held_ends_with_its_conversation() {
+    async fn a_held_value_is_dropped_with_its_conversation() {
         let conversations = Conversations::new(1);
         let held = Arc::new(());
         let conversation = conversations

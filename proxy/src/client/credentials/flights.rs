@@ -1,4 +1,4 @@
-//! Who introduces a user, while many first logins of that user wait.
+//! Decides which login introduces a user while other first logins of that user wait.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,14 +11,14 @@ use tokio::{
 use super::store::UserName;
 use crate::wire::Sharer;
 
-/// How long one introduction may hold up the others of its user from the same address.
+/// How long one introduction may delay others of its user from the same address.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// How long introductions from other addresses hold up a login, in all. Introductions from one address that stall must not
-/// delay the user at another.
+/// How long introductions from other addresses may delay a login in total. Stalled introductions
+/// from one address must not delay the user at another.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
-/// Introductions under way: at most one of each user from each address counts.
+/// Introductions in progress: at most one counts for each user and address.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<State>);
 
@@ -30,8 +30,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct UserFlights {
-    under_way: HashMap<Sharer, Flight>,
-    /// Notified when one ends.
+    in_progress: HashMap<Sharer, Flight>,
+    /// Notified when an introduction ends.
     ended: Arc<Notify>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Lead {
     number: u64,
 }
 
-/// What a login waits for before it asks again.
+/// What a login waits for before it tries again.
 #[derive(Debug)]
 pub(super) struct Wait {
     ended: OwnedNotified,
@@ -59,14 +59,14 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Returns when an introduction of the user has ended, or has held up the login for long enough.
+    /// Returns when an introduction of the user has ended or has delayed the login for long enough.
     pub(super) async fn over(self, deadline: Instant) {
         drop(timeout_at(self.until.min(deadline), self.ended).await);
     }
 }
 
 impl Flights {
-    /// Takes the lead in introducing a user, for a login that has waited since `began`.
+    /// Claims the right to introduce a user, for a login that has waited since `began`.
     pub(super) fn lead(
         self: &Arc<Self>,
         user: &UserName,
@@ -85,7 +85,7 @@ impl Flights {
         state.next_number += 1;
         let flights = state.users.entry(user.clone()).or_default();
         let flight = Flight { number, since: now };
-        flights.under_way.insert(sharer, flight);
+        flights.in_progress.insert(sharer, flight);
         Ok(Lead {
             flights: Arc::clone(self),
             user: user.clone(),
@@ -96,7 +96,7 @@ impl Flights {
 }
 
 impl UserFlights {
-    /// Until when a login waits for the introductions under way.
+    /// End of a login's wait for the introductions in progress.
     fn hold_up(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
         let until = |(from, flight): (&Sharer, &Flight)| {
             let stalled_at = flight.since + STALLED_AFTER;
@@ -105,12 +105,12 @@ impl UserFlights {
                 false => stalled_at.min(began + OTHERS_LIMIT),
             }
         };
-        self.under_way.iter().map(until).max()
+        self.in_progress.iter().map(until).max()
     }
 }
 
 impl Lead {
-    /// Whom it introduces.
+    /// The user to introduce.
     pub(super) fn user(&self) -> &UserName {
         &self.user
     }
@@ -122,13 +122,13 @@ impl Drop for Lead {
         let Some(flights) = state.users.get_mut(&self.user) else {
             return;
         };
-        let own = flights.under_way.get(&self.sharer);
-        // One that stalled may have been replaced.
+        let own = flights.in_progress.get(&self.sharer);
+        // A stalled introduction may have been replaced.
         if own.is_some_and(|flight| flight.number == self.number) {
-            flights.under_way.remove(&self.sharer);
+            flights.in_progress.remove(&self.sharer);
         }
         let ended = Arc::clone(&flights.ended);
-        if flights.under_way.is_empty() {
+        if flights.in_progress.is_empty() {
             state.users.remove(&self.user);
         }
         drop(state);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiting_logins_ask_again_when_an_introduction_ends() {
+    async fn waiting_logins_try_again_when_an_introduction_ends() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let first = lead(&flights, 1, began).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_replaced_introduction_leaves_its_successor_in_place() {
+    async fn the_end_of_a_replaced_introduction_keeps_its_successor() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

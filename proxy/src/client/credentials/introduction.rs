@@ -1,8 +1,9 @@
 //! A user's first login, carried to a server.
 //!
-//! Only parsed SCRAM payloads travel, in commands built here, on a connection that is in no pool. Before that
-//! connection joins one, the server has to say that it is exactly this user's, the carried proof has to give
-//! up the ClientKey of the keys that the user then reads, and the server's signature has to fit them.
+//! Seawall carries only parsed SCRAM payloads, in commands that it builds itself, on a connection
+//! that is in no pool. Before that connection joins a pool, three conditions must hold: the server
+//! reports exactly this user for it, the carried proof yields the ClientKey of the keys that the
+//! user then reads, and the server's signature matches these keys.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use super::{
-    Asked, CredentialError, Credentials, INTRODUCTION_LIMIT, Known, Obtained, QUESTION_LIMIT,
+    CredentialError, Credentials, INTRODUCTION_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
     UserName, UserSecret, conversations::Conversation, flights::Lead, reading::ask_own_keys,
 };
 use crate::{
@@ -27,25 +28,25 @@ use crate::{
     pool::ServerPool,
 };
 
-/// A payload of a login: zeroed when dropped.
+/// A payload of a login. It is zeroed on drop.
 pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 
-/// Unauthenticated connections kept for the next introduction or question.
+/// Largest number of unauthenticated connections kept for the next introductions and queries.
 pub(super) const MAX_SPARE: usize = 8;
 
-/// The right to introduce a user; ended on drop.
+/// The right to introduce a user. It ends on drop.
 #[must_use]
 pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
     lead: Lead,
     deadline: Instant,
-    /// While it talks to a server.
+    /// Held while the introduction talks to a server.
     exchange: Option<OwnedSemaphorePermit>,
-    /// Holds its server connection while its client is waited for.
+    /// Holds the server connection while the introduction waits for its client.
     conversation: Conversation<Connection>,
 }
 
-/// An introduction whose server has given its challenge.
+/// An introduction whose server has sent its challenge.
 #[must_use]
 pub(in crate::client) struct Carried {
     introduction: Introduction,
@@ -58,15 +59,15 @@ pub(in crate::client) struct Carried {
 impl Credentials {
     pub(super) async fn introduce(
         self: &Arc<Self>,
-        asked: &Asked<'_>,
+        request: &KeyRequest<'_>,
         lead: Lead,
         deadline: Instant,
     ) -> Result<Obtained, CredentialError> {
-        let Asked {
+        let KeyRequest {
             user,
             mechanism,
             sharer,
-        } = *asked;
+        } = *request;
         let begun = async {
             let conversation = self.conversations.begin(sharer, deadline).await?;
             let exchange = Arc::clone(&self.exchanges).acquire_owned();
@@ -84,12 +85,12 @@ impl Credentials {
             exchange: Some(exchange),
             conversation,
         };
-        // In a storm the turn comes late, and another login of this user may have been introduced by then.
-        let known = self.already(user, mechanism, now)?;
+        // In a storm the turn comes late: another login may have introduced the user by then.
+        let known = self.concurrent_result(user, mechanism, now)?;
         Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
     }
 
-    /// An unauthenticated connection to the primary, or to what serves as one.
+    /// An unauthenticated connection to the primary, or to the server that acts as one.
     async fn unauthenticated(
         &self,
         deadline: Instant,
@@ -145,7 +146,8 @@ impl Credentials {
             "saslSupportedMechs": format!("{}.{}", user.source, user.name),
             "$db": "admin",
         };
-        // A spare connection may have been closed by the server meanwhile; a new one is then tried.
+        // The server may have closed a spare connection. Then the next one is tried, and at last a
+        // new one.
         for _ in 0..=MAX_SPARE {
             let (pool, mut connection) = self.unauthenticated(deadline).await?;
             let Ok(reply) = connection.run(&command).await else {
@@ -161,14 +163,14 @@ impl Credentials {
         Err(CredentialError::Unavailable)
     }
 
-    /// Configured keys, or what a login of Seawall's own with the configured password brought.
+    /// Configured keys, or the result of Seawall's own login with the configured password.
     pub(super) async fn obtain_configured(
         self: &Arc<Self>,
-        asked: &Asked<'_>,
+        request: &KeyRequest<'_>,
     ) -> Result<Obtained, CredentialError> {
-        let Asked {
+        let KeyRequest {
             user, mechanism, ..
-        } = *asked;
+        } = *request;
         let password = match self.configured(user).ok_or(CredentialError::Refused)? {
             UserSecret::Password(password) => password.clone(),
             UserSecret::Keys { sha1, sha256 } => {
@@ -180,7 +182,7 @@ impl Credentials {
                 return Ok(Obtained::Configured(keys));
             }
         };
-        let introduction = match self.introduction(asked).await? {
+        let introduction = match self.introduction(request).await? {
             Obtained::Introduce(introduction) => introduction,
             known @ (Obtained::Known(_) | Obtained::Configured(_)) => return Ok(known),
         };
@@ -190,7 +192,7 @@ impl Credentials {
         let (carried, server_first) = introduction
             .start(mechanism, client_first, &payload)
             .await?;
-        // PBKDF2 takes milliseconds: not on a thread that serves operations.
+        // PBKDF2 takes milliseconds, so it must not run on a thread that serves operations.
         let derived = tokio::task::spawn_blocking(move || {
             let response = conversation.respond_with_password(&server_first, &password);
             response.ok().map(|(_, payload, _)| payload)
@@ -204,20 +206,21 @@ impl Credentials {
         Ok(Obtained::Known(known))
     }
 
-    /// Logs in at a server with configured keys, of which a client has proved to have the ClientKey, and reads the user's
-    /// own keys and restrictions: the configuration does not have the latter.
+    /// Logs in at a server with configured keys and reads the user's keys and restrictions, since
+    /// the configuration has no restrictions. A client has already proved that it has the
+    /// ClientKey.
     pub(in crate::client) async fn log_in_with_keys(
         self: &Arc<Self>,
-        asked: &Asked<'_>,
+        request: &KeyRequest<'_>,
         client_key: ClientKey,
         keys: ScramKeys,
     ) -> Result<Known, CredentialError> {
-        let Asked {
+        let KeyRequest {
             user, mechanism, ..
-        } = *asked;
-        let introduction = match self.introduction(asked).await? {
+        } = *request;
+        let introduction = match self.introduction(request).await? {
             Obtained::Introduce(introduction) => introduction,
-            // Another login of this user was faster: its reading counts.
+            // Another login of this user was faster: its reading is used.
             Obtained::Known(known) if known.credentials.keys(mechanism) == Some(&keys) => {
                 return self.prove(user, &known, mechanism, client_key);
             }
@@ -245,7 +248,7 @@ impl Introduction {
             client_key: client_key.clone(),
             keys: keys.clone(),
         };
-        // Only to log in; the user's own identity is made when its keys have been read.
+        // Used only to log in. The user's own identity is created after its keys have been read.
         let identity = Identity::new(name, source, None, login);
         let connector = topology.connector();
         let established = connector.establish(pool.address(), &identity, pool.metrics());
@@ -267,7 +270,8 @@ impl Introduction {
         Ok(known)
     }
 
-    /// Opens the conversation at a server; its challenge is the client's to answer.
+    /// Opens the conversation at a server. Returns the server's challenge, which the client has to
+    /// meet.
     pub(in crate::client) async fn start(
         mut self,
         mechanism: Mechanism,
@@ -288,7 +292,7 @@ impl Introduction {
                 continue;
             };
             if reply_is_ok(&reply).is_err() {
-                // Servers refuse here whom they do not know, or not by this mechanism.
+                // Servers refuse unknown users here, and users without this mechanism.
                 pool.metrics().authenticated(mechanism.name(), false);
                 self.credentials.keep_spare(&pool, connection);
                 return Err(CredentialError::Refused);
@@ -299,7 +303,7 @@ impl Introduction {
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
             let conversation_id = reply.get_i32("conversationId").unwrap_or(1);
-            // The client may take its time; others need not wait for it.
+            // The client may take its time. Other introductions need not wait for it.
             self.exchange = None;
             if !self.conversation.hold(connection) {
                 return Err(CredentialError::Unavailable);
@@ -318,13 +322,13 @@ impl Introduction {
 }
 
 impl Carried {
-    /// When the client has to have answered.
+    /// Deadline for the client's proof.
     pub(in crate::client) fn deadline(&self) -> Instant {
         self.introduction.deadline
     }
 
-    /// Carries the client's proof; on success the user is known, its connection in a pool, and the server's
-    /// signature the client's to check.
+    /// Carries the client's proof to the server. On success the user is known, its connection is in
+    /// a pool, and the server's signature is returned for the client to check.
     pub(in crate::client) async fn finish(
         self,
         client_final: &[u8],
@@ -349,7 +353,7 @@ impl Carried {
         let credentials = Arc::clone(&introduction.credentials);
         let unavailable = |_| CredentialError::Unavailable;
         let _exchange = credentials.exchanges.acquire().await.map_err(unavailable)?;
-        // It may have given way to others.
+        // The conversation may have been ended for another.
         let connection = introduction.conversation.take();
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;
         let command = rawdoc! {
@@ -372,12 +376,14 @@ impl Carried {
         };
         let outcome = proof
             .server_final(&server_final)
-            .map_err(|_| doubtful("server's last payload"))?;
+            .map_err(|_| doubtful("server's last payload is invalid"))?;
         if let Some(empty) = empty_exchange(&reply, &user.source) {
             ask(&mut connection, &empty).await?;
         }
         if !is_exactly(&mut connection, user).await? {
-            return Err(doubtful("connection is not exactly the user's"));
+            return Err(doubtful(
+                "connection is not authenticated as exactly this user",
+            ));
         }
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
@@ -387,10 +393,10 @@ impl Carried {
         let keys = read
             .keys(mechanism)
             .cloned()
-            .ok_or_else(|| doubtful("no such keys"))?;
+            .ok_or_else(|| doubtful("no keys for the mechanism"))?;
         let client_key = outcome
             .prove(&keys)
-            .map_err(|_| doubtful("keys do not fit the proof"))?;
+            .map_err(|_| doubtful("keys do not match the proof"))?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
         pool.adopt(&known.identity, connection);
         Ok((known, server_final))
@@ -407,7 +413,7 @@ async fn ask(
         .map_err(|_| CredentialError::Unavailable)
 }
 
-/// Whether the server takes the connection for this user's, and nobody's besides.
+/// True if the server reports exactly this user for the connection, and no other.
 async fn is_exactly(connection: &mut Connection, user: &UserName) -> Result<bool, CredentialError> {
     let command = rawdoc! { "connectionStatus": 1, "$db": "admin" };
     let reply = ask(connection, &command).await?;

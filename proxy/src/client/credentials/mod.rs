@@ -1,16 +1,17 @@
-//! Whom to believe: the users' keys, where they come from, and how they are kept fresh.
+//! Users' keys: where they come from, and how they are kept fresh.
 //!
 //! ```text
-//!  own      a user's first login is carried to a server (introduction); it reads its own keys
+//!  own      a user's first login is carried to a server (introduction) and reads the user's keys
 //!  lookup   the service account reads any user's keys
-//!  users    a configured password or configured keys; with them Seawall logs in, and the user reads its own keys
-//!  none     the deployment has no access control: clients need not log in, and one that does is served as in `own`
+//!  users    Seawall logs in with a configured password or keys and reads the user's keys
+//!  none     no access control: clients need not log in; a login works as in `own`
 //! ```
 //!
-//! Invariants: a login is accepted only by a proof against keys that a server or the configuration gave, and only if
-//! they are still the latest at its last step; the user's restrictions have been read by then, whatever the mode; keys
-//! that cannot be confirmed lapse; a user made again is another identity. Readings are single flight for each user,
-//! introductions for each user and address; both are bounded over all.
+//! Invariants: a login succeeds only with a proof against keys from a server or the configuration,
+//! and only if these keys are still the latest at its last step. The user's restrictions have been
+//! read by then, in every mode. Keys that cannot be confirmed expire. A user that was dropped and
+//! created again is a new identity. There is one reading at a time for each user, and one
+//! introduction for each user and address; both are bounded over all users.
 
 mod conversations;
 mod flights;
@@ -42,61 +43,62 @@ pub(super) use self::{
     store::{Known, Reading, UserName},
 };
 
-/// Time between two readings of a user's keys, so that many logins at once share them.
+/// Shortest time between two readings of a user's keys, so that many logins at once share them.
 const READING_PACE: Duration = Duration::from_millis(5);
 
-/// How long a login waits for that; then the cached keys serve.
+/// How long a login waits for a new reading. After that, it uses the cached keys.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
-/// The same where another login has keys on trust that are no older than a second: both failing would be one too many.
+/// The same limit while another login uses the keys on trust, when they are at most a second old.
+/// If the keys have changed, only one login should fail.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
-/// The same where a proof has just failed against the cached keys: they are probably old.
+/// The same limit after a proof has failed against the cached keys: they are probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long an introduction may take in all, once it has its place.
+/// How long an introduction may take in total, once it has its turn.
 const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a login waits for its turn among the introductions. Long, since a delayed login harms no driver,
-/// while a refused one clears its pool.
-const PLACE_LIMIT: Duration = Duration::from_secs(25);
+/// How long a login waits for its turn among the introductions. The limit is long: a delayed login
+/// harms no driver, but a refused login clears the driver's pool.
+const INTRODUCTION_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long a question about a user may take.
+/// How long a query about a user may take.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// A login that cannot go on.
+/// Why a login cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CredentialError {
-    /// Code 18: unknown user, wrong proof, or a place the user may not come from.
+    /// Code 18: unknown user, wrong proof, or an address that the user's restrictions forbid.
     #[error("authentication failed")]
     Refused,
-    /// No server could be asked.
-    #[error("no server could be asked")]
+    /// No server was available.
+    #[error("no server available")]
     Unavailable,
 }
 
-/// What keys are wanted for.
+/// A login that needs keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct KeyRequest<'a> {
     /// The user that a client claims to be.
     pub(super) user: &'a UserName,
-    /// By which mechanism.
+    /// The mechanism of its proof.
     pub(super) mechanism: Mechanism,
-    /// From which address.
+    /// The address it comes from.
     pub(super) sharer: Sharer,
 }
 
-/// What the proof of a login is checked with.
+/// How to check the proof of a login.
 pub(super) enum Obtained {
-    /// Keys that a server gave.
+    /// With keys from a server.
     Known(Known),
-    /// Keys from the configuration. The user's restrictions are not known yet.
+    /// With keys from the configuration. The user's restrictions are not known yet.
     Configured(ScramKeys),
-    /// The proof has to be carried to a server.
+    /// By a server, to which the proof has to be carried.
     Introduce(Introduction),
 }
 
-/// Everything about users. One a deployment.
+/// Users of the deployment and their keys.
 pub struct Credentials {
     settings: CredentialSettings,
     mode: watch::Sender<CredentialMode>,
@@ -106,13 +108,14 @@ pub struct Credentials {
     store: Mutex<Store>,
     introductions: Arc<Flights>,
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// For exchanges of introductions and lookups with servers, over all users. Not held while a client is waited for.
+    /// Limits exchanges with servers for introductions and lookups, over all users. Not held while
+    /// waiting for a client.
     exchanges: Arc<Semaphore>,
-    /// For questions about users.
+    /// Limits queries about users.
     questions: Semaphore,
     /// Introductions that wait for their client.
     conversations: Arc<Conversations<Connection>>,
-    /// Unauthenticated connections to use again.
+    /// Unauthenticated connections for reuse.
     spare: Mutex<Vec<(ServerAddress, Connection)>>,
     runtime: Handle,
 }
@@ -126,7 +129,8 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Begins; with mode `auto` the mode is found out as soon as the deployment is seen.
+    /// Creates the credentials. With mode `auto`, Seawall determines the mode as soon as it sees
+    /// the deployment.
     pub fn start(
         settings: CredentialSettings,
         topology: Arc<Topology>,
@@ -154,34 +158,35 @@ impl Credentials {
         credentials
     }
 
-    /// The mode now.
+    /// The current mode.
     pub fn mode(&self) -> CredentialMode {
         *self.mode.borrow()
     }
 
-    /// The mode, waited for where it is still being found out: a login that comes right after the start must not
-    /// fail for coming early. Still undecided when the deployment could not be asked within the limit.
+    /// Waits until the mode is decided: a login right after the start must not fail because it is
+    /// early. Returns `Undecided` if the deployment does not reply within [`QUESTION_LIMIT`].
     async fn decided_mode(&self) -> CredentialMode {
         let mut mode = self.mode.subscribe();
         let decided = mode.wait_for(|mode| *mode != CredentialMode::Undecided);
-        // The channel is ours and stays open, so that the only way to come to nothing is the limit.
+        // The sender is in `self`, so the channel stays open: only the timeout can fail.
         match timeout(QUESTION_LIMIT, decided).await {
             Ok(Ok(mode)) => *mode,
             Ok(Err(_)) | Err(_) => CredentialMode::Undecided,
         }
     }
 
-    /// Users whose keys are known.
+    /// Number of users whose keys are known.
     pub fn known_users(&self) -> usize {
         self.store.lock().count()
     }
 
-    /// Everybody's identity, where the deployment asks nobody.
+    /// The identity of clients that need no login; `None` if the deployment has access control.
     pub(super) fn anonymous(&self) -> Option<Arc<Identity>> {
         (self.mode() == CredentialMode::None).then(|| Arc::clone(&self.anonymous))
     }
 
-    /// A server wants clients to log in, after all. Clients that have not logged in lose their identity.
+    /// Handles a server that requires a login in mode `none`. Clients that have not logged in lose
+    /// their identity.
     pub(super) fn anonymous_refused(&self) {
         self.anonymous.end(Standing::Gone);
         let changed = self.mode.send_if_modified(|mode| {
@@ -192,11 +197,11 @@ impl Credentials {
             was_none
         });
         if changed {
-            tracing::warn!("deployment requires authentication after all");
+            tracing::warn!("deployment now requires authentication");
         }
     }
 
-    /// Fresh keys without waiting, for an answer that must not wait; starts a reading if they are not fresh.
+    /// Returns fresh keys without waiting. Starts a reading if the keys are not fresh.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         let known = self.store.lock().known(user, now)?;
         if known.is_fresh(now) {
@@ -206,28 +211,28 @@ impl Credentials {
         None
     }
 
-    /// What a login of `user` goes on with.
+    /// Obtains what a login needs to continue.
     pub(super) async fn obtain(
         self: &Arc<Self>,
-        asked: &Asked<'_>,
+        request: &KeyRequest<'_>,
     ) -> Result<Obtained, CredentialError> {
-        let Asked {
+        let KeyRequest {
             user, mechanism, ..
-        } = *asked;
+        } = *request;
         if let Some(known) = self.freshened(user).await {
             return Ok(Obtained::Known(known));
         }
         match self.decided_mode().await {
-            CredentialMode::Own => self.introduction(asked).await,
+            CredentialMode::Own => self.introduction(request).await,
             CredentialMode::Lookup => self.look_up(user, mechanism).await.map(Obtained::Known),
-            CredentialMode::Users => self.obtain_configured(asked).await,
-            CredentialMode::None => self.introduction(asked).await,
+            CredentialMode::Users => self.obtain_configured(request).await,
+            CredentialMode::None => self.introduction(request).await,
             CredentialMode::Undecided => Err(CredentialError::Unavailable),
         }
     }
 
-    /// Known keys: fresh ones on trust, or such as were read since the login began, within a short limit; in the
-    /// end those that are known then.
+    /// Known keys: fresh ones on trust, or keys that were read since the login began. After a short
+    /// limit, the keys that are known then.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -246,7 +251,8 @@ impl Credentials {
                 (false, true) => CONTENDED_LIMIT,
                 (false, false) => FRESHEN_LIMIT,
             };
-            // A reading that was under way already, and one begun since: a third would say no more.
+            // One reading was in progress already, and one has begun since: a third would add
+            // nothing.
             if readings == 2 || now >= began + limit {
                 return Some(known);
             }
@@ -256,7 +262,8 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys again in the background; single flight. The receiver turns true at the end.
+    /// Reads a user's keys again in the background, one reading at a time. The receiver turns true
+    /// at the end.
     pub(super) fn read_again(
         self: &Arc<Self>,
         user: &UserName,
@@ -275,7 +282,7 @@ impl Credentials {
             if let Some(last) = last {
                 sleep_until(last.confirmed_at + READING_PACE).await;
             }
-            // What is doubted while the first reading runs needs a second one, begun after it.
+            // If a proof fails while the first reading runs, a second one must begin after it.
             for _ in 0..2 {
                 let asked_at = Instant::now();
                 let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
@@ -308,15 +315,15 @@ impl Credentials {
         }
     }
 
-    /// A server said at `saslStart` that it does not know the user.
+    /// Remembers that a server did not know the user at `saslStart`.
     pub(super) fn remember_unknown(&self, user: &UserName, mechanism: Mechanism) {
         let now = Instant::now();
         let evicted = self.store.lock().remember_unknown(user, mechanism, now);
         drop(evicted);
     }
 
-    /// Takes in a user whose keys were asked for at `asked_at` and fit a proof. Keys that are older than the known ones are
-    /// refused, and change nothing.
+    /// Stores a user whose keys were requested at `asked_at` and match a proof. Older keys that
+    /// differ from the known ones are refused and change nothing.
     fn learn(
         &self,
         user: &UserName,
@@ -330,8 +337,8 @@ impl Credentials {
         known.ok_or(CredentialError::Refused)
     }
 
-    /// A client proved that it has the key that `checked` was about. Keys that were replaced while the client logged in
-    /// are refused, and change nothing.
+    /// Records that a client proved to have the key of `checked`. If its keys were replaced during
+    /// the login, the login is refused and nothing changes.
     pub(super) fn prove(
         &self,
         user: &UserName,
@@ -344,14 +351,15 @@ impl Credentials {
         proven.ok_or(CredentialError::Refused)
     }
 
-    /// A proof failed: perhaps the password was changed.
+    /// Handles a failed proof: the password may have changed, so the keys are read again.
     pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
         self.store.lock().doubt(user, Instant::now());
         drop(self.read_again(user, identity));
     }
 
-    /// A server refused an identity's keys of this [`Identity::login_version`] when a connection was being established. Keys
-    /// that were replaced since are not affected.
+    /// Handles a server that refused an identity's keys while a connection was established.
+    /// `login_version` is the [`Identity::login_version`] of these keys. Keys that were replaced
+    /// since are not affected.
     pub(super) fn keys_refused(&self, identity: &Arc<Identity>, login_version: u64) {
         if identity.is_anonymous() {
             return;
@@ -361,14 +369,16 @@ impl Credentials {
         self.take_reading(&user, identity, reading, Instant::now());
     }
 
-    /// A server no longer knows the user of a connection: it was dropped, and nothing brings this user back. Said
-    /// at once, since keys that are refused in the meantime would have its clients closed.
+    /// Handles a server that no longer knows a connection's user. The user was dropped and cannot
+    /// come back. This is recorded at once: if a server refused the user's keys first, the user's
+    /// clients would be closed.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
         self.take_reading(&user, identity, Reading::Gone, Instant::now());
     }
 
-    /// The mechanisms of a user, asked of a server if nothing is known; empty if there is no such user.
+    /// The mechanisms of a user; empty if there is no such user. Asks a server if nothing is
+    /// cached.
     pub(super) async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
         let now = Instant::now();
         if let Some(mechanisms) = self.store.lock().mechanisms(user, now) {
@@ -382,35 +392,35 @@ impl Credentials {
         Ok(mechanisms)
     }
 
-    /// The right to introduce a user, or the keys that another's introduction brought meanwhile.
+    /// The right to introduce a user, or the keys from a concurrent introduction.
     async fn introduction(
         self: &Arc<Self>,
-        asked: &Asked<'_>,
+        request: &KeyRequest<'_>,
     ) -> Result<Obtained, CredentialError> {
-        let Asked {
+        let KeyRequest {
             user,
             mechanism,
             sharer,
-        } = *asked;
+        } = *request;
         let began = Instant::now();
-        let deadline = began + PLACE_LIMIT;
+        let deadline = began + INTRODUCTION_QUEUE_LIMIT;
         loop {
             let now = Instant::now();
-            if let Some(known) = self.already(user, mechanism, now)? {
+            if let Some(known) = self.concurrent_result(user, mechanism, now)? {
                 return Ok(Obtained::Known(known));
             }
             if now >= deadline {
                 return Err(CredentialError::Unavailable);
             }
             match self.introductions.lead(user, sharer, began) {
-                Ok(lead) => return self.introduce(asked, lead, deadline).await,
+                Ok(lead) => return self.introduce(request, lead, deadline).await,
                 Err(wait) => wait.over(deadline).await,
             }
         }
     }
 
-    /// What another's introduction has brought, be it a refusal.
-    fn already(
+    /// Result of a concurrent introduction: keys, a refusal, or nothing yet.
+    fn concurrent_result(
         &self,
         user: &UserName,
         mechanism: Mechanism,
@@ -424,7 +434,7 @@ impl Credentials {
         }
     }
 
-    /// Whether a user's client may come from `peer`.
+    /// True if the user's restrictions allow a client at `peer`.
     pub(super) fn permits(known: &Known, peer: Option<IpAddr>) -> bool {
         known.credentials.restrictions.permits(peer)
     }

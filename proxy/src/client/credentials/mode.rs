@@ -1,4 +1,4 @@
-//! Where credentials come from, and finding that out.
+//! Where credentials come from, and how Seawall determines it.
 
 use std::{
     fmt,
@@ -18,15 +18,15 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Where credentials come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialMode {
-    /// Not yet known: `auto`, and no server seen.
+    /// Not decided yet: mode `auto`, and no server has been seen.
     Undecided,
-    /// Each user reads its own.
+    /// Each user reads its own keys.
     Own,
-    /// The service account reads them.
+    /// The service account reads all keys.
     Lookup,
-    /// They are configured.
+    /// Passwords or keys are configured.
     Users,
-    /// The deployment asks nobody.
+    /// The deployment has no access control.
     None,
 }
 
@@ -63,20 +63,21 @@ impl fmt::Debug for UserSecret {
     }
 }
 
-/// How users are believed.
+/// Settings of users and their keys.
 #[derive(Clone, Debug)]
 pub struct CredentialSettings {
-    /// Where credentials come from; `Undecided` for `auto` with nothing else to go by.
+    /// Where credentials come from; `Undecided` for `auto` if nothing else is configured.
     pub mode: CredentialMode,
     /// Configured users: name, source, secret.
     pub users: Vec<(String, String, UserSecret)>,
-    /// How long keys serve that could not be confirmed.
+    /// How long keys are used without confirmation.
     pub max_stale: Duration,
-    /// Users remembered.
+    /// Largest number of users to remember.
     pub max_users: usize,
-    /// Exchanges of introductions with servers at a time; of questions as many more.
+    /// Largest number of exchanges with servers for introductions at a time. The same number
+    /// applies to queries, counted separately.
     pub introductions: usize,
-    /// Introductions that wait for their client at a time.
+    /// Largest number of introductions that wait for their client at a time.
     pub conversations: usize,
 }
 
@@ -89,7 +90,8 @@ impl Credentials {
     }
 }
 
-/// `auto`, with nothing configured: `none` only if no server that holds data requires authentication.
+/// Decides mode `auto` if nothing is configured: `none` only if no server that holds data requires
+/// authentication.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     loop {
         let Some(strong) = credentials.upgrade() else {

@@ -1,4 +1,4 @@
-//! Reading users' keys: by themselves on their own connections, or by the service account.
+//! Reads users' keys: each user on its own connection, or all by the service account.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Credentials {
         else {
             return Reading::Unavailable;
         };
-        // Before the operations that wait: logins wait for it, and it is one at a time.
+        // Goes before waiting operations: logins wait for it, and there is only one at a time.
         let mut checkout = match pool.check_out_first(identity, deadline).await {
             Ok(checkout) => checkout,
             Err(CheckOutError::Establish {
@@ -58,13 +58,14 @@ impl Credentials {
                 checkout.finish();
                 Reading::Keys(Box::new(credentials))
             }
-            // Anybody may read itself: who may not is nobody any more.
+            // Every user may read its own keys. A refusal means that the user no longer exists.
             Err(Some(UsersInfoError::CommandFailed { code: UNAUTHORIZED })) => {
                 checkout.discard(CloseReason::Unauthorized);
                 Reading::Gone
             }
             Err(Some(UsersInfoError::NoSuchUser)) => Reading::Gone,
-            // It says something of the server, such as that it is no primary any more, and nothing of the user.
+            // The error is about the server, for example that it is no longer primary. It says
+            // nothing about the user.
             Err(Some(UsersInfoError::CommandFailed { code })) => {
                 checkout.finish();
                 if is_state_change(code) {
@@ -80,7 +81,7 @@ impl Credentials {
         }
     }
 
-    /// The first sight of a user by the service account.
+    /// Reads the keys of a user that is not known yet, by the service account.
     pub(super) async fn look_up(
         &self,
         user: &UserName,
@@ -99,7 +100,7 @@ impl Credentials {
                 .acquire()
                 .await
                 .map_err(|_| CredentialError::Unavailable)?;
-            // Another login may have brought it while this one waited.
+            // Another login may have read the keys while this one waited.
             if let Some(known) = self.store.lock().known(user, Instant::now()) {
                 return Ok(known);
             }
@@ -110,7 +111,7 @@ impl Credentials {
             drop(evicted);
             match known {
                 Some(known) => Ok(known),
-                // Another login has read newer ones meanwhile.
+                // Another login has read newer keys.
                 None => (self.store.lock().known(user, Instant::now()))
                     .ok_or(CredentialError::Unavailable),
             }
@@ -151,7 +152,7 @@ impl Credentials {
     }
 }
 
-/// Reads a user's keys on a connection of its own; `None` where the exchange itself failed.
+/// Reads a user's keys on its own connection. The error is `None` if the exchange itself failed.
 pub(super) async fn ask_own_keys(
     connection: &mut Connection,
     user: &UserName,
@@ -160,7 +161,7 @@ pub(super) async fn ask_own_keys(
     command.append(cstr!("$db"), "admin");
     let reply = connection.run(&command).await.map_err(|_| None)?;
     let parsed = parse_users_info(&reply, &user.name, &user.source).map_err(Some);
-    // It holds the user's keys.
+    // The reply holds the user's keys.
     reply.into_bytes().zeroize();
     parsed
 }

@@ -1,7 +1,7 @@
-//! What is known of users: plain data, bounded. No I/O, no clock.
+//! Users and their keys: plain data, bounded. No I/O, no clock.
 //!
-//! The age of a reading is when it was asked for: of two, the one that was asked for later is newer, whichever came first.
-//! An older one never replaces a newer one.
+//! A reading is as old as its request. Of two readings, the one requested later is newer, whichever
+//! arrived first. An older reading never replaces a newer one.
 
 use std::{
     sync::{Arc, Weak},
@@ -18,17 +18,17 @@ use crate::{
 /// Keys older than this are read again before they are used.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
-/// How long a name that the servers do not know is refused without asking again.
+/// How long a user that the servers do not know is refused without asking them again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// How long the mechanisms of a user that never logged in are believed.
+/// How long the cached mechanisms of a user without known keys are valid.
 const MECHANISMS_FOR: Duration = Duration::from_secs(5);
 
-/// Longest name of a user that is looked up, in bytes. A longer one is treated like an unknown user: names of strangers
-/// must not fill memory.
+/// Longest user name that is looked up, in bytes. A longer one is treated as an unknown user: names
+/// from clients that have not logged in must not fill memory.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Longest name of a database, in bytes; as on servers.
+/// Longest database name, in bytes; as on servers.
 const MAX_SOURCE_BYTES: usize = 63;
 
 /// A user's name and the database it is defined in, both bounded.
@@ -39,7 +39,7 @@ pub(in crate::client) struct UserName {
 }
 
 impl UserName {
-    /// `None` if a name is so long that no user can have it.
+    /// `None` if a name is too long to be a user's.
     pub(in crate::client) fn new(name: &str, source: &str) -> Option<Self> {
         let is_bounded = name.len() <= MAX_NAME_BYTES && source.len() <= MAX_SOURCE_BYTES;
         is_bounded.then(|| Self {
@@ -48,7 +48,7 @@ impl UserName {
         })
     }
 
-    /// The name of a user that is known.
+    /// The name of an identity's user.
     pub(super) fn of(identity: &Identity) -> Self {
         Self {
             name: identity.name().to_owned(),
@@ -62,24 +62,25 @@ impl UserName {
 pub(in crate::client) struct Known {
     pub(in crate::client) identity: Arc<Identity>,
     pub(in crate::client) credentials: Arc<auth::Credentials>,
-    /// When a server was last asked that said so.
+    /// Time of the last request whose reply confirmed these keys.
     pub(in crate::client) confirmed_at: Instant,
     /// When a proof last failed against these keys, if they have not been confirmed since.
     doubted_at: Option<Instant>,
-    /// Held by the one login that goes on with these keys on trust.
+    /// Held by the one login that uses these keys on trust: without asking a server again.
     trust: Option<Arc<()>>,
     on_trust: Weak<()>,
-    /// When that login took them.
+    /// Time at which that login began to use them.
     trusted_at: Option<Instant>,
 }
 
 impl Known {
-    /// Whether a proof failed against these keys, and they have not been confirmed since.
+    /// True if a proof failed against these keys and they have not been confirmed since.
     pub(in crate::client) fn is_doubted(&self) -> bool {
         self.doubted_at.is_some()
     }
 
-    /// A reading that was asked for before these keys were: its login counts only if the keys are the same.
+    /// Handles a login whose keys were requested before these: it succeeds only if its keys are the
+    /// same.
     fn prove_lagging(&self, credentials: &auth::Credentials, login: Option<Login>) -> Option<Self> {
         let mechanism = login.as_ref().and_then(Login::mechanism)?;
         let is_same = self.credentials.user_id == credentials.user_id
@@ -91,36 +92,36 @@ impl Known {
         Some(self.clone())
     }
 
-    /// Whether they were confirmed so lately that one login may go on with them on trust.
+    /// True if the keys were confirmed so recently that one login may use them on trust.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.confirmed_at);
         !self.is_doubted() && age < FRESH_FOR
     }
 }
 
-/// What a server's reading of a user's keys means for what was known.
+/// Result of reading a user's keys.
 #[derive(Clone, Debug)]
 pub(in crate::client) enum Reading {
-    /// The keys as they are now.
+    /// The current keys.
     Keys(Box<auth::Credentials>),
-    /// The user is no more.
+    /// The user no longer exists.
     Gone,
     /// A server refused the keys of this [`Identity::login_version`].
     Refused(u64),
-    /// Nothing could be learned.
+    /// Nothing was learned.
     Unavailable,
 }
 
-/// What had to make room in one of the tables.
+/// Entries that were evicted from a table.
 pub(super) type Evicted<V> = Retired<NameHash, V>;
 
-/// Bounded tables of users, by hashes of their names.
+/// Bounded tables of users, keyed by hashes of their names.
 #[derive(Debug)]
 pub(super) struct Store {
     max_stale: Duration,
     names: NameHasher,
     known: RecentMap<NameHash, Known>,
-    /// By mechanism too: a user may have only the other one.
+    /// Keyed by user and mechanism: a user may have only the other mechanism.
     unknown: RecentMap<NameHash, Instant>,
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
 }
@@ -144,7 +145,8 @@ impl Store {
         self.names.hash((user, mechanism))
     }
 
-    /// What is known of a user, unless it has gone unconfirmed for too long.
+    /// A known user, unless its keys have been unconfirmed for `max_stale` or its identity has
+    /// ended.
     pub(super) fn known(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let hash = self.hash(user);
         let known = self.known.get(&hash)?;
@@ -156,8 +158,9 @@ impl Store {
         Some(known.clone())
     }
 
-    /// Known keys for a login that is served without asking whether they changed. One login of a user at a time, until it
-    /// is dropped: if the keys did change, its failure is the one that the others learn from.
+    /// Known keys for a login on trust: without asking whether they have changed. Only one login of
+    /// a user at a time gets them, until it drops them: if the keys have changed, only this login
+    /// fails, and its failure makes the others wait for new keys.
     pub(super) fn on_trust(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
         if lent.on_trust.strong_count() > 0 {
@@ -206,8 +209,9 @@ impl Store {
             .insert(hash, (mechanisms, now + MECHANISMS_FOR))
     }
 
-    /// Takes in a user whose keys were asked for at `asked_at`, with the login that they were proven by, if they were. The
-    /// identity stays if the user is the same. `None` if newer keys are known and these are others: nothing changes then.
+    /// Stores a user whose keys were requested at `asked_at`, with the login that proved them, if
+    /// any. The identity stays if the user is the same. `None` if newer keys are known and no login
+    /// proves the same keys: then nothing changes.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -226,7 +230,7 @@ impl Store {
         }
         let same = before.filter(|known| known.credentials.user_id == credentials.user_id);
         let doubted_at = same.as_ref().and_then(|known| known.doubted_at);
-        // A reading that was asked for before says nothing to a login on trust that came after.
+        // A login on trust that began after this reading was requested continues to block others.
         let on_trust = same
             .as_ref()
             .filter(|known| known.trusted_at.is_some_and(|at| at > asked_at))
@@ -268,8 +272,8 @@ impl Store {
         Arc::new(Identity::new(name, source, user_id, Login::Unknown))
     }
 
-    /// A client proved that it has the key that `checked` was about. Gives what is known of the user now, or `None` if that
-    /// was replaced while the client logged in: then nothing changes.
+    /// Records that a client proved to have the key of `checked`. Returns the user as it is known
+    /// now, or `None` if its keys were replaced during the login: then nothing changes.
     pub(super) fn prove(
         &mut self,
         user: &UserName,
@@ -292,7 +296,8 @@ impl Store {
         Some(current)
     }
 
-    /// Takes in what a re-reading said of `identity`; what is said of an earlier identity changes nothing.
+    /// Applies the result of reading an identity's keys again. A result for an earlier identity
+    /// does not change the current one.
     pub(super) fn confirm(
         &mut self,
         user: &UserName,
@@ -310,7 +315,7 @@ impl Store {
             }
             Reading::Keys(_) => return None,
             Reading::Gone => Standing::Gone,
-            // They have been replaced since.
+            // These keys have been replaced since.
             Reading::Refused(version) if version != identity.login_version() => return None,
             Reading::Refused(_) => Standing::Refused,
         };
@@ -321,7 +326,7 @@ impl Store {
         None
     }
 
-    /// A proof failed against what is known.
+    /// Records that a proof failed against the known keys.
     pub(super) fn doubt(&mut self, user: &UserName, now: Instant) {
         let hash = self.hash(user);
         if let Some(known) = self.known.get_mut(&hash) {
@@ -329,7 +334,7 @@ impl Store {
         }
     }
 
-    /// Whether a proof failed since the servers were last asked.
+    /// True if a proof failed and the servers have not confirmed the keys since.
     pub(super) fn is_doubted(&self, user: &UserName) -> bool {
         let known = self.known.get(&self.hash(user));
         known.is_some_and(Known::is_doubted)
@@ -340,7 +345,8 @@ impl Store {
     }
 }
 
-/// The keys changed: an old ClientKey must not be tried at a server.
+/// Clears the stored login if the keys have changed: an old ClientKey must not be tried at a
+/// server.
 fn keep_fitting_login(identity: &Identity, credentials: &auth::Credentials) {
     let Login::Keys { keys, .. } = identity.login() else {
         return;
@@ -423,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_login_at_a_time_goes_on_with_keys_on_trust() {
+    async fn one_login_at_a_time_uses_keys_on_trust() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let first = store.on_trust(&user("u"), now);
@@ -432,7 +438,8 @@ mod tests {
         drop(first);
         let second = store.on_trust(&user("u"), now);
         assert!(second.is_some());
-        // A reading that was asked for before says nothing to it; one that was asked for since does.
+        // A reading requested before the login on trust does not let others in; one requested since
+        // does.
         learn(&mut store, "u", "one", 1, now - Duration::from_millis(1));
         assert!(store.on_trust(&user("u"), now).is_none());
         learn(&mut store, "u", "one", 1, now);
@@ -441,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_that_was_asked_for_earlier_never_replaces_a_newer_one() {
+    async fn a_reading_requested_earlier_never_replaces_a_newer_one() {
         let (mut store, now) = (store(), Instant::now());
         let newer = learn(&mut store, "u", "two", 1, now);
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
@@ -458,7 +465,7 @@ mod tests {
             panic!("the newer login is kept")
         };
         assert_eq!(Some(&keys), newer.credentials.keys(Mechanism::ScramSha256));
-        // The same keys, read earlier: a login with them is as good.
+        // The same keys, requested earlier: a login with them succeeds.
         let (same, client_key) = credentials("u", "two", 1);
         let login = same.sha256.clone().map(|keys| (client_key, keys));
         let (known, _) = store.learn(&user("u"), same, login, earlier);
@@ -466,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_with_keys_that_were_replaced_meanwhile_fails_and_changes_nothing() {
+    async fn a_login_with_keys_replaced_during_it_fails_and_changes_nothing() {
         let (mut store, now) = (store(), Instant::now());
         let (mechanism, old) = (Mechanism::ScramSha256, credentials("u", "one", 1));
         let checked = learn(&mut store, "u", "one", 1, now);
@@ -498,13 +505,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_user_made_again_is_another_identity_and_the_old_one_is_gone() {
+    async fn a_recreated_user_gets_a_new_identity_and_the_old_one_is_gone() {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let after = learn(&mut store, "u", "one", 2, now);
         assert_ne!(after.identity.id(), before.identity.id());
         assert_eq!(before.identity.standing(), Standing::Gone);
-        // What is now learned of the old one does not touch the new one.
+        // A later result for the old identity does not affect the new one.
         let version = before.identity.login_version();
         store.confirm(&user("u"), &before.identity, Reading::Refused(version), now);
         assert!(store.known(&user("u"), now).is_some());
@@ -523,7 +530,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_of_keys_that_were_replaced_ends_nothing() {
+    async fn a_refusal_of_replaced_keys_changes_nothing() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         let before = known.identity.login_version();
@@ -582,7 +589,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_on_trust_counts_until_a_reading_that_was_asked_for_after_it() {
+    async fn a_login_on_trust_blocks_others_until_a_reading_requested_since() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);
@@ -595,7 +602,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_doubt_counts_until_a_reading_that_was_asked_for_with_it_or_later() {
+    async fn a_doubt_lasts_until_a_reading_requested_since() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

@@ -23,7 +23,7 @@ fn reply(request_id: i32) -> Vec<u8> {
     encode_op_msg_like(0, 1, request_id, rawdoc! { "ok": 1 }.as_bytes())
 }
 
-/// Relays a reply of which only `sent` bytes come before the client leaves.
+/// Relays a reply. Only `sent` arrives before the client leaves.
 async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8]) -> RelayError {
     let (mut client, leaver) = pair();
     let body = rawdoc! { "find": "c", "$db": "d" };
@@ -45,7 +45,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
     let awaited = Awaited {
         request_id: REQUEST_ID,
         form: ReplyForm::Plain,
-        is_packed: false,
+        must_compress: false,
         budget: &budget,
         limits: &limits,
         sharer: Sharer::Local,
@@ -60,7 +60,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         &mut observation
     ));
     far.write_all(sent).await.unwrap();
-    // Takes in what was sent, before the client leaves.
+    // Reads the sent bytes before the client leaves.
     for _ in 0..10 {
         assert!(poll_once(relayed.as_mut()).await.is_err());
         tokio::task::yield_now().await;
@@ -70,7 +70,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
 }
 
 #[tokio::test]
-async fn a_reply_is_drained_unless_a_part_of_its_header_was_read() {
+async fn a_reply_is_drained_unless_its_header_was_partly_read() {
     let (first, second) = (reply(REQUEST_ID), reply(REQUEST_ID + 1));
     for split in 0..first.len() {
         let (mut server, mut far) = pair();

@@ -6,11 +6,13 @@ use crate::{
     wire::Elements,
 };
 
-/// The mechanism whose proof is the certificate of the connection: a server would see Seawall's.
+/// The mechanism whose proof is the certificate of the connection: a server would see Seawall's
+/// certificate.
 const X509: &str = "MONGODB-X509";
 
-/// Commands that pass before a login: the handshake, and those harmless ones that drivers send beside it. Servers run a
-/// few more for everyone, and for clients from their own host `createUser` and its like as long as there is no user.
+/// Commands that pass before a login: the handshake, and harmless commands that drivers send with
+/// it. Servers run a few more without a login. For clients on their own host, these include
+/// `createUser` and similar commands while there is no user.
 const PASS_BEFORE_LOGIN: [&[u8]; 12] = [
     b"hello",
     b"isMaster",
@@ -26,10 +28,10 @@ const PASS_BEFORE_LOGIN: [&[u8]; 12] = [
     b"logout",
 ];
 
-/// Whether a server might take a legacy query for another command than its first name says. It drops `$queryOptions`
-/// before it looks for the command's name, and unwraps `$query` and `query` whatever their type; other names that begin
-/// with `$` are not commands.
-pub(super) fn is_read_otherwise(query: &[u8]) -> bool {
+/// True if a server might run another command than the first name of a legacy query says. A server
+/// drops `$queryOptions` before it looks for the command's name, and unwraps `$query` and `query`
+/// whatever their type. Other names that begin with `$` are not commands.
+pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
     };
@@ -41,7 +43,7 @@ pub(super) fn is_read_otherwise(query: &[u8]) -> bool {
     inner.is_none_or(|inner| inner.name.starts_with(b"$") || inner.name == b"query")
 }
 
-/// Why a command must not reach the server, if it must not.
+/// The error for a command that must not reach the server; `None` if it may pass.
 pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<ErrorReply> {
     let is_x509 = match command.class {
         Class::Handshake(Handshake::Authenticate) => true,
@@ -65,7 +67,7 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
     None
 }
 
-/// Whether a `saslStart` names this mechanism; looked for as loosely as a server might.
+/// True if a `saslStart` names X.509. The check is as tolerant as a server might be.
 fn may_be_x509(start: &[u8]) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_that_a_server_reads_otherwise_are_known() {
+    fn ambiguous_legacy_queries_are_detected() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());
@@ -150,14 +152,14 @@ mod tests {
             doc! {"$readPreference": {}, "isMaster": 1},
             doc! {},
         ] {
-            assert!(is_read_otherwise(&query.to_vec().unwrap()), "{query}");
+            assert!(is_ambiguous(&query.to_vec().unwrap()), "{query}");
         }
         for query in [
             doc! {"isMaster": 1, "$queryOptions": {}},
             wrapped(doc! {"isMaster": 1}),
             doc! {"query": {"isMaster": 1}},
         ] {
-            assert!(!is_read_otherwise(&query.to_vec().unwrap()), "{query}");
+            assert!(!is_ambiguous(&query.to_vec().unwrap()), "{query}");
         }
     }
 }

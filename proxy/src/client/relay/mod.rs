@@ -1,18 +1,21 @@
-//! One server connection a client connection: all bytes pass unchanged and are only watched.
+//! One server connection for each client connection: all bytes pass unchanged and are only
+//! observed.
 //!
-//! For what cannot be terminated: mechanisms whose proofs hold for one connection (as a fallback of pooled mode,
-//! where the configuration allows it), interception without a new connection string, and measuring only.
+//! Used where Seawall cannot terminate the client's connection: for mechanisms whose proofs hold
+//! for one connection (as a fallback of pooled mode, if the configuration allows it), for
+//! interception without a new connection string, and for measurement only.
 //!
 //! ```text
 //! client ──► requests: read whole or by their heads, watched, forwarded ──► server
 //! client ◄── replies: forwarded as they come, watched as they pass ◄─────── server
 //! ```
 //!
-//! The server sees Seawall in the client's place, so that some commands must not pass. Where the server wants clients to
-//! log in, which is asked on the same connection, only the commands of [`guard`]'s list pass before a login: a server
-//! without users would let a client from its own host make one. MONGODB-X509 never passes, since the certificate that the
-//! server sees is Seawall's; nor does a legacy query whose first name begins with `$`, which a server reads otherwise
-//! than it looks, or one to a database whose name is not UTF-8. What a client encrypts itself cannot be guarded, and
+//! The server sees Seawall in the client's place, so some commands must not pass. If the server
+//! requires a login, which Seawall finds out on the same connection, only the commands of
+//! [`guard`]'s list pass before the login: a server without users lets a client from its own host
+//! create one. MONGODB-X509 never passes, since the server sees Seawall's certificate. A legacy
+//! query does not pass if the server might run another command than its first name says, or if the
+//! name of its database is not UTF-8. Traffic that the client encrypts itself cannot be guarded and
 //! does not pass to a server on the same host.
 
 mod guard;
@@ -34,31 +37,32 @@ use crate::{
     wire::{HEADER_BYTES, Message, MessageReader, OpCode, Sharer, Stream},
 };
 
-pub(super) use self::target::{Target, greeted};
+pub(super) use self::target::{Target, connect_with_hello};
 use self::{
-    session::Session,
-    target::{destination, is_on_this_host, leaving},
+    session::Relay,
+    target::{destination, is_on_this_host, relay_server_changed},
 };
 
-/// Types of TLS records that a server answers a handshake with.
+/// Types of TLS records that a server sends in reply to a handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_ALERT: u8 = 0x15;
 
-/// How a TLS handshake begins: the record's type and its major version.
+/// First bytes of a TLS handshake: the record's type and its major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
-/// A client on its way into a relay.
+/// A client that is handed over to a relay.
 pub(super) struct Relayed {
     pub(super) stream: Stream,
     pub(super) reader: MessageReader,
     pub(super) connected: ConnectedClient,
-    /// What it said last, and was not answered.
+    /// The client's last message, if it has no reply yet.
     pub(super) first: Option<Message>,
-    /// Until when it has to have logged in, if it has to.
+    /// Deadline for its login; `None` if it need not log in.
     pub(super) handshake: Option<LoginDue>,
 }
 
-/// Serves a client by a relay from its first byte on. `original` is where it connected to, if that was not here.
+/// Serves a client by a relay from its first byte on. `original` is the address that the client
+/// connected to before it was redirected, if it was.
 pub async fn serve_relayed(
     shared: Arc<Shared>,
     mut stream: Stream,
@@ -67,7 +71,7 @@ pub async fn serve_relayed(
 ) {
     let connected = shared.observer.client_connected(&peer.text, peer.ip);
     let mut reader = MessageReader::new(Sharer::at(peer.ip));
-    // One that says nothing costs no server connection.
+    // A client that sends nothing costs no server connection.
     let limit = shared.settings.authentication_timeout;
     let head = match timeout(limit, reader.peek_header(&mut stream)).await {
         Ok(Ok(head)) => head,
@@ -100,7 +104,7 @@ pub async fn serve_relayed(
         return shared.observer.unobserved("relay_encrypted_same_host");
     }
     if is_encrypted {
-        return pass_unseen(&shared, stream, reader, target).await;
+        return pass_encrypted(&shared, stream, reader, target).await;
     }
     let relayed = Relayed {
         stream,
@@ -112,7 +116,7 @@ pub async fn serve_relayed(
     relay(&shared, relayed, target).await;
 }
 
-/// Whether these are the first bytes of a TLS handshake, and of no message.
+/// True if these are the first bytes of a TLS handshake and not of a message.
 fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
     let op_code = head.last_chunk::<4>().map(|b| i32::from_le_bytes(*b));
     let is_message = op_code.is_some_and(|code| {
@@ -121,14 +125,15 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
             OpCode::Msg | OpCode::Query | OpCode::Compressed
         )
     });
-    // SSL 3.0 is spoken by nobody, and its records could be taken for short messages.
+    // SSL 3.0 is no longer in use, and its records could be mistaken for short messages.
     let has_version = head.get(2).is_some_and(|minor| (1..=4).contains(minor));
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
-/// For a client that speaks TLS with the server itself. Of its bytes only the first record passes before the server has
-/// answered in TLS too: to a server that takes it for the beginning of a message, it is that of a longer one.
-async fn pass_unseen(
+/// Passes the bytes of a client that speaks TLS with the server itself. Only the client's first
+/// record passes until the server has replied in TLS. A server that mistakes this record for a
+/// message sees only the beginning of a longer one.
+async fn pass_encrypted(
     shared: &Shared,
     mut client: Stream,
     mut reader: MessageReader,
@@ -144,24 +149,24 @@ async fn pass_unseen(
     let passed = async {
         let first = reader.take_record(&mut client).await?;
         server.write_all(&first).await?;
-        let answer = timeout(limit, server.read_u8()).await??;
-        if !matches!(answer, TLS_HANDSHAKE | TLS_ALERT) {
+        let record_type = timeout(limit, server.read_u8()).await??;
+        if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
             shared.observer.unobserved("relay_not_encrypted");
             return Ok(());
         }
-        client.write_all(&[answer]).await?;
+        client.write_all(&[record_type]).await?;
         server.write_all(reader.buffered()).await?;
         copy_bidirectional(&mut client, &mut server).await?;
         io::Result::Ok(())
     };
     tokio::select! {
-        // Whichever side ended it, there is nobody to tell.
+        // An error needs no report: both sides are closed.
         _ = passed => {}
-        () = leaving(shared, address.as_ref()) => {}
+        () = relay_server_changed(shared, address.as_ref()) => {}
     }
 }
 
-/// Relays until either side ends, or the server is no longer the one that relays go to.
+/// Relays until either side ends, or until relays move to another server.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,
@@ -176,23 +181,23 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         first,
         handshake,
     } = relayed;
-    let session = Session::new(shared, &connected, counted.index(), requires_authentication);
-    let outstays = async {
+    let relay = Relay::new(shared, &connected, counted.index(), requires_authentication);
+    let login_overdue = async {
         if let Some(due) = handshake {
             sleep_until(due.deadline).await;
             drop(due.permit);
-            if !session.is_authenticated() {
+            if !relay.is_authenticated() {
                 return;
             }
         }
         pending().await
     };
     tokio::select! {
-        () = session.run(stream, reader, first, server) => {}
-        () = leaving(shared, address.as_ref()) => {
-            session.abandon();
+        () = relay.run(stream, reader, first, server) => {}
+        () = relay_server_changed(shared, address.as_ref()) => {
+            relay.abandon();
             shared.observer.unobserved("relay_server_changed");
         }
-        () = outstays => shared.observer.unobserved("authentication_timeout"),
+        () = login_overdue => shared.observer.unobserved("authentication_timeout"),
     }
 }

@@ -1,4 +1,4 @@
-//! A server's replies as they pass: cut into messages, looked into, never held.
+//! Splits a server's replies into messages and parses them as they pass. It never holds them back.
 
 use bson::{RawDocument, RawDocumentBuf};
 
@@ -10,45 +10,46 @@ use crate::{
     },
 };
 
-/// A reply that has to be seen whole (compressed, or of a login) is kept up to this size.
+/// A reply that has to be parsed whole (compressed, or part of a login) is copied up to this size.
 const KEPT_BYTES: usize = 1024 * 1024;
 
-/// A compressed reply is looked into only if it holds no more than this.
+/// A compressed reply is inflated only if it holds no more than this.
 const INFLATED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes before the document: flags and kind of an `OP_MSG`, and the fields of an `OP_REPLY`.
+/// Bytes between the header and the document: flags and kind of an `OP_MSG`, and the fields of an
+/// `OP_REPLY`.
 const MSG_HEAD_BYTES: usize = 5;
 const REPLY_HEAD_BYTES: usize = 20;
 
-/// What a reply said.
+/// A reply that has passed.
 #[derive(Debug)]
 pub(super) struct Passed {
     pub(super) header: Header,
     pub(super) facts: ReplyFacts,
-    /// Whether another follows to the same request.
+    /// True if another reply to the same request follows.
     pub(super) more_to_come: bool,
-    /// Its document, if it was kept.
+    /// Its document, if it was copied.
     pub(super) document: Option<RawDocumentBuf>,
 }
 
-/// What is known of a reply by the request that it answers.
+/// What a request says about its reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expected {
-    /// Whether it has to be seen whole.
+    /// True if the reply has to be copied whole.
     pub(super) is_kept: bool,
     pub(super) form: ReplyForm,
 }
 
-/// What is seen in the bytes from a server.
+/// An event in the bytes from a server.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// A reply begins: the first bytes of it have come.
+    /// A reply begins: its header has arrived.
     Begins(Header),
-    /// It is complete.
+    /// A reply is complete.
     Ends(Box<Passed>),
 }
 
-/// Follows the messages in a stream of bytes.
+/// Splits a stream of bytes into messages.
 #[derive(Debug, Default)]
 pub(super) struct Replies {
     head: Vec<u8>,
@@ -58,9 +59,9 @@ pub(super) struct Replies {
 #[derive(Debug)]
 struct Current {
     header: Header,
-    /// Bytes still to come.
+    /// Bytes that have not arrived yet.
     left: usize,
-    /// Bytes to pass before the document.
+    /// Bytes to skip before the document.
     before: usize,
     flags: Vec<u8>,
     form: ReplyForm,
@@ -68,31 +69,32 @@ struct Current {
     kept: Option<Vec<u8>>,
 }
 
-/// The stream cannot be followed any more.
+/// The bytes cannot be split into messages.
 #[derive(Debug, thiserror::Error)]
-#[error("the server's bytes are no messages")]
-pub(super) struct NoMessage;
+#[error("server's bytes are not messages")]
+pub(super) struct NotMessages;
 
 impl Replies {
-    /// Whether no reply is under way.
+    /// True if no reply has arrived in part.
     pub(super) fn is_between(&self) -> bool {
         self.head.is_empty() && self.current.is_none()
     }
 
-    /// Takes bytes; says what was seen in them, and how many of them that took. To be called again with the rest.
-    /// `expected` says what is known of a reply to that request.
+    /// Takes bytes. Returns how many it has taken, and the event in them, if any. Call it again
+    /// with the rest. `expected` gives what is known about the reply to a request, by the request's
+    /// id.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
         expected: impl Fn(i32) -> Expected,
-    ) -> Result<(usize, Option<Seen>), NoMessage> {
+    ) -> Result<(usize, Option<Seen>), NotMessages> {
         let Some(current) = &mut self.current else {
             let taken = (HEADER_BYTES - self.head.len()).min(bytes.len());
             self.head.extend(bytes.iter().take(taken));
             let Some(head) = self.head.first_chunk::<HEADER_BYTES>() else {
                 return Ok((taken, None));
             };
-            let header = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| NoMessage)?;
+            let header = Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| NotMessages)?;
             let current = Current::new(header, expected(header.response_to));
             self.current = Some(current);
             self.head.clear();
@@ -179,7 +181,7 @@ fn document(kept: &[u8], offset: usize) -> Option<RawDocumentBuf> {
     RawDocument::from_bytes(bytes).ok().map(ToOwned::to_owned)
 }
 
-/// What a compressed reply says, or `None` if it is too large to look into, or wrong.
+/// Parses a compressed reply; `None` if it is too large or malformed.
 fn inflated(header: Header, kept: &[u8], form: ReplyForm) -> Option<Passed> {
     let message = [&header.to_bytes()[..], kept].concat();
     message.get(COMPRESSED_HEAD_BYTES..)?;
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_of_every_form_are_followed_however_they_are_cut() {
+    fn replies_of_every_form_are_parsed_in_pieces_of_any_size() {
         let ok = doc! {"n": 3, "ok": 1.0}.to_vec().unwrap();
         let error = doc! {"ok": 0.0, "code": 11, "errmsg": "x"}
             .to_vec()
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_messages_are_not_followed() {
+    fn bytes_that_are_not_messages_are_an_error() {
         assert!(
             Replies::default()
                 .feed(&[0xff; 20], |_| Expected::default())

@@ -5,7 +5,7 @@ use std::{io, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split},
-    sync::{Mutex as Turn, Notify},
+    sync::{Mutex as AsyncMutex, Notify},
     time::{Instant, timeout},
 };
 
@@ -22,37 +22,38 @@ use crate::{
     wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, ReadError, Sharer, Stream},
 };
 
-/// Requests that may await their replies; beyond it the client is not read from.
+/// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
+/// client.
 const MAX_PENDING: usize = 256;
 
-/// Bytes taken off a server at a time.
+/// Bytes read from a server at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// How long a server may take to finish with a client that has left.
+/// How long a server may take to finish after its client has left.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
-/// A relay's two directions, and what they share.
-pub(super) struct Session<'a> {
+/// The two directions of a relay, and their shared state.
+pub(super) struct Relay<'a> {
     shared: &'a Arc<Shared>,
     watch: Mutex<Watch<'a>>,
-    /// A reply has come, so that another request may be sent.
+    /// Notified when a reply is complete, so that another request may be sent.
     has_room: Notify,
 }
 
 /// Why a direction ended.
 enum Ended {
-    /// This side has nothing more to say.
+    /// This side has closed its connection.
     Peer,
-    /// The server takes nothing more, but may have answered what it took.
+    /// The server accepts no more bytes, but may still reply to earlier ones.
     Server,
     /// The relay has to be closed.
     Broken,
 }
 
-type ClientWriter = Turn<WriteHalf<Stream>>;
+type ClientWriter = AsyncMutex<WriteHalf<Stream>>;
 
-impl<'a> Session<'a> {
-    /// `requires_login`: whether the server wants clients to log in.
+impl<'a> Relay<'a> {
+    /// `requires_login` is true if the server requires a login.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connected: &'a ConnectedClient,
@@ -66,7 +67,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Whether the client has logged in, as far as could be seen.
+    /// True if the client has logged in, as far as Seawall can see.
     pub(super) fn is_authenticated(&self) -> bool {
         self.watch.lock().is_authenticated()
     }
@@ -81,7 +82,7 @@ impl<'a> Session<'a> {
     ) {
         let (mut from_client, to_client) = split(client);
         let (from_server, mut to_server) = split(server);
-        let to_client = Turn::new(to_client);
+        let to_client = AsyncMutex::new(to_client);
         let mut replies = std::pin::pin!(self.replies(from_server, &to_client));
         let requests = self.requests(&mut from_client, reader, first, &mut to_server, &to_client);
         let ended = tokio::select! {
@@ -90,7 +91,8 @@ impl<'a> Session<'a> {
         };
         let leave = async {
             if matches!(ended, Ended::Peer) {
-                // What the client sent before it left reaches the server, which now ends by itself.
+                // The server receives what the client sent before it left, and then ends the
+                // connection itself.
                 drop(to_server.shutdown().await);
             }
         };
@@ -99,7 +101,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The relay ends while the client waits.
+    /// Ends the relay while the client still waits for replies.
     pub(super) fn abandon(&self) {
         self.watch.lock().server_ended(Instant::now());
     }
@@ -129,7 +131,7 @@ impl<'a> Session<'a> {
                 Verdict::Pass => {}
                 Verdict::Refuse(reply) => {
                     let reply = reply.unwrap_or_default();
-                    if self.answer(&reply, to_client).await.is_err() {
+                    if self.send_reply(&reply, to_client).await.is_err() {
                         return Ended::Broken;
                     }
                     continue;
@@ -158,10 +160,11 @@ impl<'a> Session<'a> {
             match reader.next(client, max_message_bytes, budget).await {
                 Ok(Some(message)) => break message,
                 Ok(None) => return Ok(None),
-                // The server accepted the login after this read began: the message is judged again.
+                // The server accepted the login after this read began: the message is checked again
+                // with the new limit.
                 Err(ReadError::Frame(_)) if self.max_message_bytes() > max_message_bytes => {}
                 Err(error) => {
-                    tracing::debug!(%error, "relayed client");
+                    tracing::debug!(%error, "relayed client not readable");
                     return Err(());
                 }
             }
@@ -172,10 +175,10 @@ impl<'a> Session<'a> {
         let whole = reader.complete(message, client, budget).await;
         whole
             .map(Some)
-            .map_err(|error| tracing::debug!(%error, "relayed client"))
+            .map_err(|error| tracing::debug!(%error, "relayed client not readable"))
     }
 
-    /// A client that still has to log in must not take memory.
+    /// Limit for the next message. A client that still has to log in must not use much memory.
     fn max_message_bytes(&self) -> usize {
         match self.watch.lock().has_to_log_in() {
             true => self.shared.settings.pre_auth_message_bytes,
@@ -191,7 +194,8 @@ impl<'a> Session<'a> {
         if self.watch.lock().has_to_log_in() {
             return Verdict::Close("compressed_refused");
         }
-        let reserved = message.reserve_look_inside(MAX_MESSAGE_BYTES, &self.shared.budget, sharer);
+        let reserved =
+            message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.budget, sharer);
         let inflated = match reserved.await {
             Ok(inflating) => {
                 let heavy = self.shared.limits.heavy(sharer);
@@ -220,7 +224,7 @@ impl<'a> Session<'a> {
             let rest = forward_rest(reader, client, server, message, &parsed, &|| false).await;
             let statements = rest.map_err(|error| self.not_forwarded(&error))?;
             let request_id = message.header.request_id;
-            self.watch.lock().has_statements(request_id, statements);
+            self.watch.lock().set_statements(request_id, statements);
         }
         server.flush().await.map_err(gone)
     }
@@ -236,18 +240,19 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A reply of Seawall's own, in its turn.
-    async fn answer(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
+    /// Sends a reply of Seawall's own, between two of the server's.
+    async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
         let limit = self.shared.settings.client_write_idle_timeout;
-        let answered = timeout(limit, async {
+        let sent = timeout(limit, async {
             let mut client = to_client.lock().await;
             client.write_all(reply).await?;
             client.flush().await
         });
-        answered.await?
+        sent.await?
     }
 
-    /// Forwards what the server sends as it comes. A reply of Seawall's own gets its turn between two of them.
+    /// Forwards the server's bytes as they arrive. Seawall's own replies are sent between two of
+    /// the server's.
     async fn replies(&self, mut server: ReadHalf<Stream>, to_client: &ClientWriter) -> Ended {
         let mut replies = Replies::default();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -265,7 +270,7 @@ impl<'a> Session<'a> {
                 Some(writer) => writer,
                 None => to_client.lock().await,
             };
-            if self.look(&mut replies, bytes).is_err() {
+            if self.inspect(&mut replies, bytes).is_err() {
                 self.shared.observer.unobserved("relay_reply_malformed");
                 return Ended::Broken;
             }
@@ -283,7 +288,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn look(&self, replies: &mut Replies, bytes: &[u8]) -> Result<(), super::replies::NoMessage> {
+    fn inspect(
+        &self,
+        replies: &mut Replies,
+        bytes: &[u8],
+    ) -> Result<(), super::replies::NotMessages> {
         let mut watch = self.watch.lock();
         let now = Instant::now();
         let mut rest = bytes;

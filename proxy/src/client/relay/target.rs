@@ -1,4 +1,4 @@
-//! Where a relay goes.
+//! The server of a relay: how it is chosen and connected.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -13,16 +13,17 @@ use crate::{
     wire::Stream,
 };
 
-/// The label of servers that are none of the deployment's, as far as is known: their number is not bounded.
+/// Label of servers that are not known to belong to the deployment: their number is not bounded.
 const ELSEWHERE: &str = "original_destination";
 
 /// A connected server.
 pub(in crate::client) struct Target {
     pub(super) server: Stream,
     pub(super) counted: Relayed,
-    /// Which of the deployment's servers it is; `None` for where the client wanted to go, which is where it stays.
+    /// Which of the deployment's servers it is. `None` for the client's original destination, where
+    /// the relay stays.
     pub(super) address: Option<ServerAddress>,
-    /// Whether the server wants clients to log in, asked on this very connection.
+    /// True if the server requires a login; it was asked on this very connection.
     pub(super) requires_authentication: bool,
 }
 
@@ -37,18 +38,19 @@ pub(super) enum TargetError {
     Loop,
 }
 
-/// Why the automatic fallback is not to be had.
+/// Why the automatic fallback is not possible.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::client) enum FallbackError {
     #[error(transparent)]
     Select(#[from] SelectError),
     #[error(transparent)]
     Establish(#[from] EstablishError),
-    #[error("the server does not take the compression that was agreed with the client")]
+    #[error("the server does not support the compressors agreed with the client")]
     Compression,
 }
 
-/// The original destination, or the server that relays go to; `is_bare` for a client that speaks TLS with it itself.
+/// Connects to the original destination or, without one, to the server that relays use. `is_bare`
+/// is true for a client that speaks TLS with the server itself.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,
@@ -56,17 +58,17 @@ pub(super) async fn destination(
     is_bare: bool,
 ) -> Result<Target, TargetError> {
     let connector = shared.topology.connector();
-    let dial = async |address: &ServerAddress| match is_bare {
-        // What the client encrypts cannot be guarded in any case.
+    let connect = async |address: &ServerAddress| match is_bare {
+        // The server is not asked: traffic that the client encrypts cannot be guarded.
         true => connector
-            .dial_bare(address)
+            .connect_without_tls(address)
             .await
             .map(|server| (server, true)),
-        false => connector.dial_and_ask(address).await,
+        false => connector.connect_without_hello(address).await,
     };
     let Some(original) = original else {
         let pool = shared.topology.select_for_relay(deadline).await?;
-        let (server, requires_authentication) = dial(pool.address()).await?;
+        let (server, requires_authentication) = connect(pool.address()).await?;
         return Ok(Target {
             server,
             requires_authentication,
@@ -81,8 +83,8 @@ pub(super) async fn destination(
         host: original.ip().to_canonical().to_string(),
         port: original.port(),
     };
-    let (server, requires_authentication) = dial(&address).await?;
-    if leads_here(&server) {
+    let (server, requires_authentication) = connect(&address).await?;
+    if connects_to_itself(&server) {
         return Err(TargetError::Loop);
     }
     let snapshot = shared.topology.snapshot();
@@ -104,8 +106,8 @@ pub(super) async fn destination(
     })
 }
 
-/// Whether a server runs on the same host: then it takes Seawall for a local client, and may grant it what only local
-/// clients may do.
+/// True if a server runs on the same host. It treats Seawall as a local client and may grant it
+/// what only local clients may do.
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,
@@ -121,8 +123,8 @@ pub(super) fn is_on_this_host(server: &Stream) -> bool {
     }
 }
 
-/// A connection to oneself has the same address at both ends.
-fn leads_here(server: &Stream) -> bool {
+/// True for a connection of Seawall to itself, which has the same address at both ends.
+fn connects_to_itself(server: &Stream) -> bool {
     let ends = |stream: &tokio::net::TcpStream| -> io::Result<bool> {
         Ok(stream.local_addr()? == stream.peer_addr()?)
     };
@@ -132,17 +134,18 @@ fn leads_here(server: &Stream) -> bool {
     }
 }
 
-/// Resolves when relays go elsewhere than to this server.
-pub(super) async fn leaving(shared: &Shared, address: Option<&ServerAddress>) {
+/// Resolves when relays have to move from this server to another.
+pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&ServerAddress>) {
     let Some(address) = address else {
         return std::future::pending().await;
     };
     let mut published = shared.topology.subscribe();
     loop {
         let now = shared.topology.relay_server();
-        // In the middle of an election there is nowhere else to go.
+        // During an election there is no other server to move to.
         if now.is_some_and(|pool| pool.address() != address) {
-            // All of them leave: spread out, so that they make no storm.
+            // All relays move at once. They are closed one after another, so that they cause no
+            // storm.
             let turn = shared.limits.closing_turn(Instant::now());
             return sleep_until(turn).await;
         }
@@ -152,8 +155,9 @@ pub(super) async fn leaving(shared: &Shared, address: Option<&ServerAddress>) {
     }
 }
 
-/// A server that was told by `hello` who the client is, for a client that has said so already.
-pub(in crate::client) async fn greeted(
+/// Connects to a server and sends it a `hello` with the client's metadata, for a client that has
+/// already sent its hello to Seawall.
+pub(in crate::client) async fn connect_with_hello(
     shared: &Arc<Shared>,
     metadata: Option<&RawDocument>,
     compressors: Compressors,
@@ -177,7 +181,7 @@ pub(in crate::client) async fn greeted(
         return Err(FallbackError::Compression);
     }
     let requires_authentication = connector
-        .ask_for_authentication(pool.address(), &mut connection)
+        .server_requires_authentication(pool.address(), &mut connection)
         .await?;
     Ok(Target {
         requires_authentication,

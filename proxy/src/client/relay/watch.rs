@@ -1,4 +1,4 @@
-//! What a relay sees: requests as they are sent on, and what their replies say.
+//! Observes a relay's requests as they are forwarded, and their replies.
 
 use std::collections::VecDeque;
 
@@ -24,18 +24,19 @@ use crate::{
     wire::{Elements, Header, Message, OpCode, OpMsg, OpQuery},
 };
 
-/// Mechanisms as metrics name them; others are `other`.
+/// Mechanisms besides SCRAM that have their own metric label; all others are `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
-/// Sessions of all users alike: a login that was not seen has none, and no two sessions have one id.
+/// User of all sessions in a relay: the user of a login that was not seen is unknown, and no two
+/// sessions have the same id.
 const ANY_USER: u64 = 0;
 
-/// What becomes of a request.
+/// Decision about a request.
 pub(super) enum Verdict {
     Pass,
-    /// It is answered here instead, if it wants an answer.
+    /// Seawall replies itself; `None` if the client wants no reply.
     Refuse(Option<Vec<u8>>),
-    /// Its client has to be closed.
+    /// The client has to be closed, for this reason.
     Close(&'static str),
 }
 
@@ -43,41 +44,41 @@ pub(super) enum Verdict {
 struct Pending<'a> {
     request_id: i32,
     observation: Observation<'a>,
-    step: Step,
+    kind: RequestKind,
     form: ReplyForm,
-    /// The cursor that it goes on with.
+    /// The cursor that it continues.
     cursor: Option<i64>,
-    /// Whether `getMore`s on the cursor that it may open wait for something to happen.
-    opens_awaiting: bool,
-    /// No reply to it will come.
-    is_unanswered: bool,
+    /// True if `getMore`s on the cursor that it may open wait for data.
+    opens_awaiting_cursor: bool,
+    /// True if no reply will follow.
+    is_unacknowledged: bool,
 }
 
-/// What a reply may change.
+/// Kind of request, by what its reply may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RequestKind {
     Operation,
     Greeting,
     Login,
     Logout,
-    /// Some other command of the handshake.
+    /// Another command of the handshake.
     Other,
 }
 
-/// A login under way.
+/// A login in progress.
 struct Login {
     mechanism: &'static str,
     user: Option<String>,
     since: Instant,
 }
 
-/// One relay's exchanges.
+/// The requests and replies of one relay.
 pub(super) struct Watch<'a> {
     shared: &'a Shared,
     connected: &'a ConnectedClient,
     server: ServerIndex,
     pending: VecDeque<Pending<'a>>,
-    /// Those whose replies are complete, and about to be sent on.
+    /// Operations whose replies are complete and about to be forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
     requires_login: bool,
@@ -103,7 +104,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether the server wants the client to log in, and it has not.
+    /// True if the server requires a login and the client has not logged in.
     pub(super) fn has_to_log_in(&self) -> bool {
         self.requires_login && !self.is_authenticated
     }
@@ -112,19 +113,19 @@ impl<'a> Watch<'a> {
         self.is_authenticated
     }
 
-    /// What was complete has been sent on.
+    /// Finishes the operations whose replies have been forwarded.
     pub(super) fn sent(&mut self, now: Instant) {
         for (observation, outcome) in self.sending.drain(..) {
             observation.finish(outcome, now);
         }
     }
 
-    /// Requests whose replies are awaited.
+    /// Number of requests whose replies are awaited.
     pub(super) fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// A request, before it is sent on. `inflated` is what a compressed one holds.
+    /// Inspects a request before it is forwarded; a compressed request must be inflated first.
     pub(super) fn request(&mut self, message: &Message, now: Instant) -> Verdict {
         match message.header.op_code {
             OpCode::Msg => self.msg(message, now),
@@ -133,17 +134,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A streamed request has passed as a whole, with so many statements in its sequence.
-    pub(super) fn has_statements(&mut self, request_id: i32, statements: u64) {
+    /// Records the number of statements in a streamed request that has passed completely.
+    pub(super) fn set_statements(&mut self, request_id: i32, statements: u64) {
         let mut pending = self.pending.iter_mut().rev();
-        // A server may have answered before it had it all.
+        // The server may have replied before it received the whole request.
         let pending = pending.find(|pending| pending.request_id == request_id);
         if let Some(pending) = pending {
-            pending.observation.has_statements(statements);
+            pending.observation.set_statements(statements);
         }
     }
 
-    /// What cannot be understood here might be understood otherwise behind.
+    /// Closes the client: a server might understand what Seawall cannot parse.
     fn not_followed(&self, reason: &'static str) -> Verdict {
         self.shared.observer.unobserved(reason);
         Verdict::Close(reason)
@@ -192,11 +193,11 @@ impl<'a> Watch<'a> {
         let Some(db) = query.command_database() else {
             return self.legacy();
         };
-        // A server takes a database's name for bytes, and runs the command.
+        // A server treats a database name as bytes and would run the command.
         let Ok(db) = std::str::from_utf8(db) else {
             return self.not_followed("relay_malformed");
         };
-        if guard::is_read_otherwise(query.query) {
+        if guard::is_ambiguous(query.query) {
             return self.not_followed("relay_malformed");
         }
         let Ok(command) = Command::inspect_legacy(query.query, db) else {
@@ -213,7 +214,7 @@ impl<'a> Watch<'a> {
         Verdict::Pass
     }
 
-    /// Why a request must not reach the server, if it must not.
+    /// The error for a command that must not reach the server; `None` if it may pass.
     fn refusal(&self, command: &Command<'_>) -> Option<ErrorReply> {
         guard::refusal(command, self.has_to_log_in())
     }
@@ -243,12 +244,12 @@ impl<'a> Watch<'a> {
         message: &Message,
         input: &Input<'_>,
         command: &Command<'_>,
-        is_unanswered: bool,
+        is_unacknowledged: bool,
         now: Instant,
     ) {
-        let step = step(command);
+        let kind = request_kind(command);
         let mut observation = self.observe(message, input, command, now);
-        if step == Step::Operation && !is_unanswered {
+        if kind == RequestKind::Operation && !is_unacknowledged {
             observation.sent_to(self.server);
         }
         let cursor = match (command.class, command.target) {
@@ -258,26 +259,26 @@ impl<'a> Watch<'a> {
         let pin = cursor.and_then(|id| self.shared.relay_pins.cursor(id, now));
         if let Some(pin) = pin {
             if pin.is_awaiting {
-                observation.is_awaiting();
+                observation.mark_awaiting();
             }
             if let Some(origin) = pin.origin {
                 observation.attribute_to(origin);
             }
         }
-        if step == Step::Logout {
-            // From now on, whatever its reply says: another request may be on its way already.
+        if kind == RequestKind::Logout {
+            // This takes effect before the reply: the next request may already follow.
             self.is_authenticated = false;
         }
-        self.note_login(step, command, now);
+        self.note_login(kind, command, now);
         observation.enter(Phase::Forward, now);
         self.pending.push_back(Pending {
             request_id: message.header.request_id,
             observation,
-            step,
+            kind,
             form: ReplyForm::of(command.name),
             cursor,
-            opens_awaiting: command.opens_awaiting(),
-            is_unanswered,
+            opens_awaiting_cursor: command.opens_awaiting_cursor(),
+            is_unacknowledged,
         });
     }
 
@@ -294,35 +295,36 @@ impl<'a> Watch<'a> {
             ..
         } = self.shared;
         let bytes = message.header.message_length;
-        let mut observation = match step(command) {
-            Step::Operation => {
+        let mut observation = match request_kind(command) {
+            RequestKind::Operation => {
                 let mut observation = observer.begin(input, bytes, now);
                 note_retry(command, ANY_USER, relay_pins, observer, &mut observation);
                 observation
             }
-            Step::Greeting | Step::Login | Step::Logout | Step::Other => {
-                observer.begin_unshaped(input, bytes, now)
-            }
+            RequestKind::Greeting
+            | RequestKind::Login
+            | RequestKind::Logout
+            | RequestKind::Other => observer.begin_unshaped(input, bytes, now),
         };
-        // The message may be gone before the reply has come.
+        // The message may be dropped before the reply arrives.
         observation.sent_by(self.connected.id(), None);
         if message.is_head() {
-            observation.is_streamed();
+            observation.mark_streamed();
         }
-        let is_greeting = step(command) == Step::Greeting;
+        let is_greeting = request_kind(command) == RequestKind::Greeting;
         if is_greeting && Elements::find(command.body, "maxAwaitTimeMS").is_some() {
-            // A driver's monitor waits for news.
-            observation.is_awaiting();
+            // A driver's monitor waits for topology changes.
+            observation.mark_awaiting();
         }
         observation
     }
 
-    fn note_login(&mut self, step: Step, command: &Command<'_>, now: Instant) {
+    fn note_login(&mut self, kind: RequestKind, command: &Command<'_>, now: Instant) {
         let Ok(body) = RawDocument::from_bytes(command.body) else {
             return;
         };
-        match step {
-            Step::Greeting => {
+        match kind {
+            RequestKind::Greeting => {
                 if let Ok(metadata) = body.get_document("client") {
                     self.note_metadata(metadata);
                 }
@@ -331,25 +333,28 @@ impl<'a> Watch<'a> {
                     self.login = Some(Login::of(start, source, now));
                 }
             }
-            Step::Login if command.class == Class::Handshake(Handshake::SaslStart) => {
+            RequestKind::Login if command.class == Class::Handshake(Handshake::SaslStart) => {
                 self.login = Some(Login::of(body, command.db, now));
             }
-            Step::Operation | Step::Login | Step::Logout | Step::Other => {}
+            RequestKind::Operation
+            | RequestKind::Login
+            | RequestKind::Logout
+            | RequestKind::Other => {}
         }
     }
 
     fn note_metadata(&self, metadata: &RawDocument) {
         if let Ok(application) = metadata.get_document("application") {
             self.connected
-                .is_application(application.get_str("name").ok());
+                .set_application(application.get_str("name").ok());
         }
         if let Ok(driver) = metadata.get_document("driver") {
             let part = |field| driver.get_str(field).unwrap_or_default();
-            self.connected.is_driver(part("name"), part("version"));
+            self.connected.set_driver(part("name"), part("version"));
         }
     }
 
-    /// The last byte of the request that is being sent on has been written.
+    /// Records that the last byte of the current request has been written.
     pub(super) fn forwarded(&mut self, now: Instant) {
         let mut asked = self.pending.iter();
         let Some(place) = asked.position(|p| p.observation.phase() == Phase::Forward) else {
@@ -358,7 +363,7 @@ impl<'a> Watch<'a> {
         if self
             .pending
             .get(place)
-            .is_some_and(|sent| sent.is_unanswered)
+            .is_some_and(|sent| sent.is_unacknowledged)
         {
             if let Some(sent) = self.pending.remove(place) {
                 sent.observation.finish(Outcome::Ok, now);
@@ -368,17 +373,17 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What is known of the reply to a request.
+    /// What is known about the reply to a request.
     pub(super) fn expected(&self, request_id: i32) -> Expected {
         let mut asked = self.pending.iter();
         let asked = asked.find(|p| p.request_id == request_id);
         asked.map_or_else(Expected::default, |asked| Expected {
-            is_kept: asked.step != Step::Operation,
+            is_kept: asked.kind != RequestKind::Operation,
             form: asked.form,
         })
     }
 
-    /// The first byte of a reply has come.
+    /// Records that a reply has begun to arrive.
     pub(super) fn reply_begins(&mut self, header: Header, now: Instant) {
         let mut asked = self.pending.iter_mut();
         if let Some(pending) = asked.find(|p| p.request_id == header.response_to) {
@@ -386,7 +391,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A reply is complete, and about to be sent on.
+    /// Records a complete reply that is about to be forwarded.
     pub(super) fn reply_ends(&mut self, reply: &Passed, now: Instant) {
         let id = reply.header.response_to;
         let place = self.pending.iter().position(|p| p.request_id == id);
@@ -415,8 +420,8 @@ impl<'a> Watch<'a> {
     fn note_reply(&mut self, pending: &mut Pending<'a>, reply: &Passed) {
         let now = Instant::now();
         pending.observation.answered(&reply.facts, now);
-        match pending.step {
-            Step::Operation => {
+        match pending.kind {
+            RequestKind::Operation => {
                 let pins = &self.shared.relay_pins;
                 match (reply.facts.cursor_id, pending.cursor) {
                     (Some(0), Some(exhausted)) => pins.unpin_cursor(exhausted),
@@ -424,7 +429,7 @@ impl<'a> Watch<'a> {
                         let pin = CursorPin {
                             server: (),
                             origin: pending.observation.origin(),
-                            is_awaiting: pending.opens_awaiting,
+                            is_awaiting: pending.opens_awaiting_cursor,
                             is_resumable: false,
                         };
                         if !pins.pin_cursor(id, ANY_USER, pin, now) {
@@ -434,22 +439,22 @@ impl<'a> Watch<'a> {
                     _ => {}
                 }
             }
-            Step::Greeting => {
+            RequestKind::Greeting => {
                 let document = reply.document.as_ref();
                 let spoken = document.and_then(|d| d.get_document("speculativeAuthenticate").ok());
                 match spoken {
                     Some(spoken) => self.note_conversation(spoken, true),
-                    // The driver will begin again.
+                    // The driver will begin another login.
                     None => self.login = None,
                 }
             }
-            Step::Login => {
+            RequestKind::Login => {
                 let is_ok = reply.facts.ok == Some(true);
                 let empty = RawDocumentBuf::new();
                 self.note_conversation(reply.document.as_deref().unwrap_or(&empty), is_ok);
             }
-            Step::Logout => self.connected.is_user(None),
-            Step::Other => {}
+            RequestKind::Logout => self.connected.set_user(None),
+            RequestKind::Other => {}
         }
     }
 
@@ -467,11 +472,11 @@ impl<'a> Watch<'a> {
         observer.client_authenticated(login.mechanism, result, time);
         if is_ok {
             self.is_authenticated = true;
-            self.connected.is_user(login.user);
+            self.connected.set_user(login.user);
         }
     }
 
-    /// The server has ended, or is left: what is under way has no reply.
+    /// Fails all requests in progress: the server connection has ended or is being closed.
     pub(super) fn server_ended(&mut self, now: Instant) {
         for pending in self.pending.drain(..) {
             pending.observation.finish(Outcome::ServerFailed, now);
@@ -494,14 +499,14 @@ impl Login {
     }
 }
 
-fn step(command: &Command<'_>) -> Step {
+fn request_kind(command: &Command<'_>) -> RequestKind {
     let Class::Handshake(handshake) = command.class else {
-        return Step::Operation;
+        return RequestKind::Operation;
     };
     match handshake {
-        Handshake::Hello | Handshake::LegacyHello => Step::Greeting,
-        Handshake::SaslStart | Handshake::SaslContinue => Step::Login,
-        Handshake::Logout => Step::Logout,
-        Handshake::Authenticate | Handshake::Getnonce | Handshake::WhatsMyUri => Step::Other,
+        Handshake::Hello | Handshake::LegacyHello => RequestKind::Greeting,
+        Handshake::SaslStart | Handshake::SaslContinue => RequestKind::Login,
+        Handshake::Logout => RequestKind::Logout,
+        Handshake::Authenticate | Handshake::Getnonce | Handshake::WhatsMyUri => RequestKind::Other,
     }
 }

@@ -1,4 +1,4 @@
-//! Answers about what was found: storms, stalls, changes; and the pools.
+//! Responses about storms, stalls, changes and pools.
 
 use serde::Deserialize;
 
@@ -43,25 +43,25 @@ pub(in crate::commands) struct Stalls {
     pub(in crate::commands) recurring: Vec<Recurring>,
 }
 
-/// How the servers' state is asked for.
+/// The sampling of the servers' `serverStatus`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::commands) struct Pulse {
-    /// `on`, or `off: ` and why.
+    /// `on`, or `off: ` and the reason.
     pub(in crate::commands) state: String,
     pub(in crate::commands) answered: u64,
     pub(in crate::commands) unanswered: u64,
     pub(in crate::commands) refused: u64,
     pub(in crate::commands) mean_ms: f64,
-    /// What it cannot tell, if there is something.
+    /// The limits of the sampling in this deployment; empty if there are none.
     pub(in crate::commands) note: String,
 }
 
-/// A time in which latency left its normal.
+/// A period in which latency was far above the usual.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::commands) struct Episode {
-    /// None: all servers.
+    /// `None` means all servers.
     pub(in crate::commands) server: Option<String>,
     pub(in crate::commands) started_at: f64,
     pub(in crate::commands) seconds: f64,
@@ -75,7 +75,7 @@ pub(in crate::commands) struct Episode {
     pub(in crate::commands) unanswered_pulses: u64,
 }
 
-/// A counter of the server that moved during a stall.
+/// A server counter whose value during a stall differs from its usual value.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::commands) struct Moved {
@@ -84,7 +84,7 @@ pub(in crate::commands) struct Moved {
     pub(in crate::commands) otherwise: f64,
 }
 
-/// A stall that comes again and again.
+/// A stall that recurs periodically.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::commands) struct Recurring {
@@ -93,7 +93,7 @@ pub(in crate::commands) struct Recurring {
     pub(in crate::commands) length_seconds: f64,
     pub(in crate::commands) times: u64,
     pub(in crate::commands) last_at: f64,
-    /// None: a proxy that does not say.
+    /// `None` if the proxy does not report it.
     pub(in crate::commands) current: Option<bool>,
     pub(in crate::commands) phase: String,
     pub(in crate::commands) counter: Option<String>,
@@ -101,7 +101,7 @@ pub(in crate::commands) struct Recurring {
 }
 
 impl Recurring {
-    /// Whether it is to be expected again.
+    /// True if the stall still recurs. Assumed if the proxy does not report it.
     pub(in crate::commands) fn is_current(&self) -> bool {
         self.current.unwrap_or(true)
     }
@@ -110,11 +110,11 @@ impl Recurring {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::commands) struct Changes {
-    /// What now is held against, by name.
+    /// The name of the baseline.
     pub(in crate::commands) against: String,
-    /// None: a proxy that does not say.
+    /// `None` if the proxy does not report it.
     pub(in crate::commands) comparable: Option<bool>,
-    /// Why not.
+    /// The reason why the periods are not comparable.
     pub(in crate::commands) reason: String,
     pub(in crate::commands) baseline: Span,
     pub(in crate::commands) now: Span,
@@ -122,7 +122,7 @@ pub(in crate::commands) struct Changes {
 }
 
 impl Changes {
-    /// Why nothing is said of changes, where that is so.
+    /// The reason why the periods were not compared. `None` if they were.
     pub(in crate::commands) fn incomparable(&self) -> Option<&str> {
         (self.comparable == Some(false)).then_some(&self.reason)
     }
@@ -132,10 +132,10 @@ impl Changes {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in crate::commands) struct Span {
-    /// In seconds since the epoch; 0: not told.
+    /// In seconds since the epoch; 0 if not reported.
     pub(in crate::commands) from: f64,
     pub(in crate::commands) to: f64,
-    /// How much of it is known.
+    /// The seconds of the span for which there is data.
     pub(in crate::commands) seconds: f64,
     pub(in crate::commands) count: u64,
 }
@@ -147,7 +147,7 @@ pub(in crate::commands) struct Change {
     pub(in crate::commands) shape: Shape,
     pub(in crate::commands) before: Rates,
     pub(in crate::commands) now: Rates,
-    /// None where there is nothing to divide by.
+    /// `None` if the divisor is 0.
     pub(in crate::commands) ratio: Option<f64>,
     pub(in crate::commands) effect: f64,
     pub(in crate::commands) cost_ms_per_second: f64,
@@ -195,12 +195,13 @@ pub(in crate::commands) struct PoolUser {
 }
 
 impl Change {
-    /// How much of it there is in pairs of operations; what is only on one side has no pairs.
+    /// The effect as a share of pairs of operations, one from each period. `None` for a shape that
+    /// exists in only one period.
     pub(in crate::commands) fn share_of_pairs(&self) -> Option<f64> {
         self.times().map(|_| self.effect)
     }
 
-    /// How many times more or less; of what is only on one side there is nothing to say.
+    /// The factor of the change. `None` for a shape that exists in only one period.
     pub(in crate::commands) fn times(&self) -> Option<f64> {
         let is_on_both_sides = self.before.per_second > 0.0 && self.now.per_second > 0.0;
         self.ratio.filter(|_| is_on_both_sides)

@@ -1,6 +1,7 @@
-//! The admin API's answers, as `top` and `report` read them.
+//! The responses of the admin API, as `top` and `report` read them.
 //!
-//! What is absent or null is nothing, not an error: a proxy of another version may know less or more.
+//! A missing or null member takes its default and unknown members are ignored: the proxy may have
+//! another version.
 
 mod found;
 
@@ -11,12 +12,12 @@ pub(super) use self::found::{
     Change, Changes, Episode, Named, Pools, Pulse, Rates, Recurring, Span, Stalls, Storm, Storms,
 };
 
-/// Reads an answer.
+/// Parses a response.
 pub(super) fn read<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     serde_json::from_value(without_nulls(value))
 }
 
-/// Leaves out the members that are null, so that defaults take their place.
+/// Removes members that are null, so that they take their defaults.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -45,12 +46,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// The version of this form.
+    /// The version of the report format.
     const VERSION: u64 = 1;
 
-    /// Reads a report.
+    /// Parses a report.
     pub(super) fn read(mut value: Value) -> Result<Self, String> {
-        // Lists stand there bare or as their own addresses answer them.
+        // A list is either an array or an object, as the endpoint of that list returns it.
         let of = |value: &Value, key| value.get(key).cloned().unwrap_or_default();
         let (since, other) = (of(&value, "since_seconds"), of(&value, "other"));
         for key in ["shapes", "pools"] {
@@ -60,38 +61,38 @@ impl Report {
         }
         match value.get("seawall_report").and_then(Value::as_u64) {
             Some(Self::VERSION) => read(value).map_err(|error| error.to_string()),
-            Some(other) => Err(format!("a report of version {other}, which is not known")),
-            None => Err("not a report of Seawall".to_owned()),
+            Some(other) => Err(format!("unknown report version {other}")),
+            None => Err("not a Seawall report".to_owned()),
         }
     }
 
-    /// Seconds that are known of what was asked for.
+    /// The seconds of the period for which there is data.
     pub(super) fn covered_seconds(&self) -> f64 {
         covered(self.since_seconds, self.status.uptime_seconds)
     }
 
-    /// What all shapes cost the servers, listed or not.
+    /// The server load of all shapes, listed or not.
     pub(super) fn load_ms(&self) -> f64 {
         self.shapes.load_ms()
     }
 
-    /// All operations, listed or not.
+    /// The number of operations of all shapes, listed or not.
     pub(super) fn operations(&self) -> u64 {
         self.shapes.operations()
     }
 
-    /// Operations of shapes that are not listed.
+    /// The number of operations of shapes that are not listed.
     pub(super) fn unlisted(&self) -> u64 {
         self.shapes.other.count
     }
 
-    /// All errors.
+    /// The number of errors of all shapes, listed or not.
     pub(super) fn errors(&self) -> u64 {
         self.shapes.errors()
     }
 }
 
-/// The length that is known; without one the figures are all since the start.
+/// The length of a period. Without a length the figures cover the time since the start.
 fn covered(since_seconds: f64, uptime_seconds: f64) -> f64 {
     match since_seconds > 0.0 {
         true => since_seconds,
@@ -118,7 +119,7 @@ pub(super) struct Status {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct HistoryStatus {
-    /// None: a proxy that does not say.
+    /// `None` if the proxy does not report it.
     pub(super) on: Option<bool>,
 }
 
@@ -158,7 +159,7 @@ pub(super) struct Phases {
 }
 
 impl Phases {
-    /// Name and milliseconds of each, in the order in which they happen.
+    /// The name and milliseconds of each phase, in the order in which they happen.
     pub(super) fn named(&self) -> [(&'static str, f64); 6] {
         [
             ("permit", self.permit),
@@ -183,7 +184,7 @@ pub(super) struct More {
     pub(super) total_time_ms: f64,
 }
 
-/// One bucket of a distribution: over `gt_seconds`, and up to `le_seconds`.
+/// One bucket of a distribution: durations over `gt_seconds` and up to `le_seconds`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(super) struct Bucket {
@@ -192,7 +193,7 @@ pub(super) struct Bucket {
     pub(super) count: u64,
 }
 
-/// What was counted of a fingerprint, and at once what names it.
+/// The names and the figures of a shape.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Shape {
@@ -202,7 +203,7 @@ pub(super) struct Shape {
     pub(super) collection: String,
     #[serde(alias = "text")]
     pub(super) shape: String,
-    /// What it stands for: one shape or several. Empty where that is not told.
+    /// The level of detail: the row covers one shape or several. Empty if not reported.
     pub(super) level: String,
     pub(super) count: u64,
     pub(super) errors: u64,
@@ -215,7 +216,7 @@ pub(super) struct Shape {
     pub(super) more: More,
     pub(super) distribution: Vec<Bucket>,
     pub(super) timeline: Vec<Point>,
-    /// Where it is one of those that waited: how many.
+    /// In an episode of a stall: the number of operations of this shape that waited.
     pub(super) operations: u64,
 }
 
@@ -224,7 +225,7 @@ impl Shape {
         self.request_bytes.saturating_add(self.reply_bytes)
     }
 
-    /// What it costs the servers: its own time and that of its cursors' `getMore`s.
+    /// The server load: the time of its operations and of the `getMore`s on its cursors.
     pub(super) fn load_ms(&self) -> f64 {
         self.total_time_ms + self.more.total_time_ms
     }
@@ -261,13 +262,13 @@ impl Shapes {
         self.shapes.iter().map(|s| s.errors).sum::<u64>() + self.other.errors
     }
 
-    /// Seconds that the figures cover.
+    /// The seconds that the figures cover.
     pub(super) fn covered_seconds(&self, uptime_seconds: f64) -> f64 {
         covered(self.since_seconds, uptime_seconds)
     }
 }
 
-/// The shapes that are not listed, together.
+/// The sums of the shapes that are not listed.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Other {
@@ -297,7 +298,7 @@ pub(super) struct Timeline {
 #[serde(default)]
 pub(super) struct Step {
     pub(super) at: f64,
-    /// How much of it is known.
+    /// The seconds of the step for which there is data.
     pub(super) seconds: f64,
     pub(super) count: u64,
     pub(super) errors: u64,
@@ -316,7 +317,7 @@ pub(super) struct Server {
     pub(super) address: String,
     pub(super) count: u64,
     pub(super) errors: u64,
-    /// The time of whole operations.
+    /// The durations of whole operations.
     pub(super) latency_ms: Latency,
 }
 
@@ -325,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nulls_and_gaps_are_nothing_and_more_is_no_error() {
+    fn missing_members_take_defaults_and_unknown_ones_are_ignored() {
         let step: Step = read(json!({
             "at": 5, "latency_ms": { "p50": null, "p99": 1.5 }, "phases_ms": null, "novelty": [1],
         }))
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_costs_what_its_cursors_cost_too() {
+    fn load_of_a_shape_includes_its_get_mores() {
         let shapes = json!({
             "shapes": [{ "total_time_ms": 5, "more": { "count": 9, "total_time_ms": 90 } }, { "total_time_ms": 3 }],
             "other": { "total_time_ms": 1, "more": { "total_time_ms": 1 } },
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn report_is_known_by_its_version() {
+    fn report_with_an_unknown_version_is_refused() {
         assert!(Report::read(json!({ "shapes": [] })).is_err());
         assert!(Report::read(json!({ "seawall_report": 2 })).is_err());
         let bare = json!({ "seawall_report": 1, "shapes": [{ "count": 3 }], "pools": [{}, {}] });
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_is_as_long_as_is_known_of_it() {
+    fn period_without_a_length_is_the_uptime() {
         assert_eq!(covered(90.0, 7_200.0), 90.0);
         assert_eq!(covered(600.0, 30.0), 600.0);
         assert_eq!(covered(0.0, 9_000.0), 9_000.0);

@@ -1,7 +1,8 @@
-//! Many short connections: each client connects, logs in, asks one thing and leaves.
+//! A burst of short connections: each client connects, logs in, runs one operation and disconnects.
 //!
-//! What a deployment sees when an application restarts, or when it opens a client for each of its own
-//! requests. The driver remembers the salted password, so the cost is not PBKDF2 but connections and logins.
+//! A deployment sees such a burst when an application restarts, or when it opens a client for each
+//! of its own requests. The driver caches the salted password, so the cost is connections and
+//! logins, not PBKDF2.
 
 use std::time::Duration;
 
@@ -18,31 +19,31 @@ use super::{
     traffic::{DATABASE, ORDERS},
 };
 
-/// Clients in a burst.
+/// The number of clients in a burst.
 pub(super) const CLIENTS: u32 = AT_A_TIME * CLIENTS_EACH;
 
 const AT_A_TIME: u32 = 50;
 const CLIENTS_EACH: u32 = 20;
 
-/// What a burst came to.
+/// The result of a burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     pub(super) time: Duration,
-    /// What the mongod counted meanwhile.
+    /// The mongod's counts during the burst.
     pub(super) server: ServerCounts,
 }
 
-/// Runs a burst and asks the mongod, before and after, what it has counted.
+/// Runs a burst and reads the mongod's counters before and after it.
 pub(super) async fn measure(
     deployment: &Deployment,
     options: &ClientOptions,
 ) -> Result<Burst, Failure> {
     let before = deployment.counts().await?;
     let began = Instant::now();
-    // Its tasks are aborted when it is dropped.
+    // Dropping the set aborts its tasks.
     let mut tasks = JoinSet::new();
     for _ in 0..AT_A_TIME {
-        tasks.spawn(come_and_go(options.clone()));
+        tasks.spawn(run_short_lived_clients(options.clone()));
     }
     while let Some(result) = tasks.join_next().await {
         result??;
@@ -58,7 +59,7 @@ pub(super) async fn measure(
     })
 }
 
-async fn come_and_go(options: ClientOptions) -> Result<(), Failure> {
+async fn run_short_lived_clients(options: ClientOptions) -> Result<(), Failure> {
     for number in 0..CLIENTS_EACH {
         let client = Client::with_options(options.clone())?;
         let orders = client.database(DATABASE).collection::<Document>(ORDERS);

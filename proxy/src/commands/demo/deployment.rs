@@ -1,4 +1,5 @@
-//! The private mongod of a demonstration: one member, access control on, passwords nobody chose.
+//! The private mongod of a demonstration: a replica set of one member, access control, random
+//! passwords.
 
 use std::{fmt, fmt::Write as _, path::Path};
 
@@ -14,13 +15,13 @@ use crate::mongod::{
     self, Member, Mongod, Options, Settings, create_first_user, initiate_replica_set,
 };
 
-/// What the driver's clients in the demonstration log in as.
+/// The user of the demonstration's clients.
 pub(super) const USER: &str = "demo";
 
-/// A mongod that ends with this value, its data with it.
+/// A mongod. Dropping this value stops it and removes its data.
 pub(super) struct Deployment {
     password: String,
-    /// As root and not through Seawall, to ask the mongod what it has counted.
+    /// A client that logs in as root and bypasses Seawall, to read the mongod's counters.
     root: Client,
     mongod: Mongod,
 }
@@ -33,7 +34,7 @@ impl fmt::Debug for Deployment {
     }
 }
 
-/// What a mongod has counted since it started.
+/// Counters of a mongod since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerCounts {
     pub(super) connections: i64,
@@ -80,7 +81,7 @@ impl Deployment {
         format!("mongodb://{}/?replicaSet={SET}", self.mongod.address())
     }
 
-    /// The user that the demonstration's clients are.
+    /// The credential of the demonstration's clients.
     pub(super) fn user(&self) -> Credential {
         credential(USER, &self.password)
     }
@@ -89,14 +90,14 @@ impl Deployment {
         &self.password
     }
 
-    /// For a client of that user that goes past Seawall.
+    /// Options for a client of that user that bypasses Seawall.
     pub(super) async fn user_options(&self) -> Result<ClientOptions, Failure> {
         let mut options = ClientOptions::parse(self.uri()).await?;
         options.credential = Some(self.user());
         Ok(options)
     }
 
-    /// What the mongod itself has counted.
+    /// Reads the mongod's counters.
     pub(super) async fn counts(&self) -> Result<ServerCounts, Failure> {
         let command = doc! { "serverStatus": 1 };
         let status = self.root.database("admin").run_command(command).await?;
@@ -143,7 +144,7 @@ fn random_password() -> Result<String, mongod::Error> {
         .map_err(mongod::Error::Entropy)?;
     let mut password = String::new();
     for byte in bytes {
-        write!(password, "{byte:02x}").expect("a String takes all that is written to it");
+        write!(password, "{byte:02x}").expect("writing to a String cannot fail");
     }
     Ok(password)
 }
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_is_found_along_its_path_and_zero_if_it_is_not_there() {
+    fn number_is_found_by_its_path_and_is_zero_if_missing() {
         let document = doc! { "a": { "b": 3_i32, "c": 4_i64, "d": "x" } };
         let cases = [
             (vec!["a", "b"], 3),

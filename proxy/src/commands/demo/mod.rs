@@ -1,13 +1,13 @@
-//! `seawall demo`: Seawall at work on a machine where nothing is installed.
+//! `seawall demo`: demonstrates Seawall on a machine without any server installed.
 //!
 //! ```text
 //!  find or fetch a mongod ─► start it, two users ─► Seawall in front of it, all defaults
 //!         ─► traffic of the official driver ─► a burst of short connections ─► report ─► serve
 //! ```
 //!
-//! Invariant: whatever is started belongs to the one future that [`run`] polls, so however that ends, by
-//! itself, by a failure or by Ctrl-C, the mongod is gone and its data removed before the process exits. A
-//! mongod that was fetched stays in the cache for the next time.
+//! Invariant: everything that is started belongs to the one future that [`run`] polls. Whether that
+//! future completes, fails or is interrupted by Ctrl-C: the mongod is stopped and its data is
+//! removed before the process exits. A downloaded mongod stays in the cache for the next run.
 
 mod burst;
 mod deployment;
@@ -33,12 +33,12 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// End after the report instead of serving until Ctrl-C.
+    /// Exit after the report instead of serving until Ctrl-C.
     #[arg(long)]
     once: bool,
 }
 
-/// Why the demonstration could not be given.
+/// The reason why the demonstration failed.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("mongod")]
@@ -47,11 +47,11 @@ enum Failure {
     Settings(Problems),
     #[error("Seawall: {0}")]
     Start(StartError),
-    #[error("Seawall has not seen the mongod within {0:?}")]
+    #[error("Seawall did not discover the mongod within {0:?}")]
     NotSeen(Duration),
     #[error("the driver")]
     Driver(#[from] mongodb::error::Error),
-    #[error("a cursor gave {found} documents instead of {expected}")]
+    #[error("a cursor returned {found} documents instead of {expected}")]
     CursorCutShort { expected: usize, found: usize },
     #[error("a task of the burst")]
     Task(#[from] tokio::task::JoinError),
@@ -86,10 +86,10 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         _ = interrupt.recv() => Ok(Exit::Interrupted),
         _ = terminate.recv() => Ok(Exit::Interrupted),
     };
-    // The future has been dropped, and with it the mongod and its data.
+    // The future has been dropped, so the mongod is stopped and its data is removed.
     match result {
         Ok(exit) => {
-            say("\nStopped. The mongod of this demonstration and its data are removed.");
+            say("\nStopped. The mongod of this demonstration and its data have been removed.");
             exit
         }
         Err(failure) => complain(&with_causes(&failure), failure.exit()),
@@ -98,16 +98,16 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 
 async fn demonstrate(once: bool) -> Result<Exit, Failure> {
     let program = find_mongod().await?;
-    // Dropped in reverse: Seawall leaves before the mongod ends.
+    // Values are dropped in reverse order: Seawall stops before the mongod.
     let deployment = Deployment::start(&program).await?;
     let app = start_seawall(&deployment).await?;
 
-    say("\nTraffic of the official Rust driver through Seawall ...");
+    say("\nSending traffic of the official Rust driver through Seawall ...");
     let sent = Arc::new(SentCommands::default());
     let options = client_options(&app, &deployment).await?;
     traffic::drive(traffic::counted(&options, &sent)).await?;
     let straight = burst::measure(&deployment, &deployment.user_options().await?).await?;
-    say(&report::burst_line("straight to mongod", &straight));
+    say(&report::burst_line("directly to mongod", &straight));
     let through = traffic::counted(&options, &sent);
     let through = burst::measure(&deployment, &through).await?;
     say(&report::burst_line("through Seawall", &through));
@@ -127,13 +127,14 @@ async fn demonstrate(once: bool) -> Result<Exit, Failure> {
 }
 
 async fn find_mongod() -> Result<PathBuf, Failure> {
-    let mut said_bytes = None;
+    let mut reported_bytes = None;
     let path = find_or_fetch(|progress| match progress {
         Progress::Found { path } => say(&format!("Using {}.", path.display())),
         Progress::Downloading { received_bytes } => {
-            let is_news = said_bytes.is_none_or(|said| received_bytes >= said + PROGRESS_BYTES);
-            if is_news {
-                said_bytes = Some(received_bytes);
+            let is_due =
+                reported_bytes.is_none_or(|reported| received_bytes >= reported + PROGRESS_BYTES);
+            if is_due {
+                reported_bytes = Some(received_bytes);
                 let megabytes = received_bytes / 1_000_000;
                 say(&format!(
                     "No mongod is installed; downloading one, about 55 MB: {megabytes} MB so far"
@@ -141,7 +142,7 @@ async fn find_mongod() -> Result<PathBuf, Failure> {
             }
         }
         Progress::Unpacking => say("Unpacking ..."),
-        Progress::Ready { path } => say(&format!("Kept for the next time: {}", path.display())),
+        Progress::Ready { path } => say(&format!("Kept for the next run: {}", path.display())),
     });
     Ok(path.await?)
 }
@@ -159,13 +160,13 @@ async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
         return Err(Failure::NotSeen(SEEN_LIMIT));
     }
     say(&format!(
-        "Seawall listens on {}; all it was told is where the mongod is.",
+        "Seawall listens on {}; its only setting is the address of the mongod.",
         address_of(&app)
     ));
     Ok(app)
 }
 
-/// The address for clients; there is one, on a free port of loopback.
+/// The one address for clients, on a free loopback port.
 fn address_of(app: &App) -> &str {
     app.client_addresses()
         .first()
@@ -179,8 +180,8 @@ async fn client_options(app: &App, deployment: &Deployment) -> Result<ClientOpti
     Ok(options)
 }
 
-/// What driver and Seawall counted, when Seawall has counted the last: a client has its reply a moment
-/// before the operation ends.
+/// The counts of driver and Seawall, taken after Seawall has counted the last operation. A client
+/// receives its reply shortly before the operation ends.
 async fn settled_figures(app: &App, sent: &SentCommands) -> Figures {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
@@ -200,15 +201,15 @@ fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        write!(text, ": {error}").expect("a String takes all that is written to it");
+        write!(text, ": {error}").expect("writing to a String cannot fail");
         cause = error.source();
     }
     text
 }
 
-/// How much more has to arrive before the download's progress is said again.
+/// The download's progress is printed once per this many bytes.
 const PROGRESS_BYTES: u64 = 10_000_000;
-/// The mongod has answered us already; Seawall needs one look at it.
+/// Time limit for Seawall to discover the mongod. The mongod is already up, so one probe is enough.
 const SEEN_LIMIT: Duration = Duration::from_secs(20);
 const SETTLE_LIMIT: Duration = Duration::from_secs(5);
 const SETTLE_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! What Seawall saw, in lines for a terminal. Computes and words; prints nothing.
+//! The report of the demonstration as lines for a terminal. Computes and formats; prints nothing.
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
@@ -13,11 +13,12 @@ use crate::{
     observe::{MetricName, Observer, Outcome, ShapeRow},
 };
 
-/// What driver and Seawall counted, at one moment.
+/// The counts of driver and Seawall at one moment.
 pub(super) struct Figures {
     /// Commands that the driver sent, by name.
     sent: BTreeMap<String, u64>,
-    /// Operations that Seawall served, by command; what it answers itself (hello, logins) left out.
+    /// Operations that servers served through Seawall, by command. Excludes commands that Seawall
+    /// answers itself (hello, logins).
     served: BTreeMap<String, u64>,
     shapes: Vec<ShapeRow>,
     client_connections: u64,
@@ -52,7 +53,7 @@ impl Figures {
         }
     }
 
-    /// Whether Seawall served exactly what the driver sent.
+    /// True if Seawall served exactly the commands that the driver sent.
     pub(super) fn agree(&self) -> bool {
         self.sent == self.served
     }
@@ -68,7 +69,7 @@ fn sum_of_series(metrics: &str, name: &str) -> u64 {
     series.sum()
 }
 
-/// How a burst went, in a line.
+/// One line about a burst.
 pub(super) fn burst_line(way: &str, burst: &Burst) -> String {
     format!(
         "{CLIENTS} short-lived clients {way}: {:.1} s",
@@ -79,7 +80,7 @@ pub(super) fn burst_line(way: &str, burst: &Burst) -> String {
 /// The table of operations by fingerprint, heaviest first.
 pub(super) fn shapes(figures: &Figures) -> Vec<String> {
     let mut lines = vec![
-        "\nWhat Seawall saw: operations by fingerprint, heaviest first (times in ms)\n".to_owned(),
+        "\nOperations by fingerprint, heaviest first (times in ms)\n".to_owned(),
         format!(
             "{:<17} {:<14} {:>6} {:>7} {:>7} {:>7} {:>8}  shape",
             "command", "namespace", "count", "getMore", "p50", "p99", "total"
@@ -116,14 +117,15 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Connections and logins before and behind Seawall, and the burst as the mongod counted it.
+/// Connections and logins on the client side and on the server side of Seawall, and the burst as
+/// the mongod counted it.
 pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) -> Vec<String> {
     let row = |what: &str, left: &str, right: &str| format!("{what:<36} {left:>16} {right:>16}");
     let numbers =
         |what: &str, left: i64, right: i64| row(what, &left.to_string(), &right.to_string());
     let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     vec![
-        "\nConnections and authentications, as Seawall counted them\n".to_owned(),
+        "\nConnections and authentications, counted by Seawall\n".to_owned(),
         row("", "from clients", "to the server"),
         numbers(
             "connections",
@@ -135,8 +137,8 @@ pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) 
             signed(figures.client_authentications),
             signed(figures.server_authentications),
         ),
-        format!("\nThe burst of {CLIENTS} clients, as the mongod counted it\n"),
-        row("", "straight to it", "through Seawall"),
+        format!("\nThe burst of {CLIENTS} clients, counted by the mongod\n"),
+        row("", "direct", "through Seawall"),
         numbers(
             "connections opened",
             straight.server.connections,
@@ -147,15 +149,15 @@ pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) 
             straight.server.authentications,
             through.server.authentications,
         ),
-        "\n(A client of this driver opens one or two connections more, to watch the servers.)"
+        "\n(Each client of this driver opens one or two more connections to monitor the servers.)"
             .to_owned(),
     ]
 }
 
-/// Whether the numbers add up, a line a command.
+/// Compares the counts of driver and Seawall, one line per command.
 pub(super) fn comparison(figures: &Figures) -> Vec<String> {
     let mut lines = vec![
-        "\nDo the numbers add up? Commands that the driver sent, operations that Seawall counted\n"
+        "\nDo the counts agree? Commands that the driver sent, operations that Seawall counted\n"
             .to_owned(),
     ];
     let mut names: Vec<_> = figures.sent.keys().chain(figures.served.keys()).collect();
@@ -175,7 +177,7 @@ pub(super) fn comparison(figures: &Figures) -> Vec<String> {
     lines
 }
 
-/// What to try next, while it runs.
+/// Addresses to try while the demonstration runs.
 pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
     let admin = app.admin_address().unwrap_or("off");
     vec![
@@ -188,11 +190,11 @@ pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
             address_of(app)
         ),
         format!("  password    {}", deployment.password()),
-        "\nCtrl-C ends the demonstration and removes all of it.".to_owned(),
+        "\nCtrl-C ends the demonstration and removes its mongod and data.".to_owned(),
     ]
 }
 
-/// What is left of a line of 140 characters.
+/// Maximum length of a shape: the rest of a line of 140 characters.
 const SHAPE_CHARACTERS: usize = 64;
 
 #[cfg(test)]
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn command_that_only_one_side_counted_is_told() {
+    fn command_counted_by_one_side_only_is_reported() {
         let figures = figures(&[("find", 2)], &[("find", 2), ("insert", 1)]);
         assert!(!figures.agree());
         let lines = comparison(&figures);
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn series_of_one_name_are_summed_and_no_other() {
+    fn only_series_of_the_given_name_are_summed() {
         let metrics = "# TYPE a_total counter\na_total{x=\"y z\"} 2\na_total{x=\"w\"} 3\n\
                        a_total_more 100\nb_total 7\n";
         assert_eq!(sum_of_series(metrics, "a_total"), 5);

@@ -1,4 +1,4 @@
-//! What a small shop does all day: writes, reads, a long cursor, aggregations and transactions.
+//! The traffic of a small shop: writes, reads, a long cursor, aggregations and transactions.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,10 +16,11 @@ use super::Failure;
 /// The database that the demonstration works in.
 pub(super) const DATABASE: &str = "shop";
 
-/// The collection that most of it is in.
+/// The collection that most operations use.
 pub(super) const ORDERS: &str = "orders";
 
-/// How many commands of each name the driver has sent. It does not tell of handshakes and logins.
+/// The number of commands that the driver has sent, by name. The driver does not report handshakes
+/// and logins.
 #[derive(Debug, Default)]
 pub(super) struct SentCommands(Mutex<BTreeMap<String, u64>>);
 
@@ -36,7 +37,7 @@ impl SentCommands {
     }
 }
 
-/// The same options, with every command that is sent counted.
+/// The same options, plus a handler that counts every command sent.
 pub(super) fn counted(options: &ClientOptions, sent: &Arc<SentCommands>) -> ClientOptions {
     let mut options = options.clone();
     let sent = Arc::clone(sent);
@@ -44,7 +45,8 @@ pub(super) fn counted(options: &ClientOptions, sent: &Arc<SentCommands>) -> Clie
     options
 }
 
-/// Drives all of it through one client, which is shut down at the end, so that it ends its sessions.
+/// Runs all operations through one client. The client is shut down at the end, so that it ends its
+/// sessions.
 pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
     let client = Client::with_options(options)?;
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
@@ -122,7 +124,7 @@ async fn aggregate(orders: &Collection<Document>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One order paid for: two writes in two collections, together or not at all.
+/// The payment of one order: two writes in two collections, in one transaction.
 async fn transact(client: &Client, number: i32) -> Result<(), Failure> {
     let database = client.database(DATABASE);
     let mut session = client.start_session().await?;

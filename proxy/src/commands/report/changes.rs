@@ -1,4 +1,4 @@
-//! A comparison as text, JSON and HTML.
+//! A comparison of two reports as text, JSON and HTML.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(super) fn text(comparison: &Comparison) -> String {
     lines.push(String::new());
     let rows: Vec<_> = overall(comparison).into_iter().map(Vec::from).collect();
     lines.extend(table(&["<all operations", "before", "now", "ratio"], &rows));
-    lines.push("\nWhat changed, by what it costs the servers\n".to_owned());
+    lines.push("\nChanges, by cost to the servers\n".to_owned());
     lines.extend(
         panes::changes(&comparison.changes, "before")
             .into_iter()
@@ -38,7 +38,7 @@ fn sides(comparison: &Comparison) -> [(&'static str, &Side); 2] {
     [("before", &comparison.before), ("now", &comparison.now)]
 }
 
-/// Name, before, now, ratio of what sums a report up.
+/// The summary rows: name, before, now, ratio.
 fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
     let (before, now) = (&comparison.before, &comparison.now);
     let row = |name: &str, figure: fn(f64) -> String, of: fn(&Rates) -> f64| {
@@ -74,7 +74,7 @@ fn overall(comparison: &Comparison) -> Vec<[String; 4]> {
     ]
 }
 
-/// As the API tells changes, with both reports named.
+/// The changes in the format of the API, with both reports named.
 pub(super) fn json(comparison: &Comparison) -> Value {
     let side = |side: &Side| {
         json!({
@@ -150,11 +150,7 @@ pub(super) fn html(comparison: &Comparison) -> String {
         ])
     };
     let changes = shapes::changes(&comparison.changes, distributions);
-    section(
-        &mut body,
-        "What changed, by what it costs the servers",
-        &changes,
-    );
+    section(&mut body, "Changes, by cost to the servers", &changes);
     page("Seawall comparison", &body)
 }
 
@@ -179,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_form_of_the_api() {
+    fn json_has_the_format_of_the_api() {
         let json = json(&comparison());
         assert_eq!(json["baseline"]["file"], "a.json");
         let changes = json["changes"].as_array().unwrap();

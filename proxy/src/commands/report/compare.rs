@@ -1,4 +1,5 @@
-//! Two reports side by side: what `history` finds to have changed, in the form of the API's changes.
+//! Compares two reports with the algorithm of `history`. The result has the format of the API's
+//! changes.
 
 use super::period::{period, whole};
 use crate::{
@@ -14,16 +15,16 @@ use crate::{
 pub(super) struct Side {
     pub(super) file: String,
     pub(super) report: Report,
-    /// All its operations.
+    /// The rates of all its operations.
     pub(super) whole: Rates,
     pub(super) errors: u64,
 }
 
-/// What changed from one report to the other.
+/// The changes from one report to the other.
 pub(super) struct Comparison {
     pub(super) before: Side,
     pub(super) now: Side,
-    /// Ranked by what they cost the servers.
+    /// Sorted by cost to the servers.
     pub(super) changes: Changes,
 }
 
@@ -56,23 +57,23 @@ impl Comparison {
         }
     }
 
-    /// What a reader has to know before trusting it.
+    /// Limits of the comparison that a reader must know.
     pub(super) fn caveats(&self) -> Vec<String> {
         let mut caveats = Vec::new();
         for (name, side) in [("before", &self.before), ("now", &self.now)] {
             let hidden = side.report.unlisted();
             if hidden > 0 {
                 caveats.push(format!(
-                    "{hidden} operations {name} are of shapes that the report does not list: a shape that is \
-                     new or gone may have been among them"
+                    "{name}: {hidden} operations belong to shapes that the report does not list; a new or gone \
+                     shape may be one of them"
                 ));
             }
             if side.report.status.injects_faults {
-                caveats.push(format!("{name}, faults were injected on purpose"));
+                caveats.push(format!("{name}: faults were injected on purpose"));
             }
         }
         if self.before.report.made_at > self.now.report.made_at {
-            caveats.push("the report named first is the later one".to_owned());
+            caveats.push("the first report is later than the second".to_owned());
         }
         caveats
     }
@@ -160,7 +161,8 @@ pub(super) mod tests {
 
     use super::{super::tests::example, *};
 
-    /// The example, and the same with one shape five times slower, one gone and one new.
+    /// The example, compared with a copy in which one shape is five times slower, one is gone and
+    /// one is new.
     pub(in crate::commands::report) fn comparison() -> Comparison {
         let mut later = example();
         let shift = |at: &mut Value| *at = json!(at.as_f64().unwrap() + 3600.0);
@@ -194,7 +196,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn same_report_twice_has_no_change() {
+    fn report_compared_with_itself_has_no_changes() {
         let read = || ("a.json".to_owned(), Report::read(example()).unwrap());
         let comparison = Comparison::new(read(), read());
         assert!(comparison.changes.changes.is_empty());
@@ -206,7 +208,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_slower_new_and_gone_is_named() {
+    fn slower_new_and_gone_shapes_are_named() {
         let comparison = comparison();
         let changes = &comparison.changes.changes;
         let of = |kind: &str| changes.iter().find(|change| change.kind == kind).unwrap();
@@ -227,7 +229,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_report_of_an_idle_time_says_nothing_of_changes() {
+    fn idle_baseline_is_not_comparable() {
         let mut idle = example();
         idle["shapes"] = json!([]);
         idle["timeline"]["steps"] = json!([]);
@@ -238,17 +240,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_report_does_not_list_is_said() {
+    fn unlisted_shapes_and_reversed_reports_are_caveats() {
         let mut cut = example();
         cut["other"] = json!({ "count": 5 });
         let read = |value: Value| ("a.json".to_owned(), Report::read(value).unwrap());
         let comparison = Comparison::new(read(example()), read(cut));
         let caveats = comparison.caveats();
         assert_eq!(caveats.len(), 1, "{caveats:?}");
-        assert!(caveats[0].contains("operations now are of shapes"));
+        assert!(caveats[0].starts_with("now: 5 operations belong to shapes"));
         let mut earlier = example();
         earlier["made_at"] = json!(1.0);
         let comparison = Comparison::new(read(example()), read(earlier));
-        assert!(comparison.caveats()[0].contains("later one"));
+        assert!(comparison.caveats()[0].contains("later than the second"));
     }
 }

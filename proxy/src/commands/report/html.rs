@@ -1,4 +1,4 @@
-//! A report as one page that needs nothing else: no script, no request.
+//! A report as one self-contained HTML page: no script, no external resource.
 
 use super::{
     page::{Cells, escape, key_figures, page, section, warnings},
@@ -70,10 +70,10 @@ fn timeline(report: &Report) -> String {
         class,
         values: steps.iter().map(value).collect(),
     };
-    // Of a step of which nothing is known there is no rate.
+    // A step without data has no rate.
     let per_second = |s: &Step, of: u64| (s.seconds > 0.0).then(|| float(of) / s.seconds);
     let rate = line("operations", "one", &|s| per_second(s, s.count));
-    // Where nothing was asked there is no latency.
+    // A step without operations has no latency.
     let p50 = line("p50", "one", &|s| (s.count > 0).then_some(s.latency_ms.p50));
     let p99 = line("p99", "two", &|s| (s.count > 0).then_some(s.latency_ms.p99));
     let errors = line("errors", "bad", &|s| per_second(s, s.errors));
@@ -112,7 +112,7 @@ fn timeline(report: &Report) -> String {
     html
 }
 
-/// Stalls and storms that lie in the timeline.
+/// The stalls and storms that overlap the timeline.
 fn bands(report: &Report, from: f64, to: f64) -> Vec<Band> {
     let stalls = report.stalls.episodes.iter().map(|episode| Band {
         from: episode.started_at,
@@ -139,7 +139,7 @@ fn bands(report: &Report, from: f64, to: f64) -> Vec<Band> {
 
 fn servers(report: &Report) -> String {
     if report.servers.is_empty() {
-        return "<p>No server answered anything.</p>".to_owned();
+        return "<p>No server replied.</p>".to_owned();
     }
     let mut cells = Cells::new(&[
         "<server",
@@ -185,12 +185,12 @@ fn stalls_of(stalls: &Stalls) -> String {
         "length",
         "<server",
         "operations",
-        "waited in all",
+        "total wait",
         "<phase",
         "usual p99",
         "worst",
-        "<what moved on the server",
-        "<shapes hit",
+        "<server counters",
+        "<affected shapes",
     ]);
     for episode in &stalls.episodes {
         cells.marked("t", &began(episode.started_at));
@@ -202,13 +202,13 @@ fn stalls_of(stalls: &Stalls) -> String {
         cells.number(&millis(episode.usual_p99_ms));
         cells.number(&millis(episode.worst_ms));
         cells.text(&panes::moved(episode));
-        cells.text(&panes::hit(episode));
+        cells.text(&panes::affected_shapes(episode));
         cells.end_row();
     }
     html + &cells.table("wide")
 }
 
-/// A moment in two lines, the time of day first.
+/// A moment in two lines: time of day, date.
 fn began(at: f64) -> String {
     let moment = moment(at);
     let (day, clock) = moment.split_once(' ').unwrap_or(("", &moment));
@@ -223,16 +223,16 @@ fn storms_of(storms: &Storms) -> String {
         "<began",
         "length",
         "connects",
-        "at most per second",
+        "peak per second",
         "usual per second",
         "server connections opened",
-        "spared",
+        "connections absorbed",
         "<applications",
     ]);
     for storm in &storms.storms {
         let length = storm.ended_at.map(|end| seconds(end - storm.started_at));
         cells.marked("t", &began(storm.started_at));
-        cells.number(&length.unwrap_or("goes on".to_owned()));
+        cells.number(&length.unwrap_or("ongoing".to_owned()));
         cells.number(&exact(storm.arrivals));
         cells.number(&count(storm.peak_arrivals_per_second));
         cells.number(&count(storm.usual_short_lived_per_second));
@@ -282,7 +282,7 @@ mod tests {
 
     use super::{super::tests::example, *};
 
-    /// Puts markup into every string that is not a key, as a name from outside might hold it.
+    /// Adds markup to every string value, as a hostile name could contain it.
     fn poisoned(value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(format!("{text}\"'><script>&\u{1b}")),
@@ -296,12 +296,12 @@ mod tests {
     }
 
     #[test]
-    fn no_name_anywhere_becomes_markup() {
+    fn markup_in_names_is_escaped_everywhere() {
         let html = report(&Report::read(poisoned(example())).unwrap());
         assert!(html.contains("&lt;script&gt;"));
         assert!(!html.contains("<script") && !html.contains("'><"));
         assert!(!html.contains('\u{1b}'));
-        // Each attribute is closed where it should be: an odd number of quotes would show.
+        // Every attribute is closed: otherwise a tag would have an odd number of quotes.
         let body = html.split_once("</head>").unwrap().1;
         for tag in body.split('<').skip(1) {
             let tag = tag.split('>').next().unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn page_stands_alone() {
+    fn page_loads_no_external_resource() {
         let html = report(&Report::read(example()).unwrap());
         for outside in [
             "http:", "https:", "src=", "href=", "@import", "url(", "<script",
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_report_says_so_everywhere() {
+    fn empty_report_has_a_text_in_every_section() {
         let html = report(&Report::read(json!({ "seawall_report": 1 })).unwrap());
         for part in [
             "No step was recorded",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_opened_and_closed_alike() {
+    fn every_opened_tag_is_closed() {
         let html = report(&Report::read(example()).unwrap());
         for tag in [
             "table", "tr", "td", "div", "svg", "figure", "section", "span", "dl", "p", "rect",

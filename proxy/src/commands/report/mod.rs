@@ -1,4 +1,4 @@
-//! `seawall report`: a period as a document, and what changed between two of them.
+//! `seawall report`: writes a report for a time range, or compares two saved reports.
 
 mod changes;
 mod compare;
@@ -21,13 +21,13 @@ use serde_json::Value;
 use self::compare::Comparison;
 use super::{
     Exit,
-    admin_client::{AdminClient, Endpoint, in_address},
+    admin_client::{AdminClient, Endpoint, percent_encode},
     answers::Report,
     complain,
 };
 use crate::sight::{Against, TimeError};
 
-/// Shapes that are shown to people; the rest is in the JSON.
+/// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
 const SHOWN_SHAPES: usize = 50;
 
 #[derive(Debug, Args)]
@@ -37,10 +37,11 @@ pub(super) struct Arguments {
     command: Option<Command>,
     #[command(flatten)]
     admin: Endpoint,
-    /// How far back: a number and s, m, h or d.
+    /// Start of the time range, counted back from now: a number and s, m, h or d.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = since)]
     since: String,
-    /// What changed against: yesterday, last_week, a time such as 2h, or a moment (RFC 3339, or seconds since the epoch).
+    /// Baseline of the changes: yesterday, last_week, a time ago such as 2h, or a moment (RFC 3339
+    /// or seconds since the epoch).
     #[arg(long, value_name = "BASELINE", default_value = "yesterday", value_parser = against)]
     against: String,
     #[command(flatten)]
@@ -49,29 +50,29 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Name what changed between two saved JSON reports.
+    /// List what changed between two saved JSON reports.
     Compare(Compare),
 }
 
 #[derive(Debug, Args)]
 struct Compare {
-    /// The report of the time before.
+    /// The earlier report.
     #[arg(value_name = "A.json")]
     before: PathBuf,
-    /// The report of the time that is held against it.
+    /// The later report, which is compared with the earlier one.
     #[arg(value_name = "B.json")]
     now: PathBuf,
     #[command(flatten)]
     output: Output,
 }
 
-/// In what form, and where to.
+/// The format and the destination of the output.
 #[derive(Debug, Args)]
 struct Output {
-    /// Text for a terminal, JSON to keep and compare, or one HTML page.
+    /// Output format: text for a terminal, JSON to save and compare, or one HTML page.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// The file to write; without it, standard output.
+    /// File to write; standard output if omitted.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -83,16 +84,16 @@ enum Format {
     Html,
 }
 
-/// A period as the admin API takes it.
+/// Validates a period; the admin API uses the same syntax.
 fn since(text: &str) -> Result<String, String> {
     let number = text.strip_suffix(['s', 'm', 'h', 'd']);
     match number.map(str::parse::<u32>) {
         Some(Ok(1..)) => Ok(text.to_owned()),
-        _ => Err("a number and s, m, h or d, such as 10m".to_owned()),
+        _ => Err("expected a number and s, m, h or d, such as 10m".to_owned()),
     }
 }
 
-/// A baseline as the admin API takes it.
+/// Validates a baseline; the admin API uses the same syntax.
 fn against(text: &str) -> Result<String, TimeError> {
     text.parse::<Against>().map(|_| text.to_owned())
 }
@@ -109,7 +110,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
 
 impl Arguments {
     fn path(&self) -> String {
-        let against = in_address(&self.against);
+        let against = percent_encode(&self.against);
         format!("/api/v1/report?since={}&against={against}", self.since)
     }
 }
@@ -119,14 +120,14 @@ async fn fetch(arguments: Arguments) -> Exit {
         Ok(client) => client,
         Err(error) => return complain(&error.to_string(), error.exit()),
     };
-    let answer = match client.ask(&arguments.path()).await {
-        Ok(answer) => answer,
+    let response = match client.ask(&arguments.path()).await {
+        Ok(response) => response,
         Err(error) => return complain(&error.to_string(), error.exit()),
     };
     let document = match arguments.output.format {
-        Format::Json => Ok(pretty(&answer)),
-        Format::Text => Report::read(answer).map(|report| text::report(&report)),
-        Format::Html => Report::read(answer).map(|report| html::report(&report)),
+        Format::Json => Ok(pretty(&response)),
+        Format::Text => Report::read(response).map(|report| text::report(&report)),
+        Format::Html => Report::read(response).map(|report| html::report(&report)),
     };
     match document {
         Ok(document) => arguments.output.write(&document),
@@ -161,7 +162,7 @@ fn load(file: &Path) -> Result<Report, String> {
 }
 
 fn pretty(value: &Value) -> String {
-    // The alternate form of a value is pretty printed, and cannot fail.
+    // The alternate form of a JSON value is pretty-printed and cannot fail.
     format!("{value:#}\n")
 }
 
@@ -171,7 +172,7 @@ impl Output {
             Some(file) => std::fs::write(file, document)
                 .map_err(|error| format!("{}: {error}", file.display())),
             None => match io::stdout().lock().write_all(document.as_bytes()) {
-                // A reader that closed the pipe has seen what it wanted.
+                // A reader that closed the pipe needs no more output.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                     Err(format!("standard output: {error}"))
                 }
@@ -191,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// The example as the API would answer it.
+    /// The example report as JSON, as the API returns it.
     pub(super) fn example() -> Value {
         serde_json::from_str(include_str!("example.json")).unwrap()
     }
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_and_a_comparison_are_told_apart() {
+    fn arguments_select_a_report_or_a_comparison() {
         let report = parsed(&["--since", "1h", "--format", "html"]).unwrap();
         assert_eq!(
             (report.since.as_str(), report.output.format),
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_baseline_is_a_name_a_time_or_a_moment() {
+    fn baseline_is_a_name_a_time_or_a_moment() {
         let path = |arguments: &[&str]| parsed(arguments).unwrap().path();
         assert_eq!(path(&[]), "/api/v1/report?since=10m&against=yesterday");
         assert!(path(&["--against", "2h"]).ends_with("&against=2h"));
@@ -236,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn json_goes_out_as_it_came() {
+    fn json_is_written_unchanged() {
         let again: Value = serde_json::from_str(&pretty(&example())).unwrap();
         assert_eq!(again, example());
     }
 
     #[test]
-    fn a_file_that_is_no_report_is_named() {
+    fn error_names_the_file_that_cannot_be_read() {
         let error = load(Path::new("/nowhere/a.json")).unwrap_err();
         assert!(error.starts_with("/nowhere/a.json: "));
     }

@@ -1,4 +1,4 @@
-//! The parts of a page. Names may hold anything: every text goes through [`escape`].
+//! The parts of an HTML page. Names may contain anything, so every text goes through [`escape`].
 
 use crate::commands::figures::printable;
 
@@ -9,8 +9,8 @@ pub(super) fn page(title: &str, body: &str) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
          <title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{body}\
-         <footer>All times are UTC. Percentiles are within 4.4 % of what was measured (nearest rank); counts and sums \
-         are exact.</footer>\n</body>\n</html>\n",
+         <footer>All times are UTC. Percentiles are within 4.4 % of the measured value (nearest rank); counts and \
+         sums are exact.</footer>\n</body>\n</html>\n",
         escape(title),
         include_str!("style.css"),
     )
@@ -41,7 +41,8 @@ pub(super) fn key_figures(figures: &[(&str, String, String)]) -> String {
     list + "</dl>\n"
 }
 
-/// Text as it may stand in an element or in a quoted attribute; what would turn it round is spelled out.
+/// Text that is safe in an element and in a quoted attribute. Control characters and characters
+/// that change the direction of text are escaped too.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in printable(text).chars() {
@@ -57,7 +58,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A table that is filled a cell at a time.
+/// A table that is filled one cell at a time.
 pub(super) struct Cells<'a> {
     headings: &'a [&'a str],
     rows: String,
@@ -66,7 +67,7 @@ pub(super) struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
-    /// `<` before a heading sets its column to the left.
+    /// `<` before a heading aligns its column to the left.
     pub(super) fn new(headings: &'a [&'a str]) -> Self {
         Self {
             headings,
@@ -76,17 +77,17 @@ impl<'a> Cells<'a> {
         }
     }
 
-    /// A figure.
+    /// Adds a cell with a number.
     pub(super) fn number(&mut self, text: &str) {
         self.marked("n", &escape(text));
     }
 
-    /// A text.
+    /// Adds a cell with text.
     pub(super) fn text(&mut self, text: &str) {
         self.marked("", &escape(text));
     }
 
-    /// What is HTML already, of a class.
+    /// Adds a cell with HTML and a style class.
     pub(super) fn marked(&mut self, class: &str, html: &str) {
         let heading = self.headings.get(self.column).copied().unwrap_or_default();
         let label = escape(heading.trim_start_matches('<'));
@@ -96,14 +97,14 @@ impl<'a> Cells<'a> {
         ));
     }
 
-    /// Ends a row.
+    /// Ends the current row.
     pub(super) fn end_row(&mut self) {
         self.rows
             .push_str(&format!("<tr>{}</tr>\n", std::mem::take(&mut self.row)));
         self.column = 0;
     }
 
-    /// The table, of a class.
+    /// The finished table, with a style class.
     pub(super) fn table(self, class: &str) -> String {
         let headings = self
             .headings
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_can_neither_open_a_tag_nor_leave_an_attribute() {
+    fn escaped_text_cannot_open_a_tag_or_close_an_attribute() {
         assert_eq!(
             escape("<a href='x' b=\"&\">"),
             "&lt;a href=&#39;x&#39; b=&quot;&amp;&quot;&gt;"

@@ -1,4 +1,5 @@
-//! A report as a period of the history: its distributions as they were recorded, to within their buckets.
+//! Converts a report back to a period of the history. The distributions keep their recorded
+//! buckets.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,7 +11,7 @@ use crate::{
     history::{Distribution, Figures, Label, Level, PHASES, Period},
 };
 
-/// The report's shapes, those that it does not list together, and all its operations.
+/// The report's listed shapes, the sums of its other shapes, and the sums of all operations.
 pub(super) fn period(report: &Report) -> Period {
     let shapes = report.shapes.shapes.iter();
     let mut series: BTreeMap<_, _> = shapes
@@ -38,7 +39,8 @@ pub(super) fn period(report: &Report) -> Period {
     }
 }
 
-/// All operations by the timeline, whose first step may begin before the period does.
+/// All operations, summed over the timeline. The first step may begin before the period of the
+/// report.
 pub(super) fn whole(report: &Report) -> Period {
     let steps = report.timeline.steps.iter().map(|step| step.seconds);
     Period {
@@ -51,7 +53,7 @@ fn length(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// All operations of a report, by its timeline.
+/// All operations of a report, summed over its timeline.
 pub(super) fn all(report: &Report) -> Figures {
     let mut all = Figures::default();
     let steps = report.timeline.steps.iter().map(figures_of_step);
@@ -105,13 +107,14 @@ fn phases(phases: &Phases) -> [Duration; PHASES] {
     phases.named().map(|(_, ms)| nanos(ms * 1e6))
 }
 
-/// The distribution that was told in JSON.
+/// The distribution that the buckets in the JSON represent.
 fn durations(buckets: &[Bucket], total_ms: f64, max_ms: f64) -> Distribution {
     let numbered = buckets.iter().map(|bucket| (number(bucket), bucket.count));
     Distribution::from_parts(numbered, nanos(total_ms * 1e6), nanos(max_ms * 1e6))
 }
 
-/// A bucket's number by its upper bound; a bound that lost digits on its way is still nearer to its own than to others.
+/// A bucket's number, found by its upper bound. A bound that lost digits in JSON is still closer to
+/// its own bucket's bound than to any other.
 fn number(bucket: &Bucket) -> usize {
     let bound = bucket.le_seconds * 0.99;
     let numbers = 0..Distribution::<8>::BUCKETS;
@@ -129,7 +132,7 @@ mod tests {
     use super::{super::tests::example, *};
 
     #[test]
-    fn counts_sums_and_the_longest_survive_the_way_through_json() {
+    fn counts_sums_and_maximum_survive_a_round_trip_through_json() {
         let report = Report::read(example()).unwrap();
         let period = period(&report);
         assert_eq!(period.length, Duration::from_secs(600));
@@ -159,20 +162,20 @@ mod tests {
     fn buckets_are_found_by_their_bounds() {
         for bucket in 0..Distribution::<8>::BUCKETS {
             let (gt_seconds, le_seconds) = Distribution::<8>::bounds_seconds(bucket);
-            // As a float of few digits would be.
+            // Bounds with rounding errors, as a float of few digits has.
             for le_seconds in [le_seconds, le_seconds * 0.9999, le_seconds * 1.0001] {
-                let told = Bucket {
+                let rounded = Bucket {
                     gt_seconds,
                     le_seconds,
                     count: 1,
                 };
-                assert_eq!(number(&told), bucket);
+                assert_eq!(number(&rounded), bucket);
             }
         }
     }
 
     #[test]
-    fn shapes_that_are_not_listed_are_there_together() {
+    fn unlisted_shapes_are_one_series() {
         let mut cut = example();
         cut["other"] = serde_json::json!({ "count": 7, "errors": 1, "total_time_ms": 12.5 });
         let period = period(&Report::read(cut).unwrap());
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_is_nothing() {
+    fn empty_buckets_give_an_empty_distribution() {
         assert_eq!(durations(&[], 0.0, 0.0).count(), 0);
         assert_eq!(durations(&[], 0.0, 0.0).quantile(0.5), Duration::ZERO);
     }

@@ -1,5 +1,6 @@
-//! Plots as inline SVG. The drawing stretches with its page and has no text in it; labels are HTML beside it, so
-//! that they stay readable on a phone. Everything in it is a number or escaped.
+//! Plots as inline SVG. A drawing stretches with its page and contains no text. Labels are HTML
+//! next to it, so that they stay readable on a phone. Every inserted value is a number or escaped
+//! text.
 
 use super::{
     page::escape,
@@ -10,18 +11,18 @@ use crate::commands::{
     figures::{float, millis, percent, seconds},
 };
 
-/// Height of a drawing in its own units; its width is 1000.
+/// Height of a drawing in its own units. Its width is 1000.
 const HEIGHT: f64 = 100.0;
 
-/// A line over time: a value a step, none where there is nothing to draw.
+/// A line over time: one value per step, `None` for a gap.
 pub(super) struct Series<'a> {
     pub(super) name: &'a str,
-    /// The style's class.
+    /// The style class.
     pub(super) class: &'static str,
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// A time that is marked.
+/// A highlighted part of the timeline.
 pub(super) struct Band {
     pub(super) from: f64,
     pub(super) to: f64,
@@ -29,7 +30,7 @@ pub(super) struct Band {
     pub(super) title: String,
 }
 
-/// The steps of a timeline and what is marked in it.
+/// The steps of a timeline and its highlighted parts.
 pub(super) struct Time {
     pub(super) from: f64,
     pub(super) to: f64,
@@ -93,7 +94,7 @@ pub(super) fn over_time(
     }
     let mut x_labels = String::new();
     for (at, label) in time_ticks(time.from, time.to) {
-        let left = time.place(at) * 100.0;
+        let left = time.position(at) * 100.0;
         add(
             &mut x_labels,
             format_args!("<span style=\"left:{left:.2}%\">{label}</span>"),
@@ -113,16 +114,16 @@ fn add(text: &mut String, part: std::fmt::Arguments<'_>) {
 }
 
 impl Time {
-    /// Where a moment lies, from 0 to 1.
-    fn place(&self, at: f64) -> f64 {
+    /// The horizontal position of a moment, from 0 to 1.
+    fn position(&self, at: f64) -> f64 {
         ((at - self.from) / (self.to - self.from).max(1e-9)).clamp(0.0, 1.0)
     }
 }
 
 impl Band {
     fn drawn(&self, time: &Time) -> String {
-        let (from, to) = (time.place(self.from) * 1e3, time.place(self.to) * 1e3);
-        // What is short is seen all the same.
+        let (from, to) = (time.position(self.from) * 1e3, time.position(self.to) * 1e3);
+        // Short bands stay visible.
         let width = (to - from).max(2.0);
         format!(
             "<rect class=\"{}\" x=\"{from:.1}\" y=\"0\" width=\"{width:.1}\" height=\"100\"><title>{}</title></rect>",
@@ -137,9 +138,14 @@ impl Series<'_> {
         let (mut path, mut area) = (String::new(), String::new());
         let mut run: Vec<(f64, f64)> = Vec::new();
         let points = self.values.iter().zip(&time.steps).map(|(value, at)| {
-            value.map(|value| (time.place(*at) * 1e3, HEIGHT * (1.0 - scale.height(value))))
+            value.map(|value| {
+                (
+                    time.position(*at) * 1e3,
+                    HEIGHT * (1.0 - scale.height(value)),
+                )
+            })
         });
-        // A gap, and the end, close the run of points before it.
+        // A gap or the end of the line closes a run of points.
         for point in points.chain([None]) {
             match point {
                 Some(point) => run.push(point),
@@ -158,7 +164,7 @@ impl Series<'_> {
 fn add_run(path: &mut String, area: &mut String, run: &[(f64, f64)]) {
     let [(first, y), more @ ..] = run else { return };
     add(path, format_args!("M{first:.1} {y:.2}"));
-    // A line of no length is drawn as a dot.
+    // A line of length 0 is drawn as a dot.
     add(path, format_args!("h0"));
     add(area, format_args!("M{first:.1} 100V{y:.2}"));
     for (x, y) in more {
@@ -169,7 +175,7 @@ fn add_run(path: &mut String, area: &mut String, run: &[(f64, f64)]) {
     add(area, format_args!("L{last:.1} 100Z"));
 }
 
-/// From the lowest to the highest bound of several distributions, in seconds.
+/// The lowest and the highest bound of several distributions, in seconds. `None` if all are empty.
 pub(super) fn bounds<'a>(
     distributions: impl Iterator<Item = &'a [Bucket]> + Clone,
 ) -> Option<(f64, f64)> {
@@ -186,20 +192,21 @@ pub(super) fn bounds<'a>(
     (low < high).then_some((low.max(1e-7), high))
 }
 
-/// A distribution over a logarithmic axis, each bucket a bar; `marks` are durations in milliseconds.
+/// A distribution over a logarithmic axis, one bar per bucket. `marks` are durations in
+/// milliseconds.
 pub(super) fn distribution(
     buckets: &[Bucket],
     bounds: (f64, f64),
     marks: &[(&str, f64)],
 ) -> String {
     let octaves = (bounds.1 / bounds.0).log2().max(1e-9);
-    let place = |seconds: f64| (seconds.max(bounds.0) / bounds.0).log2() / octaves * 1e3;
+    let position = |seconds: f64| (seconds.max(bounds.0) / bounds.0).log2() / octaves * 1e3;
     let most = buckets.iter().map(|bucket| bucket.count).max().unwrap_or(0);
     let total: u64 = buckets.iter().map(|bucket| bucket.count).sum();
     let mut drawing = String::new();
     for bucket in buckets.iter().filter(|bucket| bucket.count > 0) {
-        let (from, to) = (place(bucket.gt_seconds), place(bucket.le_seconds));
-        // What is there is seen, however little it is.
+        let (from, to) = (position(bucket.gt_seconds), position(bucket.le_seconds));
+        // A bucket with operations is visible, however few they are.
         let height = (float(bucket.count) / float(most) * HEIGHT).max(2.5);
         add(
             &mut drawing,
@@ -219,7 +226,7 @@ pub(super) fn distribution(
             &mut drawing,
             format_args!(
                 "<path class=\"mark\" d=\"M{:.1} 0V100\"><title>{} {}</title></path>",
-                place(ms / 1e3).min(1e3),
+                position(ms / 1e3).min(1e3),
                 escape(name),
                 millis(*ms),
             ),
@@ -247,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_break_a_line_and_lone_points_are_dots() {
+    fn gaps_break_a_line_and_single_points_are_dots() {
         let line = Series {
             name: "a",
             class: "one",
@@ -263,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_little_is_still_drawn_and_names_are_escaped() {
+    fn small_buckets_are_visible_and_names_are_escaped() {
         let buckets =
             [(1.0, 2.0, 1_000_000), (2.0, 4.0, 1), (4.0, 8.0, 0)].map(|(gt, le, count)| Bucket {
                 gt_seconds: gt,

@@ -1,15 +1,15 @@
-//! Axes: where a value lies, and which values are labelled.
+//! Axes: the position of a value, and the labelled values.
 
 use crate::commands::figures::{clock, count, float, millis, moment, whole};
 
 const SECONDS_A_DAY: f64 = 86_400.0;
 
-/// How values become heights.
+/// The type of a vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Axis {
     /// Counts, from 0.
     Linear,
-    /// Milliseconds, in decades.
+    /// Milliseconds, with a tick per decade.
     Logarithmic,
 }
 
@@ -55,7 +55,7 @@ impl Scale {
         }
     }
 
-    /// How high a value is, from 0 to 1.
+    /// The height of a value, from 0 to 1.
     pub(super) fn height(&self, value: f64) -> f64 {
         let height = match self.axis {
             Axis::Linear => (value - self.low) / (self.high - self.low),
@@ -67,7 +67,7 @@ impl Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10, 20, 50 ….
+/// Rounds up to the next of 1, 2, 5, 10, 20, 50 and so on.
 fn round_step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|step| step * decade);
@@ -75,7 +75,7 @@ fn round_step(least: f64) -> f64 {
     enough.unwrap_or(decade * 10.0)
 }
 
-/// Round moments in a period, six or so.
+/// Labelled round moments in a period, about six.
 pub(super) fn time_ticks(from: f64, to: f64) -> Vec<(f64, String)> {
     const MINUTE: f64 = 60.0;
     const HOUR: f64 = 3600.0;
@@ -89,7 +89,8 @@ pub(super) fn time_ticks(from: f64, to: f64) -> Vec<(f64, String)> {
     let first = (from / step).ceil() * step;
     let ticks = (0..=whole((to - first) / step).min(30)).map(|tick| first + float(tick) * step);
     let label = |at: f64| {
-        // Midnight is told by its day; the year, and seconds that are none, are left out.
+        // Midnight is labelled with its date without the year. Steps of minutes or more have no
+        // seconds.
         let is_midnight = at % SECONDS_A_DAY == 0.0;
         match step {
             MINUTE.. if is_midnight && length > SECONDS_A_DAY => {
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linear_axis_begins_at_nothing_and_ends_round() {
+    fn linear_axis_starts_at_zero_and_ends_at_a_round_value() {
         let scale = Scale::new(Axis::Linear, 800.0, 1_234.0);
         let labels: Vec<_> = scale
             .ticks
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn logarithmic_axis_has_a_tick_a_decade_with_its_unit() {
+    fn logarithmic_axis_has_a_labelled_tick_per_decade() {
         let scale = Scale::new(Axis::Logarithmic, 0.3, 2_600.0);
         let labels: Vec<_> = scale
             .ticks
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_on_the_axis_are_round_and_few() {
+    fn time_ticks_are_few_and_at_round_moments() {
         let labels = |from, to| -> Vec<String> {
             time_ticks(from, to)
                 .into_iter()

@@ -1,4 +1,4 @@
-//! The tables of shapes and of changes in HTML, with a distribution for each row.
+//! The HTML tables of shapes and of changes, with a distribution in each row.
 
 use super::{
     SHOWN_SHAPES,
@@ -11,7 +11,7 @@ use crate::commands::{
     top::panes,
 };
 
-/// The heaviest shapes.
+/// The table of the heaviest shapes.
 pub(super) fn heaviest(report: &Report) -> String {
     let shapes = report.shapes.shapes.get(..SHOWN_SHAPES);
     let shapes = shapes.unwrap_or(&report.shapes.shapes);
@@ -70,7 +70,7 @@ fn errors(shape: &Shape) -> String {
     }
 }
 
-/// Command, namespace and text.
+/// The command, namespace and text of a shape as HTML.
 pub(super) fn name(shape: &Shape) -> String {
     let namespace = escape(&namespace(&shape.db, &shape.collection));
     let (command, text) = (escape(&shape.command), escape(&shape.shape));
@@ -93,7 +93,7 @@ fn legend() -> String {
             "<span><i class=\"p{place}\"></i>{phase}: {what}</span>"
         ));
     }
-    legend + "<span>dashed in the durations: p50 and p99</span></p>"
+    legend + "<span>dashed lines in the durations: p50 and p99</span></p>"
 }
 
 fn phase_bar(phases: &Phases) -> String {
@@ -115,7 +115,7 @@ fn phase_bar(phases: &Phases) -> String {
     format!("{bar}</div><small>{}</small>", escape(&longest))
 }
 
-/// Changes with both sides' figures; with distributions where there are some.
+/// The table of changes with the figures of both periods, and with distributions if there are any.
 pub(super) fn changes<'a>(
     changes: &Changes,
     distributions: impl Fn(&str) -> Option<[&'a [Bucket]; 2]>,
@@ -165,12 +165,12 @@ pub(super) fn changes<'a>(
         cells.marked("plot", &both(distributions(&change.shape.id)));
         cells.end_row();
     }
-    let effect = "<p class=\"soft\">Cost: operations' time a second more than before. Effect: of pairs of operations, \
-                  one of before and one of now, the share in which that of now took longer; 50 % is no difference.</p>";
+    let effect = "<p class=\"soft\">Cost: additional operation time per second. Effect: of all pairs of one \
+                  operation before and one now, the share in which the one now took longer; 50 % means no difference.</p>";
     format!("{periods}{effect}{}", cells.table("wide"))
 }
 
-/// A time, where there was anything to take it.
+/// A duration; a dash if there was no operation.
 fn timed(ms: f64) -> String {
     match ms > 0.0 {
         true => millis(ms),
@@ -178,7 +178,7 @@ fn timed(ms: f64) -> String {
     }
 }
 
-/// Two distributions one above the other, over one axis.
+/// Two distributions, one above the other, with the same axis.
 fn both(distributions: Option<[&[Bucket]; 2]>) -> String {
     let Some(sides) = distributions else {
         return String::new();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn widths_of_a_bar_add_up_to_all_of_it() {
+    fn widths_of_a_phase_bar_add_up_to_100_percent() {
         let report = Report::read(example()).unwrap();
         let bar = phase_bar(&report.shapes.shapes[0].phases_ms);
         let widths = bar.split("width:").skip(1);
@@ -217,19 +217,19 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_baseline_is_not_the_same_as_no_change() {
+    fn missing_baseline_differs_from_no_change() {
         let missing = Changes {
             comparable: Some(false),
-            reason: "nothing is known of <it>".to_owned(),
+            reason: "no data for <it>".to_owned(),
             ..Changes::default()
         };
         let html = changes(&missing, |_| None);
-        assert!(html.contains("Not compared: nothing is known of &lt;it&gt;."));
+        assert!(html.contains("Not compared: no data for &lt;it&gt;."));
         assert!(!html.contains("Nothing changed"));
     }
 
     #[test]
-    fn change_without_distributions_has_none() {
+    fn plot_is_omitted_without_distributions() {
         let report = Report::read(example()).unwrap();
         let html = changes(&report.changes, |_| None);
         assert!(html.contains("slower") && html.contains("heavier replies"));

@@ -1,4 +1,4 @@
-//! A report for a terminal.
+//! A report as text for a terminal.
 
 use super::{SHOWN_SHAPES, period::all};
 use crate::commands::{
@@ -10,7 +10,7 @@ use crate::commands::{
     top::panes,
 };
 
-/// Characters of a timeline.
+/// Maximum width of a timeline in characters.
 const TIMELINE_CHARACTERS: usize = 72;
 
 pub(super) fn report(report: &Report) -> String {
@@ -37,20 +37,20 @@ fn section(lines: &mut Vec<String>, title: &str, body: Vec<String>) {
     lines.extend(body);
 }
 
-/// From when to when.
+/// The start, the end and the length of the report's period.
 pub(super) fn period(report: &Report) -> String {
     let covered = report.covered_seconds();
     let to = report.made_at;
     let first = report.timeline.steps.first().map(|step| step.at);
     let from = first.unwrap_or(to - covered).min(to - covered);
-    // A proxy that is young, or was away for a time, knows less than was asked for.
+    // A proxy that started or stopped during the period has data for only a part of it.
     let step = report.timeline.step_seconds;
     let known = match to - from - covered > 2.0 * step + 2.0 {
-        true => format!(", of which {} are known", seconds(covered)),
+        true => format!(", data for {}", seconds(covered)),
         false => String::new(),
     };
     let (from, to, length) = (moment(from), moment(to), seconds(to - from));
-    // The day is told once where it is the same.
+    // If both moments are on the same day, the date is shown once.
     let to = match from.split_once(' ').zip(to.split_once(' ')) {
         Some(((day, _), (same, clock))) if day == same => clock.to_owned(),
         _ => to.clone(),
@@ -58,7 +58,7 @@ pub(super) fn period(report: &Report) -> String {
     format!("{from} to {to} UTC ({length}{known})")
 }
 
-/// The proxy, and what has to be known of it.
+/// A line about the proxy, and the warnings.
 fn about(report: &Report) -> Vec<String> {
     let status = &report.status;
     let mut lines = vec![format!(
@@ -76,7 +76,7 @@ fn about(report: &Report) -> Vec<String> {
     lines
 }
 
-/// What makes the figures other than they would be.
+/// Conditions that distort the figures.
 pub(super) fn warnings(report: &Report) -> Vec<&'static str> {
     let status = &report.status;
     let warnings = [
@@ -85,13 +85,13 @@ pub(super) fn warnings(report: &Report) -> Vec<&'static str> {
             "faults are injected: operations are delayed or fail on purpose",
         ),
         (status.draining, "the proxy is draining"),
-        (report.storms.active, "a connection storm is going on"),
+        (report.storms.active, "a connection storm is in progress"),
     ];
     let warnings = warnings.into_iter().filter(|(is_so, _)| *is_so);
     warnings.map(|(_, warning)| warning).collect()
 }
 
-/// Names and figures that sum the period up.
+/// The summary of the period: name, figure, explanation.
 pub(super) fn summary(report: &Report) -> Vec<(&'static str, String, String)> {
     let all = all(report);
     let (operations, errors) = (report.operations(), report.errors());
@@ -145,7 +145,7 @@ fn key_figures(report: &Report) -> Vec<String> {
     let rows: Vec<_> = rows
         .map(|(name, figure, more)| vec![name.to_owned(), figure, more])
         .collect();
-    // The first of a table's lines is its headings; these rows need none.
+    // The first line of a table is its headings; these rows need none.
     table(&["<", "", "<"], &rows).into_iter().skip(1).collect()
 }
 
@@ -157,7 +157,7 @@ fn timeline(report: &Report) -> Vec<String> {
     let width = steps.len().div_ceil(TIMELINE_CHARACTERS);
     let step_seconds = report.timeline.step_seconds.max(1e-3);
     let column = |figure: fn(&[Step]) -> f64| steps.chunks(width).map(figure).collect::<Vec<_>>();
-    // Rates may be averaged; of percentiles the worst is shown.
+    // Rates are averaged over the steps of a column; of percentiles the worst is shown.
     let rate = column(|steps| {
         let count: u64 = steps.iter().map(|step| step.count).sum();
         float(count) / steps.iter().map(|step| step.seconds).sum::<f64>().max(1e-3)
@@ -167,11 +167,11 @@ fn timeline(report: &Report) -> Vec<String> {
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let long = seconds(step_seconds * float(u64::try_from(width).unwrap_or(1)));
     vec![
-        format!("ops/s   {}  most {}", sparks(&rate), count(most(&rate))),
-        format!("p99     {}  most {}", sparks(&slow), millis(most(&slow))),
-        format!("errors  {}  most {}", sparks(&errors), count(most(&errors))),
+        format!("ops/s   {}  max {}", sparks(&rate), count(most(&rate))),
+        format!("p99     {}  max {}", sparks(&slow), millis(most(&slow))),
+        format!("errors  {}  max {}", sparks(&errors), count(most(&errors))),
         format!(
-            "{} to {} UTC, a character {long}",
+            "{} to {} UTC, {long} per character",
             clock(first.at),
             clock(last.at + step_seconds)
         ),
@@ -244,7 +244,7 @@ fn servers(report: &Report) -> Vec<String> {
         })
         .collect();
     match rows.is_empty() {
-        true => vec!["none answered anything".to_owned()],
+        true => vec!["no server replied".to_owned()],
         false => table(
             &["<server", "operations", "errors", "p50", "p99", "max"],
             &rows,
@@ -259,7 +259,7 @@ mod tests {
     use super::{super::tests::example, *};
 
     #[test]
-    fn text_has_every_section_and_obeys_no_name() {
+    fn text_has_every_section_and_no_control_characters() {
         let text = report(&Report::read(example()).unwrap());
         let first: Vec<_> = text.lines().take(3).collect();
         assert_eq!(first[1], "2026-11-21 17:41:05 to 17:51:05 UTC (10 min)");
@@ -289,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_a_period_is_said() {
+    fn part_of_the_period_without_data_is_reported() {
         let mut young = example();
         young["since_seconds"] = json!(90);
         let whole = Report::read(young.clone()).unwrap();
         let text = period(&whole);
         assert_eq!(
             text,
-            "2026-11-21 17:41:05 to 17:51:05 UTC (10 min, of which 90 s are known)"
+            "2026-11-21 17:41:05 to 17:51:05 UTC (10 min, data for 90 s)"
         );
         young["timeline"]["steps"] = json!([]);
         let young = Report::read(young).unwrap();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_stand_before_the_figures() {
+    fn warnings_precede_the_figures() {
         let mut warned = example();
         warned["status"]["injects_faults"] = json!(true);
         warned["storms"]["active"] = json!(true);
@@ -316,18 +316,18 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_that_is_missing_is_said() {
+    fn missing_baseline_is_reported() {
         let mut missing = example();
         missing["changes"] = json!({
-            "against": "yesterday", "comparable": false, "reason": "nothing is known of the baseline", "changes": [],
+            "against": "yesterday", "comparable": false, "reason": "no data for the baseline", "changes": [],
         });
         let text = report(&Report::read(missing).unwrap());
-        assert!(text.contains("not compared: nothing is known of the baseline"));
+        assert!(text.contains("not compared: no data for the baseline"));
         assert!(!text.contains("nothing changed"));
     }
 
     #[test]
-    fn the_heaviest_is_so_with_its_cursors_and_those_that_are_not_shown_are_counted() {
+    fn time_share_includes_get_mores_and_shapes_not_shown_are_counted() {
         let mut many = example();
         let shape = many["shapes"][0].clone();
         let shapes: Vec<_> = (0..SHOWN_SHAPES + 3).map(|_| shape.clone()).collect();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_that_are_not_listed_are_counted() {
+    fn operations_of_unlisted_shapes_are_counted() {
         let mut cut = example();
         cut["other"] = json!({ "count": 1234 });
         let text = report(&Report::read(cut).unwrap());

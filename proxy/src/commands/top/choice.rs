@@ -1,11 +1,11 @@
-//! What the person at the keys can choose.
+//! The choices of the user: pane, order, period, baseline, filter.
 
 use clap::ValueEnum;
 
 use super::histogram::Scale;
 use crate::commands::{answers::Shape, figures::float};
 
-/// What a pane shows.
+/// A pane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tab {
     #[default]
@@ -26,7 +26,7 @@ impl Tab {
     ];
 }
 
-/// What the heaviest shapes are heaviest in.
+/// The order of the shapes, in descending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Sort {
@@ -63,7 +63,7 @@ impl Sort {
     }
 }
 
-/// How far back the figures go.
+/// The period of the figures, counted back from now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Since {
     #[value(name = "10s")]
@@ -97,7 +97,7 @@ impl Since {
         }
     }
 
-    /// As a parameter of an address; all since the start is none.
+    /// The query parameter of a URL. Empty for all since the start.
     pub(super) fn parameter(self) -> String {
         match self {
             Self::All => String::new(),
@@ -119,7 +119,7 @@ impl Since {
     }
 }
 
-/// What now is held against.
+/// The baseline of the changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Against {
     #[default]
@@ -146,7 +146,7 @@ impl Against {
     }
 }
 
-/// What the person at the keys chose.
+/// The current choices of the user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
     pub(super) tab: Tab,
@@ -154,17 +154,17 @@ pub(super) struct Choice {
     pub(super) since: Since,
     pub(super) against: Against,
     pub(super) filter: String,
-    /// The filter is being typed.
+    /// True while the user types the filter.
     pub(super) is_typing: bool,
-    /// The id of the shape that the cursor is on; none: the first.
+    /// The id of the selected shape. `None` selects the first.
     pub(super) selected: Option<String>,
-    /// The cursor's shape is shown in detail.
+    /// True if the selected shape is shown in detail.
     pub(super) is_open: bool,
     pub(super) scale: Scale,
     pub(super) is_help: bool,
     pub(super) is_paused: bool,
-    /// Lines that a pane other than the shapes is scrolled by.
+    /// Number of lines by which a pane other than the shapes is scrolled.
     pub(super) scrolled: u16,
-    /// Characters that it is scrolled sideways by.
+    /// Number of characters by which it is scrolled sideways.
     pub(super) sideways: u16,
 }

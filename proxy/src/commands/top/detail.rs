@@ -1,4 +1,4 @@
-//! One shape: figures, distribution, phases, timeline.
+//! The detail view of one shape: figures, distribution, phases, timeline.
 
 use ratatui::{
     Frame,
@@ -20,15 +20,15 @@ use crate::commands::{
     },
 };
 
-/// Characters of a line of the histogram beside its bar.
+/// Width of a line of the histogram without its bar, in characters.
 const BESIDE_BAR: usize = 39;
 
-/// Rows that the text of a shape may take.
+/// Maximum number of rows for the text of a shape.
 const TEXT_ROWS: u16 = 4;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let Some(shape) = model.opened().or(model.selected()) else {
-        let nothing = Paragraph::new("no shape that the filter lets through".dim());
+        let nothing = Paragraph::new("no shape matches the filter".dim());
         return frame.render_widget(nothing, area);
     };
     let areas = Layout::vertical([
@@ -57,9 +57,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     );
     let lines: Vec<_> = lines.into_iter().map(Line::from).collect();
     frame.render_widget(Paragraph::new(lines).block(block), left);
-    let block = Block::new()
-        .borders(Borders::TOP)
-        .title(" where the time went ");
+    let block = Block::new().borders(Borders::TOP).title(" time by phase ");
     let lines: Vec<_> = phases(&shape.phases_ms, 16)
         .into_iter()
         .map(Line::from)
@@ -90,8 +88,8 @@ fn figures(shape: &Shape) -> String {
         }
     };
     format!(
-        "{} operations, {} errors, {} in all{more}; p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}; \
-         {} asked, {} answered, {} documents",
+        "{} operations, {} errors, {} in total{more}; p50 {p50}, p90 {p90}, p99 {p99}, p99.9 {p999}, max {max}; \
+         commands {}, replies {}, {} documents",
         exact(shape.count),
         exact(shape.errors),
         millis(shape.total_time_ms),
@@ -101,20 +99,20 @@ fn figures(shape: &Shape) -> String {
     )
 }
 
-/// What the histogram is of.
+/// The caption of the histogram.
 fn caption(model: &Model) -> String {
     match model.choice.scale {
         Scale::Logarithmic => " durations, logarithmic ".to_owned(),
         Scale::Linear(_) => {
             let range = model.range();
             let (low, high) = (seconds(range.low), seconds(range.high));
-            // Bins finer than what was recorded must not be read as if they were measured.
+            // Bins can be finer than the recorded buckets. The caption names the real precision.
             format!(" durations, linear, {low} to {high} (recorded in steps of 9 %) ")
         }
     }
 }
 
-/// A line a bin: bounds, bar, count, share.
+/// One line per bin: bounds, bar, count, share.
 fn bars(histogram: &Histogram, width: usize) -> Vec<String> {
     let (most, total) = (histogram.most(), histogram.total());
     if total <= 0.0 {
@@ -147,7 +145,7 @@ fn bound(bound: f64) -> String {
     seconds(bound).replace(" min", "min")
 }
 
-/// A line a phase: name, share as a bar, time.
+/// One line per phase: name, bar, share, time.
 fn phases(phases: &Phases, width: usize) -> Vec<String> {
     let total = phases.total();
     let lines = phases.named().into_iter().map(|(name, ms)| {
@@ -162,7 +160,7 @@ fn phases(phases: &Phases, width: usize) -> Vec<String> {
     lines.collect()
 }
 
-/// Operations and the 99th percentile, as many of the last steps as there is room for.
+/// Draws the number of operations and the 99th percentile of the last steps that fit the width.
 fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Point]) {
     let block = Block::new().borders(Borders::TOP).title(" timeline ");
     let room = usize::from(block.inner(area).width);
@@ -177,13 +175,13 @@ fn draw_timeline(frame: &mut Frame<'_>, area: Rect, timeline: &[Point]) {
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
     let steps = shown.get(1).map_or(0.0, |second| second.at - first.at);
     let steps = match steps > 0.0 {
-        true => format!(", a character {}", seconds(steps)),
+        true => format!(", {} per character", seconds(steps)),
         false => String::new(),
     };
     let lines = vec![
-        Line::from(format!("operations, most {}{steps}", count(most(&counts)))),
+        Line::from(format!("operations, max {}{steps}", count(most(&counts)))),
         Line::from(sparks(&counts)).cyan(),
-        Line::from(format!("p99, most {}", millis(most(&slow)))),
+        Line::from(format!("p99, max {}", millis(most(&slow)))),
         Line::from(sparks(&slow)).yellow(),
         Line::from(format!("{} to {} UTC", clock(first.at), clock(last.at))).dim(),
     ];
@@ -220,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn one_shape_shows_distribution_phases_and_timeline() {
+    fn detail_shows_distribution_phases_and_timeline() {
         let model = opened();
         let text = shown(&model, 130, 40).join("\n");
         for part in [
             "find shop.orders",
             "durations, logarithmic",
             "checkout",
-            "most 29",
+            "max 29",
             "p99.9",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -236,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn cursors_of_a_shape_are_told_with_it() {
+    fn get_mores_of_a_shape_are_shown_with_it() {
         let mut shape = model().selected().unwrap().clone();
         assert!(!figures(&shape).contains("getMores"));
         (shape.more.count, shape.more.total_time_ms) = (12, 340.0);
-        assert!(figures(&shape).contains(" in all and 340 ms in 12 getMores;"));
+        assert!(figures(&shape).contains(" in total and 340 ms in 12 getMores;"));
     }
 
     #[test]
-    fn linear_histogram_says_its_range_and_what_is_outside() {
+    fn linear_histogram_shows_its_range_and_the_counts_outside() {
         let mut model = opened();
         model.choice.scale = Scale::Linear(None);
         let text = shown(&model, 130, 40).join("\n");
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_about_another_shape_is_not_shown_under_this_ones_name() {
+    fn response_about_another_shape_is_not_shown() {
         let mut model = opened();
         assert!(model.opened().is_some());
         model.select(|row, _| row + 1);
@@ -266,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_the_phases_add_up() {
+    fn each_phase_has_a_line_with_a_bar() {
         let model = model();
         let lines = phases(&model.selected().unwrap().phases_ms, 10);
         assert_eq!(lines.len(), 6);

@@ -5,27 +5,27 @@ use crate::commands::{
     figures::{float, whole},
 };
 
-/// Buckets that double a duration.
+/// Number of buckets in which the duration doubles.
 const PER_OCTAVE: f64 = 8.0;
 
-/// How the bins lie.
+/// The horizontal scale of the bins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Scale {
-    /// Each bin as many times the one before.
+    /// Bins whose bounds grow by a constant factor.
     #[default]
     Logarithmic,
-    /// Bins of equal width; without a range, from nothing to about the 99th percentile.
+    /// Bins of equal width. Without a range: from 0 to about the 99th percentile.
     Linear(Option<Range>),
 }
 
-/// From and to, in seconds.
+/// A range of durations in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Range {
     pub(super) low: f64,
     pub(super) high: f64,
 }
 
-/// Which end of a range moves, and where to.
+/// The end of a range that moves, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
     LowDown,
@@ -35,7 +35,7 @@ pub(super) enum Move {
 }
 
 impl Range {
-    /// From nothing to a round number over a quantile.
+    /// From 0 to the next round number above a duration.
     pub(super) fn up_to(seconds: f64) -> Self {
         Self {
             low: 0.0,
@@ -43,7 +43,7 @@ impl Range {
         }
     }
 
-    /// With one end moved by a tenth of the width; the ends never meet.
+    /// The range with one end moved by a tenth of the width. The ends never meet.
     pub(super) fn moved(self, by: Move) -> Self {
         let step = (self.high - self.low) / 10.0;
         let Self { low, high } = self;
@@ -68,7 +68,7 @@ impl Range {
     }
 }
 
-/// The next of 1, 2, 5, 10, 20, 50 …, in microseconds at least.
+/// Rounds up to the next of 1, 2, 5, 10, 20, 50 and so on; at least a microsecond.
 fn round_up(seconds: f64) -> f64 {
     let decade = 10f64.powf(seconds.max(1e-6).log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * decade);
@@ -76,7 +76,7 @@ fn round_up(seconds: f64) -> f64 {
     enough.unwrap_or(decade * 10.0)
 }
 
-/// Durations over `low` and up to `high` seconds.
+/// The number of durations over `low` and up to `high` seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bin {
     pub(super) low: f64,
@@ -84,7 +84,7 @@ pub(super) struct Bin {
     pub(super) count: f64,
 }
 
-/// What is drawn, and what lies outside of it.
+/// The bins that are drawn, and the counts below and above them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Histogram {
     pub(super) bins: Vec<Bin>,
@@ -102,7 +102,7 @@ impl Histogram {
     }
 }
 
-/// Bins of whole buckets, as fine as so many bins allow.
+/// Bins of whole buckets, as fine as possible with at most `most_bins` bins.
 pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     let numbers = || buckets.iter().map(|bucket| eighth(bucket.le_seconds) - 1.0);
     let (first, last) = (
@@ -114,7 +114,8 @@ pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     }
     let most_bins = float(u64::try_from(most_bins).unwrap_or(u64::MAX)).max(1.0);
     let mut width = 1.0;
-    // Widths are powers of two from one common zero: an octave never straddles a bin.
+    // Widths are powers of two and bins start at multiples of the width, so bounds align with
+    // octaves.
     while width < 1024.0 && (last / width).floor() - (first / width).floor() >= most_bins {
         width *= 2.0;
     }
@@ -140,7 +141,8 @@ fn eighth(seconds: f64) -> f64 {
     (seconds.max(1e-12).log2() * PER_OCTAVE).round()
 }
 
-/// Bins of equal width. A bucket is 9 % wide: one that covers several bins is spread over them evenly.
+/// Bins of equal width. A bucket is 9 % wide. A bucket that covers several bins is spread evenly
+/// over them.
 pub(super) fn linear(buckets: &[Bucket], range: Range, bins: usize) -> Histogram {
     let bins = u64::try_from(bins.max(1)).unwrap_or(1);
     let width = (range.high - range.low) / float(bins);
@@ -162,7 +164,7 @@ pub(super) fn linear(buckets: &[Bucket], range: Range, bins: usize) -> Histogram
     }
 }
 
-/// How much of a bucket lies between two bounds.
+/// The part of a bucket's count between two bounds.
 fn share(bucket: &Bucket, low: f64, high: f64) -> f64 {
     let width = bucket.le_seconds - bucket.gt_seconds;
     let inside = high.min(bucket.le_seconds) - low.max(bucket.gt_seconds);
@@ -184,8 +186,8 @@ mod tests {
         }
     }
 
-    /// Two humps, about 16 ms and 31 ms.
-    fn humps() -> Vec<Bucket> {
+    /// Two peaks, at about 16 ms and 31 ms.
+    fn peaks() -> Vec<Bucket> {
         vec![
             bucket(-48, 10),
             bucket(-47, 30),
@@ -195,12 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn logarithmic_bins_keep_every_count_and_the_gap_between_humps() {
-        let fine = logarithmic(&humps(), 100);
+    fn logarithmic_bins_keep_every_count_and_the_gap_between_peaks() {
+        let fine = logarithmic(&peaks(), 100);
         let counts: Vec<f64> = fine.bins.iter().map(|bin| bin.count).collect();
         assert_eq!(counts, [10.0, 30.0, 0.0, 0.0, 0.0, 0.0, 0.0, 20.0, 5.0]);
         assert_eq!(fine.bins[0].low, (-6f64).exp2());
-        let coarse = logarithmic(&humps(), 4);
+        let coarse = logarithmic(&peaks(), 4);
         let counts: Vec<f64> = coarse.bins.iter().map(|bin| bin.count).collect();
         assert_eq!(counts, [40.0, 20.0, 5.0]);
         assert_eq!((fine.total(), coarse.total()), (65.0, 65.0));
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn bins_are_joined_until_they_fit() {
+    fn bins_are_merged_until_they_fit() {
         let wide: Vec<Bucket> = (-160..80).map(|number| bucket(number, 1)).collect();
         for most in [1, 2, 7, 30, 500] {
             let histogram = logarithmic(&wide, most);
@@ -221,12 +223,12 @@ mod tests {
     }
 
     #[test]
-    fn linear_bins_count_what_is_inside_and_say_what_is_not() {
+    fn linear_histogram_counts_inside_below_and_above_its_range() {
         let range = Range {
             low: 0.016,
             high: 0.030,
         };
-        let histogram = linear(&humps(), range, 28);
+        let histogram = linear(&peaks(), range, 28);
         assert_eq!(histogram.bins.len(), 28);
         assert!((histogram.total() - 65.0).abs() < 1e-9);
         let bounds = ((-48f64 / 8.0).exp2(), (-47f64 / 8.0).exp2());
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_begin_round_and_never_close() {
+    fn ranges_start_round_and_their_ends_never_meet() {
         assert_eq!(Range::up_to(0.037).high, 0.05);
         assert!((Range::up_to(0.0021).high - 0.005).abs() < 1e-12);
         assert!(Range::up_to(0.0).high > 0.0);

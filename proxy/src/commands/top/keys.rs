@@ -1,4 +1,4 @@
-//! What keys do to what is shown.
+//! The effect of keys on the model.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -8,48 +8,51 @@ use super::{
     model::Model,
 };
 
-/// Rows that a page moves the cursor by.
+/// Number of rows in a page.
 const PAGE: usize = 10;
 
-/// Characters that a step sideways is long.
+/// Number of characters in a step sideways.
 const SIDEWAYS: u16 = 20;
 
-/// What the keys are for, as the help shows it.
+/// The keys and their effects, as the help shows them.
 pub(super) const HELP: [(&str, &str); 14] = [
     ("1 2 3 4 5", "shapes, storms, stalls, changes, pools"),
     (
         "t c p b e d",
         "sort by total time, count, p99, bytes, errors, documents",
     ),
-    ("+ -", "a longer or a shorter period: 10s 1m 10m 1h all"),
+    (
+        "+ -",
+        "choose a longer or shorter period: 10s 1m 10m 1h all",
+    ),
     (
         "/",
-        "filter by a part of command, namespace, text or id; Esc ends it",
+        "filter by part of command, namespace, text or id; Esc clears it",
     ),
     (
         "↑ ↓ PgUp PgDn Home End",
-        "move the cursor, or scroll (also k j g G)",
+        "move the cursor or scroll (also k j g G)",
     ),
-    ("← →", "scroll a pane of long lines sideways"),
+    ("← →", "scroll sideways"),
     (
         "Enter",
-        "the cursor's shape in detail; Enter or Esc goes back",
+        "show the selected shape in detail; Enter or Esc goes back",
     ),
-    ("l", "histogram linear or logarithmic"),
-    ("[ ]", "lower end of the linear range down, up"),
-    ("{ }", "upper end of the linear range down, up"),
-    ("0", "the linear range as it was at first"),
-    ("a", "changes against an hour ago, yesterday, last week"),
-    ("Space", "pause, go on"),
+    ("l", "switch the histogram: linear or logarithmic"),
+    ("[ ]", "move the lower end of the linear range down, up"),
+    ("{ }", "move the upper end of the linear range down, up"),
+    ("0", "reset the linear range"),
+    ("a", "compare with an hour ago, yesterday, last week"),
+    ("Space", "pause, resume"),
     ("q  Ctrl-C", "quit"),
 ];
 
-/// What comes of a key.
+/// The result of a key press.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Draw again.
+    /// Redraw.
     Shown,
-    /// Ask at once: something else is wanted.
+    /// Request immediately: the choice needs other figures.
     Ask,
     Quit,
     Interrupted,
@@ -70,7 +73,7 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Outcome {
     if model.choice.is_typing {
         type_filter(model, key.code);
     } else if model.choice.is_help {
-        // Any key puts the help away; only that for quitting still quits.
+        // Any key closes the help. `q` also quits.
         model.choice.is_help = false;
         if key.code == KeyCode::Char('q') {
             return Outcome::Quit;
@@ -106,7 +109,7 @@ fn choose(model: &mut Model, code: KeyCode) {
         KeyCode::Char('?') | KeyCode::F(1) => choice.is_help = true,
         KeyCode::Char(' ') => choice.is_paused = !choice.is_paused,
         KeyCode::Char('/') => {
-            turn_to(model, Tab::Shapes);
+            switch_to(model, Tab::Shapes);
             model.choice.is_open = false;
             model.choice.is_typing = true;
         }
@@ -119,11 +122,11 @@ fn choose(model: &mut Model, code: KeyCode) {
         KeyCode::Char('b') => choice.sort = Sort::Bytes,
         KeyCode::Char('e') => choice.sort = Sort::Errors,
         KeyCode::Char('d') => choice.sort = Sort::Documents,
-        KeyCode::Char('1') => turn_to(model, Tab::Shapes),
-        KeyCode::Char('2') => turn_to(model, Tab::Storms),
-        KeyCode::Char('3') => turn_to(model, Tab::Stalls),
-        KeyCode::Char('4') => turn_to(model, Tab::Changes),
-        KeyCode::Char('5') => turn_to(model, Tab::Pools),
+        KeyCode::Char('1') => switch_to(model, Tab::Shapes),
+        KeyCode::Char('2') => switch_to(model, Tab::Storms),
+        KeyCode::Char('3') => switch_to(model, Tab::Stalls),
+        KeyCode::Char('4') => switch_to(model, Tab::Changes),
+        KeyCode::Char('5') => switch_to(model, Tab::Pools),
         KeyCode::Enter if choice.tab == Tab::Shapes => choice.is_open = !choice.is_open,
         KeyCode::Esc if choice.is_open => choice.is_open = false,
         KeyCode::Esc => choice.filter.clear(),
@@ -150,15 +153,15 @@ fn choose(model: &mut Model, code: KeyCode) {
     }
 }
 
-fn turn_to(model: &mut Model, tab: Tab) {
+fn switch_to(model: &mut Model, tab: Tab) {
     let is_there = model.choice.tab == tab;
     model.choice.tab = tab;
     (model.choice.scrolled, model.choice.sideways) = (0, 0);
-    // The key of the pane one is in leads back to its list.
+    // The key of the current pane returns from the detail view to the list.
     model.choice.is_open &= !is_there;
 }
 
-/// Moves the cursor among the shapes, and scrolls the other panes.
+/// Moves the cursor in the shapes pane; scrolls the other panes.
 fn step(model: &mut Model, row: impl FnOnce(usize, usize) -> usize) {
     if model.choice.tab == Tab::Shapes {
         return model.select(row);
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn other_figures_are_asked_for_at_once() {
+    fn keys_that_need_other_figures_request_them_immediately() {
         let mut model = model();
         for keys in ["c", "+", "4", "a", "5", "1"] {
             assert_eq!(typed(&mut model, keys), Outcome::Ask, "{keys}");
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn periods_end_at_both_ends() {
+    fn period_stops_at_the_shortest_and_the_longest() {
         let mut model = model();
         typed(&mut model, "+++++++");
         assert_eq!(model.choice.since, Since::All);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_letters_while_a_filter_is_typed() {
+    fn keys_are_text_while_the_filter_is_typed() {
         let mut model = model();
         assert_ne!(typed(&mut model, "/q1 ?"), Outcome::Quit);
         assert_eq!(model.choice.filter, "q1 ?");
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_is_possible_from_everywhere() {
+    fn quit_and_interrupt_work_in_every_state() {
         for keys in ["", "/", "?", "5"] {
             let mut model = model();
             typed(&mut model, keys);
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_range_is_narrowed_widened_and_forgotten() {
+    fn linear_range_is_narrowed_widened_and_reset() {
         let mut model = model();
         press(&mut model, KeyCode::Enter.into());
         let first = model.range();

@@ -1,4 +1,4 @@
-//! `seawall top`: a live view of a running proxy in the terminal; one table where there is none.
+//! `seawall top`: a live view of a running proxy. Prints one table if there is no terminal.
 
 mod choice;
 mod detail;
@@ -37,20 +37,20 @@ use super::{
     answers, complain, say,
 };
 
-/// How often it asks.
+/// The refresh interval.
 const REFRESH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     admin: Endpoint,
-    /// How far back the figures go at first.
+    /// Initial period of the figures, counted back from now.
     #[arg(long, value_enum, default_value_t)]
     since: Since,
-    /// What the heaviest shapes are heaviest in at first.
+    /// Initial sort key of the shapes.
     #[arg(long, value_enum, default_value_t)]
     sort: Sort,
-    /// Print one table and leave, as is done where there is no terminal.
+    /// Print one table and exit; the default if standard output is not a terminal.
     #[arg(long)]
     once: bool,
 }
@@ -67,7 +67,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     };
     let mut model = Model::new(client.address(), choice);
     let started = Instant::now();
-    // Whoever has nobody to ask is told so before the terminal is taken over.
+    // If the proxy cannot be reached, this is reported before the terminal is taken over.
     let status = client.ask("/api/v1/status").await;
     match status.and_then(|status| answers::read(status).map_err(Error::NotJson)) {
         Ok(status) => model.status = Some(status),
@@ -75,7 +75,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     }
     model.take(ask_all(&client, model.wanted()).await, started.elapsed());
     if arguments.once || !io::stdout().is_terminal() {
-        return tell(&model);
+        return print_once(&model);
     }
     match watch(&client, &mut model, started).await {
         Ok(exit) => exit,
@@ -83,7 +83,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     }
 }
 
-fn tell(model: &Model) -> Exit {
+fn print_once(model: &Model) -> Exit {
     if let Some(error) = &model.error {
         return complain(error, Exit::Unavailable);
     }
@@ -91,32 +91,32 @@ fn tell(model: &Model) -> Exit {
     Exit::Success
 }
 
-/// Gives the terminal back as it was, whichever way it is left; a panic does so before it speaks.
-struct Restored;
+/// Restores the terminal when dropped. A panic restores it before its message is printed.
+struct TerminalGuard;
 
-impl Drop for Restored {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // An error means that the terminal is closed; then nothing needs to be restored.
         drop(ratatui::try_restore());
     }
 }
 
 async fn watch(client: &AdminClient, model: &mut Model, started: Instant) -> io::Result<Exit> {
-    let mut ends = Ends::new()?;
-    let restored = Restored;
+    let mut signals = StopSignals::new()?;
+    let guard = TerminalGuard;
     let mut terminal = ratatui::try_init()?;
-    let outcome = show(client, model, started, &mut terminal, &mut ends).await;
-    drop(restored);
+    let outcome = show(client, model, started, &mut terminal, &mut signals).await;
+    drop(guard);
     outcome
 }
 
-/// Draws, asks and obeys until it is left.
+/// Draws, sends requests and handles keys until the user quits or a signal arrives.
 async fn show(
     client: &AdminClient,
     model: &mut Model,
     started: Instant,
     terminal: &mut DefaultTerminal,
-    ends: &mut Ends,
+    signals: &mut StopSignals,
 ) -> io::Result<Exit> {
     let mut keys = EventStream::new();
     let mut ticks = ticks();
@@ -128,7 +128,7 @@ async fn show(
                 Some(Ok(Event::Key(key))) => match keys::press(model, key) {
                     Outcome::Shown => {}
                     Outcome::Ask => {
-                        // The answers on their way are no longer those that are wanted.
+                        // Pending responses belong to the previous choice.
                         asked.abort_all();
                         begin(&mut asked, client, model);
                     }
@@ -149,7 +149,7 @@ async fn show(
             _ = ticks.tick(), if !model.choice.is_paused && asked.is_empty() => {
                 begin(&mut asked, client, model);
             }
-            () = ends.reached() => return Ok(Exit::Interrupted),
+            () = signals.received() => return Ok(Exit::Interrupted),
         }
     }
 }
@@ -168,12 +168,12 @@ fn begin(asked: &mut JoinSet<(Wanted, Answers)>, client: &AdminClient, model: &M
     });
 }
 
-/// Asks for all that is shown, one after the other over one connection.
+/// Requests everything that is shown, one after another over one connection.
 async fn ask_all(client: &AdminClient, wanted: Wanted) -> Answers {
     let mut answers = Answers::default();
     let error = &mut answers.error;
     answers.status = ask(client, "/api/v1/status", error).await;
-    // Without that one there is nobody to ask for the others.
+    // If the status fails, the proxy cannot be reached: the other requests would fail too.
     if answers.status.is_none() {
         return answers;
     }
@@ -194,7 +194,7 @@ async fn ask_all(client: &AdminClient, wanted: Wanted) -> Answers {
     answers
 }
 
-/// Asks for one thing; the first error of all is kept.
+/// Sends one request. `first_error` keeps the first error of all requests.
 async fn ask<T: DeserializeOwned>(
     client: &AdminClient,
     path: &str,
@@ -209,10 +209,10 @@ async fn ask<T: DeserializeOwned>(
         .ok()
 }
 
-/// What ends it from outside.
-struct Ends([Signal; 2]);
+/// The signals that stop the program: SIGTERM and SIGHUP.
+struct StopSignals([Signal; 2]);
 
-impl Ends {
+impl StopSignals {
     fn new() -> io::Result<Self> {
         Ok(Self([
             signal(SignalKind::terminate())?,
@@ -220,8 +220,8 @@ impl Ends {
         ]))
     }
 
-    /// Waits for the first. Cancel safe.
-    async fn reached(&mut self) {
+    /// Waits for the first signal. Cancel safe.
+    async fn received(&mut self) {
         let Self([terminate, hangup]) = self;
         tokio::select! {
             _ = terminate.recv() => {}

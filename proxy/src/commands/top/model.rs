@@ -1,4 +1,5 @@
-//! What is shown: the last answers, and how the person at the keys wants to see them. Asks nothing, draws nothing.
+//! The state of the view: the last responses and the choices of the user. Sends no requests and
+//! draws nothing.
 
 use std::time::Duration;
 
@@ -7,15 +8,15 @@ use super::{
     histogram::{Move, Range, Scale},
 };
 use crate::commands::{
-    admin_client::in_address,
+    admin_client::percent_encode,
     answers::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms},
     figures::float,
 };
 
-/// Shapes that are asked for; more than that nobody scrolls through.
+/// Maximum number of shapes to request. Users do not scroll through more.
 const LIMIT: usize = 200;
 
-/// Where to ask for what is shown.
+/// The requests needed for the current view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) shapes: String,
@@ -25,7 +26,7 @@ pub(super) struct Wanted {
     pub(super) pools: bool,
 }
 
-/// What came back; what was not asked for or did not come is none.
+/// The responses. `None` for those that were not requested or failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     pub(super) status: Option<Status>,
@@ -35,17 +36,17 @@ pub(super) struct Answers {
     pub(super) stalls: Option<Stalls>,
     pub(super) changes: Option<Changes>,
     pub(super) pools: Option<Pools>,
-    /// The first thing that went wrong.
+    /// The first error.
     pub(super) error: Option<String>,
 }
 
-/// All that is shown.
+/// Everything that is shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) address: String,
     pub(super) choice: Choice,
     pub(super) status: Option<Status>,
-    /// None until there are two answers to take the difference of.
+    /// `None` until there are two responses to subtract.
     pub(super) operations_per_second: Option<f64>,
     counted: Option<(Duration, u64)>,
     pub(super) shapes: Shapes,
@@ -68,7 +69,7 @@ impl Model {
 
     pub(super) fn wanted(&self) -> Wanted {
         let choice = &self.choice;
-        let since = match self.has_past() {
+        let since = match self.has_history() {
             true => choice.since.parameter(),
             false => String::new(),
         };
@@ -78,37 +79,37 @@ impl Model {
             shapes: format!("/api/v1/shapes?sort={sort}&limit={LIMIT}{since}"),
             shape: opened.map(|shape| {
                 let since = since.replacen('&', "?", 1);
-                format!("/api/v1/shapes/{}{since}", in_address(&shape.id))
+                format!("/api/v1/shapes/{}{since}", percent_encode(&shape.id))
             }),
-            changes: (choice.tab == Tab::Changes && self.has_past())
+            changes: (choice.tab == Tab::Changes && self.has_history())
                 .then(|| format!("/api/v1/changes?against={against}&window=10m")),
-            stalls: self.has_past(),
+            stalls: self.has_history(),
             pools: choice.tab == Tab::Pools,
         }
     }
 
-    /// Whether the proxy keeps a history; one that does not has sums since its start only.
-    pub(super) fn has_past(&self) -> bool {
+    /// True if the proxy keeps a history. Without one it has only sums since its start.
+    pub(super) fn has_history(&self) -> bool {
         let status = self.status.as_ref();
         status.is_none_or(|status| status.history.on != Some(false))
     }
 
-    /// The period of the table in words.
+    /// The period of the table as text.
     pub(super) fn period(&self) -> String {
         match self.choice.since {
-            _ if !self.has_past() => "since the start (the history is off)".to_owned(),
+            _ if !self.has_history() => "since the start (the history is off)".to_owned(),
             Since::All => "since the start".to_owned(),
             since => format!("last {}", since.as_str()),
         }
     }
 
-    /// Takes in what came back, `at` so long after the first question.
+    /// Stores the responses. `at` is the time since the first request.
     pub(super) fn take(&mut self, answers: Answers, at: Duration) {
         if let Some(status) = answers.status {
             let operations = status.operations;
             self.operations_per_second = self.counted.and_then(|(before, counted)| {
                 let seconds = at.saturating_sub(before).as_secs_f64();
-                // A proxy that started anew begins to count anew.
+                // The counter of a restarted proxy starts at 0 again.
                 let more = operations.checked_sub(counted)?;
                 (seconds > 0.0).then(|| float(more) / seconds)
             });
@@ -117,21 +118,21 @@ impl Model {
         } else {
             self.operations_per_second = None;
         }
-        fn renew<T>(held: &mut T, answer: Option<T>) {
-            if let Some(answer) = answer {
-                *held = answer;
+        fn update<T>(current: &mut T, response: Option<T>) {
+            if let Some(response) = response {
+                *current = response;
             }
         }
-        renew(&mut self.shapes, answers.shapes);
-        renew(&mut self.storms, answers.storms);
-        renew(&mut self.stalls, answers.stalls);
-        renew(&mut self.changes, answers.changes);
-        renew(&mut self.pools, answers.pools);
+        update(&mut self.shapes, answers.shapes);
+        update(&mut self.storms, answers.storms);
+        update(&mut self.stalls, answers.stalls);
+        update(&mut self.changes, answers.changes);
+        update(&mut self.pools, answers.pools);
         self.shape = answers.shape.or(self.shape.take());
         self.error = answers.error;
     }
 
-    /// Seconds that the table covers.
+    /// The seconds that the table covers.
     pub(super) fn covered_seconds(&self) -> f64 {
         let uptime = self
             .status
@@ -140,17 +141,19 @@ impl Model {
         self.shapes.covered_seconds(uptime)
     }
 
-    /// The shapes that the filter lets through, heaviest first.
+    /// The shapes that match the filter, heaviest first.
     pub(super) fn rows(&self) -> Vec<&Shape> {
         let needle = self.choice.filter.to_lowercase();
         let shapes = self.shapes.shapes.iter();
-        let mut rows: Vec<_> = shapes.filter(|shape| is_named(shape, &needle)).collect();
+        let mut rows: Vec<_> = shapes
+            .filter(|shape| matches_filter(shape, &needle))
+            .collect();
         let sort = self.choice.sort;
         rows.sort_by(|a, b| sort.key(b).total_cmp(&sort.key(a)));
         rows
     }
 
-    /// The row that the cursor is on: that of its shape, or the first.
+    /// The row of the selected shape, or the first row.
     pub(super) fn cursor(&self, rows: &[&Shape]) -> usize {
         let id = self.choice.selected.as_ref();
         let place = rows.iter().position(|shape| Some(&shape.id) == id);
@@ -162,7 +165,7 @@ impl Model {
         rows.get(self.cursor(&rows)).copied()
     }
 
-    /// The cursor's shape with its distribution, once that has come.
+    /// The selected shape with its distribution. `None` until that response has arrived.
     pub(super) fn opened(&self) -> Option<&Shape> {
         let selected = self.selected()?;
         self.shape.as_ref().filter(|shape| shape.id == selected.id)
@@ -192,7 +195,7 @@ impl Model {
     }
 }
 
-fn is_named(shape: &Shape, needle: &str) -> bool {
+fn matches_filter(shape: &Shape, needle: &str) -> bool {
     let namespace = format!("{}.{}", shape.db, shape.collection);
     let names = [&shape.command, &namespace, &shape.shape, &shape.id];
     names
@@ -237,7 +240,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn operations_a_second_are_differences_and_never_negative() {
+    fn operations_per_second_are_differences_and_never_negative() {
         let mut model = Model::default();
         model.take(status(1_000), Duration::from_secs(1));
         assert_eq!(model.operations_per_second, None);
@@ -247,13 +250,13 @@ pub(super) mod tests {
         assert_eq!(model.operations_per_second, None);
         model.take(status(40), Duration::from_secs(5));
         assert_eq!(model.operations_per_second, Some(20.0));
-        // Nobody answered: the last rate is not that of now.
+        // No response: the last rate is outdated.
         model.take(Answers::default(), Duration::from_secs(6));
         assert_eq!(model.operations_per_second, None);
     }
 
     #[test]
-    fn each_sort_key_brings_its_heaviest_first() {
+    fn each_sort_key_sorts_rows_in_descending_order() {
         let mut model = model();
         for sort in Sort::value_variants() {
             model.choice.sort = *sort;
@@ -271,7 +274,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn total_time_is_that_of_the_cursors_too() {
+    fn total_time_includes_get_mores() {
         let mut model = model();
         let last = model.shapes.shapes.len() - 1;
         let lightest = &mut model.shapes.shapes[last];
@@ -309,7 +312,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_what_is_looked_at_is_asked_for() {
+    fn only_visible_figures_are_requested() {
         let mut model = model();
         let wanted = model.wanted();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Storms, stalls, changes and pools in lines: for the terminal and for the text of a report.
+//! Storms, stalls, changes and pools as lines, for the terminal and for the text report.
 
 use crate::commands::{
     answers::{
@@ -9,13 +9,13 @@ use crate::commands::{
     },
 };
 
-/// Names of one kind that are shown of a storm or a stall.
+/// Maximum number of names of one kind shown for a storm or a stall.
 const SHOWN_NAMES: usize = 3;
 
 pub(in crate::commands) fn storms(storms: &Storms) -> Vec<String> {
     if storms.storms.is_empty() {
         let text = match storms.learning {
-            true => "no storm; still learning what is usual",
+            true => "no storm; still learning the usual rate",
             false => "no storm",
         };
         return vec![text.to_owned()];
@@ -23,7 +23,7 @@ pub(in crate::commands) fn storms(storms: &Storms) -> Vec<String> {
     let row = |storm: &Storm| {
         let length = match storm.ended_at {
             Some(end) => seconds(end - storm.started_at),
-            None => "goes on".to_owned(),
+            None => "ongoing".to_owned(),
         };
         vec![
             moment(storm.started_at),
@@ -83,7 +83,7 @@ pub(in crate::commands) fn stalls(stalls: &Stalls) -> Vec<String> {
             millis(episode.usual_p99_ms),
             millis(episode.worst_ms),
             moved(episode),
-            hit(episode),
+            affected_shapes(episode),
         ]
     };
     let rows: Vec<_> = stalls.episodes.iter().map(row).collect();
@@ -96,19 +96,19 @@ pub(in crate::commands) fn stalls(stalls: &Stalls) -> Vec<String> {
         "<phase",
         "usual p99",
         "worst",
-        "<what moved",
-        "<shapes hit",
+        "<server counters",
+        "<affected shapes",
     ];
     lines.extend(table(&headings, &rows));
     lines
 }
 
-/// How the servers are asked for their state, and what came of it.
+/// The state and the counts of the `serverStatus` sampling.
 pub(in crate::commands) fn pulse(pulse: &Pulse) -> String {
     let state = match pulse.state.as_str() {
         "" => "unknown".to_owned(),
         "on" => format!(
-            "on, {} answers of {} on average, {} unanswered, {} refused",
+            "on, {} replies, {} on average, {} unanswered, {} refused",
             count(float(pulse.answered)),
             millis(pulse.mean_ms),
             count(float(pulse.unanswered)),
@@ -122,24 +122,25 @@ pub(in crate::commands) fn pulse(pulse: &Pulse) -> String {
     }
 }
 
-/// The same as a sentence: whether it goes on, or when it did last.
+/// A recurring stall as a sentence: its recurrence, and its last time if it no longer recurs.
 pub(in crate::commands) fn recurs(recurring: &Recurring) -> String {
-    let told = recurrence(recurring);
+    let recurrence = recurrence(recurring);
     match recurring.is_current() {
-        true => format!("recurs {told}"),
+        true => format!("recurs {recurrence}"),
         false => format!(
-            "recurred {told}; not since {} UTC",
+            "recurred {recurrence}; last seen {} UTC",
             moment(recurring.last_at)
         ),
     }
 }
 
-/// When and where a stall comes again, and what comes with it.
+/// The period, length, server, count and phase of a recurring stall, and the counter that changes
+/// with it.
 pub(in crate::commands) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
-        None if recurring.unanswered => "no answer to pulse meanwhile".to_owned(),
-        None => "no counter moved with it".to_owned(),
+        None if recurring.unanswered => "no reply to the pulse".to_owned(),
+        None => "no counter changed with it".to_owned(),
     };
     format!(
         "every {} for {} on {}, {} times, in phase {}, {why}",
@@ -155,7 +156,7 @@ pub(in crate::commands) fn server(address: Option<&str>) -> String {
     address.map_or("all servers".to_owned(), printable)
 }
 
-/// What moved on the server during an episode.
+/// The server counters that differed from their usual values during an episode.
 pub(in crate::commands) fn moved(episode: &Episode) -> String {
     let moved = episode.moved.iter().take(SHOWN_NAMES).map(|moved| {
         let figure = |number| match moved.counter.contains("bytes") {
@@ -163,7 +164,10 @@ pub(in crate::commands) fn moved(episode: &Episode) -> String {
             false => count(number),
         };
         let (during, otherwise) = (figure(moved.during), figure(moved.otherwise));
-        format!("{} {during} (else {otherwise})", printable(&moved.counter))
+        format!(
+            "{} {during} (otherwise {otherwise})",
+            printable(&moved.counter)
+        )
     });
     let unanswered = match episode.unanswered_pulses {
         0 => None,
@@ -172,8 +176,8 @@ pub(in crate::commands) fn moved(episode: &Episode) -> String {
     moved.chain(unanswered).collect::<Vec<_>>().join(", ")
 }
 
-/// The shapes that waited, and how many operations of each.
-pub(in crate::commands) fn hit(episode: &Episode) -> String {
+/// The shapes that waited, with the number of operations of each.
+pub(in crate::commands) fn affected_shapes(episode: &Episode) -> String {
     let shapes = episode.shapes.iter().take(SHOWN_NAMES).map(|shape| {
         let namespace = namespace(&shape.db, &shape.collection);
         format!(
@@ -187,7 +191,7 @@ pub(in crate::commands) fn hit(episode: &Episode) -> String {
 
 pub(in crate::commands) fn changes(changes: &Changes, against: &str) -> Vec<String> {
     let against = printable(&against.replace('_', " "));
-    let mut lines = vec![format!("now against {against}")];
+    let mut lines = vec![format!("now compared with {against}")];
     lines.extend(periods(changes));
     if let Some(reason) = changes.incomparable() {
         lines.push(format!("not compared: {}", printable(reason)));
@@ -227,12 +231,12 @@ pub(in crate::commands) fn changes(changes: &Changes, against: &str) -> Vec<Stri
     lines
 }
 
-/// The two periods that were compared, where they are told.
+/// The two periods that were compared, if the proxy reports them.
 pub(in crate::commands) fn periods(changes: &Changes) -> Option<String> {
     let period = |span: Span| {
         let known = seconds(span.seconds);
         format!(
-            "{} to {} UTC ({known} known)",
+            "{} to {} UTC (data for {known})",
             moment(span.from),
             moment(span.to)
         )
@@ -243,7 +247,7 @@ pub(in crate::commands) fn periods(changes: &Changes) -> Option<String> {
     })
 }
 
-/// The two figures that a change is about.
+/// The changed figure, before and now.
 pub(in crate::commands) fn before_and_now(change: &Change) -> [String; 2] {
     [change.before, change.now].map(|rates| match change.kind.as_str() {
         "slower" | "faster" => format!("p50 {}", millis(rates.p50_ms)),
@@ -300,7 +304,7 @@ mod tests {
     use crate::commands::top::model::tests::model;
 
     #[test]
-    fn stall_is_told_with_period_phase_and_counter() {
+    fn recurring_stall_shows_period_phase_and_counter() {
         let model = model();
         let lines = stalls(&model.stalls);
         assert_eq!(
@@ -309,7 +313,7 @@ mod tests {
              with wiredTiger.checkpoint.bytes"
         );
         assert!(
-            lines[3].contains("checkpoint.bytes 35 MiB (else 0 B)"),
+            lines[3].contains("checkpoint.bytes 35 MiB (otherwise 0 B)"),
             "{}",
             lines[3]
         );
@@ -324,58 +328,58 @@ mod tests {
     fn stall_without_a_counter_names_none() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
-        assert!(recurrence(&recurring).ends_with("no counter moved with it"));
+        assert!(recurrence(&recurring).ends_with("no counter changed with it"));
         recurring.unanswered = true;
         recurring.server = None;
         let text = recurrence(&recurring);
-        assert!(text.contains("on all servers") && text.ends_with("no answer to pulse meanwhile"));
+        assert!(text.contains("on all servers") && text.ends_with("no reply to the pulse"));
     }
 
     #[test]
     fn changes_show_the_figure_that_changed() {
         let lines = changes(&model().changes, "last_week");
-        assert_eq!(lines[0], "now against last week");
+        assert_eq!(lines[0], "now compared with last week");
         assert!(lines[2].contains("p50 900 µs → p50 4.2 ms"), "{}", lines[2]);
         assert!(lines[3].contains("0 ops/s → 12 ops/s"), "{}", lines[3]);
         assert!(lines[4].contains("420 B/op → 1.05 KiB/op"), "{}", lines[4]);
     }
 
     #[test]
-    fn a_missing_baseline_is_not_the_same_as_no_change() {
-        let told = serde_json::json!({
-            "comparable": false, "reason": "nothing is known of the baseline",
+    fn missing_baseline_differs_from_no_change() {
+        let missing = serde_json::json!({
+            "comparable": false, "reason": "no data for the baseline",
             "baseline": { "from": 1_795_197_000, "to": 1_795_197_600, "seconds": 0 },
             "now": { "from": 1_795_283_400, "to": 1_795_284_000, "seconds": 600 },
         });
-        let told = crate::commands::answers::read(told).unwrap();
+        let missing = crate::commands::answers::read(missing).unwrap();
         let expected = [
-            "now against yesterday",
-            "baseline 2026-11-20 17:50:00 to 2026-11-20 18:00:00 UTC (0 known), \
-             now 2026-11-21 17:50:00 to 2026-11-21 18:00:00 UTC (10 min known)",
-            "not compared: nothing is known of the baseline",
+            "now compared with yesterday",
+            "baseline 2026-11-20 17:50:00 to 2026-11-20 18:00:00 UTC (data for 0), \
+             now 2026-11-21 17:50:00 to 2026-11-21 18:00:00 UTC (data for 10 min)",
+            "not compared: no data for the baseline",
         ];
-        assert_eq!(changes(&told, "yesterday"), expected);
+        assert_eq!(changes(&missing, "yesterday"), expected);
     }
 
     #[test]
-    fn what_does_not_recur_any_more_is_told_as_past() {
+    fn stall_that_no_longer_recurs_shows_its_last_time() {
         let mut recurring = model().stalls.recurring[0].clone();
         assert!(recurs(&recurring).starts_with("recurs every 60 s"));
         recurring.current = Some(false);
         let text = recurs(&recurring);
         assert!(text.starts_with("recurred every 60 s"), "{text}");
-        assert!(text.contains("; not since 2026-11-21 "), "{text}");
+        assert!(text.contains("; last seen 2026-11-21 "), "{text}");
     }
 
     #[test]
-    fn what_the_pulse_cannot_tell_is_said() {
-        let mut told = model().stalls.pulse;
-        told.note = "routers have none".to_owned();
-        assert!(pulse(&told).ends_with("; routers have none"));
+    fn note_of_the_pulse_is_shown() {
+        let mut noted = model().stalls.pulse;
+        noted.note = "routers have none".to_owned();
+        assert!(pulse(&noted).ends_with("; routers have none"));
     }
 
     #[test]
-    fn nothing_is_said_to_be_nothing() {
+    fn empty_panes_have_a_text() {
         assert_eq!(storms(&Storms::default()), ["no storm"]);
         assert!(stalls(&Stalls::default()).contains(&"no stall".to_owned()));
         assert!(changes(&Changes::default(), "1h").contains(&"nothing changed".to_owned()));

@@ -1,4 +1,4 @@
-//! What is printed where there is no terminal: the state, one table, and no colours.
+//! The output without a terminal: the state, the alerts and one table, without colours.
 
 use super::{model::Model, rows, view::alert_texts};
 use crate::commands::figures::{count, float, printable, table, uptime};
@@ -39,7 +39,7 @@ mod tests {
     use crate::commands::top::model::tests::model;
 
     #[test]
-    fn plain_form_is_state_alerts_and_one_table() {
+    fn plain_output_is_state_alerts_and_one_table() {
         let mut model = model();
         model.shapes.other.count = 1_200;
         let lines = lines(&model);

@@ -1,4 +1,4 @@
-//! The table of shapes as strings: the same for the terminal and for plain output.
+//! The table of shapes as strings, for the terminal and for plain output.
 
 use super::{choice::Sort, model::Model};
 use crate::commands::{
@@ -6,7 +6,7 @@ use crate::commands::{
     figures::{bytes, count, float, millis, namespace, percent, printable},
 };
 
-/// Headings with the sort key of each; `<` sets a column to the left.
+/// The headings with their sort keys. `<` aligns a column to the left.
 pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
     ("time", Some(Sort::TotalTime)),
     ("ops/s", Some(Sort::Count)),
@@ -21,10 +21,10 @@ pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
     ("<shape", None),
 ];
 
-/// Characters of each column in the terminal; 0: what is left.
+/// The width of each column in the terminal, in characters. 0 takes the remaining width.
 pub(super) const WIDTHS: [u16; 11] = [7, 6, 7, 7, 7, 6, 8, 6, 13, 24, 0];
 
-/// A row a shape.
+/// One row per shape.
 pub(super) fn shapes(model: &Model) -> Vec<Vec<String>> {
     let total_ms = model.shapes.load_ms();
     let seconds = model.covered_seconds().max(1.0);

@@ -1,4 +1,4 @@
-//! What the terminal shows: header, panes, keys. Draws a model; nothing else.
+//! Draws the model on the terminal: header, panes, keys.
 
 use ratatui::{
     Frame,
@@ -11,7 +11,7 @@ use ratatui::{
 use super::{choice::Tab, detail, keys::HELP, model::Model, panes, rows};
 use crate::commands::figures::{count, printable, uptime};
 
-/// Rows of the window's head: the proxy, its figures, what is amiss, the panes' names.
+/// Rows of the header: the proxy, its figures, the alerts, the names of the panes.
 const HEAD_ROWS: u16 = 4;
 
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
@@ -26,8 +26,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
         Tab::Shapes if model.choice.is_open => detail::draw(frame, pane, model),
         Tab::Shapes => draw_shapes(frame, pane, model),
         Tab::Storms => draw_lines(frame, pane, model, panes::storms(&model.storms)),
-        Tab::Stalls | Tab::Changes if !model.has_past() => {
-            let off = vec!["the history is off: history.enabled".to_owned()];
+        Tab::Stalls | Tab::Changes if !model.has_history() => {
+            let off = vec!["the history is off: set history.enabled = true".to_owned()];
             draw_lines(frame, pane, model, off);
         }
         Tab::Stalls => draw_lines(frame, pane, model, panes::stalls(&model.stalls)),
@@ -43,11 +43,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     }
 }
 
-/// The head's lines.
+/// The lines of the header.
 fn header(model: &Model) -> Vec<Line<'static>> {
     let address = printable(&model.address);
     let Some(status) = &model.status else {
-        let waiting = format!("seawall  {address}  waiting for the first answer");
+        let waiting = format!("seawall  {address}  waiting for the first response");
         return vec![
             Line::from(waiting),
             Line::default(),
@@ -89,7 +89,7 @@ fn count_of(number: u64) -> String {
     count(crate::commands::figures::float(number))
 }
 
-/// What somebody has to know, loudest first.
+/// The line of alerts, errors first.
 fn alerts(model: &Model) -> Line<'static> {
     let loud = |text: String| {
         let style = Style::new().fg(Color::White).bg(Color::Red);
@@ -106,7 +106,7 @@ fn alerts(model: &Model) -> Line<'static> {
         });
     }
     if spans.is_empty() {
-        spans.push("nothing amiss".dim());
+        spans.push("no alerts".dim());
     }
     let separate = |span| [span, Span::raw("  ")];
     spans
@@ -116,7 +116,7 @@ fn alerts(model: &Model) -> Line<'static> {
         .into()
 }
 
-/// Alerts other than errors, and whether each is a loud one.
+/// The alerts other than errors. The flag is true for those that are highlighted.
 pub(super) fn alert_texts(model: &Model) -> Vec<(bool, String)> {
     let mut texts = Vec::new();
     if let Some(status) = &model.status {
@@ -180,7 +180,7 @@ fn draw_shapes(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     if shapes.is_empty() {
         let text = match model.choice.filter.is_empty() {
             true => "no operation in this period",
-            false => "no shape that the filter lets through",
+            false => "no shape matches the filter",
         };
         return frame.render_widget(Paragraph::new(text.dim()), area);
     }
@@ -203,7 +203,7 @@ fn draw_shapes(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// Figures stand at the right of their column, names at the left.
+/// Aligns figures to the right and names to the left.
 fn aligned(text: &str, heading: &str) -> Cell<'static> {
     let line = Line::from(text.to_owned());
     Cell::from(match heading.starts_with('<') {
@@ -212,7 +212,7 @@ fn aligned(text: &str, heading: &str) -> Cell<'static> {
     })
 }
 
-/// The last column takes what is left.
+/// The width of a column. The last column takes the remaining width.
 fn constraint(width: u16) -> Constraint {
     match width {
         0 => Constraint::Min(10),
@@ -234,7 +234,7 @@ fn footer(model: &Model) -> Line<'static> {
     let choice = &model.choice;
     if choice.is_typing {
         let typed = format!(
-            "filter: {}█  (Enter keeps it, Esc ends it)",
+            "filter: {}█  (Enter: keep, Esc: clear)",
             printable(&choice.filter)
         );
         return typed.into();
@@ -246,7 +246,7 @@ fn footer(model: &Model) -> Line<'static> {
         (Tab::Shapes, false) => {
             "t c p b e d sort  +- period  / filter  Enter detail  ? help  q quit"
         }
-        (Tab::Changes, _) => "a against another time  ↑↓←→ scroll  ? help  q quit",
+        (Tab::Changes, _) => "a next baseline  ↑↓←→ scroll  ? help  q quit",
         _ => "↑↓←→ scroll  1-5 panes  space pause  ? help  q quit",
     };
     keys.dim().into()
@@ -267,7 +267,7 @@ fn draw_help(frame: &mut Frame<'_>) {
         width: area.width.min(92),
         height: area.height.min(height),
     };
-    let block = Block::bordered().title(" keys (any key goes on) ");
+    let block = Block::bordered().title(" keys (press any key to close) ");
     frame.render_widget(Clear, area);
     let help = Paragraph::new(lines)
         .wrap(Wrap { trim: false })
@@ -282,7 +282,7 @@ pub(super) mod tests {
     use super::*;
     use crate::commands::top::{choice::Choice, model::tests::model};
 
-    /// What a terminal of this size shows, a string a line.
+    /// The content of a terminal of this size, one string per line.
     pub(in crate::commands::top) fn shown(model: &Model, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, model)).unwrap();
@@ -296,7 +296,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn head_and_table_show_the_proxy_and_its_heaviest_shape() {
+    fn header_and_table_show_the_proxy_and_its_heaviest_shape() {
         let lines = shown(&model(), 160, 20);
         assert!(
             lines[0].starts_with("seawall 0.1.0  http://127.0.0.1:9909  pooled"),
@@ -327,22 +327,22 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn names_cannot_reach_the_terminal_as_commands() {
+    fn control_characters_in_names_are_escaped() {
         let text = shown(&model(), 200, 20).join("\n");
         assert!(text.contains("queue.jo\\u{1b}[31mbs"));
         assert!(!text.contains(['\u{1b}', '\u{202e}']));
     }
 
     #[test]
-    fn faults_storms_draining_and_errors_are_loud() {
+    fn faults_storms_draining_and_errors_are_alerts() {
         let mut model = model();
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);
         model.storms.active = true;
-        model.error = Some("no seawall answers".to_owned());
+        model.error = Some("cannot reach Seawall".to_owned());
         let line = shown(&model, 200, 10)[2].clone();
         for text in [
-            "no seawall answers",
+            "cannot reach Seawall",
             "INJECTS FAULTS",
             "draining",
             "STORM: up to 3.12k",
@@ -352,14 +352,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn stalls_that_are_over_are_no_alert() {
+    fn stall_that_no_longer_recurs_is_not_an_alert() {
         let mut model = model();
         model.stalls.recurring[0].current = Some(false);
         assert!(!shown(&model, 160, 20)[2].contains("stalls every"));
     }
 
     #[test]
-    fn every_pane_shows_what_it_has() {
+    fn every_pane_shows_its_content() {
         let cases = [
             (Tab::Storms, "92.1k"),
             (Tab::Stalls, "wiredTiger.checkpoint.bytes"),
@@ -375,21 +375,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_known_yet_and_nothing_found_are_said() {
+    fn missing_status_and_empty_filter_result_have_a_text() {
         let empty = Model::new("http://a:1", Choice::default());
         let lines = shown(&empty, 80, 10);
-        assert!(lines[0].contains("waiting for the first answer"));
+        assert!(lines[0].contains("waiting for the first response"));
         assert!(lines[4].contains("no operation"));
         let mut model = model();
         model.choice.filter = "nothing of it".to_owned();
         model.choice.is_typing = true;
         let lines = shown(&model, 120, 10);
-        assert!(lines[4].contains("no shape that the filter lets through"));
+        assert!(lines[4].contains("no shape matches the filter"));
         assert!(lines[9].starts_with("filter: nothing of it█"));
     }
 
     #[test]
-    fn no_terminal_is_too_small() {
+    fn every_terminal_size_can_be_drawn() {
         let mut model = model();
         for is_open in [false, true] {
             (model.choice.is_open, model.choice.is_help) = (is_open, is_open);

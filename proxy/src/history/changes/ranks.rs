@@ -1,24 +1,25 @@
-//! The rank test of Mann and Whitney on the buckets of two distributions.
+//! The rank test of Mann and Whitney, applied to the buckets of two distributions.
 //!
-//! Durations of one bucket are ties, for which the variance is corrected.
+//! Durations in the same bucket are ties. The variance is corrected for ties.
 //!
-//! Sources: Mann and Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger than the Other",
-//! Annals of Mathematical Statistics 18 (1947); the correction: Kruskal and Wallis, "Use of Ranks in One-Criterion
-//! Variance Analysis", Journal of the American Statistical Association 47 (1952).
+//! Sources: Mann and Whitney, "On a Test of Whether one of Two Random Variables is Stochastically
+//! Larger than the Other", Annals of Mathematical Statistics 18 (1947); the correction: Kruskal and
+//! Wallis, "Use of Ranks in One-Criterion Variance Analysis", Journal of the American Statistical
+//! Association 47 (1952).
 
 use std::collections::BTreeMap;
 
 use super::{super::Distribution, float};
 
-/// What the rank test says.
+/// Result of the rank test.
 pub(super) struct Ranks {
-    /// The share of pairs of which that of now is longer, ties half.
+    /// The share of pairs in which the later duration is longer; ties count half.
     pub(super) effect: f64,
-    /// How many standard deviations the effect is from one half.
+    /// Distance of the effect from one half, in standard deviations.
     pub(super) z: f64,
 }
 
-/// Compares two distributions, that of before with its buckets moved up by `shift`.
+/// Compares two distributions. The buckets of `before` are shifted up by `shift`.
 pub(super) fn ranks(before: &Distribution, now: &Distribution, shift: i64) -> Ranks {
     let mut buckets: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     let key = |bucket: usize| i64::try_from(bucket).unwrap_or(i64::MAX / 2);
@@ -63,7 +64,7 @@ mod tests {
     };
 
     #[test]
-    fn ranks_are_those_of_all_pairs() {
+    fn the_effect_equals_a_comparison_of_all_pairs() {
         let mut random = Random::of(1);
         for _ in 0..20 {
             let mut sample = |n| -> (Vec<usize>, Distribution) {
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deviate_is_corrected_for_ties() {
+    fn the_z_value_is_corrected_for_ties() {
         // 1 1 2 against 1 2 2 2 (buckets): U = 8.5 of 12, ties of 3 and 4 of 7 observations;
         // variance = 12 / 12 · (8 - (24 + 60) / (7 · 6)) = 6.
         let of = |short, long| {
@@ -99,7 +100,8 @@ mod tests {
         let plain = ranks(&before, &now, 0);
         assert!((plain.effect - 8.5 / 12.0).abs() < 1e-12);
         assert!((plain.z - 2.5 / 6_f64.sqrt()).abs() < 1e-12);
-        // An octave up, all but the two equal pairs of "2" and "2" are shorter now.
+        // With `before` shifted up by an octave, no later duration is longer. Only the pairs of "1"
+        // before and "2" now are equal.
         assert!(ranks(&before, &now, 8).effect < 0.5);
     }
 }

@@ -1,8 +1,9 @@
-//! One shape under two texts: before its names were known to be data, and after.
+//! Detects one shape under two texts: before and after Seawall learned that some of its names are
+//! data.
 
 use super::Label;
 
-/// Whether the second shape is the first, but for names in place of `*`.
+/// True if `special` is the shape `general` with names in place of `*`.
 pub(super) fn covers(general: &Label, special: &Label) -> bool {
     let (
         Label::Shape {
@@ -28,8 +29,9 @@ pub(super) fn covers(general: &Label, special: &Label) -> bool {
         && is_like(text, its_text)
 }
 
-/// Whether the text is the pattern with other components in place of `*`. Quotes do not count: a name may need them for
-/// the very component. Names of a set are sorted, so of several in one set some are not found to be alike.
+/// True if `text` equals `pattern` with other components in place of `*`. Quotes are ignored,
+/// because the replaced name may have needed them. The names of a set are sorted, so two shapes
+/// with several replaced names in one set may be missed.
 fn is_like(pattern: &str, text: &str) -> bool {
     let unquoted = |character: &char| *character != '"';
     let mut pattern = pattern.chars().filter(unquoted).peekable();

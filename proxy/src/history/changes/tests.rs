@@ -7,7 +7,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn of(seed: u64) -> Self {
-        // Neighbouring seeds would begin alike.
+        // Neighbouring seeds would start with similar values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -40,7 +40,7 @@ struct Load {
 impl Load {
     fn figures(&self, random: &mut Random, seconds: f64, drift: f64) -> Figures {
         let expected = self.per_second * seconds;
-        // Bursts: twice the deviation of independent operations.
+        // Bursts: twice the standard deviation of independent operations.
         let count = (expected + 2.0 * expected.sqrt() * random.normal()).max(0.0);
         let tail = random.between(1.0, 5.0);
         let mut figures = Figures::default();
@@ -75,7 +75,7 @@ fn label(number: u64) -> Arc<Label> {
     })
 }
 
-/// Thirty shapes, some a hundred times as frequent or as slow as others.
+/// Thirty shapes. Their rates and durations differ by a factor of up to a hundred.
 fn thirty() -> Vec<Load> {
     (0..30_u32)
         .map(|number| Load {
@@ -90,7 +90,7 @@ fn thirty() -> Vec<Load> {
 }
 
 fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
-    // A machine that is a third slower or faster now than then.
+    // The machine is up to a third slower or faster than in the other period.
     let drift = random.between(0.7, 1.3);
     let mut period = Period {
         length: Duration::from_secs_f64(seconds),
@@ -108,7 +108,7 @@ fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
     period
 }
 
-/// What is found between thirty shapes and what `change` makes of them.
+/// The changes found between thirty shapes and the same shapes after `change`.
 fn found(seed: u64, change: impl Fn(&mut Vec<Load>)) -> Vec<Change> {
     let mut random = Random::of(seed);
     let before = period(&mut random, &thirty(), 60.0);
@@ -132,7 +132,7 @@ pub(super) fn alike(count: u64, ms: f64) -> Figures {
     figures
 }
 
-/// A minute of shapes of equal durations, numbered from 0.
+/// One minute of shapes, numbered from 0. All operations of a shape have the same duration.
 fn minute(shapes: &[(u64, f64)]) -> Period {
     let series = (0..).zip(shapes).filter(|(_, (count, _))| *count > 0);
     Period {
@@ -152,7 +152,7 @@ fn noise_is_no_change() {
 }
 
 #[test]
-fn an_index_dropped_under_thirty_shapes_is_found_alone() {
+fn a_dropped_index_among_thirty_shapes_is_the_only_change_found() {
     for seed in 0..SEEDS {
         let dropped = usize::try_from(seed % 12).unwrap();
         let changes = found(seed, |loads| {
@@ -192,7 +192,7 @@ fn an_index_added_is_found() {
 }
 
 #[test]
-fn what_all_shapes_do_together_is_said_of_the_whole() {
+fn a_change_of_all_shapes_is_reported_for_the_whole() {
     let whole = |kind| vec![(Arc::new(Label::Whole), kind)];
     for seed in 0..SEEDS {
         let twice = found(seed, |loads| {
@@ -267,10 +267,11 @@ fn heavier_operations_are_found() {
 }
 
 #[test]
-fn too_little_says_nothing() {
+fn changes_below_the_thresholds_are_not_reported() {
     let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
     let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
-    // Before, now: few operations, a small ratio, a small difference, a few more, a few new ones.
+    // (before, now): few operations, a small ratio, a small difference, slightly more operations,
+    // few new operations.
     let cases = [
         ((29, 1.0), (500, 9.0)),
         ((500, 1.0), (500, 1.4)),
@@ -285,7 +286,7 @@ fn too_little_says_nothing() {
 }
 
 #[test]
-fn without_others_a_drift_is_not_taken_for_a_change() {
+fn without_other_shapes_a_drift_is_not_reported() {
     let (slow, slower) = (minute(&[(500, 1.9)]), minute(&[(500, 5.0)]));
     let before = minute(&[(500, 1.0)]);
     assert_eq!(compare(&before, &slow), []);
@@ -294,7 +295,7 @@ fn without_others_a_drift_is_not_taken_for_a_change() {
 }
 
 #[test]
-fn nothing_is_compared_with_nothing() {
+fn empty_periods_have_no_changes() {
     let some = minute(&[(500, 1.0)]);
     let timeless = Period {
         length: Duration::ZERO,
@@ -307,7 +308,7 @@ fn nothing_is_compared_with_nothing() {
 }
 
 #[test]
-fn what_may_have_been_among_the_others_is_not_new() {
+fn a_shape_that_may_have_been_in_other_shapes_is_not_new() {
     let mut before = minute(&[(500, 1.0)]);
     let now = minute(&[(500, 1.0), (300, 1.0)]);
     let new = [(label(1), ChangeKind::New)];
@@ -322,7 +323,7 @@ fn what_may_have_been_among_the_others_is_not_new() {
 }
 
 #[test]
-fn a_short_baseline_knows_nothing_new() {
+fn a_short_baseline_yields_no_new_shapes() {
     let mut before = minute(&[(500, 1.0)]);
     before.length = Duration::from_secs(10);
     assert_eq!(compare(&before, &minute(&[(3_000, 1.0), (3_000, 1.0)])), []);
@@ -403,7 +404,7 @@ fn a_shape_that_gets_a_row_of_its_own_is_not_new() {
         let among_others = with(folded(level, "orders"));
         assert_eq!(compare(&among_others, &own), []);
         assert_eq!(compare(&own, &among_others), []);
-        // What stands for several is no shape: it is neither new nor slower.
+        // A group row is not a shape, so it is neither new nor slower.
         let none = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
         assert_eq!(compare(&none, &among_others), []);
         let elsewhere = with(folded(level, "users"));
@@ -413,7 +414,7 @@ fn a_shape_that_gets_a_row_of_its_own_is_not_new() {
 }
 
 #[test]
-fn a_few_operations_of_a_new_shape_are_told_if_they_cost_enough() {
+fn a_new_shape_with_few_operations_is_reported_if_costly() {
     let with_whole = |shapes: &[(u64, f64)]| {
         let mut period = minute(shapes);
         let mut all = Figures::default();
@@ -437,7 +438,7 @@ fn a_few_operations_of_a_new_shape_are_told_if_they_cost_enough() {
 }
 
 #[test]
-fn what_cursors_cost_is_part_of_the_cost() {
+fn cursor_time_is_part_of_the_cost() {
     let with_more = |seconds| {
         let mut period = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
         let mut heavy = alike(500, if seconds > 0 { 9.0 } else { 1.0 });

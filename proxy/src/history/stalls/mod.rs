@@ -1,11 +1,14 @@
-//! What stalls: times in which operations wait far longer than usual, whether they recur, and what moved on the server.
+//! Detects stalls: times in which operations wait far longer than usual. Also finds stalls that
+//! recur, and the server counters that moved during them.
 //!
-//! [`StallDetector`] is fed a second at a time. An operation counts in the second in which it *ended*: a server that
-//! stands still for 2 s shows as seconds in which nothing ends, then one in which operations end that took up to 2 s.
-//! So an episode starts the longest duration before the end of its first slow second.
+//! [`StallDetector`] gets one second at a time. An operation counts in the second in which it
+//! *ended*. So a server that stops for 2 s shows as seconds in which no operation ends, followed by
+//! one in which operations of up to 2 s end. An episode therefore starts before the end of its
+//! first slow second, by the longest duration.
 //!
-//! What is usual is learned from the seconds outside of episodes: the median of their 99th percentiles, and how far
-//! these spread upwards. What lasts for minutes is no episode any more but usual.
+//! The usual values are learned from the seconds outside of episodes: the median of their 99th
+//! percentiles, and the upward spread of these. A state that lasts for minutes is no longer an
+//! episode but the new usual.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -21,29 +24,30 @@ pub use self::{
     recurrence::{Recurrence, recurrence},
 };
 
-/// What ended in one second.
+/// The operations that ended in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beat {
-    /// How long operations took.
+    /// Their durations.
     pub durations: Distribution,
-    /// What each phase came to.
+    /// Their total time in each phase.
     pub phases: [Duration; PHASES],
     /// The end of this second, in seconds since the epoch.
     pub at: u64,
 }
 
-/// A time in which operations waited.
+/// A period in which operations waited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
-    /// In seconds since the epoch; up to one second late, since operations end within a second.
+    /// Start, in seconds since the epoch. Up to one second late, because only the second of an
+    /// operation's end is known.
     pub started_at: f64,
     /// From the start to the end of the last second in which slow operations ended.
     pub length: Duration,
-    /// Operations that waited.
+    /// Number of operations that waited.
     pub operations: u64,
-    /// How long these took together, to within 4.4 %.
+    /// Total duration of these operations, to within 4.4 %.
     pub waited: Duration,
-    /// The phase that took most of the additional time.
+    /// The phase with the most additional time.
     pub phase: usize,
     /// The usual 99th percentile.
     pub usual: Duration,
@@ -51,70 +55,72 @@ pub struct Episode {
     pub worst: Duration,
 }
 
-/// Watches one series, a second at a time.
+/// Watches one series. It gets one call per second.
 #[derive(Clone, Debug, Default)]
 pub struct StallDetector {
-    /// Logarithms of the 99th percentile in seconds, of the last calm seconds with operations.
+    /// Logarithms of the 99th percentile (in seconds), one for each of the last calm seconds with
+    /// operations.
     p99s: VecDeque<f64>,
-    /// Operations in each of the last calm seconds.
+    /// Number of operations in each of the last calm seconds.
     counts: VecDeque<u64>,
-    /// Operations in each of the last seconds, calm or not.
+    /// Number of operations in each of the last seconds, calm or not.
     recent: VecDeque<u64>,
-    /// Usual seconds an operation spends in each phase.
+    /// Usual time per operation in each phase, in seconds.
     phases: [f64; PHASES],
-    open: Option<Open>,
+    open: Option<OpenEpisode>,
 }
 
-/// Calm seconds from which the usual is told.
+/// Number of calm seconds that define the usual values.
 const MEMORY: usize = 120;
 
-/// Seconds with operations without which it is not known.
+/// Number of calm seconds with operations that are needed before stalls are detected.
 const LEARNING: usize = 20;
 
-/// Seconds that a stall is looked for to have held operations up.
+/// Longest look-back for missing operations, in seconds.
 const RECENT: usize = 60;
 
-/// How many times the usual 99th percentile an operation must take to be slow.
+/// An operation is slow if it takes this many times the usual 99th percentile …
 const FACTOR: f64 = 5.0;
 
-/// Spreads (upward standard deviations of its logarithm) by which it must exceed it too.
+/// … and exceeds it by this many spreads (upward standard deviations of its logarithm).
 const SPREADS: f64 = 4.0;
 
-/// What is faster is never slow.
+/// A shorter operation is never slow.
 const FLOOR_SECONDS: f64 = 0.02;
 
-/// The share of the limit under which an episode's operations must stay for it to end.
+/// An episode ends when operations stay below this share of the limit for slow operations.
 const CALM_SHARE: f64 = 0.5;
 
-/// Slow operations in a second that make a stall.
+/// A second with this many slow operations is part of a stall …
 const SEVERAL: u64 = 5;
 
-/// One in so many operations of the second must be slow for it, …
+/// … if at least one in this many of its operations is slow, …
 const SEVERAL_OF: u64 = 50;
 
-/// … or the operations since the start must fall below this share of the usual.
+/// … or if fewer operations ended since the start than this share of the usual number.
 const FALLEN_SHARE: f64 = 0.7;
 
-/// Fewer slow operations make a stall if they took this long, …
+/// Fewer slow operations are a stall if the longest took this long, …
 const NOTABLE_SECONDS: f64 = 0.25;
 
-/// … and so many times the usual, …
+/// … and this many times the usual 99th percentile, …
 const NOTABLE_FACTOR: f64 = 10.0;
 
-/// … and so many times what makes an operation slow, …
+/// … and this many times the limit for slow operations, …
 const NOTABLE_LIMITS: f64 = 2.0;
 
-/// … and if they are one in so many of the operations since the start: one among hundreds is an outlier.
+/// … and if they are at least one in this many of the operations since the start. One among
+/// hundreds is an outlier.
 const FEW_OF: u64 = 10;
 
-/// Calm seconds that end an episode.
+/// Consecutive calm seconds that end an episode.
 const QUIET: u32 = 5;
 
-/// What lasts longer is usual from now on.
+/// A state that lasts longer than this is the new usual.
 const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {
-    /// Takes in one more second, and gives the episode that has ended with it, if one has.
+    /// Adds one second. Returns the episode if one ended with this second.
     pub fn second(&mut self, beat: &Beat) -> Option<Episode> {
         push(&mut self.recent, beat.durations.count(), RECENT);
         let Some(usual) = self.usual() else {
@@ -131,7 +137,7 @@ impl StallDetector {
                 return None;
             }
             (Some(slow), open) => {
-                open.get_or_insert_with(|| Open::at(beat))
+                open.get_or_insert_with(|| OpenEpisode::at(beat))
                     .add(beat, &slow, &self.phases)
             }
             (None, Some(open)) => open.quiet += 1,
@@ -139,7 +145,7 @@ impl StallDetector {
         self.end(beat, &usual)
     }
 
-    /// Whether too little has been seen to know what is usual.
+    /// True while too few seconds have been seen to know the usual values.
     pub fn is_learning(&self) -> bool {
         self.p99s.len() < LEARNING
     }
@@ -165,7 +171,7 @@ impl StallDetector {
         }
         let p99s: Vec<f64> = self.p99s.iter().copied().collect();
         let median = rank(&p99s, 2, 4);
-        // The upward spread alone counts: durations have a long tail, and none below zero.
+        // Only the upward spread counts: durations have a long upper tail and are never negative.
         let deviation = (rank(&p99s, 3, 4) - median) * 1.4826;
         let factor = FACTOR.max((SPREADS * deviation).exp());
         let counts: Vec<f64> = self.counts.iter().map(|count| float(*count)).collect();
@@ -176,7 +182,7 @@ impl StallDetector {
         })
     }
 
-    /// The slow operations of a second, if they make a stall.
+    /// The slow operations of a second, if they are part of a stall.
     fn slow(&self, beat: &Beat, usual: &Usual, limit: f64) -> Option<Slow> {
         let worst = beat.durations.max().as_secs_f64();
         if worst < limit {
@@ -212,13 +218,13 @@ impl StallDetector {
     }
 }
 
-/// What calm seconds are like.
+/// Properties of calm seconds.
 struct Usual {
     /// The 99th percentile, in seconds.
     p99: f64,
-    /// What takes longer is slow, in seconds.
+    /// A longer operation is slow, in seconds.
     limit: f64,
-    /// Operations a second.
+    /// Operations per second.
     operations: f64,
 }
 
@@ -246,21 +252,21 @@ impl Slow {
     }
 }
 
-/// An episode that goes on.
+/// An episode that has not ended.
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenEpisode {
     started_at: f64,
     ended_at: f64,
     operations: u64,
     waited: f64,
     worst: Duration,
-    /// Time beyond the usual in each phase.
+    /// Time in each phase beyond the usual, in seconds.
     excess: [f64; PHASES],
     slow_seconds: u32,
     quiet: u32,
 }
 
-impl Open {
+impl OpenEpisode {
     fn at(beat: &Beat) -> Self {
         Self {
             started_at: f64::INFINITY,
@@ -290,7 +296,7 @@ impl Open {
         }
     }
 
-    /// A short hiccup of a single second is none: every machine has them.
+    /// Returns `None` for a short hiccup within a single second: every machine has them.
     fn episode(&self, usual: &Usual) -> Option<Episode> {
         if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
             return None;
@@ -322,7 +328,7 @@ fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
     values.push_back(value);
 }
 
-/// The value that `numerator / denominator` of the values do not exceed; zero if there are none.
+/// The value at the quantile `numerator / denominator`; zero if there are no values.
 fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
     let mut values = values.to_vec();
     let index = values.len().saturating_sub(1) * numerator / denominator;

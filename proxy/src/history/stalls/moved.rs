@@ -1,59 +1,61 @@
-//! Which of a server's counters moved while operations waited.
+//! Finds the server counters that moved while operations waited.
 //!
-//! The average of a counter over an episode is held against its averages over calm times of the same length. The
-//! caller differences what is cumulative.
+//! Compares the average of a counter during an episode with its averages over calm times of the
+//! same length. The caller converts cumulative counters to rates.
 
 use std::collections::BTreeMap;
 
 use super::{float, rank};
 
-/// What a server said of itself once.
+/// One sample of a server's counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// In seconds since the epoch.
     pub at: f64,
-    /// Whether it said anything, in time.
+    /// True if the server replied in time.
     pub answered: bool,
-    /// What it said, what is cumulative as a rate.
+    /// Values by counter name. Cumulative counters are rates.
     pub values: BTreeMap<&'static str, f64>,
 }
 
 /// A counter that moved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// Its name.
+    /// Name of the counter.
     pub counter: &'static str,
-    /// Its average over an episode; the median of the episodes.
+    /// Its average during the episodes (the median, if there are several).
     pub during: f64,
-    /// The median of its averages over calm times as long.
+    /// The median of its averages over calm times of the same length.
     pub otherwise: f64,
-    /// Standard deviations between the two, at most 100.
+    /// Distance between the two in standard deviations, at most 100.
     pub score: f64,
 }
 
-/// How far before the start and after the end of an episode a sample belongs to it.
+/// A sample belongs to an episode if it is at most this far before the start or after the end.
 const MARGIN_SECONDS: f64 = 1.0;
 
-/// Calm averages without which nothing is known of what is usual.
-const LEAST_CALM: usize = 10;
+/// Minimum number of calm averages for a comparison.
+const MIN_CALM: usize = 10;
 
-/// The least score.
-const LEAST_SCORE: f64 = 5.0;
+/// Minimum score.
+const MIN_SCORE: f64 = 5.0;
 
-/// The highest: where a counter never moves in calm times, its deviation is zero.
-const MOST_SCORE: f64 = 100.0;
+/// Maximum score: a counter that never moves in calm times has a deviation of zero.
+const MAX_SCORE: f64 = 100.0;
 
-/// The least difference, as a share of what is usual: an average over the margins too tells only part of it.
-const LEAST_CHANGE: f64 = 0.3;
+/// Minimum difference as a share of the usual value. The average includes the margins, so it shows
+/// only part of the real difference.
+const MIN_CHANGE: f64 = 0.3;
 
-/// A difference that is a smaller share of the usual counts as one deviation at the most.
-const LEAST_DEVIATION: f64 = 0.05;
+/// Minimum standard deviation, as a share of the usual value.
+const MIN_DEVIATION: f64 = 0.05;
 
-/// Of so many calm times one may be as extreme as an episode.
+/// At most one in this many calm averages may be as extreme as the episode.
 const AS_EXTREME_OF: usize = 20;
 
-/// The counters that moved during the episodes (start and end), those furthest from their usual first. Nothing if the
-/// server was silent in most of them: what it says after a silence is about the silence.
+/// The counters that moved during the episodes (start and end), the highest score first. Empty if
+/// the server did not reply during most episodes: the first sample after such a gap describes the
+/// gap.
 pub fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
@@ -81,7 +83,7 @@ pub fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     moved
 }
 
-/// Samples in which the server did not answer, of those that belong to an episode.
+/// Number of samples without a reply within the episodes.
 pub fn unanswered(samples: &[Sample], episodes: &[(f64, f64)]) -> usize {
     let silent = samples.iter().filter(|sample| !sample.answered);
     silent.filter(|sample| !is_calm(sample, episodes)).count()
@@ -99,7 +101,7 @@ fn compare(
     let usual: Vec<f64> = (calm.windows(window))
         .filter_map(|samples| average(counter, samples))
         .collect();
-    if averages.is_empty() || usual.len() < LEAST_CALM {
+    if averages.is_empty() || usual.len() < MIN_CALM {
         return None;
     }
     let (during, otherwise) = (rank(&averages, 1, 2), rank(&usual, 1, 2));
@@ -110,12 +112,12 @@ fn compare(
         .collect();
     let as_extreme = deviations.iter().filter(|d| **d >= difference).count();
     let deviation = (rank(&deviations, 1, 2) * 1.4826)
-        .max(LEAST_DEVIATION * otherwise.abs())
-        .max(difference / MOST_SCORE);
-    // A comparison with NaN is false, and none is reported.
+        .max(MIN_DEVIATION * otherwise.abs())
+        .max(difference / MAX_SCORE);
+    // Comparisons with NaN are false, so NaN is never reported.
     let has_moved = difference > 0.0
-        && difference >= LEAST_CHANGE * otherwise.abs()
-        && difference >= LEAST_SCORE * deviation
+        && difference >= MIN_CHANGE * otherwise.abs()
+        && difference >= MIN_SCORE * deviation
         && as_extreme * AS_EXTREME_OF <= usual.len();
     has_moved.then(|| Moved {
         counter,
@@ -143,7 +145,8 @@ fn is_calm(sample: &Sample, episodes: &[(f64, f64)]) -> bool {
     !episodes.iter().any(|episode| is_within(sample, *episode))
 }
 
-/// Whether half of the samples of an episode proper or more are missing, or more than half with its margins.
+/// True if at least half of the samples within the episode have no reply, or more than half
+/// including the margins.
 fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;
@@ -171,12 +174,13 @@ mod tests {
         "cache_bytes",
     ];
 
-    /// Three minutes, a sample a second; three episodes of 3 s in which `change` changes the values.
+    /// Three minutes with one sample per second, and three episodes of 3 s. `change` modifies the
+    /// values during the episodes.
     fn samples(seed: u64, change: impl Fn(&mut Sample)) -> Vec<Sample> {
         let mut random = Random::of(seed);
         let sample = |second: u32| {
             let at = f64::from(second);
-            // Evictions come in bursts of their own.
+            // Evictions come in bursts, independent of the episodes.
             let burst = if random.unit() < 0.05 { 900.0 } else { 0.0 };
             let values = [
                 0.0,
@@ -209,14 +213,14 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_by_itself_is_not_named() {
+    fn counters_that_move_independently_are_not_reported() {
         for seed in 0..SEEDS {
             assert_eq!(moved(&samples(seed, |_| {}), &episodes()), [], "{seed}");
         }
     }
 
     #[test]
-    fn what_moves_with_the_episodes_is_named_with_the_furthest_first() {
+    fn counters_that_move_with_the_episodes_are_reported_by_score() {
         for seed in 0..SEEDS {
             let samples = samples(seed, |sample| {
                 set(sample, "checkpoint_bytes", 36e6);
@@ -231,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn a_single_episode_tells_too() {
+    fn a_single_episode_is_enough() {
         let samples = samples(1, |sample| set(sample, "checkpoint_bytes", 36e6));
-        // The other two are unknown: of so many calm times, that is too many.
+        // The other two episodes are not passed in. They are few enough among the calm times.
         assert_eq!(moved(&samples, &episodes()[..1]).len(), 1);
     }
 
     #[test]
-    fn a_silent_server_says_nothing() {
+    fn a_server_that_does_not_reply_has_no_moved_counters() {
         let samples = samples(1, |sample| {
             set(sample, "checkpoint_bytes", 36e6);
             sample.answered = false;
@@ -249,8 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_of_two_seconds_is_silence() {
-        // Stopped from 60.3 to 62.3; the start is told up to a second late, and the first answer tells of a leap.
+    fn a_stop_of_two_seconds_counts_as_unanswered() {
+        // The server stops from 60.3 to 62.3. The reported start may be up to a second late, and
+        // the first reply after the stop contains a jump.
         let mut samples = samples(2, |_| {});
         for sample in &mut samples[60..=63] {
             sample.answered = sample.at > 62.5 || sample.at < 60.5;
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn without_samples_nothing_is_said() {
+    fn without_samples_no_counter_is_reported() {
         assert_eq!(moved(&[], &episodes()), []);
         assert_eq!(moved(&samples(1, |_| {}), &[]), []);
         assert_eq!(unanswered(&[], &episodes()), 0);

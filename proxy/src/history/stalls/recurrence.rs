@@ -1,84 +1,89 @@
-//! Whether episodes recur: a chain of starts at multiples of one period.
+//! Detects recurring episodes: a chain of starts at multiples of one period.
 //!
-//! Three starts are soon evenly spaced by chance. So a chain counts only if it is most of what there was: few other
-//! episodes since it began, and a short chain stands alone, after a time without any, and its episodes are alike.
+//! Three starts are often evenly spaced by chance. So a chain counts only if it covers most
+//! episodes since it began. A short chain must also follow a time without episodes, and its
+//! episodes must be similar.
 
 use std::time::Duration;
 
 use super::{Episode, PHASES, float, rank, seconds};
 
-/// Episodes that come back.
+/// A series of episodes at a regular interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recurrence {
-    /// From start to start.
+    /// Time from start to start.
     pub period: Duration,
-    /// The median.
+    /// Median length of the episodes.
     pub length: Duration,
-    /// Episodes seen of it.
+    /// Number of episodes in the chain.
     pub times: usize,
-    /// When the last of them started, in seconds since the epoch.
+    /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
-    /// The phase that took most of the time in most of them.
+    /// The phase that took most of the time in most of these episodes.
     pub phase: usize,
-    /// Whether it may be expected to come again: few of its periods have gone by without it.
+    /// True if another episode can be expected: only a few periods have passed without one.
     pub is_current: bool,
 }
 
 impl Recurrence {
-    /// When the last episode ended, by their usual length, in seconds since the epoch.
+    /// End of the last episode, computed from the median length, in seconds since the epoch.
     pub fn last_end(&self) -> f64 {
         self.last_at + self.length.as_secs_f64()
     }
 }
 
-/// The latest episodes are looked at; the rest is history.
-const MOST_EPISODES: usize = 64;
+/// Number of latest episodes that are examined.
+const MAX_EPISODES: usize = 64;
 
-/// Episodes without which nothing recurs.
-const LEAST_TIMES: u64 = 3;
+/// Minimum number of episodes in a chain.
+const MIN_TIMES: u64 = 3;
 
-/// A shorter period cannot be told from seconds.
-const LEAST_PERIOD_SECONDS: f64 = 5.0;
+/// Minimum period. Starts are known only to a second, so shorter periods cannot be detected.
+const MIN_PERIOD_SECONDS: f64 = 5.0;
 
-/// How far a start may be from where it should be: starts are known to a second, and causes are not clocks.
-const MOST_DEVIATION_SECONDS: f64 = 0.8;
+/// Maximum distance of a start from its expected time. Starts are known only to a second, and
+/// causes are not exact.
+const MAX_DEVIATION_SECONDS: f64 = 0.8;
 
 /// The same as a share of the period.
-const MOST_DEVIATION_SHARE: f64 = 1.0 / 25.0;
+const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 
-/// The same of a chain of three.
-const MOST_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
+/// The same for a chain of three.
+const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
-/// One in so many of those expected may be missing.
+/// One in this many of the expected episodes may be missing.
 const ONE_MISSING_IN: u64 = 3;
 
-/// The episodes of a shorter chain are alike.
+/// A chain of at least this many episodes need not consist of similar ones.
 const LONG_CHAIN: u64 = 5;
 
-/// Other episodes are so many fewer than a chain's, if there are any.
+/// If there are other episodes, the chain has at least this many more.
 const FEWER_OTHERS: u64 = 4;
 
-/// Of all episodes since a chain began, others are at the most this share: one in three, and some that it lost.
-const MOST_OTHERS: f64 = 0.4;
+/// Maximum share of other episodes among all episodes since the chain began: one in three, and some
+/// that the chain missed.
+const MAX_OTHERS: f64 = 0.4;
 
-/// For how many periods before a chain of three nothing else may have happened; fewer before a longer one.
+/// Number of periods before a chain of three that must be free of other episodes. Longer chains
+/// need fewer.
 const ALONE_PERIODS: f64 = 12.0;
 
-/// Of alike episodes, the longest is so many times the shortest at the most, …
+/// Episodes are similar if the longest is at most this many times the shortest, …
 const ALIKE_FACTOR: f64 = 2.0;
 
-/// … or so much longer.
+/// … or at most this much longer.
 const ALIKE_SECONDS: f64 = 1.0;
 
-/// Periods without an episode after which it is over: one may be missing, and another be late.
+/// Periods without an episode after which a recurrence is over: one may be missing, and another may
+/// be late.
 const CURRENT_PERIODS: f64 = 3.0;
 
-/// The recurrence that most of the episodes belong to, if there is one; one that is current at `now` (in seconds since the
-/// epoch) before one that is over, then the longest chain, of equals the latest.
+/// The best recurrence of the episodes, if there is one. A recurrence that is current at `now` (in
+/// seconds since the epoch) comes before one that is over, then the longest chain, then the latest.
 pub fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
-    let oldest = episodes.len().saturating_sub(MOST_EPISODES);
+    let oldest = episodes.len().saturating_sub(MAX_EPISODES);
     let episodes = episodes.get(oldest..).unwrap_or_default();
     let pairs = (0..episodes.len())
         .flat_map(|first| (first + 1..episodes.len()).map(move |second| (first, second)));
@@ -97,18 +102,18 @@ pub fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     Some(best.recurrence(episodes, now))
 }
 
-/// Episodes of one period.
+/// Episodes at multiples of one period.
 #[derive(Debug)]
 struct Chain {
-    /// Index of each, and its number: how many periods it is after the first.
+    /// Index of each episode, and its number in periods after the first.
     links: Vec<(usize, u64)>,
     period: f64,
-    /// The start of the first, as all of them tell it.
+    /// Start of the first episode, fitted to all of them.
     origin: f64,
 }
 
 impl Chain {
-    /// Follows the period that two episodes suggest.
+    /// Builds a chain from the period between two episodes.
     fn from_pair(episodes: &[&Episode], first: usize, second: usize, steps: u64) -> Option<Self> {
         let (origin, next) = (start(episodes, first)?, start(episodes, second)?);
         let mut chain = Self {
@@ -116,35 +121,37 @@ impl Chain {
             period: (next - origin) / float(steps),
             origin,
         };
-        if chain.period < LEAST_PERIOD_SECONDS {
+        if chain.period < MIN_PERIOD_SECONDS {
             return None;
         }
         while let Some(link) = chain.next(episodes) {
             chain.links.push(link);
             chain.fit(episodes);
         }
-        // While it grew, it was not known as well as now where each should be.
+        // The expected starts are more exact now than while the chain grew, so check each episode
+        // again.
         let (tolerance, before) = (chain.tolerance(), chain.links.clone());
         let keep = |(index, number): &(usize, u64)| {
             let expected = chain.origin + chain.period * float(*number);
             start(episodes, *index).is_some_and(|at| (at - expected).abs() <= tolerance)
         };
         chain.links = before.into_iter().filter(keep).collect();
-        if chain.times() < LEAST_TIMES {
+        if chain.times() < MIN_TIMES {
             return None;
         }
         chain.fit(episodes);
         Some(chain)
     }
 
-    /// The episode nearest to where the next one should be, or else the one after.
+    /// The episode nearest to the next expected start, or else to the one after that.
     fn next(&self, episodes: &[&Episode]) -> Option<(usize, u64)> {
         let (index, number) = *self.links.last()?;
         [number + 1, number + 2].into_iter().find_map(|number| {
             let expected = self.origin + self.period * float(number);
             let later = (index + 1..episodes.len()).filter_map(|later| {
                 let distance = (start(episodes, later)? - expected).abs();
-                // Of three that deviate by a tolerance from their fit, the third is so far from where two see it.
+                // If each of three starts deviates by one tolerance from the fit, the third is up
+                // to three tolerances from the time expected by the first two.
                 (distance <= 3.0 * self.tolerance()).then_some((later, distance))
             });
             let nearest = later.min_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -153,14 +160,14 @@ impl Chain {
     }
 
     fn tolerance(&self) -> f64 {
-        let most = match self.times() <= LEAST_TIMES {
-            true => MOST_DEVIATION_OF_THREE_SECONDS,
-            false => MOST_DEVIATION_SECONDS,
+        let most = match self.times() <= MIN_TIMES {
+            true => MAX_DEVIATION_OF_THREE_SECONDS,
+            false => MAX_DEVIATION_SECONDS,
         };
-        most.min(self.period * MOST_DEVIATION_SHARE)
+        most.min(self.period * MAX_DEVIATION_SHARE)
     }
 
-    /// Least squares.
+    /// Fits period and origin by least squares.
     fn fit(&mut self, episodes: &[&Episode]) {
         let count = float(u64::try_from(self.links.len()).unwrap_or(u64::MAX));
         let points = || {
@@ -192,15 +199,15 @@ impl Chain {
         if (expected - times) * ONE_MISSING_IN > times {
             return false;
         }
-        // The shorter the chain, the more of the time before it has to be free of others.
-        let alone = self.period * ALONE_PERIODS / float((times - LEAST_TIMES + 1).pow(2));
+        // The shorter the chain, the longer the time before it that must be free of other episodes.
+        let alone = self.period * ALONE_PERIODS / float((times - MIN_TIMES + 1).pow(2));
         let first = self.links.first().and_then(|link| start(episodes, link.0));
         let since = first.unwrap_or(f64::INFINITY) - alone;
         let all = episodes.iter().filter(|e| e.started_at >= since).count();
         let others = u64::try_from(all).unwrap_or(u64::MAX) - times;
         let is_most = others == 0
             || (others + FEWER_OTHERS <= times
-                && float(others) <= MOST_OTHERS * float(others + times));
+                && float(others) <= MAX_OTHERS * float(others + times));
         is_most && (times >= LONG_CHAIN || self.is_of_a_kind(episodes))
     }
 
@@ -211,7 +218,7 @@ impl Chain {
         longest <= shortest * ALIKE_FACTOR || longest <= shortest + ALIKE_SECONDS
     }
 
-    /// The greater, the better.
+    /// Sort key; the greatest is the best.
     fn rank(&self, episodes: &[&Episode], now: f64) -> (bool, usize, Option<usize>) {
         let last = self.links.last().map(|link| link.0);
         (self.is_current(episodes, now), self.links.len(), last)
@@ -245,7 +252,7 @@ impl Chain {
                 *count += 1;
             }
         }
-        // Of equals the last is the maximum, hence the reversal.
+        // `max_by_key` returns the last of equal elements. The reversal makes that the first phase.
         let phase = (0..PHASES).rev().max_by_key(|phase| phases.get(*phase));
         Recurrence {
             period: seconds(self.period),
@@ -266,7 +273,7 @@ fn start(episodes: &[&Episode], index: usize) -> Option<f64> {
 mod tests {
     use super::{super::tests::Random, *};
 
-    /// While it goes on.
+    /// The recurrence at the time of the last episode.
     fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
         let last = episodes.iter().map(|episode| episode.started_at);
         super::recurrence(episodes, last.fold(0.0, f64::max))
@@ -290,13 +297,13 @@ mod tests {
         starts.iter().map(|at| episode(*at, 2.0, 3)).collect()
     }
 
-    /// Starts as they are told: late, by up to a second.
+    /// A start as the detector reports it: up to a second late.
     fn late(random: &mut Random, start: f64) -> f64 {
         start + random.between(0.0, 0.9)
     }
 
     #[test]
-    fn a_period_needs_three() {
+    fn a_recurrence_needs_three_episodes() {
         assert_eq!(recurrence(&[]), None);
         assert_eq!(recurrence(&at(&[0.0, 60.0])), None);
         let found = recurrence(&at(&[0.0, 60.3, 119.9])).unwrap();
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_may_be_missing() {
+    fn one_episode_may_be_missing() {
         for starts in [[0.0, 60.0, 180.0], [0.0, 120.0, 180.0]] {
             let found = recurrence(&at(&starts)).unwrap();
             assert_eq!(found.period, Duration::from_mins(1), "{starts:?}");
@@ -314,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn the_period_is_the_longest_that_fits() {
+    fn all_episodes_at_the_shortest_interval_form_one_chain() {
         let found = recurrence(&at(&[0.0, 15.0, 30.0, 45.0, 60.0, 75.0])).unwrap();
         assert_eq!((found.period, found.times), (Duration::from_secs(15), 6));
     }
 
     #[test]
-    fn length_and_phase_are_the_usual_ones() {
+    fn length_is_the_median_and_phase_the_most_frequent() {
         let mut episodes = at(&[0.0, 20.0, 40.0, 60.0, 80.0]);
         episodes[2] = episode(40.0, 9.0, 1);
         let found = recurrence(&episodes).unwrap();
@@ -328,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_when_some_of_its_periods_have_gone_by() {
+    fn a_recurrence_ends_after_three_periods_without_an_episode() {
         let episodes = at(&[0.0, 60.0, 120.0]);
         for (now, is_current) in [(122.0, true), (301.0, true), (303.0, false), (9e9, false)] {
             let found = super::recurrence(&episodes, now).unwrap();
@@ -338,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_does_not_hide_what_goes_on() {
+    fn a_current_recurrence_is_preferred_to_a_longer_past_one() {
         let past = (0..20_u32).map(|n| 60.0 * f64::from(n));
         let since = (0..4_u32).map(|n| 9_000.0 + 200.0 * f64::from(n));
         let episodes = at(&past.chain(since).collect::<Vec<_>>());
@@ -350,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn others_in_between_do_not_hide_it() {
+    fn other_episodes_in_between_do_not_hide_a_recurrence() {
         for seed in 0..SEEDS {
             let mut random = Random::of(seed);
             let period = random.between(15.0, 120.0);
@@ -373,11 +380,11 @@ mod tests {
     }
 
     #[test]
-    fn three_of_any_period_are_enough() {
+    fn three_episodes_of_any_period_are_enough() {
         for seed in 0..SEEDS {
             let mut random = Random::of(seed);
             let period = random.between(15.0, 300.0);
-            // The phase within the second is that of the period: it creeps, or stands.
+            // The offset within the second depends on the period: it shifts slowly or is constant.
             let first = random.between(0.0, 1.0);
             let starts: Vec<f64> = (0..3_u32)
                 .map(|n| (first + period * f64::from(n) + 1.0).ceil() - 1.0)
@@ -388,9 +395,10 @@ mod tests {
         }
     }
 
-    /// By chance, three are evenly spaced now and then: nearly all such series must be seen through at any time.
+    /// Three random episodes are sometimes evenly spaced. The rate of false detections must stay
+    /// low at any time.
     #[test]
-    fn random_episodes_show_none() {
+    fn random_episodes_have_no_recurrence() {
         let (mut looks, mut wrong) = (0, 0);
         for seed in 0..SEEDS / 3 {
             let mut random = Random::of(seed);

@@ -7,7 +7,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn of(seed: u64) -> Self {
-        // Neighbouring seeds would begin alike.
+        // Neighbouring seeds would start with similar values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -31,34 +31,34 @@ impl Random {
     }
 }
 
-/// The phase that a server's work is in.
+/// Index of the phase `server`.
 const SERVER: usize = 3;
 
-/// The phase of waiting for a connection.
+/// Index of the phase `checkout`.
 const CHECKOUT: usize = 1;
 
 const EPOCH: u64 = 1_700_000_000;
 
-/// Operations by the time they end, and what stands in their way.
-struct World {
+/// A simulated load: operations, and the stalls that delay them.
+struct Workload {
     random: Random,
-    /// Operations a second.
+    /// Operations per second.
     rate: f64,
     median_ms: f64,
     sigma: f64,
-    /// A window in which nothing ends, by a clock that starts at zero: (start, end).
+    /// Windows (start, end) in which no operation ends, in seconds from zero.
     stops: Vec<(f64, f64)>,
-    /// Times in which operations take so many times as long.
+    /// Times (start, end, factor) in which operations take `factor` times as long.
     slow: Vec<(f64, f64, f64)>,
-    /// The factor by which the duration of all operations of a second jumps up or down at most.
+    /// Maximum factor by which all durations of a second are scaled up or down.
     jitter: f64,
-    /// The chance of a second to have a single operation of half a second to two.
+    /// Probability that a second has one operation of 0.5 s to 2 s.
     outlier: f64,
-    /// The phase in which the additional time is spent.
+    /// The phase of the additional time.
     phase: usize,
 }
 
-impl World {
+impl Workload {
     fn steady(seed: u64) -> Self {
         Self {
             random: Random::of(seed),
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// What a detector says of so many seconds.
+    /// The episodes that a detector finds in this many seconds.
     fn episodes(mut self, seconds: u32) -> Vec<Episode> {
         let mut detector = StallDetector::default();
         let beats = self.beats(seconds);
@@ -81,7 +81,7 @@ impl World {
         episodes.collect()
     }
 
-    /// Clients start operations at random, whether the earlier ones have ended or not.
+    /// Clients start operations at random, without waiting for earlier ones.
     fn beats(&mut self, seconds: u32) -> Vec<Beat> {
         let mut beats: Vec<Beat> = (1..=u64::from(seconds) + 60)
             .map(|second| Beat {
@@ -132,7 +132,8 @@ fn every(period: f64, first: f64, length: f64, times: u32) -> Vec<(f64, f64)> {
     starts.map(|start| (start, start + length)).collect()
 }
 
-/// Each episode started where a stall did, to within the second, and was as long.
+/// Checks that each episode matches a stall: its start to within 1.2 s, its length to within
+/// `tolerance`.
 fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
     assert_eq!(found.len(), stalls.len(), "{found:#?}");
     for (episode, (start, end)) in found.iter().zip(stalls) {
@@ -150,39 +151,39 @@ fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
 fn a_steady_load_with_noise_has_no_episode() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
-        let world = World {
+        let workload = Workload {
             rate: random.between(2.0, 200.0),
             median_ms: random.between(0.3, 8.0),
             sigma: random.between(0.3, 1.0),
             jitter: 3.0,
-            ..World::steady(seed)
+            ..Workload::steady(seed)
         };
-        assert_eq!(world.episodes(300), [], "seed {seed}");
+        assert_eq!(workload.episodes(300), [], "seed {seed}");
     }
 }
 
 #[test]
 fn single_outliers_among_many_operations_are_no_episode() {
     for seed in 0..SEEDS {
-        let world = World {
+        let workload = Workload {
             outlier: 0.1,
-            ..World::steady(seed)
+            ..Workload::steady(seed)
         };
-        assert_eq!(world.episodes(300), [], "seed {seed}");
+        assert_eq!(workload.episodes(300), [], "seed {seed}");
     }
 }
 
 #[test]
-fn a_stop_of_two_seconds_every_fifteen_is_found_within_three() {
+fn a_stop_of_two_seconds_every_fifteen_is_found_after_three() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let stops = every(15.0, random.between(22.0, 37.0), 2.0, 4);
-        let world = World {
+        let workload = Workload {
             rate: random.between(20.0, 300.0),
             stops: stops.clone(),
-            ..World::steady(seed)
+            ..Workload::steady(seed)
         };
-        let episodes = world.episodes(100);
+        let episodes = workload.episodes(100);
         assert_found(&episodes, &stops, 1.1);
         for episode in &episodes {
             assert_eq!(episode.phase, SERVER);
@@ -200,7 +201,7 @@ fn a_stop_of_two_seconds_every_fifteen_is_found_within_three() {
     }
 }
 
-/// A few connections that are busy all the time: only what each of them has in hand waits.
+/// A few connections that are always busy: only one operation per connection waits.
 #[test]
 fn a_stop_under_a_closed_loop_is_found() {
     let mut random = Random::of(1);
@@ -211,7 +212,7 @@ fn a_stop_under_a_closed_loop_is_found() {
             at: EPOCH + second,
             ..Beat::default()
         };
-        // It stops from 50.5 to 52.5.
+        // The server stops from 50.5 to 52.5.
         let (operations, waiting) = match second {
             51 => (4_000, 0),
             52 => (0, 0),
@@ -234,17 +235,17 @@ fn a_stop_under_a_closed_loop_is_found() {
 }
 
 #[test]
-fn a_checkpoint_every_minute_is_found_within_three() {
+fn a_checkpoint_every_minute_is_found_after_three() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let spikes = every(60.0, random.between(30.0, 80.0), 3.0, 3);
         let slow = spikes.iter().map(|(start, end)| (*start, *end, 40.0));
-        let world = World {
+        let workload = Workload {
             slow: slow.collect(),
             median_ms: 3.0,
-            ..World::steady(seed)
+            ..Workload::steady(seed)
         };
-        let episodes = world.episodes(240);
+        let episodes = workload.episodes(240);
         assert_found(&episodes, &spikes, 2.0);
         let recurrence =
             recurrence(&episodes, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
@@ -257,12 +258,12 @@ fn a_checkpoint_every_minute_is_found_within_three() {
 #[test]
 fn a_stop_is_found_under_few_operations() {
     for seed in 0..SEEDS {
-        let world = World {
+        let workload = Workload {
             rate: 3.0,
             stops: vec![(100.0, 103.0)],
-            ..World::steady(seed)
+            ..Workload::steady(seed)
         };
-        let episodes = world.episodes(150);
+        let episodes = workload.episodes(150);
         assert_eq!(episodes.len(), 1, "{episodes:?}");
         assert!(episodes[0].operations >= 1);
     }
@@ -270,27 +271,27 @@ fn a_stop_is_found_under_few_operations() {
 
 #[test]
 fn the_phase_is_that_of_the_additional_time() {
-    let world = World {
+    let workload = Workload {
         stops: vec![(60.0, 62.0)],
         phase: CHECKOUT,
-        ..World::steady(3)
+        ..Workload::steady(3)
     };
-    let episodes = world.episodes(100);
+    let episodes = workload.episodes(100);
     let phases: Vec<usize> = episodes.iter().map(|episode| episode.phase).collect();
     assert_eq!(phases, [CHECKOUT]);
 }
 
 #[test]
-fn a_lasting_shift_is_one_episode_at_the_most() {
+fn a_lasting_shift_is_at_most_one_episode() {
     let mut most = 0;
     for seed in 0..SEEDS {
         let factor = Random::of(seed).between(1.5, 40.0);
-        let world = World {
+        let workload = Workload {
             slow: vec![(100.0, 1_000.0, factor)],
             jitter: 1.5,
-            ..World::steady(seed)
+            ..Workload::steady(seed)
         };
-        let episodes = world.episodes(600);
+        let episodes = workload.episodes(600);
         assert!(
             episodes.len() <= 1,
             "seed {seed} factor {factor} {episodes:#?}"
@@ -302,38 +303,38 @@ fn a_lasting_shift_is_one_episode_at_the_most() {
 
 #[test]
 fn after_a_lasting_shift_stalls_are_found_again() {
-    let world = World {
+    let workload = Workload {
         slow: vec![(100.0, 1_000.0, 20.0)],
         stops: vec![(500.0, 503.0)],
-        ..World::steady(9)
+        ..Workload::steady(9)
     };
-    let episodes = world.episodes(600);
+    let episodes = workload.episodes(600);
     assert_found(&episodes[1..], &[(500.0, 503.0)], 0.6);
 }
 
 #[test]
 fn a_rise_within_minutes_is_no_episode() {
-    // Twice as slow each two minutes, sixteen times in all.
+    // Durations double every two minutes, to sixteen times the initial value.
     let steps = (0..480_u32).map(|number| {
         let start = 60.0 + f64::from(number);
         (start, start + 1.0, (f64::from(number) / 120.0).exp2())
     });
-    let world = World {
+    let workload = Workload {
         slow: steps.collect(),
-        ..World::steady(4)
+        ..Workload::steady(4)
     };
-    assert_eq!(world.episodes(540), []);
+    assert_eq!(workload.episodes(540), []);
 }
 
 #[test]
-fn nothing_is_said_while_learning_or_of_silence() {
-    let early = World {
+fn no_episode_while_learning_or_without_operations() {
+    let early = Workload {
         stops: vec![(10.0, 13.0)],
-        ..World::steady(1)
+        ..Workload::steady(1)
     };
     assert_eq!(early.episodes(60), []);
     let mut detector = StallDetector::default();
-    let mut beats = World::steady(2).beats(60);
+    let mut beats = Workload::steady(2).beats(60);
     beats.extend((61..300).map(|second| Beat {
         at: EPOCH + second,
         ..Beat::default()
@@ -343,10 +344,10 @@ fn nothing_is_said_while_learning_or_of_silence() {
 }
 
 #[test]
-fn a_hiccup_is_no_episode_unless_it_goes_on() {
-    let with = |length| World {
+fn a_short_hiccup_is_no_episode() {
+    let with = |length| Workload {
         slow: vec![(60.0, 60.0 + length, 20.0)],
-        ..World::steady(5)
+        ..Workload::steady(5)
     };
     assert_eq!(with(0.5).episodes(100), []);
     assert_eq!(with(3.0).episodes(100).len(), 1);

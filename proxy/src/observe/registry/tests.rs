@@ -1,11 +1,12 @@
-//! Which shapes have rows.
+//! Tests of which shapes have rows.
 
 use bson::doc;
 
 use super::*;
 use crate::shape::{self, Input};
 
-/// A find on one of many fields, with one of many projections: those make fine shapes of a coarse one.
+/// A find on one of many fields with one of many projections. Finds that differ only in the
+/// projection are fine shapes of one coarse shape.
 fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     let projection = doc! { format!("p{}", name(projected)): 1 };
     let command = doc! {
@@ -14,7 +15,7 @@ fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     command.to_vec().unwrap()
 }
 
-/// A name that is not taken for a dynamic one.
+/// A name that does not look dynamic.
 fn name(number: usize) -> String {
     number
         .to_string()
@@ -40,7 +41,7 @@ impl Table {
         }
     }
 
-    fn place(&mut self, command: &[u8]) -> Place {
+    fn place(&mut self, command: &[u8]) -> TablePlace {
         let input = Input {
             body: command,
             sequences: &[],
@@ -51,7 +52,7 @@ impl Table {
         self.registry.place(&fingerprint, true, now, describe)
     }
 
-    fn record(&mut self, place: Place, time: Duration) {
+    fn record(&mut self, place: TablePlace, time: Duration) {
         let sums = self.fresh.entry(place.shape.unwrap()).or_default();
         sums.figures.count += 1;
         sums.figures.durations.record(time);
@@ -83,7 +84,7 @@ impl Table {
         of_level.map(|row| row.sums.figures.count).collect()
     }
 
-    /// Whether the find on the field has a row of its own.
+    /// True if the find on this field has a row of its own.
     fn has_row(&self, field: usize) -> bool {
         let command = find("orders", field, 0);
         let input = Input {
@@ -104,13 +105,13 @@ impl Table {
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn no_more_than_twenty_new_shapes_of_a_namespace_get_rows_in_a_second() {
+fn a_namespace_gets_at_most_20_new_rows_in_a_second() {
     let mut table = Table::new(1_000);
     for _ in 0..3 {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
         table.second();
     }
-    // Those that came again have rows of their own from then on.
+    // Shapes that came again have rows of their own from now on.
     table.check_sums();
     (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
     table.second();
@@ -119,21 +120,21 @@ fn no_more_than_twenty_new_shapes_of_a_namespace_get_rows_in_a_second() {
 }
 
 #[test]
-fn what_comes_once_gets_no_row_beyond_the_twenty() {
+fn shapes_that_come_once_get_no_row_beyond_20_in_a_second() {
     let mut table = Table::new(1_000);
     for second in 0..10 {
         (0..100).for_each(|n| table.run(&find("orders", second * 100 + n, 0), MS));
         table.second();
     }
     assert_eq!(table.counts(Level::Fine).len(), 200);
-    // A tenth of a thousand rows are coarse ones.
+    // A tenth of the thousand rows may be coarse.
     assert_eq!(table.counts(Level::Coarse).len(), 100);
     assert_eq!(table.counts(Level::Rest), [700]);
     table.check_sums();
 }
 
 #[test]
-fn a_coarse_shape_has_64_fine_ones_and_a_row_for_the_others() {
+fn a_coarse_shape_has_64_fine_rows_and_one_for_the_others() {
     let mut table = Table::new(1_000);
     for projected in 0..100 {
         table.run(&find("orders", 1, projected), MS);
@@ -148,13 +149,14 @@ fn a_coarse_shape_has_64_fine_ones_and_a_row_for_the_others() {
 }
 
 #[test]
-fn the_heaviest_have_rows_however_late_they_come() {
+fn the_heaviest_shapes_have_rows_however_late_they_come() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);
     }
     table.second();
-    // Shape 100 is heavier than all of those, 101 lighter; a row under way when it is taken away still counts.
+    // Shape 100 is heavier than all others, 101 is lighter. An operation under way when its row is
+    // evicted still counts.
     let under_way = table.place(&find("orders", 3, 0));
     for _ in 0..3 {
         table.run(&find("orders", 100, 0), MS * 100);
@@ -166,7 +168,7 @@ fn the_heaviest_have_rows_however_late_they_come() {
     table.run(&find("orders", 3, 0), MS);
     table.second();
     assert!(table.has_row(100) && !table.has_row(101));
-    // One in ten is that of a coarse shape, to which what was taken away was added.
+    // One row in ten is coarse; the evicted sums were added to it.
     assert_eq!(
         (table.registry.fine_rows, table.registry.coarse_rows),
         (9, 1)
@@ -176,7 +178,7 @@ fn the_heaviest_have_rows_however_late_they_come() {
 }
 
 #[test]
-fn a_row_that_was_earned_is_kept_and_one_that_was_lost_is_not_forgotten() {
+fn an_earned_row_is_kept_and_a_lost_row_can_be_earned_back() {
     let mut table = Table::new(10);
     for field in 0..9 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -187,14 +189,15 @@ fn a_row_that_was_earned_is_kept_and_one_that_was_lost_is_not_forgotten() {
             table.run(&find("orders", field, 0), time);
             table.second();
         }
-        // The first operation in its own row is a light one.
+        // The first operation in its own row is light.
         table.run(&find("orders", field, 0), MS);
         table.second();
     };
     earn(&mut table, 100, MS * 100);
     earn(&mut table, 101, MS * 20);
     assert!(table.has_row(100) && table.has_row(101));
-    // One of the first nine has lost its row: with twice an operation more it has earned it back.
+    // One of the first nine shapes has lost its row. It earns the row back with a few more
+    // operations.
     let lost = (0..9).find(|field| !table.has_row(*field)).unwrap();
     for _ in 0..3 {
         table.run(&find("orders", lost, 0), MS);
@@ -205,7 +208,7 @@ fn a_row_that_was_earned_is_kept_and_one_that_was_lost_is_not_forgotten() {
 }
 
 #[test]
-fn under_one_coarse_shape_too_the_heaviest_have_rows() {
+fn the_heaviest_shapes_under_one_coarse_shape_have_rows() {
     let mut table = Table::new(1_000);
     for projected in 0..64 {
         table.run(&find("orders", 1, projected), MS);
@@ -228,7 +231,7 @@ fn under_one_coarse_shape_too_the_heaviest_have_rows() {
 }
 
 #[test]
-fn namespaces_beyond_the_bound_count_with_their_commands_others() {
+fn namespaces_beyond_the_limit_count_in_the_commands_other_row() {
     let mut table = Table::new(1_000);
     for n in 0..30 {
         table.run(&find(&format!("c{}", name(n)), 1, 0), MS);

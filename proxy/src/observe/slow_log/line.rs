@@ -1,4 +1,4 @@
-//! One line: what of an operation is written, and how.
+//! The format of one line.
 
 use std::{
     io::{self, Write},
@@ -15,15 +15,15 @@ use crate::shape::Input;
 pub struct Entry<'a> {
     /// When it ended.
     pub at: SystemTime,
-    /// The id of its shape, or of what stands for it: the one that the text is of.
+    /// The id of the shape, or group of shapes, that `text` describes.
     pub shape: u64,
-    /// Which of these it is.
+    /// The level of the row that counts the operation.
     pub level: Option<&'static str>,
-    /// The id of its shape, if that is not [`Entry::shape`].
+    /// The id of its own shape, if that is not [`Entry::shape`].
     pub fine_shape: Option<u64>,
     /// The command's name.
     pub command: &'a str,
-    /// The command that opened its cursor. All of its shape is then that command's.
+    /// For a `getMore`: the command that opened its cursor. Shape and text are then that command's.
     pub opened_by: Option<&'a str>,
     /// The database.
     pub db: &'a str,
@@ -33,11 +33,11 @@ pub struct Entry<'a> {
     pub text: &'a str,
     /// How it ended.
     pub outcome: &'static str,
-    /// The server's, or Seawall's, error code.
+    /// The error code, from the server or from Seawall.
     pub error_code: Option<i32>,
-    /// From the last byte of the request to the last of the reply.
+    /// From the last byte of the request to the last byte of the reply.
     pub total: Duration,
-    /// Where the time went: permit, checkout, forward, server, receive, send.
+    /// The time in each phase: permit, checkout, forward, server, receive, send.
     pub phases: [Duration; 6],
     /// Bytes of the request.
     pub request_bytes: u64,
@@ -53,13 +53,14 @@ pub struct Entry<'a> {
     pub user: Option<&'a str>,
     /// The client's application.
     pub application: Option<&'a str>,
-    /// The command with its values; shown only where lines are not redacted, and of commands without secrets.
+    /// The command with its values. Shown only if lines are not redacted and the command has no
+    /// secrets.
     pub values: Option<Input<'a>>,
-    /// Whether there was more of the command than `values` has.
+    /// True if the command was streamed: `values` has only its head.
     pub is_streamed: bool,
 }
 
-/// The values of a command as extended JSON, cut where they are too long.
+/// The values of a command as extended JSON, cut if they are too long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Values {
     json: String,
@@ -67,14 +68,15 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// The command as one document, its sequences in the place of the arrays that they stand for. No more is made of it than
+    /// Writes the command as one document, with its document sequences as arrays. Stops after
     /// `max_bytes`.
     pub(super) fn of(command: &Input<'_>, max_bytes: usize) -> Self {
         let mut bounded = Bounded {
             bytes: Vec::new(),
             max_bytes,
         };
-        // It ends early when the bound is reached, or where a document is not to be read; what there is counts.
+        // Writing ends early at the limit or at an unreadable document; the part written so far is
+        // kept.
         let is_whole = write_command(&mut bounded, command).is_ok();
         let mut bytes = bounded.bytes;
         let valid = match std::str::from_utf8(&bytes) {
@@ -114,11 +116,11 @@ fn write_command(out: &mut Bounded, command: &Input<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Deepest nesting of a document that is written: as deep as servers accept (`maxBSONDepth`).
+/// Maximum nesting of a document that is written: the limit of servers (`maxBSONDepth`).
 const MAX_DEPTH: usize = 200;
 
-/// Writes one document, unless it is nested too deeply: writing takes stack for each level, and a client chooses how
-/// many there are.
+/// Writes one document, unless it is nested too deeply: each level takes stack, and the client
+/// chooses the number of levels.
 fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
     if is_nested_deeper_than(document, MAX_DEPTH) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -126,8 +128,8 @@ fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
     Ok(serde_json::to_writer(out, &document)?)
 }
 
-/// True if documents and arrays are nested more than `max_depth` levels deep; `document` is the first level. Takes no
-/// stack for a level.
+/// True if documents and arrays are nested more than `max_depth` levels deep; `document` is the
+/// first level. Levels take no stack, since this is not recursive.
 fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
     let mut levels = vec![document.iter()];
     while let Some(level) = levels.last_mut() {
@@ -141,7 +143,7 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
             }
             Some(Ok((_, RawBsonRef::JavaScriptCodeWithScope(code)))) => code.scope.iter(),
             Some(Ok(_)) => continue,
-            // Whoever writes it stops there too.
+            // Writing stops at an error too.
             Some(Err(_)) | None => {
                 levels.pop();
                 continue;
@@ -155,14 +157,14 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
     false
 }
 
-/// The first of the documents that lie back to back, and what lies behind it.
+/// Splits the first document from documents that lie back to back.
 fn split_document(bytes: &[u8]) -> Option<(&RawDocument, &[u8])> {
     let length = i32::from_le_bytes(*bytes.first_chunk()?);
     let (document, rest) = bytes.split_at_checked(usize::try_from(length).ok()?)?;
     Some((RawDocument::from_bytes(document).ok()?, rest))
 }
 
-/// Takes so many bytes and no more.
+/// A writer that takes at most `max_bytes`.
 struct Bounded {
     bytes: Vec<u8>,
     max_bytes: usize,
@@ -173,7 +175,7 @@ impl Write for Bounded {
         let room = self.max_bytes.saturating_sub(self.bytes.len());
         let fitting = bytes.get(..room.min(bytes.len())).unwrap_or_default();
         self.bytes.extend_from_slice(fitting);
-        // 0 ends it where there were bytes to take.
+        // `write_all` fails if 0 bytes of a non-empty buffer were taken.
         Ok(fitting.len())
     }
 
@@ -182,7 +184,7 @@ impl Write for Bounded {
     }
 }
 
-/// The line, up to where its end may tell what was left out; [`finish`] ends it.
+/// The line without its end; [`finish`] adds the number of left-out lines and the end.
 pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>> {
     let [permit, checkout, forward, server, receive, send] = entry.phases;
     let line = Line {
@@ -221,7 +223,7 @@ pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>
     Some(line)
 }
 
-/// A line that only tells how many were left out before it.
+/// A line that only reports how many lines were left out before it.
 pub(super) fn only_left_out(at: SystemTime, left_out: u64) -> Vec<u8> {
     let mut line = format!(r#"{{"at":"{}""#, rfc_3339(at)).into_bytes();
     finish(&mut line, left_out);
@@ -232,7 +234,7 @@ fn hex(shape: u64) -> String {
     format!("{shape:016x}")
 }
 
-/// Ends a line, and tells how many were left out before it.
+/// Ends a line, and reports how many lines were left out before it.
 pub(super) fn finish(line: &mut Vec<u8>, left_out: u64) {
     if left_out > 0 {
         line.extend_from_slice(format!(r#","left_out":{left_out}"#).as_bytes());
@@ -292,8 +294,8 @@ struct Phases {
     send: Duration,
 }
 
-/// A number with six decimals at most. The float nearest to them is printed as they are, up to 15 digits in all:
-/// every nanosecond of eleven days.
+/// Milliseconds with at most six decimals. A float prints up to 15 digits exactly, so every
+/// nanosecond of durations up to eleven days is kept.
 fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     let (ms, rest_ns) = (duration.as_millis(), duration.subsec_nanos() % 1_000_000);
     let number: f64 = format!("{ms}.{rest_ns:06}")
@@ -302,7 +304,7 @@ fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::
     serializer.serialize_f64(number)
 }
 
-/// In UTC, with microseconds; before 1970 it is 1970.
+/// The time in UTC with microseconds; times before 1970 are written as 1970.
 fn rfc_3339(at: SystemTime) -> String {
     let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (
@@ -315,10 +317,11 @@ fn rfc_3339(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
 }
 
-/// Year, month and day so many days after 1970-01-01. (Howard Hinnant: "chrono-Compatible Low-Level Date
-/// Algorithms", `civil_from_days`, for days that are not before the epoch.)
+/// Year, month and day, given the number of days since 1970-01-01. (Howard Hinnant:
+/// "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days that are not before
+/// the epoch.)
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    // Days since 0000-03-01, so that a leap day is a year's last.
+    // Days since 0000-03-01, so that a leap day is the last day of its year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =
@@ -415,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_of_a_command_is_made_to_json_than_is_shown() {
+    fn only_the_shown_part_of_a_command_is_written_as_json() {
         let command =
             bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5 } };
         let all = of_body(&command, usize::MAX).json;
@@ -435,7 +438,7 @@ mod tests {
         }
     }
 
-    /// `{a: {a: … {} …}}`, so many levels deep.
+    /// `{a: {a: … {} …}}` with this many levels.
     fn nested(levels: usize) -> bson::RawDocumentBuf {
         let mut bytes = vec![5, 0, 0, 0, 0];
         for _ in 1..levels {
@@ -468,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn document_sequences_are_values_like_the_arrays_that_they_stand_for() {
+    fn document_sequences_are_written_as_arrays() {
         let body = bson::rawdoc! { "update": "c", "ordered": true };
         let statements: Vec<u8> = [1, 2]
             .map(|n| bson::rawdoc! { "q": { "a": n }, "u": { "$set": { "b": "x" } } })
@@ -490,7 +493,7 @@ mod tests {
             assert!(some.is_cut && some.json.len() <= max_bytes);
             assert!(all.starts_with(&some.json), "{}", some.json);
         }
-        // What is not a document ends it.
+        // Bytes that are not a document end it.
         let broken = values(&statements[..statements.len() - 1], usize::MAX);
         assert!(broken.is_cut && all.starts_with(&broken.json));
         assert!(broken.json.contains(r#"{"a":1}"#));

@@ -1,11 +1,12 @@
-//! The slow log: a JSON line for an operation that took long.
+//! The slow log: one JSON line for each slow operation.
 //!
-//! Whether an operation is wanted, and whether there is room for its line, is decided without a lock and without
-//! a system call, before anything of the line is made: what is left out, because the queue is full or the
-//! line one too many in its second, costs next to nothing. It is counted, and told by the next line, or by a line
-//! of its own when a second brings no other. A line is made by the caller and written by a thread of its own,
-//! so that no operation waits for a disk. Values of commands are in it only if that was asked for, and never those that
-//! may be secrets. When an operation is slow is not measured here.
+//! Two questions are decided without a lock or a system call, before a line is made: is the
+//! operation wanted, and is there room for its line. So a line costs next to nothing if it is left
+//! out because the queue is full or its second has too many lines. Left-out lines are counted, and
+//! the next line reports the count; if no line comes for a second, a line of its own does. The
+//! caller makes a line and a separate thread writes it, so that no operation waits for a disk.
+//! Lines contain the values of commands only if this is configured, and never values that may be
+//! secrets. This module does not measure operations.
 
 mod line;
 mod secrets;
@@ -31,43 +32,44 @@ use self::{
 };
 use crate::shape::Input;
 
-/// Lines that wait to be written: a second's worth of a full disk's hesitation at 1,000 lines a second. It
-/// bounds the memory too, since a line is bounded by its shape's text and `max_command_bytes`.
+/// Maximum number of lines that wait to be written: enough for a disk that hesitates for one second
+/// at 1,000 lines a second. This also limits the memory, since a line is bounded by its shape's
+/// text and `max_command_bytes`.
 const QUEUED_LINES: usize = 1_024;
 
-/// When no line has come for so long, what was left out is told by a line of its own.
+/// If no line comes for this time, left-out lines are reported by a line of their own.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// How long a flush is waited for: a disk that hangs must not keep a process from ending.
+/// Maximum time to wait for a flush: a disk that hangs must not keep the process from ending.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// Which operations are logged, and where.
 #[derive(Clone, Debug)]
 pub struct SlowLogSettings {
-    /// Operations that take so long are logged; 0 is every operation.
+    /// Operations that take at least this long are logged; 0 logs every operation.
     pub threshold: Duration,
-    /// Shapes with a threshold of their own, in any order.
+    /// Shapes with a threshold of their own, by shape id, in any order.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// How many of the operations over their threshold are logged, 0 to 100.
+    /// Percentage of the operations over their threshold that are logged, 0 to 100.
     pub sample_percent: f64,
     /// Where lines are appended; `None` is standard error.
     pub file: Option<PathBuf>,
-    /// Lines a second at most; `None` is no limit.
+    /// Maximum number of lines per second; `None` is no limit.
     pub max_lines_per_second: Option<NonZeroU32>,
-    /// Whether values stay out of the lines.
+    /// True if values are left out of the lines.
     pub redact: bool,
-    /// Where the values of a command are cut.
+    /// Maximum length of a command's values; longer values are cut.
     pub max_command_bytes: usize,
 }
 
-/// Writes lines as long as it lives; what is queued when it is dropped is still written.
+/// Writes lines until it is dropped; lines queued by then are still written.
 pub struct SlowLog {
     choice: Choice,
     rate: Rate,
     redact: bool,
     max_command_bytes: usize,
-    accounts: Arc<Accounts>,
-    /// `None` once the thread has been told to end.
+    counts: Arc<QueueCounts>,
+    /// `None` after the thread was asked to end.
     queue: Option<SyncSender<Queued>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -84,7 +86,7 @@ impl SlowLog {
     /// Opens the file and starts the thread.
     ///
     /// # Errors
-    /// If the file cannot be opened, or the thread not be started.
+    /// If the file cannot be opened, or the thread cannot be started.
     pub fn start(settings: SlowLogSettings) -> io::Result<Self> {
         let destination = Destination::open(settings.file.clone())?;
         Self::start_with(&settings, destination, QUIET)
@@ -95,10 +97,10 @@ impl SlowLog {
         destination: Destination,
         quiet: Duration,
     ) -> io::Result<Self> {
-        // A flush finds a place behind all lines.
+        // One place more than lines, so that a flush always has one.
         let (queue, queued) = sync_channel(QUEUED_LINES + 1);
-        let accounts = Arc::<Accounts>::default();
-        let writers = Arc::clone(&accounts);
+        let counts = Arc::<QueueCounts>::default();
+        let writers = Arc::clone(&counts);
         let thread = thread::Builder::new()
             .name("slow-log".to_owned())
             .spawn(move || writer::write_all(&queued, destination, &writers, quiet))?;
@@ -107,32 +109,32 @@ impl SlowLog {
             rate: Rate::new(settings.max_lines_per_second),
             redact: settings.redact,
             max_command_bytes: settings.max_command_bytes,
-            accounts,
+            counts,
             queue: Some(queue),
             thread: Some(thread),
         })
     }
 
-    /// Whether this operation is to be logged: over its threshold, and in the sample.
+    /// True if this operation is to be logged: over its threshold, and in the sample.
     pub(super) fn wants(&self, shape: u64, total: Duration) -> bool {
         self.choice.takes(shape, total)
     }
 
-    /// A place for the line of an operation that is wanted and ended `at` this time; without one it is counted as left
-    /// out.
-    pub(super) fn admit(&self, at: SystemTime) -> Option<Turn<'_>> {
-        let is_admitted = self.rate.admits(at) && self.accounts.take_place();
+    /// Reserves a place for the line of a wanted operation that ended at `at`. If there is none,
+    /// the line is counted as left out.
+    pub(super) fn admit(&self, at: SystemTime) -> Option<LinePermit<'_>> {
+        let is_admitted = self.rate.admits(at) && self.counts.reserve_place();
         if !is_admitted {
-            self.accounts.left_out.add(1);
+            self.counts.left_out.add(1);
         }
-        // A turn that is not taken would be counted when it is dropped.
-        is_admitted.then(|| Turn {
+        // Made only if admitted: dropping an unused permit would count the line again.
+        is_admitted.then(|| LinePermit {
             log: self,
             is_queued: false,
         })
     }
 
-    /// The values of a command, unless they are to stay out.
+    /// The values of a command, unless they must not be shown.
     fn values(&self, command: &Input<'_>) -> Option<Values> {
         let is_shown = !self.redact && secrets::may_be_shown(command);
         is_shown.then(|| Values::of(command, self.max_command_bytes))
@@ -146,7 +148,8 @@ impl SlowLog {
         }
     }
 
-    /// Waits a moment until all that is queued is written, and what was left out is told.
+    /// Waits for at most `FLUSH_LIMIT` until all queued lines are written and left-out lines are
+    /// reported.
     pub(super) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
         let flush = Queued::Flush(done);
@@ -156,9 +159,10 @@ impl SlowLog {
         }
     }
 
-    /// Lines that were left out since the start: over the rate, or more than the queue holds, or not to be written.
+    /// Number of lines left out since the start: over the rate, beyond the queue's size, or not
+    /// writable.
     pub(super) fn left_out(&self) -> u64 {
-        self.accounts.left_out.all()
+        self.counts.left_out.all()
     }
 }
 
@@ -172,41 +176,42 @@ impl Drop for SlowLog {
     }
 }
 
-/// A place in the queue. A line that does not come to it is left out.
+/// A reserved place in the queue. If it is dropped without a queued line, a line is counted as left
+/// out.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Turn<'a> {
+pub(super) struct LinePermit<'a> {
     log: &'a SlowLog,
     is_queued: bool,
 }
 
-impl Turn<'_> {
-    /// Has the line written. Never waits.
+impl LinePermit<'_> {
+    /// Makes the line and queues it. Never waits.
     pub(super) fn write(mut self, entry: &Entry<'_>) {
         self.is_queued = self.log.queue(entry);
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for LinePermit<'_> {
     fn drop(&mut self) {
         if !self.is_queued {
-            let accounts = &self.log.accounts;
-            accounts.waiting.fetch_sub(1, Ordering::Relaxed);
-            accounts.left_out.add(1);
+            let counts = &self.log.counts;
+            counts.waiting.fetch_sub(1, Ordering::Relaxed);
+            counts.left_out.add(1);
         }
     }
 }
 
-/// What operations and the writing thread have in common.
+/// Counts shared by the operations and the writing thread.
 #[derive(Debug, Default)]
-struct Accounts {
-    /// Places in the queue that are taken, by lines or for them.
+struct QueueCounts {
+    /// Number of places in the queue that are taken or reserved.
     waiting: AtomicUsize,
-    left_out: LeftOut,
+    left_out: LeftOutCount,
 }
 
-impl Accounts {
-    fn take_place(&self) -> bool {
+impl QueueCounts {
+    fn reserve_place(&self) -> bool {
         let one_more = |waiting| (waiting < QUEUED_LINES).then_some(waiting + 1);
         self.waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
@@ -214,14 +219,14 @@ impl Accounts {
     }
 }
 
-/// Lines that were left out, and how many of them a line has told of.
+/// Number of lines left out, and how many of them were reported.
 #[derive(Debug, Default)]
-struct LeftOut {
+struct LeftOutCount {
     all: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
 }
 
-impl LeftOut {
+impl LeftOutCount {
     fn add(&self, lines: u64) {
         self.all.fetch_add(lines, Ordering::Relaxed);
     }
@@ -230,24 +235,25 @@ impl LeftOut {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// What nobody has been told of yet; only the writing thread asks.
-    fn untold(&self) -> u64 {
-        self.all().saturating_sub(self.told.load(Ordering::Relaxed))
+    /// Number of lines not reported yet; only the writing thread calls this.
+    fn unreported(&self) -> u64 {
+        self.all()
+            .saturating_sub(self.reported.load(Ordering::Relaxed))
     }
 
-    fn tell(&self, lines: u64) {
-        self.told.fetch_add(lines, Ordering::Relaxed);
+    fn mark_reported(&self, lines: u64) {
+        self.reported.fetch_add(lines, Ordering::Relaxed);
     }
 }
 
-/// Which operations are logged.
+/// Decides which operations are logged.
 #[derive(Debug)]
 struct Choice {
     threshold: Duration,
-    /// By shape.
+    /// Sorted by shape.
     shape_thresholds: Box<[(u64, Duration)]>,
     share: f64,
-    /// Operations over their threshold so far.
+    /// Number of operations over their threshold so far.
     turn: AtomicU64,
 }
 
@@ -275,8 +281,8 @@ impl Choice {
         own.map_or(self.threshold, |(_, threshold)| *threshold)
     }
 
-    /// Whether the next operation is in the sample. Scattered by a hash of its turn, since operations that take
-    /// turns themselves would not be hit alike if every second one were taken.
+    /// True if the next operation is in the sample. A hash of the operation's number decides: if
+    /// every second operation were taken, operations that alternate would not be sampled equally.
     fn samples(&self) -> bool {
         if self.share >= 1.0 {
             return true;
@@ -287,8 +293,9 @@ impl Choice {
     }
 }
 
-/// SplitMix64: the number after `turn` steps from 0. (Steele, Lea and Flood: "Fast splittable pseudorandom number
-/// generators", 2014; the constants are those of Vigna's public-domain `splitmix64.c`.)
+/// SplitMix64: the number after `turn` steps from 0. (Steele, Lea and Flood: "Fast splittable
+/// pseudorandom number generators", 2014; the constants are those of Vigna's public-domain
+/// `splitmix64.c`.)
 fn scattered(turn: u64) -> u64 {
     let z = turn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -296,11 +303,11 @@ fn scattered(turn: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// How many lines a second has seen.
+/// Limits the number of lines per second.
 #[derive(Debug)]
 struct Rate {
     max_lines: Option<NonZeroU32>,
-    /// The last second that had a line, since the epoch, in the upper half; its lines in the lower.
+    /// Upper half: the last second with a line, since the epoch. Lower half: its number of lines.
     second_and_lines: AtomicU64,
 }
 
@@ -312,8 +319,9 @@ impl Rate {
         }
     }
 
-    /// Whether one more line may be written for something that ended then. What comes a little late counts in the second
-    /// that has begun meanwhile; a clock that was set back further begins a new one.
+    /// True if one more line may be written for an operation that ended at `at`; counts that line.
+    /// An operation that ended one second earlier counts in the current second. A clock that was
+    /// set back further starts a new second.
     fn admits(&self, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;

@@ -1,4 +1,5 @@
-//! Commands whose values are secrets: they are written nowhere, whatever the configuration says.
+//! Commands whose values may be secrets: these values are never written, whatever the configuration
+//! says.
 
 use bson::raw::{RawBsonRef, RawDocument};
 
@@ -7,20 +8,21 @@ use crate::shape::{Input, canonical_name};
 const EXPLAIN: &str = "explain";
 const BULK_WRITE: &str = "bulkWrite";
 
-/// Where servers keep users with their keys, and where restoring tools put them back.
+/// The database where servers keep users with their keys, and where restore tools put them back.
 const USERS_DATABASE: &str = "admin";
 
-/// What a `bulkWrite` writes to.
+/// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
-/// Whether a command's values may be written at all. Those of what is not known may be anything: a server may know it, or
-/// the client meant `createUser`.
+/// True if a command's values may be written. Values of unknown commands may not: a server may know
+/// the command, or the client may have misspelled `createUser`.
 pub(super) fn may_be_shown(command: &Input<'_>) -> bool {
     let Some((mut name, mut target)) = named(command.body) else {
         return false;
     };
     if let (EXPLAIN, RawBsonRef::Document(inner)) = (name, target) {
-        // What is asked about stands in it; where a bulk would write is then further in than is looked.
+        // The value is the explained command. The namespaces of an explained `bulkWrite` are nested
+        // deeper than the check below looks, so its values are not shown.
         match named(inner.as_bytes()) {
             Some(inner) if inner.0 != BULK_WRITE => (name, target) = inner,
             _ => return false,
@@ -36,12 +38,12 @@ fn named(command: &[u8]) -> Option<(&'static str, RawBsonRef<'_>)> {
     Some((canonical_name(name.as_str().as_bytes())?, value))
 }
 
-/// Whether it may write or read users' keys.
+/// True if the command may read or write users' keys.
 fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> bool {
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;
     };
-    // What cannot be read may be anything.
+    // A `$db` that cannot be read may be any database.
     let is_there = match body.get("$db") {
         Ok(Some(RawBsonRef::String(db))) => db == USERS_DATABASE,
         Ok(None) => false,
@@ -49,7 +51,7 @@ fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> b
     };
     match name {
         BULK_WRITE => {
-            // Any of its writes may be to any of its namespaces.
+            // Any of its writes may go to any of its namespaces.
             let sequences = command.sequences.iter();
             let named = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
             let mut in_sequences = named.map(|sequence| sequence.documents);
@@ -57,7 +59,7 @@ fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> b
             in_sequences.any(|documents| contains(documents, &prefix))
                 || field_contains(body, NAMESPACES, &prefix)
         }
-        // Its result may be written anywhere.
+        // `$merge` and `$out` may write the result to any database.
         "aggregate" => {
             let has = |text| field_contains(body, "pipeline", text);
             is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
@@ -66,7 +68,7 @@ fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> b
     }
 }
 
-/// Whether an array has some text somewhere, or is not to be read.
+/// True if an array contains the text anywhere, or cannot be read.
 fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
     match body.get(name) {
         Ok(Some(RawBsonRef::Array(array))) => contains(array.as_bytes(), text),
@@ -80,7 +82,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     parts.any(|part| part == text.as_bytes())
 }
 
-/// By their canonical names; a server's own log leaves their values out too.
+/// Canonical names of commands with secrets; a server's own log leaves out their values too.
 pub(super) const SECRET_COMMANDS: [&str; 12] = [
     "authenticate",
     "copydb",

@@ -12,7 +12,7 @@ use crate::shape::Sequence;
 
 const SHAPE: u64 = 0x0123_4567_89ab_cdef;
 
-/// How long a test waits for what must come.
+/// Maximum time that a test waits for an expected event.
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub(in crate::observe) fn settings() -> SlowLogSettings {
@@ -55,12 +55,12 @@ fn entry() -> Entry<'static> {
 }
 
 fn write(log: &SlowLog, entry: &Entry<'_>) {
-    if let Some(turn) = log.admit(entry.at) {
-        turn.write(entry);
+    if let Some(permit) = log.admit(entry.at) {
+        permit.write(entry);
     }
 }
 
-/// What was written, to be read by the test.
+/// The written bytes, for the test to read.
 #[derive(Clone, Default)]
 pub(in crate::observe) struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -86,31 +86,31 @@ impl Written {
     }
 }
 
-/// Tells when the first line comes, and writes nothing before it is let go.
+/// Signals when a write comes, and blocks it until its [`Holder`] is dropped.
 pub(in crate::observe) struct Held {
     reached: mpsc::Sender<()>,
-    let_go: mpsc::Receiver<()>,
+    release: mpsc::Receiver<()>,
     out: Written,
 }
 
-/// Lets go when dropped.
+/// Releases the blocked write when dropped.
 pub(in crate::observe) struct Holder {
     reached: mpsc::Receiver<()>,
-    _let_go: mpsc::Sender<()>,
+    _release: mpsc::Sender<()>,
 }
 
 impl Held {
     pub(in crate::observe) fn new(out: &Written) -> (Self, Holder) {
         let (reached, is_reached) = mpsc::channel();
-        let (let_go, is_let_go) = mpsc::channel();
+        let (release, is_released) = mpsc::channel();
         let held = Self {
             reached,
-            let_go: is_let_go,
+            release: is_released,
             out: out.clone(),
         };
         let holder = Holder {
             reached: is_reached,
-            _let_go: let_go,
+            _release: release,
         };
         (held, holder)
     }
@@ -124,10 +124,10 @@ impl Holder {
 
 impl Write for Held {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The holder may be gone, and wants to know it once only.
+        // The holder may be dropped already, and needs the signal only once.
         self.reached.send(()).ok();
-        // Nothing is ever sent: it goes on, for good, when the holder is gone.
-        assert!(self.let_go.recv().is_err());
+        // Nothing is ever sent: the write continues when the holder is dropped.
+        assert!(self.release.recv().is_err());
         self.out.write(bytes)
     }
 
@@ -136,7 +136,7 @@ impl Write for Held {
     }
 }
 
-/// A log that writes there, and tells of nothing by itself as long as a test runs.
+/// A log that writes to `out`, and reports nothing by itself while a test runs.
 pub(in crate::observe) fn start(
     settings: SlowLogSettings,
     out: impl Write + Send + 'static,
@@ -145,13 +145,13 @@ pub(in crate::observe) fn start(
     SlowLog::start_with(&settings, destination, Duration::from_secs(3_600)).unwrap()
 }
 
-/// What lines tell of lines left out.
-fn told(lines: &[Value]) -> u64 {
+/// Sum of the left-out lines that `lines` report.
+fn left_out_in(lines: &[Value]) -> u64 {
     let left_out = lines.iter().filter_map(|line| line.get("left_out"));
     left_out.filter_map(Value::as_u64).sum()
 }
 
-/// Lets `use_log` log, and returns the lines when all are written.
+/// Runs `use_log`, and returns the lines when all are written.
 fn written(settings: SlowLogSettings, use_log: impl FnOnce(&SlowLog)) -> Vec<Value> {
     let written = Written::default();
     let log = start(settings, written.clone());
@@ -168,7 +168,7 @@ fn input(body: &RawDocument) -> Input<'_> {
 }
 
 #[test]
-fn a_line_says_all_but_the_values() {
+fn a_line_has_everything_but_the_values() {
     let command = bson::rawdoc! { "find": "orders", "filter": { "a": "hunter2" } };
     let lines = written(settings(), |log| {
         let entry = Entry {
@@ -254,7 +254,7 @@ fn values_are_shown_when_asked_for_and_cut() {
     assert_eq!(lines[0].get("values_cut"), None);
     assert_eq!(lines[1]["values"].as_str().unwrap().len(), 40);
     assert_eq!(lines[1]["values_cut"], true);
-    // There were more documents than the head had.
+    // The command had more documents than its head.
     assert_eq!(lines[2]["values"], whole);
     assert_eq!(lines[2]["values_cut"], true);
 }
@@ -301,12 +301,12 @@ fn values_of_commands_that_carry_secrets_or_are_unknown_are_never_written() {
         }
     });
     assert_eq!(lines.len(), commands.len());
-    let told: Vec<_> = lines.iter().filter_map(|line| line.get("values")).collect();
-    assert_eq!(told, [r#"{"explain":{"find":"shown"}}"#]);
+    let shown: Vec<_> = lines.iter().filter_map(|line| line.get("values")).collect();
+    assert_eq!(shown, [r#"{"explain":{"find":"shown"}}"#]);
 }
 
 #[test]
-fn values_of_what_is_done_to_collections_of_users_are_never_written() {
+fn values_of_commands_on_user_collections_are_never_written() {
     let user = || bson::rawdoc! { "_id": "shop.app", "credentials": "hunter2" };
     let update = || bson::rawdoc! { "q": {}, "u": { "$set": { "credentials": "hunter2" } } };
     let of = |db: &str| {
@@ -342,7 +342,7 @@ fn values_of_what_is_done_to_collections_of_users_are_never_written() {
 }
 
 #[test]
-fn operations_are_wanted_from_their_threshold_on() {
+fn operations_are_logged_from_their_threshold_on() {
     let thresholds = vec![
         (9, Duration::from_millis(500)),
         (SHAPE, Duration::from_millis(5)),
@@ -375,7 +375,7 @@ fn operations_are_wanted_from_their_threshold_on() {
 }
 
 #[test]
-fn a_share_of_the_slow_operations_is_wanted_whatever_their_order() {
+fn slow_operations_are_sampled_whatever_their_order() {
     for (percent, least, most) in [
         (0.0, 0, 0),
         (0.5, 400, 600),
@@ -398,7 +398,7 @@ fn a_share_of_the_slow_operations_is_wanted_whatever_their_order() {
 }
 
 #[test]
-fn fast_operations_are_no_turn_of_the_sample() {
+fn fast_operations_do_not_count_for_the_sample() {
     let choice = Choice::new(&SlowLogSettings {
         sample_percent: 50.0,
         ..settings()
@@ -408,7 +408,7 @@ fn fast_operations_are_no_turn_of_the_sample() {
 }
 
 #[test]
-fn lines_over_the_rate_are_left_out_and_the_next_one_says_how_many() {
+fn lines_over_the_rate_are_left_out_and_counted_in_the_next_line() {
     let limited = SlowLogSettings {
         max_lines_per_second: NonZeroU32::new(2),
         ..settings()
@@ -426,24 +426,24 @@ fn lines_over_the_rate_are_left_out_and_the_next_one_says_how_many() {
         write(log, &at(11, 5));
         write(log, &at(11, 6));
         write(log, &at(11, 7));
-        // A clock that was set back must not close the log until it has caught up.
+        // A clock that was set back must not block the log until it has caught up.
         write(log, &at(9, 8));
         assert_eq!(log.left_out(), 4);
     });
     let documents: Vec<&Value> = lines.iter().map(|line| &line["documents"]).collect();
     assert_eq!(documents, [0, 1, 5, 6, 8]);
-    assert_eq!(told(&lines), 4);
+    assert_eq!(left_out_in(&lines), 4);
 }
 
 #[test]
-fn no_more_lines_are_admitted_in_a_second_however_many_threads_ask() {
+fn the_rate_limit_holds_however_many_threads_log() {
     let rate = Rate::new(NonZeroU32::new(100));
     let at = |second| UNIX_EPOCH + Duration::from_secs(second);
     let admitted = AtomicUsize::new(0);
     thread::scope(|scope| {
         for thread in 0..4 {
             let (rate, admitted) = (&rate, &admitted);
-            // Half of them are late.
+            // Half of the threads are one second late.
             let second = 1_000 - thread % 2;
             scope.spawn(move || {
                 for _ in 0..1_000 {
@@ -452,7 +452,7 @@ fn no_more_lines_are_admitted_in_a_second_however_many_threads_ask() {
             });
         }
     });
-    // The late ones alone may have filled a second of their own before.
+    // Before that, the late threads may have filled the earlier second.
     let admitted = admitted.into_inner();
     assert!((100..=200).contains(&admitted), "{admitted}");
     assert!(!rate.admits(at(1_000)) && !rate.admits(at(999)));
@@ -460,11 +460,11 @@ fn no_more_lines_are_admitted_in_a_second_however_many_threads_ask() {
 }
 
 #[test]
-fn lines_that_find_the_queue_full_are_left_out_before_they_are_made() {
+fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
     let out = Written::default();
     let (held, holder) = Held::new(&out);
     let log = start(settings(), held);
-    // Dropped first where the test fails: the log waits for it.
+    // If the test fails, this is dropped before the log, which waits for it.
     let holder = holder;
     write(&log, &entry());
     holder.wait_until_it_writes();
@@ -480,20 +480,23 @@ fn lines_that_find_the_queue_full_are_left_out_before_they_are_made() {
     drop(log);
     let lines = out.lines();
     assert_eq!(lines.len(), QUEUED_LINES + 1);
-    assert_eq!(told(&lines), 100);
+    assert_eq!(left_out_in(&lines), 100);
 }
 
 #[test]
-fn a_place_that_is_not_used_is_given_back_and_its_line_left_out() {
+fn an_unused_permit_frees_its_place_and_counts_a_left_out_line() {
     let lines = written(settings(), |log| {
         for _ in 0..QUEUED_LINES * 2 {
             drop(log.admit(entry().at).unwrap());
         }
     });
-    assert_eq!(told(&lines), 2 * u64::try_from(QUEUED_LINES).unwrap());
+    assert_eq!(
+        left_out_in(&lines),
+        2 * u64::try_from(QUEUED_LINES).unwrap()
+    );
 }
 
-/// Hands on each line as it is written.
+/// Sends each line to the test when it is written.
 struct Sent(mpsc::Sender<Value>);
 
 impl Write for Sent {
@@ -515,7 +518,7 @@ fn one_line_a_second() -> SlowLogSettings {
 }
 
 #[test]
-fn what_was_left_out_is_told_when_no_other_line_comes() {
+fn left_out_lines_are_reported_when_no_other_line_comes() {
     let (sender, lines) = mpsc::channel();
     let destination = Destination::Stream(Box::new(Sent(sender)));
     let quiet = Duration::from_millis(1);
@@ -526,33 +529,33 @@ fn what_was_left_out_is_told_when_no_other_line_comes() {
     for _ in 0..4 {
         write(&log, &entry());
     }
-    // It may come while they are left out, and be told in parts.
+    // Reports may come while lines are still being left out, so there may be several.
     let mut left_out = 0;
     while left_out < 4 {
         let line: Value = lines.recv_timeout(LIMIT).unwrap();
         assert!(line["at"].is_string());
         assert_eq!(line.as_object().unwrap().len(), 2, "{line}");
-        left_out += told(&[line]);
+        left_out += left_out_in(&[line]);
     }
     assert_eq!(left_out, 4);
     drop(log);
-    // Each is told once.
+    // Each left-out line is reported once.
     assert_eq!(lines.try_iter().count(), 0);
 }
 
 #[test]
-fn what_was_left_out_is_told_by_a_flush_and_at_the_end() {
+fn left_out_lines_are_reported_by_a_flush_and_at_the_end() {
     let out = Written::default();
     let log = start(one_line_a_second(), out.clone());
     for _ in 0..5 {
         write(&log, &entry());
     }
     log.flush();
-    assert_eq!(told(&out.lines()), 4);
+    assert_eq!(left_out_in(&out.lines()), 4);
     write(&log, &entry());
     drop(log);
     let lines = out.lines();
-    assert_eq!(told(&lines), 5);
+    assert_eq!(left_out_in(&lines), 5);
     assert_eq!(
         lines
             .iter()
@@ -563,7 +566,7 @@ fn what_was_left_out_is_told_by_a_flush_and_at_the_end() {
 }
 
 #[test]
-fn lines_that_cannot_be_written_are_left_out_and_told_by_the_next() {
+fn lines_that_cannot_be_written_are_counted_in_the_next_line() {
     /// Fails the first time.
     struct Failing(bool, Written);
     impl Write for Failing {
@@ -590,7 +593,7 @@ fn lines_that_cannot_be_written_are_left_out_and_told_by_the_next() {
 }
 
 #[test]
-fn one_file_takes_the_lines_of_several_starts() {
+fn a_restart_appends_to_the_file() {
     let name = format!("seawall-slow-log-{}.jsonl", std::process::id());
     let path = std::env::temp_dir().join(name);
     for _ in 0..2 {

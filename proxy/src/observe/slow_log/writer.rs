@@ -1,4 +1,4 @@
-//! The thread that writes the lines, and what it writes to.
+//! The thread that writes the lines, and their destination.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -15,51 +15,52 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Accounts, LeftOut,
+    LeftOutCount, QueueCounts,
     line::{finish, only_left_out},
 };
 
-/// Time between two looks whether the file is still where it was.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Interval of the checks that the file is still at its path.
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Readable for the log's owner and group: with values it holds the applications' data.
+/// Readable only by the log's owner and group: with values, the log contains the applications'
+/// data.
 const FILE_MODE: u32 = 0o640;
 
-/// What the thread is given.
+/// An item in the thread's queue.
 pub(super) enum Queued {
     /// A line without its end.
     Line(Vec<u8>),
-    /// Nothing more may come: tell what was left out, and say when that is done.
+    /// Report left-out lines, then send on this channel. Lines queued before are written by then.
     Flush(SyncSender<()>),
 }
 
-/// Writes lines until nobody can send one any more and all that were sent are written. What was left out is told by the
-/// next line, or by one of its own when none has come for as long as `quiet`.
+/// Writes lines until all senders are dropped and the queue is empty. The next line reports
+/// left-out lines; if none comes for `quiet`, a line of its own does.
 pub(super) fn write_all(
     queue: &Receiver<Queued>,
     destination: Destination,
-    accounts: &Accounts,
+    counts: &QueueCounts,
     quiet: Duration,
 ) {
     let mut writer = Writer {
         destination,
-        left_out: &accounts.left_out,
+        left_out: &counts.left_out,
         is_failing: false,
     };
     loop {
         match queue.recv_timeout(quiet) {
             Ok(Queued::Line(line)) => {
-                accounts.waiting.fetch_sub(1, Ordering::Relaxed);
+                counts.waiting.fetch_sub(1, Ordering::Relaxed);
                 writer.write(line);
             }
             Ok(Queued::Flush(done)) => {
-                writer.tell();
-                // Who asked may have waited long enough.
+                writer.report_left_out();
+                // The caller may have stopped waiting.
                 done.try_send(()).ok();
             }
-            Err(RecvTimeoutError::Timeout) => writer.tell(),
+            Err(RecvTimeoutError::Timeout) => writer.report_left_out(),
             Err(RecvTimeoutError::Disconnected) => {
-                writer.tell();
+                writer.report_left_out();
                 return;
             }
         }
@@ -68,33 +69,33 @@ pub(super) fn write_all(
 
 struct Writer<'a> {
     destination: Destination,
-    left_out: &'a LeftOut,
+    left_out: &'a LeftOutCount,
     is_failing: bool,
 }
 
 impl Writer<'_> {
     fn write(&mut self, mut line: Vec<u8>) {
-        let untold = self.left_out.untold();
-        finish(&mut line, untold);
+        let unreported = self.left_out.unreported();
+        finish(&mut line, unreported);
         if self.try_write(&line) {
-            self.left_out.tell(untold);
+            self.left_out.mark_reported(unreported);
         } else {
             self.left_out.add(1);
         }
     }
 
-    /// Tells what was left out since the last line, if anything was.
-    fn tell(&mut self) {
-        let untold = self.left_out.untold();
-        if untold > 0 && self.try_write(&only_left_out(SystemTime::now(), untold)) {
-            self.left_out.tell(untold);
+    /// Writes a line that reports left-out lines, if any are unreported.
+    fn report_left_out(&mut self) {
+        let unreported = self.left_out.unreported();
+        if unreported > 0 && self.try_write(&only_left_out(SystemTime::now(), unreported)) {
+            self.left_out.mark_reported(unreported);
         }
     }
 
     fn try_write(&mut self, line: &[u8]) -> bool {
         let written = self.destination.write(line, Instant::now());
         if let Err(error) = &written
-            // Once, and not for every line while it lasts.
+            // Log only the first of several failures in a row.
             && !self.is_failing
         {
             tracing::warn!(%error, "slow log not written");
@@ -104,16 +105,16 @@ impl Writer<'_> {
     }
 }
 
-/// Where lines go.
+/// Where lines are written.
 pub(super) enum Destination {
-    /// Standard error, or what a test reads.
+    /// Standard error, or a test's buffer.
     Stream(Box<dyn Write + Send>),
-    /// A file, opened again when it was moved away.
+    /// A file, reopened after it was moved away.
     File(LogFile),
 }
 
 impl Destination {
-    /// Opens the file, if there is one.
+    /// Opens the file, or standard error if there is none.
     pub(super) fn open(file: Option<PathBuf>) -> io::Result<Self> {
         Ok(match file {
             Some(path) => Self::File(LogFile::open(path)?),
@@ -121,7 +122,7 @@ impl Destination {
         })
     }
 
-    /// A whole line in one piece, so that lines of others to the same place do not come between.
+    /// Writes a whole line in one piece, so that other writers do not split it.
     fn write(&mut self, line: &[u8], now: Instant) -> io::Result<()> {
         match self {
             Self::Stream(stream) => {
@@ -138,7 +139,7 @@ impl Destination {
 pub(super) struct LogFile {
     path: PathBuf,
     file: File,
-    looked_at: Option<Instant>,
+    checked_at: Option<Instant>,
 }
 
 impl LogFile {
@@ -147,24 +148,24 @@ impl LogFile {
         Ok(Self {
             path,
             file,
-            looked_at: None,
+            checked_at: None,
         })
     }
 
     fn write(&mut self, line: &[u8], now: Instant) -> io::Result<()> {
         let is_due =
-            |looked_at: Instant| now.saturating_duration_since(looked_at) >= LOOK_AGAIN_AFTER;
-        if self.looked_at.is_none_or(is_due) {
-            self.looked_at = Some(now);
+            |checked_at: Instant| now.saturating_duration_since(checked_at) >= FILE_CHECK_INTERVAL;
+        if self.checked_at.is_none_or(is_due) {
+            self.checked_at = Some(now);
             if !self.is_in_place()? {
                 self.file = append_to(&self.path)?;
             }
         }
-        // A file has no buffer of its own: what is written is flushed.
+        // `File` has no buffer, so no flush is needed.
         self.file.write_all(line)
     }
 
-    /// Whether the path still leads to the file that is open.
+    /// True if the path still leads to the open file.
     fn is_in_place(&self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         Ok(match fs::metadata(&self.path) {
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_moved_away_is_made_anew_after_a_second() {
+    fn a_file_that_was_moved_away_is_created_again_after_a_second() {
         let folder = env::temp_dir().join(format!("seawall-slow-log-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
         let (path, moved) = (folder.join("slow.jsonl"), folder.join("slow.jsonl.1"));
@@ -195,15 +196,15 @@ mod tests {
         let start = Instant::now();
         file.write(b"1\n", start).unwrap();
         fs::rename(&path, &moved).unwrap();
-        file.write(b"2\n", start + LOOK_AGAIN_AFTER / 2).unwrap();
+        file.write(b"2\n", start + FILE_CHECK_INTERVAL / 2).unwrap();
         assert!(!path.exists());
-        file.write(b"3\n", start + LOOK_AGAIN_AFTER).unwrap();
+        file.write(b"3\n", start + FILE_CHECK_INTERVAL).unwrap();
         assert_eq!(fs::read_to_string(&moved).unwrap(), "earlier\n1\n2\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "3\n");
-        // Another file in its place is taken up like none.
+        // A file that another process put there is appended to as well.
         fs::rename(&path, &moved).unwrap();
         fs::write(&path, "").unwrap();
-        file.write(b"4\n", start + 2 * LOOK_AGAIN_AFTER).unwrap();
+        file.write(b"4\n", start + 2 * FILE_CHECK_INTERVAL).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "4\n");
         fs::remove_dir_all(&folder).unwrap();
     }

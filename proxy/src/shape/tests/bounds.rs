@@ -1,10 +1,10 @@
-//! The bounds: what is left out of a shape, and where.
+//! The bounds: which parts of a large command its shape leaves out.
 
 use bson::{Bson, Document, doc};
 
 use super::{described, filter_shape, hashed, shape};
 
-/// Names without digits, so that none is taken for data: `aa`, `ab` and so on.
+/// Names without digits, so that none of them is treated as data: `aa`, `ab` and so on.
 fn name(number: u8) -> String {
     [number / 26, number % 26]
         .map(|letter| char::from(b'a' + letter))
@@ -22,7 +22,7 @@ fn pipeline_shape(stages: Vec<Bson>) -> String {
 
 #[test]
 fn filters_deeper_than_the_bound_are_cut() {
-    // Filters stand at the depths 1, 3, 5 and so on, so the seventeenth is too deep.
+    // Filters are at depths 1, 3, 5 and so on, so the seventeenth is too deep.
     let nested = |levels| {
         (0..levels).fold(
             doc! { "x": 1 },
@@ -57,7 +57,7 @@ fn operators_expressions_and_stages_deeper_than_the_bound_are_cut() {
     let facets = (0..20).fold(vec![Bson::Int32(1)], |inner, _| {
         vec![Bson::from(doc! { "$facet": { "f": inner } })]
     });
-    // Pipelines stand at the depths 1, 4, 7 and so on, the arguments of their stages two deeper.
+    // Pipelines are at depths 1, 4, 7 and so on, the arguments of their stages two levels deeper.
     let last = "[{$facet:...}]".to_owned();
     let printed = (0..10).fold(last, |inner, _| format!("[{{$facet:{{f:{inner}}}}}]"));
     assert_eq!(pipeline_shape(facets), format!("{{pipeline:{printed}}}"));
@@ -71,7 +71,7 @@ fn operators_expressions_and_stages_deeper_than_the_bound_are_cut() {
 }
 
 #[test]
-fn sets_of_too_many_members_are_only_a_mark() {
+fn sets_with_too_many_members_print_only_a_mark() {
     let fields = |count| {
         names(count)
             .map(|name| (name, Bson::Int32(1)))
@@ -82,10 +82,10 @@ fn sets_of_too_many_members_are_only_a_mark() {
     assert_eq!(filter_shape(fields(65)), "{...}");
     assert_eq!(shape(&find("projection", fields(65))), "{projection:{...}}");
     assert_eq!(described(&find("projection", fields(65))).coarse, "{}");
-    // Sequences have no such bound.
+    // Sequences have no such limit.
     assert_eq!(shape(&find("sort", fields(65))).matches(":1").count(), 65);
 
-    // Conjuncts are counted, not paths: 33 paths of two operators are too many.
+    // Conjuncts are counted, not paths: 33 paths with two operators each are too many.
     let ranges = |count| -> Document {
         names(count)
             .map(|name| (name, Bson::from(doc! { "$gt": 1, "$lt": 2 })))
@@ -94,7 +94,7 @@ fn sets_of_too_many_members_are_only_a_mark() {
     assert_eq!(filter_shape(ranges(32)).matches("$gt").count(), 32);
     assert_eq!(filter_shape(ranges(33)), "{...}");
 
-    // Equal ones count once.
+    // Equal conjuncts count once.
     let equal: Vec<Document> = (0..60)
         .map(|_| doc! { "a": 1, "b": { "$gt": 1 } })
         .collect();
@@ -133,7 +133,7 @@ fn arrays_and_documents_are_looked_at_up_to_a_bound() {
     assert_eq!(filter_shape(wide.collect()), "{a.*:?}");
 }
 
-/// A number in letters.
+/// A number written in letters.
 fn letters(number: usize) -> String {
     number
         .to_string()
@@ -161,7 +161,7 @@ fn statements_are_looked_at_up_to_a_bound() {
 }
 
 #[test]
-fn fine_and_coarse_sets_overflow_apart() {
+fn fine_and_coarse_sets_overflow_independently() {
     let statements: Vec<Document> = names(5)
         .map(|name| doc! { "q": { "a": 1 }, "u": { "$set": { name: 1 } } })
         .collect();
@@ -174,7 +174,7 @@ fn fine_and_coarse_sets_overflow_apart() {
 }
 
 #[test]
-fn a_command_with_too_much_to_look_at_has_no_shape() {
+fn a_command_over_the_walk_limit_has_no_shape() {
     let branch = |first: u8| -> Document {
         (0..63)
             .map(|number| (name(first) + &name(number), Bson::Int32(1)))
@@ -194,7 +194,7 @@ fn a_command_with_too_much_to_look_at_has_no_shape() {
 }
 
 #[test]
-fn a_long_text_is_cut_and_its_hash_is_not() {
+fn a_long_text_is_cut_but_its_hash_covers_the_whole_shape() {
     let long = |last: &str| {
         let names = (0..63).map(|number| name(number) + &"é".repeat(31));
         let names = names.chain([format!("zz{last}")]);

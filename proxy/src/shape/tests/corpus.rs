@@ -1,18 +1,19 @@
-//! Random commands from a grammar. Every choice comes from a string of bytes, so that a failing
-//! case shrinks by itself, and the same bytes make the same command again with something changed.
+//! Random commands from a grammar. Every choice comes from a string of bytes, so a failing case
+//! shrinks without extra code. The same bytes make the same command again, with other values or in
+//! another order.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 
-/// What every planted value contains and no name does.
+/// A text that every planted value contains and no name contains.
 pub(super) const PLANTED: &str = "tok";
 
-/// Where the choices come from, and what is changed beside them.
+/// The source of the choices, and the changes to make to the command.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
-    /// Goes into every value.
+    /// A part of every value.
     pub(super) salt: u32,
-    /// Whether sets come in another order.
+    /// True if the members of sets come in another order.
     pub(super) is_shuffled: bool,
     depth: u32,
 }
@@ -78,7 +79,7 @@ impl<'a> Dice<'a> {
         self.scalar_of(kind)
     }
 
-    /// Any scalar but null and regexes, which are no mere values in a filter.
+    /// Any scalar except null and regexes, which filters do not treat as plain values.
     fn scalar_of(&self, kind: u8) -> Bson {
         let planted = self.planted();
         match kind % 8 {
@@ -114,7 +115,7 @@ impl<'a> Dice<'a> {
     fn set(&mut self, mut field: impl FnMut(&mut Self) -> (String, Bson)) -> Document {
         let count = self.roll(4);
         let fields: Vec<_> = (0..count).map(|_| field(self)).collect();
-        // A later field of the same name replaces the earlier one, in its place.
+        // A later field of the same name replaces the earlier one, at its position.
         self.shuffled(fields.into_iter().collect())
     }
 
@@ -189,7 +190,7 @@ impl<'a> Dice<'a> {
         self.shuffled(operators)
     }
 
-    /// A filter that cannot be taken for operators, in whatever order its fields come.
+    /// A filter that is never an operator document, whatever the order of its fields.
     fn path_filter(&mut self) -> Document {
         self.set(|dice| (dice.name(), dice.value()))
     }
@@ -238,7 +239,7 @@ impl<'a> Dice<'a> {
                 1 => Bson::Boolean(true),
                 2 => doc! { "$slice": dice.scalar() }.into(),
                 3 => doc! { "$elemMatch": dice.path_filter() }.into(),
-                // Not bare: a number or boolean would be a flag.
+                // In an operator: a bare number or boolean would be a flag.
                 _ => doc! { "$add": [dice.expression()] }.into(),
             };
             (name, flag)
@@ -268,7 +269,7 @@ impl<'a> Dice<'a> {
                     dice.shuffled(pushed)
                 }
                 1 => dice.operators(),
-                // A document that is pulled is a filter: its names are no values.
+                // `$pull` takes a document as a filter, so its names are not values.
                 _ if modifier == "$pull" => return (name, dice.scalar()),
                 _ => return (name, dice.value()),
             };

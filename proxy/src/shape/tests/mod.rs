@@ -1,5 +1,5 @@
-//! Tests of the fingerprint rules: the published examples, each rule by itself, and what must hold
-//! for all commands.
+//! Tests of the fingerprint rules: the published examples, each rule by itself, and properties of
+//! all commands.
 
 mod bounds;
 mod corpus;
@@ -35,7 +35,7 @@ fn shape(command: &Document) -> String {
     described(command).shape
 }
 
-/// The shape of a filter in a find, without the command round it.
+/// The shape of a filter in a find, without the command around it.
 fn filter_shape(filter: Document) -> String {
     let shape = shape(&bson::doc! { "find": "c", "filter": filter, "$db": "d" });
     let inner = shape

@@ -18,11 +18,11 @@ fn printed(name: &str) -> String {
 fn data_in_names_becomes_a_star() {
     let long = "x".repeat(65);
     let cases = [
-        // A component of digits alone, of any length.
+        // A component that has only digits, of any length.
         ("0", "*"),
         ("items.17.sku", "items.*.sku"),
         ("a.b", "a.b"),
-        // Fewer than four digits in a run are a name.
+        // A run of fewer than four digits is part of the name.
         ("line2", "line2"),
         ("f123", "f123"),
         ("f1234", "f*"),
@@ -34,13 +34,13 @@ fn data_in_names_becomes_a_star() {
         ("deadbeefdeadbeef", "deadbeefdeadbeef"),
         ("deadbeefdeadbee1", "*"),
         ("deadbeefdeadbe1", "deadbeefdeadbe1"),
-        // A run is as long as it can be and then trimmed to its digits.
+        // A run is maximal, then trimmed to begin and end with a digit.
         ("-2024-01-15-", "-*-"),
         ("at-12:30:45", "at-*"),
         ("2024-01-15T10:00:00Z", "*T*Z"),
         ("1-2-3-4", "*"),
         ("1-2-3", "1-2-3"),
-        // The colon is gone with the run; where it stays, the name is quoted.
+        // A colon inside a run disappears with it. A colon that stays makes the name quoted.
         ("a:1", "\"a:1\""),
         ("507f1f77bcf86cd799439011:2024", "\"*:*\""),
         (long.as_str(), "*"),
@@ -52,7 +52,7 @@ fn data_in_names_becomes_a_star() {
 }
 
 #[test]
-fn names_that_would_not_read_back_are_quoted() {
+fn names_with_special_characters_are_quoted() {
     let cases = [
         ("", "\"\""),
         ("a b", "\"a b\""),
@@ -69,13 +69,13 @@ fn names_that_would_not_read_back_are_quoted() {
 }
 
 #[test]
-fn bytes_that_are_no_utf8_print_as_hex() {
-    // bson cannot write such a name, so one byte of a good one is made bad.
+fn bytes_that_are_not_utf8_print_as_hex() {
+    // The bson crate cannot write such a name, so the test changes one byte of a valid name.
     let mut body = doc! { "find": "c", "filter": { "aXb": 1 }, "$db": "d" }
         .to_vec()
         .unwrap();
-    let place = body.windows(3).position(|window| window == b"aXb").unwrap() + 1;
-    body[place] = 0xFF;
+    let position = body.windows(3).position(|window| window == b"aXb").unwrap() + 1;
+    body[position] = 0xFF;
     let text = super::describe(&super::Input {
         body: &body,
         sequences: &[],
@@ -103,7 +103,7 @@ fn expression_paths_keep_their_sigils_and_hide_their_data() {
 }
 
 #[test]
-fn operators_that_are_none_of_the_servers_are_not_printed() {
+fn names_unlike_server_operators_are_not_printed() {
     let long = format!("${}", "x".repeat(64));
     for name in ["$a-b", "$a b", "$é", long.as_str()] {
         assert_eq!(filter_shape(doc! { name: 1 }), "{$?:?}", "{name}");
@@ -115,7 +115,7 @@ fn operators_that_are_none_of_the_servers_are_not_printed() {
 }
 
 #[test]
-fn namespaces_and_index_names_are_printed_as_they_are() {
+fn namespaces_and_index_names_are_printed_unchanged() {
     let command = doc! { "find": "c", "hint": "day_2024_1", "$db": "d" };
     assert_eq!(shape(&command), "{hint:day_2024_1}");
     let lookup = doc! { "$lookup": { "from": "log_20240115", "as": "x_20240115" } };
@@ -127,7 +127,7 @@ fn namespaces_and_index_names_are_printed_as_they_are() {
 }
 
 #[test]
-fn a_bracketed_name_hashes_like_the_list_that_it_prints_like() {
+fn a_bracketed_name_and_a_list_with_equal_text_have_equal_hashes() {
     let pairs = [
         (doc! { "key": "[a]" }, doc! { "key": ["a"] }),
         (doc! { "key": "[a.b]" }, doc! { "key": ["a.b"] }),

@@ -1,4 +1,4 @@
-//! What must hold for every command.
+//! Properties of every command.
 
 use bson::{Bson, Document, doc};
 use proptest::collection::vec;
@@ -20,7 +20,7 @@ proptest! {
     })]
 
     #[test]
-    fn equal_text_means_equal_hash_and_the_other_way_round(
+    fn texts_are_equal_if_and_only_if_hashes_are_equal(
         seeds in vec(vec(any::<u8>(), 0..40), 12),
     ) {
         let commands: Vec<_> = seeds.iter().map(|seed| Dice::new(seed).command()).collect();
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn with_learned_names_text_and_hash_still_agree(seeds in vec(vec(any::<u8>(), 0..40), 12)) {
+    fn texts_and_hashes_agree_with_learned_names(seeds in vec(vec(any::<u8>(), 0..40), 12)) {
         let bodies: Vec<_> =
             seeds.iter().map(|seed| Dice::new(seed).command().to_vec().unwrap()).collect();
         let inputs: Vec<_> = bodies.iter().map(|body| Input { body, sequences: &[] }).collect();
@@ -53,7 +53,7 @@ proptest! {
             prop_assert_eq!(names.fingerprint(input), fingerprint(input));
             prop_assert_eq!(names.describe(input, None), describe(input));
         }
-        // Below what is learned there may be more to learn.
+        // Below a learned prefix, more prefixes can be learned.
         while let Some((prefix, _)) = inputs.iter().flat_map(|input| names.met(input)).next() {
             names.learn(prefix);
         }
@@ -72,7 +72,7 @@ proptest! {
     }
 
     #[test]
-    fn values_never_show_and_never_matter(choices in choices(), salt in 1_u32..100_000) {
+    fn values_are_not_printed_and_not_hashed(choices in choices(), salt in 1_u32..100_000) {
         let command = Dice::new(&choices).command();
         let mut dice = Dice::new(&choices);
         dice.salt = salt;
@@ -118,19 +118,19 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_lie_never_panic_and_text_and_hash_still_agree(
+    fn corrupt_bytes_never_panic_and_texts_and_hashes_agree(
         choices in choices(),
         cut in any::<prop::sample::Index>(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
         let whole = Dice::new(&choices).command().to_vec().unwrap();
-        let mut lying = whole.clone();
-        for (place, byte) in changes {
-            let place = place.index(lying.len());
-            lying[place] = byte;
+        let mut corrupt = whole.clone();
+        for (position, byte) in changes {
+            let position = position.index(corrupt.len());
+            corrupt[position] = byte;
         }
-        let truncated = &lying[..cut.index(lying.len() + 1)];
-        let outcomes = [&whole, &lying, truncated].map(|body| {
+        let truncated = &corrupt[..cut.index(corrupt.len() + 1)];
+        let outcomes = [&whole, &corrupt, truncated].map(|body| {
             let sequences = [Sequence { identifier: b"updates", documents: body }];
             let input = Input { body, sequences: &sequences };
             let print = fingerprint(&input);
@@ -146,17 +146,20 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics(body in vec(any::<u8>(), 0..300), documents in vec(any::<u8>(), 0..100)) {
+    fn random_bytes_never_panic(
+        body in vec(any::<u8>(), 0..300),
+        documents in vec(any::<u8>(), 0..100),
+    ) {
         let sequences = [Sequence { identifier: b"ops", documents: &documents }];
         let input = Input { body: &body, sequences: &sequences };
         prop_assert_eq!(fingerprint(&input).op, describe(&input).op);
     }
 }
 
-/// Every prefix of a command that uses all parts of the grammar, with its length as it is and put
-/// right.
+/// Tests every prefix of commands that together use the whole grammar, first with the length field
+/// unchanged and then with it corrected.
 #[test]
-fn every_truncation_is_survived() {
+fn truncated_commands_never_panic() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();
     for start in 0..40 {
         let whole = Dice::new(&choices[start..]).command().to_vec().unwrap();
@@ -179,7 +182,7 @@ fn every_truncation_is_survived() {
     }
 }
 
-/// The stack of the deepest and widest filter fits a small thread.
+/// The walk of the deepest and widest filter fits the stack of a small thread.
 #[test]
 fn the_deepest_command_fits_a_small_stack() {
     let branch = |filter: Document| {
@@ -202,5 +205,6 @@ fn the_deepest_command_fits_a_small_stack() {
     walk.unwrap().join().unwrap();
 }
 
-/// Unoptimised code takes several times the stack of a release, which is to stay near 100 KiB.
+/// Unoptimised code needs several times the stack of a release build, which should stay near 100
+/// KiB.
 const SMALL_STACK_BYTES: usize = 512 * 1024;

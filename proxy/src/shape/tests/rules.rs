@@ -1,4 +1,4 @@
-//! The rules that the published examples leave open, and the bounds.
+//! The rules that the published examples leave open.
 
 use bson::{Bson, Document, doc};
 
@@ -320,7 +320,7 @@ fn other_stages_print_by_their_rules() {
 }
 
 #[test]
-fn commands_are_known_by_their_canonical_names() {
+fn aliases_have_canonical_names_and_unknown_names_have_none() {
     assert_eq!(canonical_name(b"find"), Some("find"));
     assert_eq!(canonical_name(b"findandmodify"), Some("findAndModify"));
     assert_eq!(canonical_name(b"deleteIndexes"), Some("dropIndexes"));
@@ -336,7 +336,7 @@ fn commands_are_known_by_their_canonical_names() {
 }
 
 #[test]
-fn targets_follow_the_command() {
+fn op_db_and_collection_come_from_the_command() {
     let cases = [
         (
             doc! { "aggregate": 1, "pipeline": [], "$db": "d" },
@@ -379,7 +379,7 @@ fn explained_commands_show_their_inner_shape() {
 }
 
 #[test]
-fn bulk_writes_of_several_namespaces_name_them() {
+fn bulk_writes_to_several_namespaces_print_them() {
     let command = doc! {
         "bulkWrite": 1,
         "ops": [{ "insert": 0 }, { "insert": 1 }, { "insert": 9 }, { "shrug": 1 }],
@@ -396,7 +396,7 @@ fn bulk_writes_of_several_namespaces_name_them() {
 }
 
 #[test]
-fn document_sequences_are_the_arrays_that_they_stand_for() {
+fn document_sequences_give_the_same_shape_as_arrays() {
     let statements = [
         doc! { "q": { "a": 1 }, "u": { "$set": { "b": 1 } } },
         doc! { "q": {} },
@@ -442,7 +442,7 @@ fn query_text(namespace: &[u8], query: Document, flags: u32, to_return: i32) -> 
 }
 
 #[test]
-fn old_queries_are_finds_and_commands() {
+fn op_query_messages_are_finds_or_commands() {
     let wrapped = doc! { "$query": { "a": 1 }, "$hint": "h", "$max": { "a": 1 }, "$explain": 1 };
     let by_driver = doc! { "$readPreference": 1, "$query": { "count": "c" } };
     let cases = [
@@ -474,7 +474,7 @@ fn old_queries_are_finds_and_commands() {
 }
 
 #[test]
-fn other_old_opcodes_are_the_commands_that_replaced_them() {
+fn other_legacy_opcodes_have_the_shapes_of_the_commands_that_replaced_them() {
     let selector = doc! { "a": 1 }.to_vec().unwrap();
     let update = doc! { "$set": { "b": 1 } }.to_vec().unwrap();
     let (namespace, selector, update) = (b"d.c", &selector, &update);
@@ -532,7 +532,7 @@ fn other_old_opcodes_are_the_commands_that_replaced_them() {
     }
 }
 
-/// Hashes are stored and compared between releases: these must stay as long as the rules are fp1.
+/// Hashes are stored and compared between releases. They must not change while the rules are fp1.
 #[test]
 fn hashes_never_change() {
     let cases = [
@@ -564,7 +564,7 @@ fn hashes_never_change() {
 }
 
 #[test]
-fn shape_ids_read_back_from_their_hex() {
+fn shape_ids_parse_from_their_hex_text() {
     let (shape, _) = hashed(&doc! { "ping": 1 });
     assert_eq!(ShapeId::from_hex(&shape.to_string()), Some(shape));
     assert_eq!(shape.to_string(), format!("{:016x}", shape.as_u64()));

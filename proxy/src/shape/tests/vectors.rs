@@ -1,4 +1,4 @@
-//! The published examples of the rules: every one must come out to the letter.
+//! The published examples of the rules. The results must match them exactly.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ struct File {
     vectors: Vec<Vector>,
 }
 
-/// One example: a command as exact BSON, or a message of an old opcode.
+/// One example: a command as exact BSON, or a legacy message.
 #[derive(Deserialize)]
 struct Vector {
     id: String,
@@ -47,11 +47,11 @@ struct Expected {
     db: String,
     coll: String,
     shape: String,
-    /// Given only where it is another than `shape`.
+    /// Present only if it differs from `shape`.
     coarse: Option<String>,
 }
 
-/// The fingerprint with nothing borrowed: operation, database, collection, fine and coarse hash.
+/// An owned fingerprint: operation, database, collection, fine and coarse hash.
 type Hashed = (&'static str, Vec<u8>, Vec<u8>, ShapeId, ShapeId);
 
 impl Vector {
@@ -115,7 +115,7 @@ fn vectors() -> Vec<Vector> {
 }
 
 #[test]
-fn texts_are_those_of_the_vectors() {
+fn texts_match_the_vectors() {
     for vector in vectors() {
         let Vector { id, expected, .. } = &vector;
         let text = vector.describe();
@@ -152,7 +152,7 @@ fn hashes_agree_with_the_texts_of_the_vectors() {
 }
 
 #[test]
-fn relations_are_those_of_the_vectors() {
+fn relations_match_the_vectors() {
     let vectors = vectors();
     let hashes: HashMap<_, _> = vectors
         .iter()

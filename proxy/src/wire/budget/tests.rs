@@ -1,4 +1,4 @@
-//! Who gets memory, and who gives way, on a clock that the test moves.
+//! Tests which message gets memory, and which holder is evicted, on a clock that the test moves.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -21,12 +21,12 @@ fn sharer(last: u8) -> Sharer {
     Sharer::at(Some([192, 0, 2, last].into()))
 }
 
-/// A holder that has `bytes`, and waits for its sender.
+/// A holder of `bytes` bytes whose sender owes more.
 fn holder(inner: &mut Inner, sharer: Sharer, bytes: usize, now: Instant) -> HolderId {
     let id = inner.open(sharer, now);
     assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
-    inner.progress(id, bytes, now);
-    inner.holders.get_mut(&id).unwrap().progress.owes(now);
+    inner.record_bytes(id, bytes, now);
+    inner.holders.get_mut(&id).unwrap().progress.mark_owing(now);
     id
 }
 
@@ -35,7 +35,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_message_at_a_time_finishes_from_the_reserve_the_one_with_least_left_first() {
+async fn the_reserve_serves_one_message_at_a_time_least_left_first() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -70,13 +70,13 @@ async fn an_address_that_holds_less_goes_first() {
     assert_eq!(
         inner.grow(mine, 10, 10, now),
         Grant::Wait,
-        "though it has least left"
+        "despite having least left"
     );
     assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Granted);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_takes_all_it_can_leaves_room_for_others() {
+async fn a_greedy_address_leaves_room_for_others() {
     const MESSAGE: usize = 60_000;
     let (mut inner, now) = inner();
     loop {
@@ -84,13 +84,13 @@ async fn an_address_that_takes_all_it_can_leaves_room_for_others() {
         if inner.grow(greedy, MESSAGE, MESSAGE + 5_000, now) == Grant::Wait {
             break;
         }
-        inner.progress(greedy, MESSAGE, now);
+        inner.record_bytes(greedy, MESSAGE, now);
     }
     assert_eq!(inner.held_by(sharer(1)), 16 * MESSAGE);
     let other = inner.open(sharer(2), now);
     assert_eq!(inner.grow(other, 40_000, 200_000, now), Grant::Granted);
     let turn = inner.finisher;
-    assert_ne!(turn, Some(other), "without the turn at the reserve");
+    assert_ne!(turn, Some(other), "granted outside the reserve");
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +107,7 @@ async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
+async fn only_silent_holders_of_a_greedier_address_are_evicted() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);
@@ -120,7 +120,7 @@ async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
         "not silent yet"
     );
     let later = now + SILENT_AFTER;
-    inner.progress(greedy[1], 1, later);
+    inner.record_bytes(greedy[1], 1, later);
     inner.finisher = Some(greedy[1]);
     assert_eq!(inner.grow(other, 100, 100, later), Grant::Wait);
     let evicted = [greedy[0], greedy[1], small, waiting].map(|id| is_evicted(&inner, id));
@@ -129,20 +129,20 @@ async fn silent_holders_of_a_greedier_address_are_closed_and_others_are_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_one_address_only_the_slow_are_closed() {
+async fn only_slow_holders_are_evicted_for_their_own_address() {
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
-        // What came at once is no rate.
+        // Discard the rate of the bytes that arrived at once.
         let mut owing = Progress::default();
-        owing.owes(now);
+        owing.mark_owing(now);
         inner.holders.get_mut(&id).unwrap().progress = owing;
     }
     let waker = Waker::noop();
     for second in 1..RATE_WINDOW.as_secs() {
         let now = now + Duration::from_secs(second);
-        inner.note(slow, 100, Some(waker), now);
-        inner.note(fast, 2 * LEAST_BYTES_PER_SECOND, Some(waker), now);
+        inner.record_progress(slow, 100, Some(waker), now);
+        inner.record_progress(fast, 2 * LEAST_BYTES_PER_SECOND, Some(waker), now);
     }
     let later = now + RATE_WINDOW;
     let _rest = holder(&mut inner, sharer(1), 200_000, later);
@@ -157,7 +157,7 @@ async fn of_one_address_only_the_slow_are_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_larger_than_all_passes_alone() {
+async fn a_message_larger_than_the_budget_is_granted_alone() {
     let (mut inner, now) = inner();
     let large = inner.open(sharer(1), now);
     let bytes = 2 * (ALL + RESERVE);
@@ -166,9 +166,10 @@ async fn a_message_larger_than_all_passes_alone() {
     assert_eq!((inner.used, inner.by_sharer.len()), (0, 0));
 }
 
-/// Senders that are all half done when the budget is exhausted, and would each be held up by the others.
+/// All senders are half done when the budget is exhausted. Without the reserve they would block
+/// each other.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_half_done_messages_all_complete_within_the_bound() {
+async fn a_thousand_half_done_messages_complete_within_the_budget() {
     const SENDERS: usize = 1_000;
     const MESSAGE: usize = 100_000;
     let budget = MemoryBudget::of_bytes(20_000_000);
@@ -201,7 +202,7 @@ async fn a_thousand_half_done_messages_all_complete_within_the_bound() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// The waiting holders in order, searched for.
+/// Checks the first waiting holder and the sums against a full search.
 fn check(inner: &Inner) {
     let waiting = inner.holders.iter().filter_map(|(id, holder)| {
         let (_, left) = holder.waits?;
@@ -219,7 +220,7 @@ fn check(inner: &Inner) {
 
 proptest! {
     #[test]
-    fn the_first_to_wait_is_always_known(
+    fn the_first_waiting_holder_is_always_known(
         steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
     ) {
         let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
@@ -245,7 +246,7 @@ proptest! {
     }
 }
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -271,8 +272,8 @@ fn poll_grow(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_share_that_is_tried_for_is_had_only_if_there_is_room() {
-    // Half of it is the reserve.
+async fn try_reserve_succeeds_only_if_there_is_room() {
+    // Half of the budget is the reserve.
     let budget = MemoryBudget::of_bytes(1_000);
     let first = budget.try_reserve(sharer(1), 400).unwrap();
     assert_eq!((first.bytes(), budget.used_bytes()), (400, 400));
@@ -287,18 +288,18 @@ async fn a_share_that_is_tried_for_is_had_only_if_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_share_that_waits_is_woken_when_room_comes_free() {
+async fn a_waiting_share_is_woken_when_memory_is_released() {
     let budget = MemoryBudget::of_bytes(1_000);
     let mut full = budget.try_reserve(sharer(1), 500).unwrap();
     let (mut first, mut second) = (budget.open(sharer(2)), budget.open(sharer(3)));
     let wakes = [Arc::<Wakes>::default(), Arc::default()];
-    // From the reserve.
+    // Granted from the reserve.
     assert!(poll_grow(&mut first, &wakes[0], 100).is_ready());
     assert!(!budget.is_short());
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
     assert!(budget.is_short());
     for (bytes, woken, why) in [
-        (500, 0, "nothing was given back"),
+        (500, 0, "nothing was released"),
         (499, 1, "a byte outside the reserve is free"),
     ] {
         full.settle(bytes, 0, None);
@@ -306,7 +307,7 @@ async fn a_share_that_waits_is_woken_when_room_comes_free() {
     }
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
     full.settle(499, 0, None);
-    assert_eq!(wakes[1].count(), 1, "nothing was given back");
+    assert_eq!(wakes[1].count(), 1, "nothing was released");
     drop(full);
     assert_eq!(wakes[1].count(), 2);
     assert!(poll_grow(&mut second, &wakes[1], 300).is_ready());
@@ -315,52 +316,52 @@ async fn a_share_that_waits_is_woken_when_room_comes_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_is_not_silent_while_seawall_is_not_ready_for_it() {
+async fn a_paused_holder_is_not_silent() {
     const MS: Duration = Duration::from_millis(1);
     let budget = MemoryBudget::of_bytes(1_000);
     let greedy = budget.try_reserve(sharer(1), 500).unwrap();
     let waker = Some(Waker::noop());
-    greedy.note(0, waker);
+    greedy.record_progress(0, waker);
     greedy.pause();
     let wakes = Arc::default();
     let (mut finishing, mut waiting) = (budget.open(sharer(2)), budget.open(sharer(3)));
     assert!(poll_grow(&mut finishing, &wakes, 100).is_ready());
     tokio::time::advance(2_000 * MS).await;
-    finishing.note(1, None);
+    finishing.record_progress(1, None);
     assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
     assert!(!greedy.is_evicted());
-    greedy.note(0, waker);
+    greedy.record_progress(0, waker);
     tokio::time::advance(900 * MS).await;
-    finishing.note(1, None);
+    finishing.record_progress(1, None);
     assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
     assert!(!greedy.is_evicted());
-    // It owes still: this is no progress.
-    greedy.note(0, waker);
+    // The peer still owes bytes: this is no progress.
+    greedy.record_progress(0, waker);
     tokio::time::advance(200 * MS).await;
-    finishing.note(1, None);
+    finishing.record_progress(1, None);
     assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
     assert!(greedy.is_evicted());
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_that_a_sender_waits_for_memory_is_no_silence() {
+async fn a_wait_for_memory_is_not_silence() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let large = holder(&mut inner, sharer(1), ALL - 100_000, now);
     let sender = holder(&mut inner, sharer(2), 100_000, now);
     let finishing = inner.open(sharer(3), now);
     assert_eq!(inner.grow(finishing, 10, 10, now), Grant::Granted);
-    inner.progress(sender, 1, now);
+    inner.record_bytes(sender, 1, now);
     assert_eq!(inner.grow(sender, CHUNK, CHUNK, now), Grant::Wait);
     let granted_at = now + 900 * MS;
     inner.close(large);
     assert_eq!(inner.grow(sender, CHUNK, CHUNK, granted_at), Grant::Granted);
-    inner.note(sender, 0, Some(Waker::noop()), granted_at);
+    inner.record_progress(sender, 0, Some(Waker::noop()), granted_at);
     let rest = inner.open(sharer(4), granted_at);
     let left = ALL - inner.used;
     assert_eq!(inner.grow(rest, left, left, granted_at), Grant::Granted);
     let later = now + 1_500 * MS;
-    inner.progress(finishing, 1, later);
+    inner.record_bytes(finishing, 1, later);
     let waiting = inner.open(sharer(5), later);
     assert_eq!(inner.grow(waiting, 100, 100, later), Grant::Wait);
     assert!(!is_evicted(&inner, sender));
@@ -382,7 +383,7 @@ async fn the_next_message_that_may_use_the_reserve_is_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holders_are_closed_for_others_at_intervals() {
+async fn evictions_are_spaced_by_an_interval() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let silent = holder(&mut inner, sharer(1), ALL, now);
@@ -390,14 +391,14 @@ async fn holders_are_closed_for_others_at_intervals() {
     assert_eq!(inner.grow(finishing, 10, 10, now), Grant::Granted);
     for (after, is_closed) in [(960, false), (1_009, false), (1_010, true)] {
         let now = now + after * MS;
-        inner.progress(finishing, 1, now);
+        inner.record_bytes(finishing, 1, now);
         assert_eq!(inner.grow(waiting, 100, 100, now), Grant::Wait);
         assert_eq!(is_evicted(&inner, silent), is_closed, "{after} ms");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_with_most_left_starts_over_if_none_can_finish() {
+async fn the_message_with_most_left_is_evicted_if_none_can_finish() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);
@@ -415,7 +416,7 @@ async fn a_message_with_most_left_starts_over_if_none_can_finish() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_holder_gives_way_only_to_an_address_that_holds_less() {
+async fn a_silent_holder_is_evicted_only_for_an_address_that_holds_less() {
     for (own, others, is_closed) in [
         (500_000, 400_000, false),
         (450_000, 450_000, false),
@@ -426,12 +427,12 @@ async fn a_silent_holder_gives_way_only_to_an_address_that_holds_less() {
         assert_eq!(inner.grow(mine, own, own, now), Grant::Granted);
         let silent = holder(&mut inner, sharer(2), others, now);
         let empty = inner.open(sharer(2), now);
-        inner.note(empty, 0, Some(Waker::noop()), now);
+        inner.record_progress(empty, 0, Some(Waker::noop()), now);
         let rest = inner.open(sharer(3), now);
         assert_eq!(inner.grow(rest, 100_000, 100_000, now), Grant::Granted);
         assert_eq!(inner.grow(rest, 10, 10, now), Grant::Granted);
         let later = now + SILENT_AFTER;
-        inner.progress(rest, 1, later);
+        inner.record_bytes(rest, 1, later);
         let waiting = inner.open(sharer(1), later);
         assert_eq!(inner.grow(waiting, 100_000, 100_000, later), Grant::Wait);
         assert_eq!(is_evicted(&inner, silent), is_closed, "{own} {others}");
@@ -440,7 +441,7 @@ async fn a_silent_holder_gives_way_only_to_an_address_that_holds_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_turn_at_the_reserve_is_kept_when_another_message_ends() {
+async fn the_reserve_stays_with_its_message_when_another_ends() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [finishing, ended, waiting] = [2, 3, 4].map(|last| inner.open(sharer(last), now));

@@ -1,4 +1,4 @@
-//! Messages at the bounds of small, large and streamed ones, and while memory is short.
+//! Messages at the size limits for small, large and streamed messages, and while memory is short.
 
 use std::{iter, pin::pin};
 
@@ -10,21 +10,21 @@ use tokio::{
 use super::*;
 use crate::wire::{MAX_MESSAGE_BYTES, deflate, encode_request};
 
-/// What [`encode_request`] puts before the body: header, flags and the kind of the section.
+/// Bytes that [`encode_request`] puts before the body: header, flags and the kind of the section.
 const BEFORE_BODY: usize = HEADER_BYTES + 4 + 1;
 
 fn budget() -> MemoryBudget {
     MemoryBudget::of_bytes(64 << 20)
 }
 
-/// A request of `bytes` bytes, its header included.
+/// A request of `bytes` bytes, header included.
 fn request_of(bytes: usize) -> Vec<u8> {
     let message = encode_request(1, &vec![7; bytes - BEFORE_BODY]);
     assert_eq!(message.len(), bytes);
     message
 }
 
-/// Bytes that no compressor makes smaller.
+/// Bytes that no compressor can shrink.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 1_u32;
     let next = || {
@@ -51,7 +51,7 @@ async fn next_message(
     next.unwrap().unwrap()
 }
 
-/// Asks once for the next message.
+/// Polls once for the next message.
 async fn poll_next(
     reader: &mut MessageReader,
     near: &mut DuplexStream,
@@ -61,7 +61,7 @@ async fn poll_next(
     poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await
 }
 
-/// Asks once for memory.
+/// Polls once for memory.
 async fn poll_grow(
     share: &mut MemoryShare,
     bytes: usize,
@@ -71,7 +71,7 @@ async fn poll_grow(
 }
 
 #[tokio::test]
-async fn only_messages_over_the_bound_keep_their_charge() {
+async fn only_large_messages_stay_charged_after_they_are_read() {
     let over = LARGE_MESSAGE_BYTES + 1;
     for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
         let budget = budget();
@@ -92,7 +92,7 @@ async fn only_messages_over_the_bound_keep_their_charge() {
 }
 
 #[tokio::test]
-async fn only_of_messages_over_the_bound_a_head_comes_first() {
+async fn only_messages_over_the_limit_return_a_head_first() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -113,7 +113,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
     far.write_all(&sent).await.unwrap();
     let mut reader = MessageReader::default();
     let polled = poll_next(&mut reader, &mut near, &budget).await;
-    assert!(polled.is_pending(), "though all bytes are there");
+    assert!(polled.is_pending(), "despite all bytes being available");
     let first_chunk = SCRATCH_BYTES + CHUNK_BYTES;
     assert_eq!(reader.buffered().len(), first_chunk);
     assert_eq!(budget.used_bytes(), first_chunk);
@@ -122,7 +122,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
 }
 
 #[tokio::test]
-async fn a_length_that_is_only_announced_takes_no_memory() {
+async fn an_announced_length_takes_no_memory() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_length_that_is_only_announced_takes_no_memory() {
 }
 
 #[tokio::test]
-async fn memory_is_charged_to_the_sharer_that_was_set_last() {
+async fn memory_is_charged_to_the_latest_sharer() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::new(Sharer::User(1));
@@ -151,7 +151,7 @@ async fn memory_is_charged_to_the_sharer_that_was_set_last() {
 }
 
 #[tokio::test]
-async fn a_large_message_inside_a_compressed_one_is_charged_as_well() {
+async fn a_large_message_inside_a_compressed_one_is_charged_too() {
     let over = LARGE_MESSAGE_BYTES + 1;
     let noisy = encode_request(1, &noise(100_000));
     let compressed_noise = deflate(&noisy, Compressor::Zstd).unwrap().len();
@@ -182,7 +182,7 @@ async fn a_large_message_inside_a_compressed_one_is_charged_as_well() {
 }
 
 #[tokio::test]
-async fn a_message_takes_room_for_its_own_bytes_and_no_more() {
+async fn a_message_needs_room_for_its_own_bytes_only() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let sent = request_of(20_000);
     let mut other = budget.open(Sharer::User(2));
@@ -215,7 +215,7 @@ async fn while_memory_is_short_only_the_free_bytes_of_a_message_are_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_waits_for_memory_is_not_given_up() {
+async fn a_message_that_waits_for_memory_does_not_time_out() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -237,7 +237,7 @@ async fn a_message_that_waits_for_memory_is_not_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_stops_after_several_reads_is_given_up_as_soon_as_any() {
+async fn a_message_that_stops_after_several_reads_times_out_like_any_other() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
@@ -256,7 +256,7 @@ async fn a_message_that_stops_after_several_reads_is_given_up_as_soon_as_any() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn to_look_for_bytes_that_do_not_come_is_no_progress() {
+async fn a_read_without_bytes_is_no_progress() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let (mut near, mut far) = duplex(1 << 20);
     let held = 20_000;
@@ -264,7 +264,7 @@ async fn to_look_for_bytes_that_do_not_come_is_no_progress() {
     let mut reader = MessageReader::new(Sharer::User(1));
     let polled = poll_next(&mut reader, &mut near, &budget).await;
     assert!(polled.is_pending());
-    advance(MemoryShare::ASK_AGAIN_AFTER).await;
+    advance(MemoryShare::RETRY_AFTER).await;
     let polled = poll_next(&mut reader, &mut near, &budget).await;
     assert!(polled.is_pending());
     let mut full = budget.open(Sharer::User(2));
@@ -277,7 +277,7 @@ async fn to_look_for_bytes_that_do_not_come_is_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_gets_its_turn_by_what_it_still_takes() {
+async fn a_head_is_ranked_by_the_memory_it_still_needs() {
     let left = STREAM_SHARE_BYTES - HEAD_BYTES;
     for (left_of_rival, head_is_first) in [(left - 1, false), (left + 1, true)] {
         let budget = MemoryBudget::of_bytes(2 << 20);
@@ -303,7 +303,7 @@ async fn a_head_gets_its_turn_by_what_it_still_takes() {
 }
 
 #[tokio::test]
-async fn a_header_is_seen_before_its_message_is_read() {
+async fn a_peeked_header_stays_part_of_its_message() {
     let (mut near, mut far) = duplex(7);
     let sent = request_of(30);
     let bytes = sent.clone();
@@ -318,7 +318,7 @@ async fn a_header_is_seen_before_its_message_is_read() {
 }
 
 #[tokio::test]
-async fn a_record_is_taken_whole_and_what_follows_is_kept() {
+async fn a_tls_record_is_taken_whole_and_later_bytes_are_kept() {
     let sent = record(&[5; 258]);
     let nothing: &[u8] = &[];
     for behind in [nothing, &[9; 20]] {
@@ -336,7 +336,7 @@ async fn a_record_is_taken_whole_and_what_follows_is_kept() {
 }
 
 #[tokio::test]
-async fn a_record_that_ends_early_is_an_error() {
+async fn a_tls_record_that_ends_early_is_an_error() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     let error = reader.take_record(&mut near).await.unwrap_err();
@@ -349,7 +349,7 @@ async fn a_record_that_ends_early_is_an_error() {
 }
 
 #[tokio::test]
-async fn what_is_sent_ahead_is_kept_up_to_a_bound() {
+async fn bytes_sent_ahead_are_kept_up_to_a_limit() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     for (bytes, kept) in [(1_000, 1_000), (9_000, READ_AHEAD_BYTES)] {

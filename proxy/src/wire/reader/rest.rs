@@ -1,4 +1,4 @@
-//! The rest of a message whose head was given out, in pieces.
+//! Reads the rest of a message, in pieces, after its head was returned.
 
 use std::{
     future::poll_fn,
@@ -20,16 +20,17 @@ use super::{
     MemoryShare, Message, MessageReader, PARTIAL_MESSAGE_IDLE, ReadError,
 };
 
-/// Bytes that are taken at a time.
+/// Maximum bytes per piece.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// How long to wait for a byte before looking whether others wait.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Maximum wait for a byte before the reader checks if others wait.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The rest of a message on its way. It holds memory and, while it passes, what `is_wanted` is about.
+/// The rest of a message that is being read. It holds memory and, until it is complete, the
+/// resource that `is_wanted` asks about.
 pub struct RestOfMessage<'a> {
     share: Option<&'a MemoryShare>,
-    /// Whether others wait for what the message holds.
+    /// True if others wait for the resource that the message holds.
     is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     progress: Progress,
     moved_at: Instant,
@@ -37,7 +38,7 @@ pub struct RestOfMessage<'a> {
 }
 
 impl<'a> RestOfMessage<'a> {
-    /// Of a message whose head was given out last.
+    /// The rest of the message whose head was returned last.
     pub fn of(head: &'a Message, is_wanted: &'a (dyn Fn() -> bool + Send + Sync)) -> Self {
         let now = Instant::now();
         Self {
@@ -49,11 +50,11 @@ impl<'a> RestOfMessage<'a> {
         }
     }
 
-    /// Reads the next piece; an empty one at the end.
+    /// Reads the next piece; empty at the end of the message.
     ///
     /// # Errors
-    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is too slow while others wait; see there for the
-    /// others. After an error, the stream must be closed.
+    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or too slow while
+    /// others wait. For other errors see [`ReadError`]. After an error, close the stream.
     pub async fn next_piece<S: AsyncRead + Unpin>(
         &mut self,
         reader: &mut MessageReader,
@@ -75,7 +76,7 @@ impl<'a> RestOfMessage<'a> {
             let missing = wanted - piece.len();
             let mut room = (&mut *piece).limit(missing);
             let reading = poll_fn(|cx| self.poll_read(cx, stream, &mut room));
-            match timeout(LOOK_AGAIN_AFTER, reading).await {
+            match timeout(CHECK_INTERVAL, reading).await {
                 Ok(read) => reader.ended = read? == 0,
                 Err(_) => self.check(Instant::now())?,
             }
@@ -97,14 +98,14 @@ impl<'a> RestOfMessage<'a> {
             Poll::Ready(Err(_)) | Poll::Pending => 0,
         };
         if let Some(share) = self.share {
-            share.note(moved, read.is_pending().then(|| cx.waker()));
+            share.record_progress(moved, read.is_pending().then(|| cx.waker()));
         }
         if read.is_pending() {
-            self.progress.owes(now);
+            self.progress.mark_owing(now);
         }
         self.check(now)?;
         if moved > 0 {
-            self.progress.moved(moved, now);
+            self.progress.record_bytes(moved, now);
             self.moved_at = now;
         }
         read.map_err(|error: io::Error| error.into())
@@ -138,14 +139,15 @@ mod tests {
 
     const MESSAGE_BYTES: usize = 4 << 20;
 
-    /// Sends this many bytes each second, without end.
+    /// Sends this many bytes per second, without end.
     async fn trickle(mut far: DuplexStream, bytes: usize) {
         while far.write_all(&vec![0; bytes]).await.is_ok() {
             sleep(Duration::from_secs(1)).await;
         }
     }
 
-    /// Reads the rest of a message that comes at this rate. Gives how many seconds that took, and how it ended.
+    /// Reads the rest of a message that arrives at this rate. Returns the duration in seconds, and
+    /// the result.
     async fn rest_at(
         bytes_per_second: usize,
         budget: &MemoryBudget,
@@ -198,7 +200,7 @@ mod tests {
         let has_room = AtomicBool::new(false);
         let waiter = async {
             sleep(Duration::from_secs(60)).await;
-            // Of the same address: only the least rate makes the sender give way.
+            // The waiter has the sender's address, so only the minimum rate can evict the sender.
             let share = budget.reserve(Sharer::Local, 2 << 20);
             let _share = share.await;
             has_room.store(true, Ordering::SeqCst);

@@ -12,10 +12,11 @@ import (
 	"go.mongodb.org/mongo-driver/mongo/options"
 )
 
-// Version 1 of the driver with the names of ../v2.go. The test compiles this file with the other files of that folder. Version
-// 1.13 is the oldest that they compile with.
+// Version 1 of the driver with the names of ../v2.go. The test compiles this file with the other
+// files of that folder. They need version 1.13 or later.
 //
-// No step is left out. Results of writes have no field Acknowledged, so that it is printed as null.
+// This version runs all steps. Its write results have no field Acknowledged, so null is printed for
+// it.
 
 type (
 	objectIdentifier = primitive.ObjectID
@@ -69,7 +70,8 @@ func inTransaction(session clientSession, action func(context.Context) (any, err
 	return session.WithTransaction(ctx, func(within mongo.SessionContext) (any, error) { return action(within) })
 }
 
-// hasFailed is true if an unacknowledged write has failed. The driver returns an error for a successful one too.
+// hasFailed is true if an unacknowledged write has failed. The driver also returns an error for a
+// successful one.
 func hasFailed(err error) bool {
 	return err != nil && !errors.Is(err, mongo.ErrUnacknowledgedWrite)
 }

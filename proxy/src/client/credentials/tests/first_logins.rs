@@ -1,12 +1,12 @@
-//! A user's first login: at a server, which decides.
+//! A user's first login: the server decides whether it succeeds.
 
 use bson::rawdoc;
 use futures_util::FutureExt as _;
 use zeroize::Zeroizing;
 
 use super::{
-    CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret, asked, refused,
-    user,
+    CredentialError, CredentialMode, Obtained, SHA_256, SOURCE, Scene, UserSecret, key_request,
+    refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
 use crate::{
@@ -31,7 +31,7 @@ async fn after_a_first_login_the_user_is_known_and_its_connection_pooled() {
     assert!(matches!(known.identity.login(), Login::Keys { .. }));
     assert_eq!(scene.credentials.known_users(), 1);
     assert_eq!(scene.pool.snapshot().available, 1);
-    // The next one asks no server.
+    // The next login asks no server.
     let again = scene.obtain(&user("u")).await;
     assert!(matches!(again, Ok(Obtained::Known(_))));
     assert_eq!(scene.server.count("saslStart"), 1);
@@ -49,20 +49,20 @@ async fn a_wrong_password_is_refused_and_the_connection_serves_another_login() {
 }
 
 #[tokio::test]
-async fn an_unknown_user_is_refused_at_once_for_a_while_by_that_mechanism() {
+async fn an_unknown_user_is_remembered_for_the_mechanism_of_its_login() {
     let scene = Scene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
     scene.credentials.remember_unknown(&user("nobody"), SHA_256);
     assert!(refused(scene.obtain(&user("nobody")).await));
     let (nobody, mechanism) = (user("nobody"), Mechanism::ScramSha1);
-    let asked = asked(&nobody, mechanism);
-    let other = scene.credentials.obtain(&asked).await;
+    let request = key_request(&nobody, mechanism);
+    let other = scene.credentials.obtain(&request).await;
     assert!(matches!(other, Ok(Obtained::Introduce(_))));
 }
 
 #[tokio::test]
-async fn a_spare_connection_that_ended_is_replaced() {
+async fn a_closed_spare_connection_is_replaced() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     scene.server.server.close_all().await;
@@ -70,7 +70,7 @@ async fn a_spare_connection_that_ended_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_exactly_the_users_is_refused() {
+async fn a_connection_is_refused_unless_it_has_exactly_the_expected_user() {
     let authenticated = |users: bson::RawArrayBuf| {
         let reply = rawdoc! { "authInfo": { "authenticatedUsers": users }, "ok": 1 };
         ("connectionStatus", reply)
@@ -95,7 +95,7 @@ async fn a_connection_that_is_not_exactly_the_users_is_refused() {
 }
 
 #[tokio::test]
-async fn keys_that_do_not_fit_the_proof_are_refused() {
+async fn keys_that_do_not_match_the_proof_are_refused() {
     let scene = Scene::new().await;
     let other = users_info("u", &stored_keys("u", "other"), []);
     scene.server.reply_instead("usersInfo", other);
@@ -113,17 +113,17 @@ async fn a_user_that_may_not_read_its_keys_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_an_empty_exchange_gets_it() {
+async fn a_server_that_requires_an_empty_exchange_gets_it() {
     let scene = Scene::new().await;
     scene
         .server
-        .change(|behaviour| behaviour.wants_empty_exchange = true);
+        .change(|behaviour| behaviour.requires_empty_exchange = true);
     assert!(scene.log_in("u", "secret").await.is_ok());
     assert_eq!(scene.server.count("saslContinue"), 2);
 }
 
 #[tokio::test]
-async fn a_second_first_login_waits_for_the_one_under_way() {
+async fn a_concurrent_first_login_waits_for_the_one_in_progress() {
     let scene = Scene::new().await;
     let (client, carried, server_first) = scene.start("u").await.unwrap();
     let u = user("u");
@@ -139,12 +139,12 @@ async fn a_second_first_login_waits_for_the_one_under_way() {
 }
 
 #[tokio::test]
-async fn a_login_holds_no_exchange_while_its_client_is_waited_for() {
+async fn a_login_holds_no_exchange_while_it_waits_for_its_client() {
     let scene = Scene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");
     }
-    // The server may be asked by two at a time; four may wait for their clients.
+    // Two exchanges with the server may run at a time; four logins may wait for their clients.
     let a = scene.start("a").await.unwrap();
     let b = scene.start("b").await.unwrap();
     assert!(a.1.deadline() <= b.1.deadline());
@@ -152,7 +152,7 @@ async fn a_login_holds_no_exchange_while_its_client_is_waited_for() {
 }
 
 #[tokio::test]
-async fn configured_passwords_log_in_by_themselves() {
+async fn seawall_logs_in_with_a_configured_password() {
     let scene = Scene::with(CredentialMode::Users, configured(password("secret"))).await;
     let Ok(Obtained::Known(known)) = scene.obtain(&user("u")).await else {
         panic!("the configured password is right");
@@ -165,7 +165,7 @@ async fn configured_passwords_log_in_by_themselves() {
 }
 
 #[tokio::test]
-async fn configured_keys_serve_their_mechanism_only() {
+async fn configured_keys_work_for_their_mechanism_only() {
     let derived = keys_of(SHA_256, "u", "secret");
     let secret = UserSecret::Keys {
         sha1: None,
@@ -173,27 +173,28 @@ async fn configured_keys_serve_their_mechanism_only() {
     };
     let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
     let u = user("u");
-    let mut asked = asked(&u, Mechanism::ScramSha1);
-    assert!(refused(scene.credentials.obtain(&asked).await));
-    asked.mechanism = SHA_256;
-    let Ok(Obtained::Configured(keys)) = scene.credentials.obtain(&asked).await else {
+    let mut request = key_request(&u, Mechanism::ScramSha1);
+    assert!(refused(scene.credentials.obtain(&request).await));
+    request.mechanism = SHA_256;
+    let Ok(Obtained::Configured(keys)) = scene.credentials.obtain(&request).await else {
         panic!("keys are configured");
     };
     assert_eq!(keys, derived.keys);
-    let logged_in = (scene.credentials).log_in_with_keys(&asked, derived.client_key.clone(), keys);
+    let logged_in =
+        (scene.credentials).log_in_with_keys(&request, derived.client_key.clone(), keys);
     let known = logged_in.await.unwrap();
     assert_eq!(known.identity.user_id(), Some([1; 16]));
     assert_eq!(scene.pool.snapshot().available, 1);
-    // Known by now: proven without a server.
+    // The user is known now, so the proof needs no server.
     let again = scene
         .credentials
-        .log_in_with_keys(&asked, derived.client_key, derived.keys);
+        .log_in_with_keys(&request, derived.client_key, derived.keys);
     assert!(again.await.is_ok());
     assert_eq!(scene.server.count("usersInfo"), 1);
     let other = keys_of(SHA_256, "u", "other");
     let other = scene
         .credentials
-        .log_in_with_keys(&asked, other.client_key, other.keys);
+        .log_in_with_keys(&request, other.client_key, other.keys);
     assert!(refused(other.await));
 }
 
@@ -202,9 +203,9 @@ async fn configured_keys_that_the_server_does_not_have_are_refused() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
     let derived = keys_of(SHA_256, "u", "other");
     let u = user("u");
-    let asked = asked(&u, SHA_256);
+    let request = key_request(&u, SHA_256);
     let logged_in = scene.credentials.log_in_with_keys(
-        &asked,
+        &request,
         derived.client_key.clone(),
         derived.keys.clone(),
     );
@@ -212,12 +213,12 @@ async fn configured_keys_that_the_server_does_not_have_are_refused() {
     scene.server.close_at("isMaster");
     let logged_in = scene
         .credentials
-        .log_in_with_keys(&asked, derived.client_key, derived.keys);
+        .log_in_with_keys(&request, derived.client_key, derived.keys);
     assert_eq!(logged_in.await.err(), Some(CredentialError::Unavailable));
 }
 
 #[tokio::test]
-async fn mechanisms_are_asked_for_once() {
+async fn mechanisms_of_a_user_are_queried_once() {
     let scene = Scene::new().await;
     let mechanisms = |name| {
         let user = user(name);
@@ -228,7 +229,7 @@ async fn mechanisms_are_asked_for_once() {
     let asked = scene.server.count("isMaster");
     assert_eq!(mechanisms("u").await, ["SCRAM-SHA-256"]);
     assert_eq!(scene.server.count("isMaster"), asked);
-    // All by one connection.
+    // All queries used one connection.
     assert_eq!(scene.server.server.accepted(), 1);
     scene.server.server.close_all().await;
     assert!(mechanisms("another").await.is_empty());
@@ -243,7 +244,7 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
     assert!(scene.credentials.anonymous().is_none());
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::None);
     let anonymous = scene.credentials.anonymous().unwrap();
-    // Who logs in all the same is verified.
+    // A client that logs in nevertheless is verified.
     assert!(refused(scene.log_in("u", "wrong").await));
     assert!(scene.log_in("u", "secret").await.is_ok());
     scene.credentials.keys_refused(&anonymous, 0);
@@ -255,24 +256,24 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
 }
 
 #[tokio::test]
-async fn a_server_that_requires_a_login_decides_for_it() {
+async fn auto_mode_becomes_own_if_a_server_requires_a_login() {
     let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
-    // Nothing else changes with a refusal.
+    // A refused anonymous client changes nothing in this mode.
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
     assert!(scene.log_in("u", "secret").await.is_ok());
 }
 
 #[tokio::test]
-async fn other_modes_stay_when_an_anonymous_client_is_refused() {
+async fn a_refused_anonymous_client_does_not_change_other_modes() {
     let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
-    // No service account is there to look users up.
+    // There is no service account to look users up.
     let unavailable = scene.obtain(&user("u")).await.err();
     assert_eq!(unavailable, Some(CredentialError::Unavailable));
-    // The user is not taken for unknown.
+    // The user is not remembered as unknown.
     let unavailable = scene.obtain(&user("u")).await.err();
     assert_eq!(unavailable, Some(CredentialError::Unavailable));
 }
@@ -288,7 +289,7 @@ async fn a_user_of_the_same_name_on_another_database_is_another_user() {
 }
 
 #[tokio::test]
-async fn few_spare_connections_are_kept() {
+async fn the_number_of_spare_connections_is_limited() {
     let scene = Scene::new().await;
     let connector = scene.credentials.topology.connector();
     for _ in 0..MAX_SPARE + 2 {

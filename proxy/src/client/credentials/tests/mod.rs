@@ -1,4 +1,4 @@
-//! Logins against a server with users, without a client's connection.
+//! Logins against a scripted server with users, without client connections.
 
 mod first_logins;
 mod readings;
@@ -10,8 +10,8 @@ use tokio::{runtime::Handle, time::Instant};
 
 use self::users::{SOURCE, UserServer};
 use super::{
-    Asked, Carried, CredentialError, CredentialMode, CredentialSettings, Credentials, Introduction,
-    Known, Obtained, Secret, UserName, UserSecret,
+    Carried, CredentialError, CredentialMode, CredentialSettings, Credentials, Introduction,
+    KeyRequest, Known, Obtained, Secret, UserName, UserSecret,
 };
 use crate::{
     auth::{ClientConversation, ClientFirst, Mechanism, NonceSource},
@@ -22,12 +22,12 @@ use crate::{
     wire::Sharer,
 };
 
-/// Longer than anything takes here; no test waits for it to end.
+/// Longer than anything takes in these tests; no test waits for it to expire.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const SHA_256: Mechanism = Mechanism::ScramSha256;
 
-/// A server with a user `u` whose password is `secret`, and what Seawall knows of its users.
+/// A server with a user `u` whose password is `secret`, and Seawall's credentials for it.
 struct Scene {
     server: UserServer,
     pool: Arc<ServerPool>,
@@ -35,7 +35,7 @@ struct Scene {
     nonces: Arc<NonceSource>,
 }
 
-/// A client's side of a login that a server answers.
+/// A client's side of a login at a server.
 struct Client(ClientConversation);
 
 impl Scene {
@@ -71,10 +71,10 @@ impl Scene {
     }
 
     async fn obtain(&self, user: &UserName) -> Result<Obtained, CredentialError> {
-        self.credentials.obtain(&asked(user, SHA_256)).await
+        self.credentials.obtain(&key_request(user, SHA_256)).await
     }
 
-    /// The right to introduce a user. No other login introduces it.
+    /// The right to introduce a user that no other login introduces.
     async fn introduction(&self, name: &str) -> Introduction {
         match self.obtain(&user(name)).await {
             Ok(Obtained::Introduce(introduction)) => introduction,
@@ -95,7 +95,7 @@ impl Scene {
         Ok((Client(conversation), carried, server_first))
     }
 
-    /// A whole first login, at whose end the client has checked the server's signature.
+    /// A whole first login. At its end the client checks the server's signature.
     async fn log_in(&self, name: &str, password: &str) -> Result<Known, CredentialError> {
         let (Client(conversation), carried, server_first) = self.start(name).await?;
         let answered = conversation.respond_with_password(&server_first, password);
@@ -105,13 +105,13 @@ impl Scene {
         Ok(known)
     }
 
-    /// What is known of a user, without reading it again.
+    /// A known user, without reading its keys again.
     fn known(&self, name: &str) -> Option<Known> {
         let mut store = self.credentials.store.lock();
         store.known(&user(name), Instant::now())
     }
 
-    /// Waits until a reading of the user's keys that runs, or one begun now, has ended.
+    /// Waits for the end of a reading of the user's keys: the one in progress, or a new one.
     async fn read_again(&self, known: &Known) {
         let (user, identity) = (UserName::of(&known.identity), &known.identity);
         let mut done = self.credentials.read_again(&user, identity);
@@ -123,9 +123,9 @@ fn user(name: &str) -> UserName {
     UserName::new(name, SOURCE).unwrap()
 }
 
-/// Keys of a user are wanted for a client on this machine.
-fn asked(user: &UserName, mechanism: Mechanism) -> Asked<'_> {
-    Asked {
+/// A request for a user's keys, for a client on this machine.
+fn key_request(user: &UserName, mechanism: Mechanism) -> KeyRequest<'_> {
+    KeyRequest {
         user,
         mechanism,
         sharer: Sharer::Local,

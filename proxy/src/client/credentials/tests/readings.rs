@@ -1,4 +1,4 @@
-//! Keys that a user reads again, and logins that are checked with them.
+//! Readings of users' keys, and logins that are checked with them.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn readings_of_a_user_are_shared() {
 }
 
 #[tokio::test]
-async fn changed_keys_end_the_way_to_log_in_but_not_the_identity() {
+async fn changed_keys_clear_the_stored_login_but_keep_the_identity() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.set_password("u", "changed");
@@ -67,7 +67,7 @@ async fn a_user_that_is_gone_loses_its_identity_and_its_connections() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_answer_changes_nothing() {
+async fn a_server_error_during_a_reading_changes_nothing() {
     // 10107 is NotWritablePrimary, 11600 InterruptedAtShutdown, 50 MaxTimeMSExpired.
     for code in [10_107, 11_600, 50] {
         let scene = Scene::new().await;
@@ -82,7 +82,7 @@ async fn a_server_that_cannot_answer_changes_nothing() {
     scene.server.close_at("usersInfo");
     scene.read_again(&known).await;
     assert_eq!(known.identity.standing(), Standing::Good);
-    // Nor one that cannot be reached.
+    // A server that cannot be reached changes nothing either.
     scene.server.server.close_all().await;
     scene.server.close_at("isMaster");
     scene.read_again(&known).await;
@@ -100,7 +100,7 @@ async fn a_reply_about_another_user_ends_the_identity() {
 }
 
 #[tokio::test]
-async fn keys_that_a_server_refuses_at_a_reading_end_the_identity() {
+async fn keys_that_a_server_refuses_during_a_reading_end_the_identity() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.server.close_all().await;
@@ -112,7 +112,7 @@ async fn keys_that_a_server_refuses_at_a_reading_end_the_identity() {
 }
 
 #[tokio::test]
-async fn a_proof_that_failed_has_the_keys_read_again() {
+async fn after_a_failed_proof_the_keys_are_read_again() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.credentials.proof_failed(&user("u"), &known.identity);
@@ -132,7 +132,7 @@ async fn a_proof_that_failed_has_the_keys_read_again() {
 }
 
 #[tokio::test]
-async fn fresh_keys_serve_one_login_at_a_time_without_asking() {
+async fn fresh_keys_serve_one_login_at_a_time_without_a_reading() {
     let scene = Scene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     assert!(credentials.fresh(&u, Instant::now()).is_none());
@@ -151,7 +151,7 @@ async fn fresh_keys_serve_one_login_at_a_time_without_asking() {
 }
 
 #[tokio::test]
-async fn a_login_beside_one_on_trust_waits_for_a_reading() {
+async fn a_login_waits_for_a_reading_while_another_uses_the_keys_on_trust() {
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());
@@ -205,7 +205,7 @@ async fn a_user_that_a_server_no_longer_knows_is_gone() {
 }
 
 #[tokio::test]
-async fn a_users_clients_may_come_from_where_its_restrictions_say() {
+async fn a_users_restrictions_limit_its_clients_addresses() {
     let scene = Scene::new().await;
     let restricted = users_info("u", &stored_keys("u", "secret"), ["10.0.0.0/8"]);
     scene.server.reply_instead("usersInfo", restricted);
@@ -217,7 +217,7 @@ async fn a_users_clients_may_come_from_where_its_restrictions_say() {
 }
 
 #[tokio::test]
-async fn a_login_whose_server_went_away_is_no_wrong_password() {
+async fn a_login_whose_server_fails_is_not_reported_as_a_wrong_password() {
     for command in ["saslContinue", "connectionStatus"] {
         let scene = Scene::new().await;
         scene.server.close_at(command);

@@ -1,4 +1,4 @@
-//! A server with users: it speaks SCRAM, and tells each user its own keys.
+//! A scripted server with users: it speaks SCRAM and lets each user read its own keys.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,12 +25,12 @@ pub(super) fn keys_of(mechanism: Mechanism, name: &str, password: &str) -> Deriv
     derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap()
 }
 
-/// The same for SCRAM-SHA-256, the only mechanism that the server's users have.
+/// The same for SCRAM-SHA-256, the only mechanism of the server's users.
 pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
     keys_of(Mechanism::ScramSha256, name, password).keys
 }
 
-/// What the server knows and does. A test may change it at any time.
+/// Users and behaviour of the server. A test may change them at any time.
 pub(super) struct Behaviour {
     pub(super) users: HashMap<String, ScramKeys>,
     pub(super) requires_login: bool,
@@ -38,9 +38,9 @@ pub(super) struct Behaviour {
     pub(super) instead: HashMap<&'static str, RawDocumentBuf>,
     /// Commands that make the server close the connection, each of them once.
     pub(super) closes_at: Vec<&'static str>,
-    /// Whether it wants one more empty exchange, as servers before 4.4 do.
-    pub(super) wants_empty_exchange: bool,
-    /// How often each command came.
+    /// True if it requires one more empty exchange, as servers before 4.4 do.
+    pub(super) requires_empty_exchange: bool,
+    /// Number of times that each command arrived.
     pub(super) counts: HashMap<String, usize>,
 }
 
@@ -56,13 +56,13 @@ impl UserServer {
             requires_login: true,
             instead: HashMap::new(),
             closes_at: Vec::new(),
-            wants_empty_exchange: false,
+            requires_empty_exchange: false,
             counts: HashMap::new(),
         }));
         let shared = Arc::clone(&behaviour);
         let server = ScriptedServer::start(move || {
-            let (behaviour, mut session) = (Arc::clone(&shared), Session::default());
-            move |command: &RawDocument| session.respond(&mut behaviour.lock(), command)
+            let (behaviour, mut state) = (Arc::clone(&shared), ConnectionState::default());
+            move |command: &RawDocument| state.respond(&mut behaviour.lock(), command)
         });
         Self {
             server: server.await,
@@ -81,14 +81,14 @@ impl UserServer {
         });
     }
 
-    /// From now on the server answers a command so.
+    /// From now on the server sends this reply to a command.
     pub(super) fn reply_instead(&self, command: &'static str, reply: RawDocumentBuf) {
         self.change(|behaviour| {
             behaviour.instead.insert(command, reply);
         });
     }
 
-    /// The server closes the connection on which the next such command comes.
+    /// The server closes the connection on which the next command of this name arrives.
     pub(super) fn close_at(&self, command: &'static str) {
         self.change(|behaviour| behaviour.closes_at.push(command));
     }
@@ -101,13 +101,13 @@ impl UserServer {
 
 /// The state of one connection.
 #[derive(Default)]
-struct Session {
+struct ConnectionState {
     name: String,
     conversation: Option<ServerConversation>,
     is_authenticated: bool,
 }
 
-impl Session {
+impl ConnectionState {
     fn respond(&mut self, behaviour: &mut Behaviour, command: &RawDocument) -> Response {
         let name = command.iter().next().unwrap().unwrap().0.as_str();
         *behaviour.counts.entry(name.to_owned()).or_default() += 1;
@@ -146,7 +146,7 @@ impl Session {
             if behaviour.users.contains_key(name) {
                 let mut names = RawArrayBuf::new();
                 names.push("SCRAM-SHA-256");
-                // What is no name is passed over.
+                // Elements that are not names are ignored.
                 names.push(7);
                 reply.append(cstr!("saslSupportedMechs"), names);
             }
@@ -172,14 +172,14 @@ impl Session {
         assert_eq!(command.get_i32("conversationId").unwrap(), 7);
         assert_eq!(command.get_str("$db").unwrap(), SOURCE);
         let Some(conversation) = self.conversation.take() else {
-            assert!(payload(command).is_empty() && behaviour.wants_empty_exchange);
+            assert!(payload(command).is_empty() && behaviour.requires_empty_exchange);
             self.is_authenticated = true;
             return sasl_reply(Vec::new(), true);
         };
         let Ok(verified) = conversation.verify(payload(command)) else {
             return error(18);
         };
-        let is_done = !behaviour.wants_empty_exchange;
+        let is_done = !behaviour.requires_empty_exchange;
         self.is_authenticated = is_done;
         sasl_reply(verified.server_final, is_done)
     }
@@ -226,7 +226,7 @@ pub(super) fn users_info(
     }
 }
 
-/// A reply that says that there is no such user.
+/// A `usersInfo` reply for a user that does not exist.
 pub(super) fn no_user() -> RawDocumentBuf {
     rawdoc! { "users": [], "ok": 1 }
 }

@@ -19,7 +19,7 @@ import org.bson.BsonDocument;
 import org.bson.BsonString;
 import org.bson.BsonValue;
 
-/** Indexes, collections and views, and the database's end. */
+/** Indexes, collections and views, and dropping the database. */
 final class Administration {
     private final Context context;
     private final Report report;
@@ -83,7 +83,7 @@ final class Administration {
         report.step("administration: list collections", this::listed);
     }
 
-    /** By name: the server promises no order. */
+    /** By name, because the server's order is undefined. */
     private BsonArray listed() {
         List<BsonDocument> collections = context.database().listCollections(BsonDocument.class).into(new ArrayList<>());
         collections.sort(Comparator.comparing(each -> each.getString("name").getValue()));

@@ -16,7 +16,10 @@ import com.mongodb.client.model.WriteModel;
 import java.util.List;
 import org.bson.BsonDocument;
 
-/** Mixed models in one call, each kind of bulk once whole and once with an error in the middle. */
+/**
+ * Mixed models in one call. Each kind of bulk runs once without an error and once with one in the
+ * middle.
+ */
 final class Bulks {
     private Bulks() {
     }

@@ -19,7 +19,10 @@ import javax.net.ssl.TrustManagerFactory;
 
 /** The client's settings, all from the connection string. */
 final class Connection {
-    /** The driver takes no CA file from the connection string: Java keeps the trusted certificates in a store. */
+    /**
+     * The driver reads no CA file from the connection string, because Java keeps trusted
+     * certificates in a store.
+     */
     private static final Pattern CA_FILE = Pattern.compile("(?i)(?<=[?&])tlsCAFile=([^&]*)&?");
 
     private Connection() {

@@ -11,9 +11,9 @@ import org.bson.BsonInt32;
 import org.bson.BsonString;
 import org.bson.BsonValue;
 
-/** What every step works with. */
+/** The state that all steps share. */
 record Context(MongoClient client, MongoDatabase database, boolean stable, Report report) {
-    /** The collection that the first steps fill and most later ones only read. */
+    /** The collection that the first steps fill. Most later steps only read it. */
     MongoCollection<BsonDocument> things() {
         return collection("things");
     }
@@ -22,7 +22,7 @@ record Context(MongoClient client, MongoDatabase database, boolean stable, Repor
         return database.getCollection(name, BsonDocument.class);
     }
 
-    /** A collection of a step's own, with the small documents from 0 to {@code count} - 1. */
+    /** A step's own collection with the small documents from 0 to {@code count} - 1. */
     MongoCollection<BsonDocument> filled(String name, int count) {
         MongoCollection<BsonDocument> collection = collection(name);
         collection.insertMany(smallDocuments(0, count));
@@ -55,7 +55,7 @@ record Context(MongoClient client, MongoDatabase database, boolean stable, Repor
         return List.of(json).stream().map(BsonDocument::parse).toList();
     }
 
-    /** All that a cursor gives, in the order in which it came. */
+    /** All documents of a cursor, in their order. */
     static BsonArray all(Iterable<? extends BsonValue> values) {
         BsonArray array = new BsonArray();
         values.forEach(array::add);

@@ -9,7 +9,7 @@ import com.mongodb.client.model.CreateCollectionOptions;
 import org.bson.BsonArray;
 import org.bson.BsonDocument;
 
-/** Cursors that end otherwise than by being read to their end. */
+/** Cursors that are not read to their end. */
 final class Cursors {
     private Cursors() {
     }

@@ -7,12 +7,12 @@ import org.bson.BsonDocument;
 import org.bson.BsonInt32;
 import org.bson.BsonString;
 
-/** Bytes too many to print: how they are made, and how they are told. */
+/** Makes bytes that are too many to print, and their printed digest. */
 final class Digest {
     private Digest() {
     }
 
-    /** The same bytes for the same length, and no two chunks alike. */
+    /** The same bytes for the same length. No two chunks of them are equal. */
     static byte[] content(int length) {
         byte[] content = new byte[length];
         for (int at = 0; at < length; at++) {

@@ -17,7 +17,7 @@ import org.bson.BsonString;
 import org.bson.RawBsonDocument;
 import org.bson.codecs.BsonDocumentCodec;
 
-/** Writes that are not answered, and documents at the limit of what the server takes. */
+/** Unacknowledged writes, and documents at the server's size limit. */
 final class Extremes {
     private static final int LIMIT = 16 * 1024 * 1024;
 
@@ -41,7 +41,10 @@ final class Extremes {
         context.report().step("large: refused", () -> Results.insert(large.insertOne(sized("refused", LIMIT + 1024))));
     }
 
-    /** One after another, so on one connection of the driver's pool, and the count comes after them all. */
+    /**
+     * These run one after another, so on one connection of the driver's pool. The count follows all
+     * of them.
+     */
     private static BsonInt64 unacknowledged(Context context, ClientSession session) {
         MongoCollection<BsonDocument> collection = context.collection("unacknowledged");
         MongoCollection<BsonDocument> silent = collection.withWriteConcern(WriteConcern.UNACKNOWLEDGED);
@@ -80,7 +83,7 @@ final class Extremes {
         return Digest.of(texts.toString().getBytes(StandardCharsets.UTF_8));
     }
 
-    /** A document of so many bytes of BSON, filled up by its last field. */
+    /** A document of this many bytes of BSON. Its last field pads it. */
     private static BsonDocument sized(String id, int size) {
         BsonDocument document = new BsonDocument("_id", new BsonString(id)).append("bytes", new BsonBinary(new byte[0]));
         return document.append("bytes", new BsonBinary(Digest.content(size - size(document))));

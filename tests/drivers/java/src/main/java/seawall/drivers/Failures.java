@@ -15,7 +15,7 @@ import org.bson.BsonDocument;
 import org.bson.BsonString;
 import org.bson.BsonValue;
 
-/** What the server refuses, one line each. */
+/** Operations that the server refuses, one line each. */
 final class Failures {
     private final Context context;
 
@@ -56,7 +56,8 @@ final class Failures {
 
     private void collections() {
         failure("collection exists", () -> {
-            // With other options than it has: later servers take the same ones for a success.
+            // The options differ from those of the collection: later servers accept equal options
+            // as a success.
             context.database().createCollection("things", new CreateCollectionOptions().collation(Finds.IGNORING_CASE));
             return document("{}");
         });

@@ -76,7 +76,7 @@ final class Finds {
         }
     }
 
-    /** A causally consistent session reads its own write on whichever member it comes to. */
+    /** A causally consistent session reads its own write on any member. */
     private BsonValue readOwnWrite(ReadPreference mode) {
         MongoCollection<BsonDocument> written = context.collection("preferences").withWriteConcern(WriteConcern.MAJORITY);
         ClientSessionOptions causal = ClientSessionOptions.builder().causallyConsistent(true).build();

@@ -5,12 +5,13 @@ import com.mongodb.client.MongoClients;
 import java.util.Set;
 
 /**
- * What an application does, by the official synchronous driver; prints one line of JSON a step.
+ * The steps of an application with the official synchronous driver. Prints a line of JSON per step.
  *
- * <p>Arguments: connection string, database, "stable" or "plain". The steps are those of scenarios.md, in its order.
+ * <p>Arguments: connection string, database, "stable" or "plain". The steps are those of
+ * scenarios.md, in its order.
  *
- * <p>The driver refuses an unacknowledged write in an explicit session. That is told, and the writes are then done without
- * one.
+ * <p>The driver refuses an unacknowledged write in an explicit session. The program prints this
+ * refusal, then runs the writes without a session.
  */
 public final class Main {
     private Main() {

@@ -28,11 +28,11 @@ import org.bson.BsonValue;
 import org.bson.json.JsonMode;
 import org.bson.json.JsonWriterSettings;
 
-/** Prints one line of JSON a step: the value that the driver gave, or the error that it threw. */
+/** Prints one line of JSON per step: the driver's value, or the error that it threw. */
 final class Report {
     private static final JsonWriterSettings VALUE = JsonWriterSettings.builder().outputMode(JsonMode.EXTENDED).build();
 
-    /** An error's code is a plain number; every other type is still told apart. */
+    /** An error's code is a plain number. All other types are distinguished. */
     private static final JsonWriterSettings ERROR = JsonWriterSettings.builder()
             .outputMode(JsonMode.EXTENDED)
             .int32Converter((value, writer) -> writer.writeNumber(Integer.toString(value)))
@@ -41,7 +41,7 @@ final class Report {
     private final PrintStream out =
             new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
 
-    /** Does a step. Any exception that is not the driver's ends the program. */
+    /** Runs a step. An exception that does not come from the driver ends the program. */
     void step(String name, Supplier<? extends BsonValue> action) {
         if (Version.LEFT_OUT.containsKey(name)) {
             return;
@@ -54,7 +54,9 @@ final class Report {
         }
     }
 
-    /** The server's own words where it sent any: the driver's add the address that it has asked. */
+    /**
+     * The server's own text if there is one. The driver's text also contains the server's address.
+     */
     private static BsonDocument described(RuntimeException error) {
         if (error instanceof MongoBulkWriteException bulk) {
             return describedBulk(bulk);
@@ -73,7 +75,7 @@ final class Report {
             return outline(refused, refused.getErrorCode(), refused.getErrorMessage())
                     .append("details", refused.getResponse());
         }
-        // In old versions it does not extend MongoCommandException.
+        // In old versions this class does not extend MongoCommandException.
         if (error instanceof MongoQueryException refused) {
             return outline(refused, refused.getErrorCode(), refused.getErrorMessage());
         }
@@ -100,7 +102,7 @@ final class Report {
                 .append("details", details);
     }
 
-    /** The driver's own errors have negative codes, or none. */
+    /** The driver's own errors have a negative code or none. */
     private static BsonDocument outline(MongoException error, int code, String message) {
         String codeName = error instanceof MongoServerException server ? Version.codeName(server) : null;
         Collection<String> labels = error == null ? Set.of() : new TreeSet<>(error.getErrorLabels());

@@ -16,7 +16,7 @@ import org.bson.BsonNull;
 import org.bson.BsonString;
 import org.bson.BsonValue;
 
-/** The driver's results of writes, in full. */
+/** All fields of the driver's write results. */
 final class Results {
     private Results() {
     }
@@ -60,7 +60,7 @@ final class Results {
                 .append("upserts", upserts);
     }
 
-    /** A command's reply, its keys only: their values are of no fixed kind. */
+    /** Only the keys of a command's reply, because the types of their values vary. */
     static BsonArray keys(BsonDocument reply) {
         return Context.all(reply.keySet().stream().sorted().map(BsonString::new).toList());
     }

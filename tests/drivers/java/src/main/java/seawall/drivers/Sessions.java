@@ -36,7 +36,10 @@ final class Sessions {
         }
     }
 
-    /** Read in the snapshot, written outside it, read in the snapshot again, and outside it. */
+    /**
+     * Reads in the snapshot, writes outside of it, reads in the snapshot again, then reads outside
+     * of it.
+     */
     private static BsonArray snapshot(Context context, MongoCollection<BsonDocument> counted) {
         try (ClientSession session = context.client().startSession(Version.snapshot())) {
             BsonDocument before = counted.find(session, FIRST).first();

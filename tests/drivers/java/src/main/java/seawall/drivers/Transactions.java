@@ -11,7 +11,7 @@ import java.util.List;
 import org.bson.BsonArray;
 import org.bson.BsonDocument;
 
-/** Transactions that commit, that abort, and that are in each other's way. */
+/** Transactions that commit, that abort, and that conflict. */
 final class Transactions {
     private static final BsonDocument FIRST = document("{_id: 1}");
     private static final BsonDocument COUNT_UP = document("{$inc: {n: 1}}");
@@ -92,7 +92,7 @@ final class Transactions {
         Report report = context.report();
         try (ClientSession session = context.client().startSession()) {
             session.startTransaction();
-            // The server aborts a transaction by itself when one of its writes fails.
+            // The server itself aborts a transaction when one of its writes fails.
             report.step("transactions: failed write", () -> Results.insert(accounts.insertOne(session, FIRST)));
             report.step("transactions: operation in the aborted", () -> found(session, "{_id: 1}"));
             report.step("transactions: commit of the aborted", () -> {

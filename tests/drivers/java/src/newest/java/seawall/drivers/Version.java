@@ -15,7 +15,7 @@ import com.mongodb.client.model.UpdateOptions;
 import java.util.Map;
 import org.bson.BsonDocument;
 
-/** The calls that the oldest version of the driver lacks. {@code src/oldest} has the same class for that version. */
+/** The calls that the oldest driver lacks. {@code src/oldest} has the same class for it. */
 final class Version {
     /** The steps that this version skips, with the reason. */
     static final Map<String, String> LEFT_OUT = Map.of();
@@ -70,7 +70,7 @@ final class Version {
         return aggregate.explain(BsonDocument.class);
     }
 
-    /** Null where the server gave none. */
+    /** Null if the server gave none. */
     static String codeName(MongoServerException error) {
         return error.getErrorCodeName();
     }

@@ -14,7 +14,7 @@ import com.mongodb.client.model.UpdateOptions;
 import java.util.Map;
 import org.bson.BsonDocument;
 
-/** Driver 4.0. It ignores a comment; a step that needs any other missing call is skipped. */
+/** Driver 4.0. It ignores comments. Steps that need another missing call are skipped. */
 final class Version {
     /** The steps that this version skips, with the reason. */
     static final Map<String, String> LEFT_OUT = Map.of(
@@ -75,7 +75,7 @@ final class Version {
         throw skipped();
     }
 
-    /** Null where the server gave none. */
+    /** Null if the server gave none. */
     static String codeName(MongoServerException error) {
         return error instanceof MongoCommandException refused ? refused.getErrorCodeName() : null;
     }
