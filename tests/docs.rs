@@ -65,18 +65,31 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
+/// The text of a source file that a page names: of an end-to-end test, of Seawall, or by its whole
+/// path.
+fn source(name: &str) -> String {
+    let folders = ["tests/e2e", "proxy/src", "."];
+    let mut paths = folders
+        .map(|folder| root().join(folder).join(name))
+        .into_iter();
+    let path = paths.find(|path| path.exists());
+    fs::read_to_string(path.unwrap_or_else(|| panic!("{name}"))).unwrap()
+}
+
 #[test]
-fn every_test_named_in_transparency_exists() {
-    let text = document("transparency.md");
-    let mut named = 0;
-    for quoted in text.split('`').skip(1).step_by(2) {
-        let Some((file, test)) = quoted.split_once(".rs: ") else {
-            continue;
-        };
-        let path = root().join("tests/e2e").join(format!("{file}.rs"));
-        let source = fs::read_to_string(&path).unwrap_or_else(|_| panic!("{}", path.display()));
-        assert!(source.contains(&format!("fn {test}(")), "{quoted}");
-        named += 1;
+fn every_source_and_test_named_in_the_docs_exists() {
+    for (page, least) in [("transparency.md", 40), ("security.md", 12)] {
+        let text = document(page);
+        let mut tests = 0;
+        for quoted in text.split('`').skip(1).step_by(2) {
+            if let Some((file, test)) = quoted.split_once(".rs: ") {
+                let source = source(&format!("{file}.rs"));
+                assert!(source.contains(&format!("fn {test}(")), "{page}: {quoted}");
+                tests += 1;
+            } else if quoted.ends_with(".rs") {
+                source(quoted);
+            }
+        }
+        assert!(tests >= least, "too few tests found in {page}: {tests}");
     }
-    assert!(named >= 10, "too few tests found: {named}");
 }
