@@ -9,6 +9,7 @@ use crate::address::{AddressError, AdminAddress, ListenAddress};
 use crate::base64;
 use crate::problem::{HIDDEN, Problem, Problems, shown, shown_text, shown_type};
 use crate::schema::{self, Key, Kind, LIST};
+use crate::suggestion::{did_you_mean, most_similar};
 
 /// The source of a value. Problems name it, because the value must be corrected there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl Check<'_> {
         }
         if schema::names_in(&path.schema).is_empty() {
             // The key may be a misspelled secret, so its value is not shown.
-            self.add(path, shown_type(&value), &unknown(parent));
+            self.add(path, shown_type(&value), &unknown(parent, path));
             return None;
         }
         match value {
@@ -214,12 +215,18 @@ fn join(section: &str, name: &str) -> String {
     }
 }
 
-fn unknown(parent: &KeyPath) -> String {
-    let names = schema::names_in(&parent.schema).join(", ");
+fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
+    let names = schema::names_in(&parent.schema);
+    let name = path.shown.rsplit('.').next().unwrap_or_default();
+    // The name of one key in another section, or a name similar to one here.
+    let elsewhere = schema::path_of_name(name);
+    let meant = elsewhere.or_else(|| most_similar(name, names.iter().copied()));
+    let suggestion = did_you_mean(meant);
+    let listed = names.join(", ");
     if parent.shown.is_empty() {
-        format!("unknown section; the sections are {names}")
+        format!("unknown section; {suggestion}the sections are {listed}")
     } else {
-        format!("unknown key; [{}] has {names}", parent.shown)
+        format!("unknown key; {suggestion}[{}] has {listed}", parent.shown)
     }
 }
 

@@ -8,7 +8,8 @@ use toml::{Table, Value};
 use crate::keys::KEYS;
 use crate::overrides::insert;
 use crate::problem::{Problem, Problems};
-use crate::schema::{Key, Kind};
+use crate::schema::{self, Key, Kind};
+use crate::suggestion::{did_you_mean, most_similar};
 
 /// Converts the variables. Unknown variables with our prefix become problems.
 pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
@@ -23,7 +24,7 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             // The value may be a secret under a misspelled name.
             problems.add(Problem::without_value(
                 &name.escape_debug().to_string(),
-                UNKNOWN,
+                &unknown(name),
             ));
         }
     }
@@ -33,6 +34,24 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
 fn key_of(variable: &str) -> Option<&'static Key> {
     KEYS.iter()
         .find(|key| key.variable().as_deref() == Some(variable))
+}
+
+fn unknown(variable: &str) -> String {
+    let name = variable.strip_prefix(PREFIX).unwrap_or(variable);
+    let section = name
+        .split_once("__")
+        .map(|(section, _)| section.to_lowercase());
+    // Compared without the prefix, which would make all of them similar.
+    let variables = KEYS.iter().filter_map(Key::variable);
+    let names = variables.filter_map(|known| known.strip_prefix(PREFIX).map(str::to_owned));
+    let meant = most_similar(name, names).map(|name| format!("{PREFIX}{name}"));
+    let suggestion = did_you_mean(meant);
+    let names = section.as_deref().map(schema::names_in).unwrap_or_default();
+    let listed = match (section, names.is_empty()) {
+        (Some(section), false) => format!("; [{section}] has {}", names.join(", ")),
+        _ => String::new(),
+    };
+    format!("unknown variable; {suggestion}{EXPECTED}{listed}")
 }
 
 fn typed(text: &str, kind: Kind) -> Value {
@@ -92,12 +111,33 @@ const PREFIX: &str = "SEAWALL_";
 /// URL.
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
-const UNKNOWN: &str = "unknown variable; expected SEAWALL_<SECTION>__<KEY>, for example \
-                       SEAWALL_POOL__MAX_POOL_SIZE; [[auth.users]] cannot be set by variables";
+const EXPECTED: &str = "expected SEAWALL_<SECTION>__<KEY>, for example SEAWALL_POOL__MAX_POOL_SIZE; \
+                        [[auth.users]] cannot be set by variables";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_variable_gets_a_suggestion_and_the_keys_of_its_section() {
+        for (name, suggestion, keys) in [
+            (
+                "SEAWALL_LOG__LEVLE",
+                Some("did you mean SEAWALL_LOG__LEVEL? "),
+                Some("; [log] has level, format"),
+            ),
+            ("SEAWALL_LOGS__COLOUR", None, None),
+            ("SEAWALL_X", None, None),
+        ] {
+            let text = unknown(name);
+            let expected = format!(
+                "unknown variable; {}{EXPECTED}{}",
+                suggestion.unwrap_or_default(),
+                keys.unwrap_or_default()
+            );
+            assert_eq!(text, expected, "{name}");
+        }
+    }
 
     #[test]
     fn variables_of_kubernetes_services_are_recognised() {

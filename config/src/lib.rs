@@ -28,6 +28,7 @@ mod problem;
 mod schema;
 mod secret;
 mod settings;
+mod suggestion;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -164,6 +164,14 @@ pub(crate) fn key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
+/// The path of the key with this name, if only one section has such a key.
+pub(crate) fn path_of_name(name: &str) -> Option<&'static str> {
+    let is_named = |key: &&Key| key.path.rsplit('.').next() == Some(name);
+    let mut keys = KEYS.iter().filter(is_named);
+    let key = keys.next()?;
+    keys.next().is_none().then_some(key.path)
+}
+
 /// The names directly in this section or list of tables; empty if `section` is neither.
 pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
     let mut names: Vec<&str> = KEYS

@@ -515,7 +515,19 @@ const MISTAKES: &[(&str, &str)] = &[
     ("pool = 3", "pool = (an integer): must be a table, [pool]"),
     (
         "admin.adress = \"off\"",
-        "admin.adress = (a string): unknown key; [admin] has address, token_file, allowed_hosts, profile",
+        "admin.adress = (a string): unknown key; did you mean address? \
+         [admin] has address, token_file, allowed_hosts, profile",
+    ),
+    (
+        "admin.max_pool_size = 3",
+        "admin.max_pool_size = (an integer): unknown key; did you mean pool.max_pool_size? \
+         [admin] has address, token_file, allowed_hosts, profile",
+    ),
+    (
+        "admins.address = \"off\"",
+        "admins = (a table): unknown section; did you mean admin? the sections are listen, \
+         deployment, auth, pool, limits, shapes, history, pulse, slow_log, fault, shutdown, runtime, \
+         admin, log",
     ),
     (
         "shutdown.\"drain\\nms\" = 1",

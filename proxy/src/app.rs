@@ -198,12 +198,12 @@ impl App {
         };
         let mut listeners = Vec::new();
         for address in &settings.listen.addresses {
+            let name = address.to_string();
             let address = match address {
                 config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
                 config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
             };
             let backlog = settings.listen.backlog.get();
-            let name = format!("{address:?}");
             let bound = data_plane.spawn(async move { Listener::bind(&address, backlog).await });
             let bound = bound
                 .await

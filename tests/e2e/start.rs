@@ -1,6 +1,6 @@
 //! Starting and running in all states of the deployment: listeners, TLS, limits, failures.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, process::Output, sync::Arc, time::Duration};
 
 use mongodb::{
     Client,
@@ -441,4 +441,37 @@ async fn core_dumps_are_off_by_default() {
     let own = std::fs::read_to_string("/proc/self/limits").unwrap();
     let inherited = format!("Max core file size        {}", allowed.core_dump_limit());
     assert!(own.contains(&inherited), "{inherited}");
+}
+
+#[tokio::test]
+async fn messages_on_standard_error_are_plain_text() {
+    let text = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let missing = text(&run(&["serve"]).await);
+    assert!(
+        missing.contains("deployment.uri: must be given"),
+        "{missing}"
+    );
+    assert!(missing.contains("run: seawall demo"), "{missing}");
+
+    let server = shared_standalone().await.unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let uri = server.uri();
+    let arguments = [
+        "serve",
+        "--deployment",
+        &uri,
+        "--listen",
+        &taken,
+        "--admin",
+        "off",
+    ];
+    let occupied = text(&run(&arguments).await);
+    assert!(
+        occupied.contains(&format!("listening on {taken}: ")),
+        "{occupied}"
+    );
+    for output in [missing, occupied] {
+        assert!(!output.contains('\u{1b}'), "{output}");
+    }
 }

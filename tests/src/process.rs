@@ -101,10 +101,8 @@ impl Process {
         let serving = async || process.said("serving").ok_or_else(|| process.log());
         let serving = eventually(LIMIT, serving).await.expect("Seawall serves");
         let field = |name: &str| field(&serving, name)?.as_str().map(str::to_owned);
-        let clients = field("clients").expect("the log names the client address");
-        let clients: Vec<String> =
-            serde_json::from_str(&clients).expect("the addresses are a list");
-        process.address = clients.into_iter().next().expect("there is one address");
+        let clients = field("clients").expect("the log has one client address");
+        process.address = clients;
         process.admin = field("admin").expect("the log names the admin address");
         process
     }

@@ -1,9 +1,9 @@
 //! `seawall serve`: runs the proxy until a signal or a drain request.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use seawall_config::{LogFormat, Settings};
+use seawall_config::{LogFormat, Problem, Problems, Settings};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -16,7 +16,7 @@ const LOG_VARIABLE: &str = "SEAWALL_LOG";
 pub(super) async fn run(arguments: ConfigArguments) -> Exit {
     let settings = match arguments.load() {
         Ok(settings) => settings,
-        Err(problems) => return complain(&problems.to_string(), Exit::Usage),
+        Err(problems) => return complain(&with_hint(&problems), Exit::Usage),
     };
     // Starting would report only the first problem.
     let problems = check::problems(&settings).await;
@@ -43,9 +43,23 @@ pub(super) async fn run(arguments: ConfigArguments) -> Exit {
         Err(error) => return complain(&error.to_string(), exit_of(&error)),
     };
     tracing::info!(
-        clients = ?app.client_addresses(), admin = app.admin_address().unwrap_or("off"), "serving"
+        clients = app.client_addresses().join(", "),
+        admin = app.admin_address().unwrap_or("off"),
+        "serving"
     );
     serve_until_signal(&app, terminate, interrupt).await
+}
+
+/// The problems, and how to try Seawall if the deployment is missing.
+fn with_hint(problems: &Problems) -> String {
+    let is_missing =
+        |problem: &Problem| problem.key == "deployment.uri" && problem.value.is_empty();
+    let hint = if problems.iter().any(is_missing) {
+        "\nto try Seawall with a mongod of its own, run: seawall demo"
+    } else {
+        ""
+    };
+    format!("{problems}{hint}")
 }
 
 /// Disables core dumps and debugger access. The memory of the process holds keys of users; other
@@ -101,7 +115,9 @@ fn init_log(settings: &Settings) {
         .with_env_filter(filter)
         .with_writer(io::stderr);
     match settings.log.format {
-        LogFormat::Text => log.with_target(false).init(),
+        // The library follows NO_COLOR by itself, but writes colours to files too.
+        LogFormat::Text if io::stderr().is_terminal() => log.with_target(false).init(),
+        LogFormat::Text => log.with_target(false).with_ansi(false).init(),
         LogFormat::Json => log.json().init(),
     }
 }

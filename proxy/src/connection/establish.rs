@@ -1,6 +1,6 @@
 //! Establishes connections: connect, TLS, `hello`, authenticate.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use bson::{
     Binary, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc, spec::BinarySubtype,
@@ -34,11 +34,22 @@ pub enum Step {
     Authenticate,
 }
 
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connection",
+            Self::Tls => "TLS handshake",
+            Self::Hello => "hello",
+            Self::Authenticate => "authentication",
+        })
+    }
+}
+
 /// Why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
     /// Connecting to the address failed, or the TLS handshake failed.
-    #[error("{step:?} to {address}: {source}")]
+    #[error("{step} to {address}: {source}")]
     Io {
         /// The step that failed.
         step: Step,
@@ -56,7 +67,7 @@ pub enum EstablishError {
         limit: Duration,
     },
     /// A command got no valid reply.
-    #[error("{step:?} at {address}: {source}")]
+    #[error("{step} at {address}: {source}")]
     Exchange {
         /// The step that failed.
         step: Step,
@@ -66,7 +77,7 @@ pub enum EstablishError {
         source: ControlError,
     },
     /// The server replied with an error.
-    #[error("{step:?} refused by {address}: {message} ({code})")]
+    #[error("{step} refused by {address}: {message} ({code})")]
     Refused {
         /// The step that failed.
         step: Step,
@@ -140,8 +151,8 @@ pub struct Connector {
     nonces: Arc<NonceSource>,
 }
 
-impl std::fmt::Debug for Connector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector")
             .field("tls", &self.tls.is_some())
             .finish_non_exhaustive()
