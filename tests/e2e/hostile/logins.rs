@@ -6,8 +6,9 @@ use std::time::Duration;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, Standalone, create_user, unique_name},
+    mongod::{NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, unique_name},
     raw::{Login, Mechanism, OpMsg, Start},
+    recorder::Recorder,
 };
 use tokio::time::timeout;
 
@@ -229,4 +230,30 @@ async fn stalled_logins_do_not_block_first_logins() {
         let outcome = outcome.expect("a first login ends in time").unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn after_a_logout_sent_with_the_last_login_step_a_relay_passes_no_command() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let recorder = Recorder::start(server.address()).await.unwrap();
+    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
+    let seawall = seawall_at(&uri, "deployment.mode = \"relay\"").await;
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let mut client = connect(&seawall).await;
+    let begun = client.begin_login(&login).await.unwrap();
+    let last = OpMsg::new(begun.last_command());
+    let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"});
+    let both = [last.to_bytes(), logout.to_bytes()].concat();
+    client.send_bytes(&both).await.unwrap();
+    for _ in 0..2 {
+        assert!(client.read_reply().await.unwrap().is_ok());
+    }
+    let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"]};
+    let refused = client.command("admin", user).await.unwrap();
+    assert_eq!(refused.code(), Some(UNAUTHORIZED), "{:?}", refused.body);
+    let connections = recorder.connections();
+    let sent = connections
+        .iter()
+        .map(|c| String::from_utf8_lossy(&c.from_client));
+    assert!(!sent.collect::<String>().contains("mallory"));
 }

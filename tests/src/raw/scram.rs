@@ -251,6 +251,14 @@ pub struct Begun {
 }
 
 impl Begun {
+    /// The command that proves the password, with its database.
+    #[must_use]
+    pub fn last_command(&self) -> Document {
+        let mut command = sasl_continue(&self.id, &self.answer.payload);
+        command.insert("$db", &self.login.db);
+        command
+    }
+
     /// Changes the message that proves the password.
     #[must_use]
     pub fn altered(mut self, change: impl FnOnce(&str) -> String) -> Self {
@@ -379,13 +387,17 @@ async fn continue_conversation(
     payload: &str,
     replies: &mut Vec<RawReply>,
 ) -> Result<Option<Document>, RawError> {
-    let command = doc! {
+    let command = sasl_continue(conversation_id, payload);
+    let reply = client.command(&login.db, command).await?;
+    Ok(kept(reply, replies))
+}
+
+fn sasl_continue(conversation_id: &Bson, payload: &str) -> Document {
+    doc! {
         "saslContinue": 1,
         "conversationId": conversation_id,
         "payload": binary(payload),
-    };
-    let reply = client.command(&login.db, command).await?;
-    Ok(kept(reply, replies))
+    }
 }
 
 fn kept(reply: RawReply, replies: &mut Vec<RawReply>) -> Option<Document> {

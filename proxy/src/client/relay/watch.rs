@@ -470,7 +470,9 @@ impl<'a> Watch<'a> {
         let time = login.since.elapsed();
         let observer = &self.shared.observer;
         observer.client_authenticated(login.mechanism, result, time);
-        if is_ok {
+        // A logout that was sent before this reply came runs after the login.
+        let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);
+        if is_ok && !logs_out {
             self.is_authenticated = true;
             self.connected.set_user(login.user);
         }
