@@ -7,7 +7,7 @@ mod tls;
 use std::{
     io,
     net::SocketAddr,
-    os::unix::fs::FileTypeExt as _,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -49,15 +49,37 @@ pub enum Address {
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A unix domain socket and its path.
-    Unix(UnixListener, PathBuf),
+    /// A unix domain socket.
+    Unix(UnixListener, SocketFile),
 }
 
-impl Drop for Listener {
+/// The file of a unix domain socket. It is removed at the end, unless another file took its place.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode; `None` if they could not be read.
+    id: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    fn at(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            id: file_id(path),
+        }
+    }
+}
+
+fn file_id(path: &Path) -> Option<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // If the socket file is already gone, nothing is left to do.
-            drop(std::fs::remove_file(path));
+        if self.id.is_some() && self.id == file_id(&self.path) {
+            // If the file is gone by now, nothing is left to do.
+            drop(std::fs::remove_file(&self.path));
         }
     }
 }
@@ -71,7 +93,8 @@ impl Listener {
         match address {
             Address::Unix(path) => {
                 remove_stale_socket(path).await?;
-                Ok(vec![Self::Unix(UnixListener::bind(path)?, path.clone())])
+                let listener = UnixListener::bind(path)?;
+                Ok(vec![Self::Unix(listener, SocketFile::at(path))])
             }
             Address::Tcp(text) => {
                 let mut listeners = Vec::new();
@@ -98,7 +121,7 @@ impl Listener {
             Self::Tcp(listener) => listener
                 .local_addr()
                 .map_or_else(|_| String::new(), |address| address.to_string()),
-            Self::Unix(_, path) => path.display().to_string(),
+            Self::Unix(_, file) => file.path.display().to_string(),
         }
     }
 
@@ -112,11 +135,11 @@ impl Listener {
                 };
                 Ok((Accepted::Tcp(stream), peer))
             }
-            Self::Unix(listener, path) => {
+            Self::Unix(listener, file) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Peer {
                     ip: None,
-                    text: format!("anonymous unix socket:{}", path.display()),
+                    text: format!("anonymous unix socket:{}", file.path.display()),
                 };
                 Ok((Accepted::Plain(Stream::Unix(stream)), peer))
             }
@@ -340,6 +363,20 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
         assert!(path.0.exists());
         assert_eq!(path.bind().await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_end_removes_its_own_socket_and_no_other_file() {
+        let path = TempPath::new("ended");
+        let listeners = path.bind().await.unwrap();
+        drop(listeners);
+        assert!(!path.0.exists());
+        let listeners = path.bind().await.unwrap();
+        // The socket of the next process.
+        std::fs::remove_file(&path.0).unwrap();
+        let _next = std::os::unix::net::UnixListener::bind(&path.0).unwrap();
+        drop(listeners);
+        assert!(path.0.exists());
     }
 
     #[tokio::test]
