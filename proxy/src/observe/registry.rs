@@ -35,6 +35,12 @@ pub const OTHER: &str = "other";
 /// Maximum number of fine rows under one coarse shape.
 const FINE_PER_COARSE: u32 = 64;
 
+/// Maximum length of a database's and a collection's name together. A longer namespace cannot exist
+/// on a server, so its operations count in the `other` row. It protects memory from long names.
+///
+/// Source: MongoDB's limit of 255 bytes for a namespace, with the dot.
+const MAX_NAME_BYTES: usize = 254;
+
 /// Maximum number of coarse rows of a namespace.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
@@ -183,16 +189,19 @@ impl Registry {
     }
 
     fn namespace(&mut self, fingerprint: &Fingerprint<'_>) -> usize {
-        let wanted = Namespace {
-            command: fingerprint.op,
-            db: fingerprint.readable_db().into(),
-            collection: fingerprint.readable_collection().into(),
-        };
-        if let Some(index) = self.namespace_rows.get(&wanted) {
-            return *index;
-        }
-        if self.namespaces.len() < self.max_namespaces {
-            return self.add_namespace(wanted);
+        let name_bytes = fingerprint.db.len() + fingerprint.collection.as_bytes().len();
+        if name_bytes <= MAX_NAME_BYTES {
+            let wanted = Namespace {
+                command: fingerprint.op,
+                db: fingerprint.readable_db().into(),
+                collection: fingerprint.readable_collection().into(),
+            };
+            if let Some(index) = self.namespace_rows.get(&wanted) {
+                return *index;
+            }
+            if self.namespaces.len() < self.max_namespaces {
+                return self.add_namespace(wanted);
+            }
         }
         let other = Namespace {
             command: fingerprint.op,

@@ -242,3 +242,13 @@ fn namespaces_beyond_the_limit_count_in_the_commands_other_row() {
     assert_eq!(&*names[10].collection, OTHER);
     table.check_sums();
 }
+
+#[test]
+fn namespaces_with_names_longer_than_servers_allow_count_in_the_other_row() {
+    let mut table = Table::new(100);
+    for (bytes, is_other) in [(250, false), (251, true), (100_000, true)] {
+        let place = table.place(&find(&"c".repeat(bytes), 1, 1));
+        let namespace = table.registry.namespaces().nth(place.namespace.0).unwrap();
+        assert_eq!(&*namespace.collection == OTHER, is_other, "{bytes} bytes");
+    }
+}
