@@ -44,6 +44,16 @@ impl Process {
     }
 }
 
+/// Returns the command `seawall serve`, with core dumps and tracing, so that profilers can attach
+/// to the process.
+pub fn serve(seawall: &Path) -> Command {
+    let mut command = Command::new(seawall);
+    command
+        .arg("serve")
+        .env("SEAWALL_RUNTIME__CORE_DUMPS", "true");
+    command
+}
+
 /// Returns the CPU time that a process has used so far, user and system together.
 ///
 /// # Errors

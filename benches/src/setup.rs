@@ -1,6 +1,6 @@
 //! The compared targets: a mongod directly, through HAProxy, and through Seawall.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc};
 use seawall::{
@@ -18,7 +18,7 @@ use seawall_tests::{
     scratch::Scratch,
 };
 
-use crate::process::{Process, free_port, haproxy};
+use crate::process::{Process, free_port, haproxy, serve};
 
 /// The user that the load logs in as.
 const USER: &str = "load";
@@ -167,15 +167,9 @@ fn behind_haproxy(scratch: &Scratch, server: &str) -> Option<Target> {
 
 fn behind_seawall(server: &str, pool_size: usize) -> Target {
     let port = free_port().expect("a port is free");
-    let mut command = Command::new(binary());
+    let mut command = serve(binary());
     command
-        .args([
-            "serve",
-            "--listen",
-            &format!("127.0.0.1:{port}"),
-            "--admin",
-            "off",
-        ])
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--admin", "off"])
         .args(["--deployment", &format!("mongodb://{server}/")])
         .env("SEAWALL_POOL__MAX_POOL_SIZE", pool_size.to_string());
     let process = Process::start(&mut command).expect("Seawall starts");

@@ -4,7 +4,7 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Stdio,
     time::Duration,
 };
 
@@ -26,7 +26,7 @@ use tokio::{
     process as tokio_process,
 };
 
-use crate::process::{Process, free_port};
+use crate::process::{Process, free_port, serve};
 
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
@@ -128,9 +128,9 @@ impl StormTestbed {
 
     /// Starts Seawall without waiting until it is ready.
     pub fn start_seawall(&mut self) {
-        let mut command = Command::new(&self.binary);
+        let mut command = serve(&self.binary);
         command
-            .args(["serve", "--listen", &format!("127.0.0.1:{}", self.listen)])
+            .args(["--listen", &format!("127.0.0.1:{}", self.listen)])
             .args(["--admin", &format!("127.0.0.1:{}", self.admin)])
             .args(["--deployment", &self.set.uri()])
             .env("SEAWALL_POOL__MAX_POOL_SIZE", self.pool_size.to_string());

@@ -2,7 +2,6 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    process::Command,
     time::Duration,
 };
 
@@ -14,7 +13,7 @@ use tokio::{
 };
 
 use super::Plan;
-use crate::process::{Process, free_port};
+use crate::process::{Process, free_port, serve};
 
 /// Time limit for Seawall to become ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -45,8 +44,8 @@ impl Seawall {
         let file = scratch
             .write("seawall.toml", toml)
             .expect("the file can be written");
-        let mut command = Command::new(&plan.binary);
-        command.args(["serve", "--config"]).arg(file);
+        let mut command = serve(&plan.binary);
+        command.arg("--config").arg(file);
         let seawall = Self {
             process: Process::start(&mut command).expect("Seawall starts"),
             address,
