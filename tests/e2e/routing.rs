@@ -102,7 +102,7 @@ impl Profiled {
         members
     }
 
-    /// The time by which a member's last write is behind the primary's.
+    /// How far a member's last write is behind the primary's.
     async fn lag(&self, member: usize) -> Duration {
         let last_write = async |member: usize| -> DateTime {
             let hello = self.members[member].database("admin");
