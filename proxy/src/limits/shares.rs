@@ -1,4 +1,4 @@
-//! Bounded resources of which each holder gets only its share.
+//! Bounded resources that are shared: each holder gets only its share.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

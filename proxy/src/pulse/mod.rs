@@ -353,7 +353,7 @@ fn server_status_command() -> Document {
     command
 }
 
-/// The section of which only a part is read.
+/// The section that is read only in part.
 const METRICS: &str = "metrics";
 
 /// The server's error code for a user without the right.

@@ -1,4 +1,4 @@
-//! Tests of which shapes have rows.
+//! Tests of the rules that give a shape a row.
 
 use bson::doc;
 
