@@ -6,17 +6,16 @@ use std::time::Duration;
 use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, unique_name},
+    mongod::{NewUser, Options, Standalone, create_user, unique_name},
     raw::{Login, Mechanism, OpMsg, Start},
-    recorder::Recorder,
 };
 use tokio::time::timeout;
 
 use crate::{
     credential_modes::{configured_keys, mode},
     scene::{
-        connect, connect_from, find, insert, log_in, logged_in, root, seawall, seawall_at,
-        update_user, with_password, writer,
+        connect, connect_from, find, insert, log_in, logged_in, recorded, root, seawall,
+        seawall_at, update_user, with_password, writer,
     },
 };
 
@@ -234,11 +233,8 @@ async fn stalled_logins_do_not_block_first_logins() {
 
 #[tokio::test]
 async fn after_a_logout_sent_with_the_last_login_step_a_relay_passes_no_command() {
-    let server = Standalone::start(Options::with_auth()).await.unwrap();
-    let recorder = Recorder::start(server.address()).await.unwrap();
-    let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
-    let seawall = seawall_at(&uri, "deployment.mode = \"relay\"").await;
-    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    let (seawall, recorder) = recorded("deployment.mode = \"relay\"").await;
+    let login = writer().await.login();
     let mut client = connect(&seawall).await;
     let begun = client.begin_login(&login).await.unwrap();
     let last = OpMsg::new(begun.last_command());
