@@ -111,20 +111,11 @@ impl Login {
     ) -> Result<(Self, RawDocumentBuf), ErrorReply> {
         let began = Instant::now();
         let start = SaslStart::parse(command, source)?;
-        let mechanism = start.mechanism;
-        let UserName { name, source: db } = &start.user;
-        let turn = context
-            .limits
-            .login_turn(Sharer::at(context.peer), (name, db), began);
-        if let Some(turn) = turn {
-            context.observer.login_delayed();
-            sleep_until(turn).await;
+        let (mechanism, user) = (start.mechanism, start.user.clone());
+        match Self::obtain(context, start, began).await {
+            Ok(started) => Ok(started),
+            Err(error) => Err(context.fail(mechanism, &user, error, began).await),
         }
-        let result = Self::obtain(context, start, began).await;
-        result.map_err(|error| {
-            context.count(mechanism, error.into(), began);
-            reply_to(error)
-        })
     }
 
     async fn obtain(
@@ -175,13 +166,6 @@ impl Login {
         let source = command.get_str("db").ok()?;
         let start = SaslStart::parse(command, source).ok()?;
         let known = context.credentials.fresh(&start.user, began)?;
-        let UserName { name, source: db } = &start.user;
-        let may_begin = context
-            .limits
-            .admits_login(Sharer::at(context.peer), (name, db), began);
-        if !may_begin {
-            return None;
-        }
         Self::verify(context, start, KeySource::Server(known), began).ok()
     }
 
@@ -235,7 +219,7 @@ impl Login {
             return Err(failed());
         }
         let (mechanism, began) = (self.mechanism, self.began);
-        let (identity, server_final) = match self.step {
+        let verified = match self.step {
             LoginStep::Empty(identity) => {
                 let reply = sasl_reply(b"", true, self.is_text);
                 return Ok((
@@ -247,12 +231,14 @@ impl Login {
                 ));
             }
             LoginStep::Verify(step) => Self::verified(context, &self.user, *step, &payload).await,
-            LoginStep::Carry(carried) => Self::carried(context, *carried, &payload).await,
-        }
-        .map_err(|error| {
-            context.count(mechanism, error.into(), began);
-            reply_to(error)
-        })?;
+            LoginStep::Carry(carried) => {
+                Self::carried(context, &self.user, *carried, &payload).await
+            }
+        };
+        let (identity, server_final) = match verified {
+            Ok(verified) => verified,
+            Err(error) => return Err(context.fail(mechanism, &self.user, error, began).await),
+        };
         if let Some(current) = current {
             refuse_second_user(current, &identity)?;
         }
@@ -292,6 +278,8 @@ impl Login {
             }
             return Err(CredentialError::Refused);
         };
+        // The keys are compared with the latest ones after the delay.
+        context.delay(user, true).await;
         let client_key = verified.client_key;
         let known = match from {
             KeySource::Server(checked) => {
@@ -310,10 +298,12 @@ impl Login {
 
     async fn carried(
         context: &LoginContext<'_>,
+        user: &UserName,
         carried: Carried,
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Secret), CredentialError> {
         let (known, server_final) = carried.finish(payload).await?;
+        context.delay(user, true).await;
         Ok((permitted(context, known)?, server_final))
     }
 
@@ -342,6 +332,33 @@ impl LoginContext<'_> {
             mechanism,
             sharer: Sharer::at(self.peer),
         }
+    }
+
+    /// Delays a login whose outcome is known, if its user logs in or fails to more often than
+    /// `limits.logins_per_second_per_user` allows.
+    async fn delay(&self, user: &UserName, is_ok: bool) {
+        let from = Sharer::at(self.peer);
+        let name = (user.name.as_str(), user.source.as_str());
+        let turn = self.limits.login_turn(from, name, is_ok, Instant::now());
+        if let Some(turn) = turn {
+            self.observer.login_delayed();
+            sleep_until(turn).await;
+        }
+    }
+
+    /// Counts and delays a failed login. Returns the reply.
+    async fn fail(
+        &self,
+        mechanism: Mechanism,
+        user: &UserName,
+        error: CredentialError,
+        began: Instant,
+    ) -> ErrorReply {
+        if matches!(error, CredentialError::Refused) {
+            self.delay(user, false).await;
+        }
+        self.count(mechanism, error.into(), began);
+        reply_to(error)
     }
 
     fn count(&self, mechanism: Mechanism, result: &'static str, began: Instant) {

@@ -148,24 +148,21 @@ impl Limits {
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
 
-    /// True if one more login of a user may begin now without waiting. The login is then counted.
-    /// Logins are counted by address and user: a client that claims another user's name must not
-    /// delay that user at other addresses.
-    pub fn admits_login(&self, from: Sharer, user: (&str, &str), now: Instant) -> bool {
-        let rates = self.logins.as_ref();
-        rates.is_none_or(|rates| rates.admit(self.login_key(from, user), now))
-    }
-
-    /// Counts a login of a user. Returns when it may begin; `None` if it may begin now. Logins are
-    /// delayed, never refused.
-    pub fn login_turn(&self, from: Sharer, user: (&str, &str), now: Instant) -> Option<Instant> {
+    /// Counts a login whose outcome is known. Returns when it may end; `None` if it may end now.
+    /// Logins are delayed, never refused.
+    ///
+    /// Logins are counted by address, user and outcome: a client that claims another user's name
+    /// must not delay that user.
+    pub fn login_turn(
+        &self,
+        from: Sharer,
+        user: (&str, &str),
+        is_ok: bool,
+        now: Instant,
+    ) -> Option<Instant> {
         let rates = self.logins.as_ref()?;
-        let turn = rates.turn(self.login_key(from, user), now);
+        let turn = rates.turn(self.names.hash((from, user, is_ok)), now);
         (turn > now).then_some(turn)
-    }
-
-    fn login_key(&self, from: Sharer, user: (&str, &str)) -> NameHash {
-        self.names.hash((from, user))
     }
 
     /// A permit for one more client. At the limit, a silent client of the sharer with the most
@@ -235,15 +232,16 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn claiming_a_user_name_delays_no_other_address() {
+    async fn claiming_a_user_name_does_not_delay_that_user() {
         let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_rates(None, Some(2));
-        let [stranger, owner] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
+        let [shared, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let (user, now) = (("app", "admin"), Instant::now());
-        let delayed = (0..100).filter_map(|_| limits.login_turn(stranger, user, now));
-        assert_eq!(delayed.count(), 98);
-        assert_eq!(limits.login_turn(owner, user, now), None);
-        assert!(limits.admits_login(owner, user, now));
-        assert_eq!(limits.login_turn(stranger, ("other", "admin"), now), None);
+        let turn = |from, user, is_ok| limits.login_turn(from, user, is_ok, now);
+        let failed = (0..100).filter_map(|_| turn(shared, user, false));
+        assert_eq!(failed.count(), 98);
+        assert_eq!(turn(shared, user, true), None);
+        assert_eq!(turn(other, user, false), None);
+        assert_eq!(turn(shared, ("other", "admin"), false), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -280,7 +278,7 @@ mod tests {
         let user = ("app", "admin");
         let logins = |limits: &Limits| {
             (0..9)
-                .filter(|_| limits.admits_login(sharer, user, now))
+                .filter(|_| limits.login_turn(sharer, user, true, now).is_none())
                 .count()
         };
         assert_eq!((logins(&unlimited), logins(&limited)), (9, 2));
