@@ -112,6 +112,23 @@ pub(in crate::client) enum Reading {
     Unavailable,
 }
 
+/// What a reading said that ended a user. Without it, a reading that was requested earlier and
+/// arrives later would bring the user back.
+#[derive(Debug)]
+struct Ended {
+    asked_at: Instant,
+    /// Keys that a server refused; `None` if the user no longer exists.
+    refused: Option<Arc<auth::Credentials>>,
+}
+
+impl Ended {
+    /// True if a reading of these keys, requested at `asked_at`, is outdated.
+    fn outdates(&self, credentials: &auth::Credentials, asked_at: Instant) -> bool {
+        let refused = self.refused.as_deref();
+        self.asked_at > asked_at && refused.is_none_or(|refused| refused == credentials)
+    }
+}
+
 /// Entries that were evicted from a table.
 pub(super) type Evicted<V> = Retired<NameHash, V>;
 
@@ -121,6 +138,7 @@ pub(super) struct Store {
     max_stale: Duration,
     names: NameHasher,
     known: RecentMap<NameHash, Known>,
+    ended: RecentMap<NameHash, Ended>,
     /// Keyed by user and mechanism: a user may have only the other mechanism.
     unknown: RecentMap<NameHash, Instant>,
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
@@ -132,6 +150,7 @@ impl Store {
             max_stale,
             names: NameHasher::default(),
             known: RecentMap::new(max_users),
+            ended: RecentMap::new(max_users),
             unknown: RecentMap::new(max_users),
             mechanisms: RecentMap::new(max_users),
         }
@@ -211,7 +230,7 @@ impl Store {
 
     /// Stores a user whose keys were requested at `asked_at`, with the login that proved them, if
     /// any. The identity stays if the user is the same. `None` if newer keys are known and no login
-    /// proves the same keys: then nothing changes.
+    /// proves the same keys, or if the user has ended since: then nothing changes.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -219,6 +238,11 @@ impl Store {
         login: Option<(ClientKey, ScramKeys)>,
         asked_at: Instant,
     ) -> (Option<Known>, Option<Evicted<Known>>) {
+        let hash = self.hash(user);
+        let ended = self.ended.get(&hash);
+        if ended.is_some_and(|ended| ended.outdates(&credentials, asked_at)) {
+            return (None, None);
+        }
         for mechanism in Mechanism::ALL {
             let hash = self.hash_with(user, mechanism);
             self.unknown.remove(&hash);
@@ -249,7 +273,6 @@ impl Store {
             on_trust,
             trusted_at,
         };
-        let hash = self.hash(user);
         let evicted = self.known.insert(hash, known.clone());
         (Some(known), Some(evicted))
     }
@@ -306,22 +329,26 @@ impl Store {
         asked_at: Instant,
     ) -> Option<Evicted<Known>> {
         let hash = self.hash(user);
-        let is_current =
-            (self.known.get(&hash)).is_some_and(|known| known.identity.id() == identity.id());
-        let standing = match reading {
+        let current = self.known.get(&hash);
+        let current = current.filter(|known| known.identity.id() == identity.id());
+        let (standing, refused) = match reading {
             Reading::Unavailable => return None,
-            Reading::Keys(credentials) if is_current => {
+            Reading::Keys(credentials) if current.is_some() => {
                 return self.learn(user, *credentials, None, asked_at).1;
             }
             Reading::Keys(_) => return None,
-            Reading::Gone => Standing::Gone,
+            Reading::Gone => (Standing::Gone, None),
             // These keys have been replaced since.
             Reading::Refused(version) if version != identity.login_version() => return None,
-            Reading::Refused(_) => Standing::Refused,
+            Reading::Refused(_) => {
+                let refused = current.map(|known| Arc::clone(&known.credentials));
+                (Standing::Refused, refused)
+            }
         };
         identity.end(standing);
-        if is_current {
+        if current.is_some() {
             self.known.remove(&hash);
+            drop(self.ended.insert(hash, Ended { asked_at, refused }));
         }
         None
     }
@@ -527,6 +554,38 @@ mod tests {
         store.confirm(&user("u"), &known.identity, Reading::Refused(version), now);
         assert!(store.known(&user("u"), now).is_none());
         assert_eq!(known.identity.standing(), Standing::Refused);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_requested_before_the_user_ended_does_not_bring_it_back() {
+        let (mut store, now) = (store(), Instant::now());
+        let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
+        let proven = |password: &str| {
+            let (credentials, client_key) = credentials("u", password, 1);
+            let login = credentials.sha256.clone().map(|keys| (client_key, keys));
+            (credentials, login)
+        };
+        let gone = learn(&mut store, "u", "one", 1, earlier);
+        store.confirm(&user("u"), &gone.identity, Reading::Gone, now);
+        let (credentials, login) = proven("one");
+        let (known, _) = store.learn(&user("u"), credentials, login, earlier);
+        assert!(known.is_none());
+        let refused = learn(&mut store, "u", "one", 1, now);
+        let version = refused.identity.login_version();
+        let later = now + Duration::from_millis(2);
+        store.confirm(
+            &user("u"),
+            &refused.identity,
+            Reading::Refused(version),
+            later,
+        );
+        let between = now + Duration::from_millis(1);
+        let (credentials, login) = proven("one");
+        let (known, _) = store.learn(&user("u"), credentials, login, between);
+        assert!(known.is_none(), "the refused keys");
+        let (credentials, login) = proven("two");
+        let (known, _) = store.learn(&user("u"), credentials, login, between);
+        assert!(known.is_some(), "other keys");
     }
 
     #[tokio::test(start_paused = true)]
