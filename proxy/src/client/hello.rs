@@ -333,6 +333,7 @@ mod tests {
     use bson::{Document, doc};
 
     use super::*;
+    use crate::topology::ClusterTime;
 
     fn parse(body: Document) -> Result<Hello, i32> {
         let body = RawDocumentBuf::try_from(&body).unwrap();
@@ -413,6 +414,41 @@ mod tests {
             let refused = check_api_version(&body, is_legacy);
             assert_eq!(refused.err().map(|error| error.code), code, "{body:?}");
         }
+    }
+
+    #[test]
+    fn an_unsigned_cluster_time_is_sent_only_where_no_login_is_required() {
+        let sends = |key_id: i64, is_open: bool| {
+            let timestamp = bson::Timestamp {
+                time: 1,
+                increment: 1,
+            };
+            let hash = bson::Binary {
+                subtype: bson::spec::BinarySubtype::Generic,
+                bytes: vec![0; 20],
+            };
+            let signature = doc! {"hash": hash, "keyId": key_id};
+            let time = doc! {"clusterTime": timestamp, "signature": signature};
+            let seen = RawDocumentBuf::try_from(&doc! {"$clusterTime": time}).unwrap();
+            let description = TopologyDescription {
+                cluster_time: ClusterTime::of(&seen),
+                ..TopologyDescription::default()
+            };
+            assert!(description.cluster_time.is_some());
+            let greeting = Greeting {
+                description: &description,
+                connection_id: 1,
+                compressors: Compressors::default(),
+                service_id: ObjectId::new(),
+                mechanisms: None,
+                speculative: None,
+                is_open,
+            };
+            let reply = greeting.reply(&Hello::default());
+            reply.get("$clusterTime").unwrap().is_some()
+        };
+        assert!(sends(7, false) && sends(7, true) && sends(0, true));
+        assert!(!sends(0, false));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct ClusterTime {
 
 impl ClusterTime {
     /// The cluster time in a server's reply, if it has one.
-    pub(super) fn of(reply: &RawDocument) -> Option<Self> {
+    pub(crate) fn of(reply: &RawDocument) -> Option<Self> {
         let document = reply.get_document("$clusterTime").ok()?;
         let at = document.get_timestamp("clusterTime").ok()?;
         let signature = document.get_document("signature").ok()?;

@@ -53,6 +53,17 @@ async fn a_login_begun_before_a_password_change_fails_and_closes_no_client() {
 
 #[tokio::test]
 async fn restrictions_apply_to_configured_keys_from_the_first_login() {
+    restrictions_apply_to_configured_users(configured_keys).await;
+}
+
+#[tokio::test]
+async fn restrictions_apply_to_configured_passwords_from_the_first_login() {
+    let password = async |user: &NewUser| format!("password = {:?}\n", user.password);
+    restrictions_apply_to_configured_users(password).await;
+}
+
+/// `credentials` returns a user's credentials in the form of the configuration.
+async fn restrictions_apply_to_configured_users(credentials: impl AsyncFn(&NewUser) -> String) {
     let elsewhere = doc! {"clientSource": ["192.0.2.0/24"]};
     let here = doc! {"clientSource": ["127.0.0.1"]};
     let users = [elsewhere, here].map(|restriction| {
@@ -61,9 +72,9 @@ async fn restrictions_apply_to_configured_keys_from_the_first_login() {
     let mut toml = String::new();
     for user in &users {
         create_user(&root().await, user).await.unwrap();
-        let keys = configured_keys(user).await;
+        let credentials = credentials(user).await;
         let name = &user.name;
-        toml += &format!("[[auth.users]]\nname = {name:?}\nsource = \"admin\"\n{keys}");
+        toml += &format!("[[auth.users]]\nname = {name:?}\nsource = \"admin\"\n{credentials}");
     }
     let seawall = seawall(&toml).await;
     assert_eq!(mode(&seawall).await, "users");

@@ -10,6 +10,7 @@ use seawall_tests::{
     raw::{Header, OpMsg, RawClient, RawError, message::OP_MSG},
     seawall::Seawall,
 };
+use tokio::{io::AsyncWriteExt as _, time::timeout};
 
 use crate::{
     protocol::compression::{OP_COMPRESSED, SNAPPY, compressed},
@@ -202,11 +203,43 @@ async fn check_slow_readers(
     // Enough exchanges for Seawall to buffer the whole replies of the readers that fit into the
     // budget.
     for _ in 0..READERS {
-        let reply = client.exchange(&find(2)).await.unwrap();
+        let reply = timeout(REPLY_LIMIT, client.exchange(&find(2))).await;
+        let reply = reply.unwrap().unwrap();
         assert!(reply.is_ok(), "{reply:?}");
     }
     drop(readers);
 }
+
+/// Ten clients ask for a large document and read a little of it after each reply to another client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_trickle_do_not_block_other_clients_replies() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), SLOW_READERS_TOML).await;
+    let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
+    let insert = doc! {"insert": "c", "documents": [{"pad": "x".repeat(15 << 20)}]};
+    assert!(client.command("test", insert).await.unwrap().is_ok());
+    let find = OpMsg::new(doc! {"find": "c", "$db": "test"}).to_bytes();
+    let mut readers = Vec::new();
+    for _ in 0..10 {
+        let mut reader = connection_from(&seawall, [127, 0, 0, 9]).await;
+        reader.write_all(&find).await.unwrap();
+        readers.push(reader);
+    }
+    let mut taken = 0;
+    let mut chunk = vec![0; 16 << 10];
+    for _ in 0..100 {
+        let find = client.command("test", doc! {"find": "none"});
+        let reply = timeout(REPLY_LIMIT, find).await.unwrap().unwrap();
+        assert!(reply.is_ok(), "{reply:?}");
+        for reader in &readers {
+            taken += reader.try_read(&mut chunk).unwrap_or(0);
+        }
+    }
+    assert!(taken > 0, "the readers took part of their replies");
+}
+
+/// Limit for another client's reply while slow readers are connected.
+const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
 const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
 
