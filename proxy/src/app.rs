@@ -317,7 +317,7 @@ impl App {
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
         let newcomer = listener::newcomer(&self.shared, &peer)?;
         let shared = Arc::clone(&self.shared);
-        Some(client::serve(shared, stream, peer, newcomer))
+        Some(client::serve(shared, stream, peer, newcomer, None))
     }
 
     /// Number of operations in flight.

@@ -199,3 +199,39 @@ async fn a_cancelled_server_selection_releases_everything() {
     });
     assert!(cancelled.await > 8);
 }
+
+#[tokio::test]
+async fn a_cancelled_first_login_releases_everything() {
+    let toml =
+        format!("{FEW_PLACES}limits.introductions = 2\nlimits.introduction_conversations = 2\n");
+    let seawall = seawall(&toml).await;
+    let user = writer().await;
+    let script = async |mut client: RawClient| {
+        let newcomer = writer().await;
+        client.hello(doc! {}).await?;
+        let outcome = client.login(&newcomer.login()).await?;
+        assert!(outcome.is_authenticated());
+        run(&mut client, &newcomer.name, &[doc! { "find": "c" }]).await
+    };
+    let cancelled = cancel_beside_witness(&seawall, &user, script).await;
+    assert!(cancelled > 4, "more drops than introductions: {cancelled}");
+}
+
+#[tokio::test]
+async fn a_cancelled_relay_releases_everything() {
+    let seawall = seawall(&format!("{FEW_PLACES}deployment.mode = \"relay\"\n")).await;
+    let user = writer().await;
+    let text = "x".repeat(1_500_000);
+    let script = async |mut client: RawClient| {
+        client.hello(doc! {}).await?;
+        let outcome = client.login(&user.login()).await?;
+        assert!(outcome.is_authenticated());
+        let commands = [
+            doc! { "insert": "large", "documents": [{ "text": &text }] },
+            doc! { "find": "large", "batchSize": 1 },
+        ];
+        run(&mut client, &user.name, &commands).await
+    };
+    let cancelled = cancel_beside_witness(&seawall, &user, script).await;
+    assert!(cancelled > 8, "more drops than places: {cancelled}");
+}

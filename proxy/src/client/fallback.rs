@@ -74,13 +74,14 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
-        self.eviction.set_exempt(true);
         let relayed = Relayed {
             stream: self.stream,
             reader: self.reader,
             connected: self.connected,
             first: Some(first),
             handshake: self.handshake,
+            sharer: self.sharer,
+            eviction: self.eviction,
         };
         relay(&self.shared, relayed, target).await;
     }

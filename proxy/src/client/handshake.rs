@@ -19,7 +19,7 @@ use crate::{
         COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
     },
-    observe::Stage,
+    observe::{Observer, Stage},
     wire::Sharer,
 };
 
@@ -134,9 +134,7 @@ impl Client {
         let limits = &self.shared.limits;
         self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
         if self.monitor.is_none() {
-            self.shared.observer.client_refused("monitor_connections");
-            let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
-            return Err(ErrorReply::new(code, "monitor connection limit reached"));
+            return Err(monitor_limit_reached(&self.shared.observer));
         }
         self.eviction.set_exempt(true);
         self.handshake = None;
@@ -366,6 +364,13 @@ impl Client {
         let nonce = format!("{:016x}", u64::from_le_bytes(bytes));
         rawdoc! { "nonce": nonce, "ok": 1.0 }
     }
+}
+
+/// Counts a monitor that is refused because the limit of monitors is reached, and the reply to it.
+pub(super) fn monitor_limit_reached(observer: &Observer) -> ErrorReply {
+    observer.client_refused("monitor_connections");
+    let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
+    ErrorReply::new(code, "monitor connection limit reached")
 }
 
 /// True if a hello asks for a stream of replies without `maxAwaitTimeMS`.

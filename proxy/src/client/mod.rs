@@ -30,7 +30,12 @@ mod operation;
 mod relay;
 mod streaming;
 
-use std::{io, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use bson::{RawDocument, oid::ObjectId, rawdoc};
 use ipnet::IpNet;
@@ -60,13 +65,12 @@ use crate::{
 
 pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
 pub use self::fault::{Fault, FaultEnd};
-pub use self::relay::serve_relayed;
 use self::{
     answer::{Form, ReplyTo},
     forward::ClientEnd,
     hello::Compressors,
     login::Login,
-    relay::Target,
+    relay::{Target, serve_relayed},
     streaming::can_be_streamed,
 };
 
@@ -209,8 +213,22 @@ struct Client {
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
-/// Serves a client until it leaves or has to be closed.
-pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
+/// Serves a client until it leaves or has to be closed. `original` is the address that the client
+/// connected to before it was redirected, if it was; only relays use it.
+pub async fn serve(
+    shared: Arc<Shared>,
+    stream: Stream,
+    peer: Peer,
+    newcomer: Newcomer,
+    original: Option<SocketAddr>,
+) {
+    match shared.settings.is_relay {
+        true => Box::pin(serve_relayed(shared, stream, peer, newcomer, original)).await,
+        false => serve_pooled(shared, stream, peer, newcomer).await,
+    }
+}
+
+async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
     let connected = shared.observer.client_connected(&peer.text, peer.ip);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();

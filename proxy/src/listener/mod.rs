@@ -22,7 +22,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    client::{Newcomer, Peer, Shared, serve, serve_relayed},
+    client::{Newcomer, Peer, Shared, serve},
     limits::Eviction,
     wire::{Sharer, Stream, keep_clients_alive, peer_has_left},
 };
@@ -318,19 +318,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
         }
     };
     let Acceptor { shared, .. } = acceptor;
-    if shared.settings.is_relay {
-        // The server decides if the client must log in. A relayed client may be silent for long.
-        let Newcomer {
-            client: _client,
-            handshake,
-            eviction,
-        } = newcomer;
-        drop(handshake);
-        eviction.set_exempt(true);
-        Box::pin(serve_relayed(shared, stream, peer, original)).await;
-    } else {
-        serve(shared, stream, peer, newcomer).await;
-    }
+    serve(shared, stream, peer, newcomer, original).await;
 }
 
 #[cfg(test)]

@@ -26,7 +26,17 @@ async fn refused(seawall: &Seawall, reason: &str) -> f64 {
 
 #[tokio::test]
 async fn silent_connections_of_one_address_do_not_block_other_addresses() {
-    let seawall = seawall("limits.unauthenticated_connections = 40\n").await;
+    silent_connections_block_no_other_address("pooled").await;
+}
+
+#[tokio::test]
+async fn silent_connections_of_one_address_do_not_block_other_relayed_addresses() {
+    silent_connections_block_no_other_address("relay").await;
+}
+
+async fn silent_connections_block_no_other_address(mode: &str) {
+    let toml = format!("deployment.mode = {mode:?}\nlimits.unauthenticated_connections = 40\n");
+    let seawall = seawall(&toml).await;
     let user = writer().await;
     let mut silent = Vec::new();
     for _ in 0..60 {
@@ -55,8 +65,20 @@ async fn silent_connections_of_one_address_do_not_block_other_addresses() {
 
 #[tokio::test]
 async fn monitors_have_a_separate_limit_and_no_login_deadline() {
-    let toml = "limits.monitor_connections = 10\nauth.authentication_timeout_ms = 1000\n";
-    let seawall = seawall(toml).await;
+    monitors_are_limited_and_not_closed("pooled").await;
+}
+
+#[tokio::test]
+async fn relayed_monitors_have_a_separate_limit_and_no_login_deadline() {
+    monitors_are_limited_and_not_closed("relay").await;
+}
+
+async fn monitors_are_limited_and_not_closed(mode: &str) {
+    let toml = format!(
+        "deployment.mode = {mode:?}\nlimits.monitor_connections = 10\n\
+         auth.authentication_timeout_ms = 1000\n"
+    );
+    let seawall = seawall(&toml).await;
     let user = writer().await;
     let mut monitors: Vec<RawClient> = Vec::new();
     for n in 0..15 {
@@ -98,6 +120,29 @@ async fn monitors_have_a_separate_limit_and_no_login_deadline() {
         );
         clients.push(client);
     }
+}
+
+#[tokio::test]
+async fn a_relayed_client_that_is_not_logged_in_is_closed_at_its_deadline() {
+    let toml = "deployment.mode = \"relay\"\nauth.authentication_timeout_ms = 1000\n";
+    let seawall = seawall(toml).await;
+    let user = writer().await;
+    let mut works = logged_in(&seawall, &user.login()).await;
+    let mut greeted = connect(&seawall).await;
+    let [mut logged_out, mut fell_silent] = [
+        logged_in(&seawall, &user.login()).await,
+        connect(&seawall).await,
+    ];
+    assert!(greeted.hello(doc! {}).await.unwrap().is_ok());
+    let logout = logged_out.command("admin", doc! { "logout": 1 }).await;
+    assert!(logout.unwrap().is_ok());
+    for client in [&mut greeted, &mut logged_out, &mut fell_silent] {
+        assert!(client.read_to_close().await.unwrap().is_empty());
+    }
+    assert!(find(&mut works, &user.name).await.is_ok());
+    let metric = "seawall_unobserved_total";
+    let overdue = seawall.metric(metric, &[r#"reason="authentication_timeout""#]);
+    assert_eq!(overdue.await, 3.0);
 }
 
 async fn crowd(seawall: &Seawall, login: &Login, size: usize) -> Vec<RawClient> {

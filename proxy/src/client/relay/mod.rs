@@ -18,27 +18,30 @@
 //! name of its database is not UTF-8. Traffic that the client encrypts itself cannot be guarded and
 //! does not pass to a server on the same host.
 
+mod admission;
 mod guard;
 mod replies;
 mod session;
 mod target;
 mod watch;
 
-use std::{future::pending, io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 
-use super::{LoginDue, Peer, Shared};
+use super::{LoginDue, Newcomer, Peer, Shared};
 use crate::{
+    limits::Eviction,
     observe::ConnectedClient,
     wire::{HEADER_BYTES, Message, MessageReader, OpCode, Sharer, Stream},
 };
 
 pub(super) use self::target::{Target, connect_with_hello};
 use self::{
+    admission::Admission,
     session::Relay,
     target::{destination, is_on_this_host, relay_server_changed},
 };
@@ -57,23 +60,32 @@ pub(super) struct Relayed {
     pub(super) connected: ConnectedClient,
     /// The client's last message, if it has no reply yet.
     pub(super) first: Option<Message>,
-    /// Deadline for its login; `None` if it need not log in.
+    /// Deadline for its login, if the server requires one.
     pub(super) handshake: Option<LoginDue>,
+    pub(super) sharer: Sharer,
+    pub(super) eviction: Eviction,
 }
 
 /// Serves a client by a relay from its first byte on. `original` is the address that the client
 /// connected to before it was redirected, if it was.
-pub async fn serve_relayed(
+pub(super) async fn serve_relayed(
     shared: Arc<Shared>,
     mut stream: Stream,
     peer: Peer,
+    newcomer: Newcomer,
     original: Option<SocketAddr>,
 ) {
     let connected = shared.observer.client_connected(&peer.text, peer.ip);
-    let mut reader = MessageReader::new(Sharer::at(peer.ip));
+    let Newcomer {
+        client: _client,
+        handshake,
+        eviction,
+    } = newcomer;
+    let sharer = Sharer::at(peer.ip);
+    let mut reader = MessageReader::new(sharer);
+    let login_deadline = Instant::now() + shared.settings.authentication_timeout;
     // A client that sends nothing costs no server connection.
-    let limit = shared.settings.authentication_timeout;
-    let head = match timeout(limit, reader.peek_header(&mut stream)).await {
+    let head = match timeout_at(login_deadline, reader.peek_header(&mut stream)).await {
         Ok(Ok(head)) => head,
         Ok(Err(_)) => return,
         Err(_) => return shared.observer.unobserved("authentication_timeout"),
@@ -104,6 +116,9 @@ pub async fn serve_relayed(
         return shared.observer.unobserved("relay_encrypted_same_host");
     }
     if is_encrypted {
+        // A login cannot be seen.
+        drop(handshake);
+        eviction.set_exempt(true);
         return pass_encrypted(&shared, stream, reader, target).await;
     }
     let relayed = Relayed {
@@ -111,7 +126,12 @@ pub async fn serve_relayed(
         reader,
         connected,
         first: None,
-        handshake: None,
+        handshake: Some(LoginDue {
+            permit: Some(handshake),
+            deadline: login_deadline,
+        }),
+        sharer,
+        eviction,
     };
     relay(&shared, relayed, target).await;
 }
@@ -180,18 +200,19 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         connected,
         first,
         handshake,
+        sharer,
+        eviction,
     } = relayed;
-    let relay = Relay::new(shared, &connected, counted.index(), requires_authentication);
-    let login_overdue = async {
-        if let Some(due) = handshake {
-            sleep_until(due.deadline).await;
-            drop(due.permit);
-            if !relay.is_authenticated() {
-                return;
-            }
-        }
-        pending().await
-    };
+    let requires_login = requires_authentication;
+    let admission = Admission::new(shared, sharer, eviction, handshake, requires_login);
+    let relay = Relay::new(
+        shared,
+        &connected,
+        counted.index(),
+        requires_login,
+        admission,
+    );
+    let login_overdue = relay.login_overdue();
     tokio::select! {
         () = relay.run(stream, reader, first, server) => {}
         () = relay_server_changed(shared, address.as_ref()) => {

@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{
+    admission::Admission,
     replies::{Replies, Seen},
     watch::{Verdict, Watch},
 };
@@ -53,23 +54,25 @@ enum Ended {
 type ClientWriter = AsyncMutex<WriteHalf<Stream>>;
 
 impl<'a> Relay<'a> {
-    /// `requires_login` is true if the server requires a login.
+    /// `requires_login` is true if the server requires a login; `admission` has the rules for it.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connected: &'a ConnectedClient,
         server: ServerIndex,
         requires_login: bool,
+        admission: Admission<'a>,
     ) -> Self {
+        let watch = Watch::new(shared, connected, server, requires_login, admission);
         Self {
             shared,
-            watch: Mutex::new(Watch::new(shared, connected, server, requires_login)),
+            watch: Mutex::new(watch),
             has_room: Notify::new(),
         }
     }
 
-    /// True if the client has logged in, as far as Seawall can see.
-    pub(super) fn is_authenticated(&self) -> bool {
-        self.watch.lock().is_authenticated()
+    /// Resolves when the client's login is overdue.
+    pub(super) fn login_overdue(&self) -> impl Future<Output = ()> + use<> {
+        self.watch.lock().login_overdue()
     }
 
     /// Relays until either side ends.

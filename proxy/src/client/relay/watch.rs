@@ -6,6 +6,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use tokio::time::Instant;
 
 use super::{
+    admission::Admission,
     guard,
     replies::{Expected, Passed},
 };
@@ -14,6 +15,7 @@ use crate::{
     client::{
         Shared,
         answer::{Form, ReplyTo},
+        hello::Hello,
         notes::note_retry,
         operation::sequences,
     },
@@ -83,6 +85,7 @@ pub(super) struct Watch<'a> {
     login: Option<Login>,
     requires_login: bool,
     is_authenticated: bool,
+    admission: Admission<'a>,
 }
 
 impl<'a> Watch<'a> {
@@ -91,6 +94,7 @@ impl<'a> Watch<'a> {
         connected: &'a ConnectedClient,
         server: ServerIndex,
         requires_login: bool,
+        admission: Admission<'a>,
     ) -> Self {
         Self {
             shared,
@@ -101,6 +105,7 @@ impl<'a> Watch<'a> {
             login: None,
             requires_login,
             is_authenticated: false,
+            admission,
         }
     }
 
@@ -109,8 +114,9 @@ impl<'a> Watch<'a> {
         self.requires_login && !self.is_authenticated
     }
 
-    pub(super) fn is_authenticated(&self) -> bool {
-        self.is_authenticated
+    /// Resolves when the client's login is overdue.
+    pub(super) fn login_overdue(&self) -> impl Future<Output = ()> + use<> {
+        self.admission.overdue()
     }
 
     /// Finishes the operations whose replies have been forwarded.
@@ -215,8 +221,23 @@ impl<'a> Watch<'a> {
     }
 
     /// The error for a command that must not reach the server; `None` if it may pass.
-    fn refusal(&self, command: &Command<'_>) -> Option<ErrorReply> {
-        guard::refusal(command, self.has_to_log_in())
+    fn refusal(&mut self, command: &Command<'_>) -> Option<ErrorReply> {
+        let has_to_log_in = self.has_to_log_in();
+        let refusal = guard::refusal(command, has_to_log_in);
+        if refusal.is_some() || !has_to_log_in {
+            return refusal;
+        }
+        match command.class {
+            Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
+                let is_monitor = RawDocument::from_bytes(command.body).is_ok_and(is_from_monitor);
+                self.admission.note_hello(is_monitor).err()
+            }
+            Class::Handshake(Handshake::SaslStart) => {
+                self.admission.note_login();
+                None
+            }
+            _ => None,
+        }
     }
 
     fn refuse(
@@ -267,6 +288,9 @@ impl<'a> Watch<'a> {
         }
         if kind == RequestKind::Logout {
             // This takes effect before the reply: the next request may already follow.
+            if self.is_authenticated {
+                self.admission.require_login();
+            }
             self.is_authenticated = false;
         }
         self.note_login(kind, command, now);
@@ -440,6 +464,7 @@ impl<'a> Watch<'a> {
                 }
             }
             RequestKind::Greeting => {
+                self.admission.note_hello_reply();
                 let document = reply.document.as_ref();
                 let spoken = document.and_then(|d| d.get_document("speculativeAuthenticate").ok());
                 match spoken {
@@ -474,6 +499,7 @@ impl<'a> Watch<'a> {
         let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);
         if is_ok && !logs_out {
             self.is_authenticated = true;
+            self.admission.admit();
             self.connected.set_user(login.user);
         }
     }
@@ -499,6 +525,11 @@ impl Login {
             since,
         }
     }
+}
+
+/// True if a hello comes from a driver's monitor. A hello that the server will refuse does not.
+fn is_from_monitor(hello: &RawDocument) -> bool {
+    Hello::parse(hello, false, true).is_ok_and(|hello| hello.is_from_monitor())
 }
 
 fn request_kind(command: &Command<'_>) -> RequestKind {

@@ -1,0 +1,137 @@
+//! The rules for a relayed client that has not logged in, where the server requires a login: it has
+//! a deadline, or it is a driver's monitor. Both kinds are limited, as in pooled mode.
+
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    client::{LoginDue, Shared, handshake::monitor_limit_reached},
+    command::ErrorReply,
+    limits::{Eviction, HandshakePermit, MonitorPermit},
+    wire::Sharer,
+};
+
+/// A relayed client's permits until it logs in.
+pub(super) struct Admission<'a> {
+    shared: &'a Shared,
+    sharer: Sharer,
+    eviction: Eviction,
+    requires_login: bool,
+    /// Counts the client among those that have not logged in.
+    handshake: Option<HandshakePermit>,
+    /// Set while the client is a driver's monitor that has not logged in.
+    monitor: Option<MonitorPermit>,
+    /// Deadline of the login; `None` for clients that need not log in, have logged in, or are
+    /// monitors.
+    deadline: watch::Sender<Option<Instant>>,
+}
+
+impl<'a> Admission<'a> {
+    /// The rules for a client that has not logged in. `due` is its deadline, if it has one already.
+    /// If the server requires no login, there are no rules.
+    pub(super) fn new(
+        shared: &'a Shared,
+        sharer: Sharer,
+        eviction: Eviction,
+        due: Option<LoginDue>,
+        requires_login: bool,
+    ) -> Self {
+        let mut admission = Self {
+            shared,
+            sharer,
+            eviction,
+            requires_login,
+            handshake: None,
+            monitor: None,
+            deadline: watch::Sender::new(None),
+        };
+        match due.filter(|_| requires_login) {
+            Some(due) => {
+                admission.handshake = due.permit;
+                admission.deadline.send_replace(Some(due.deadline));
+            }
+            None => admission.admit(),
+        }
+        admission
+    }
+
+    /// Resolves when the login is overdue. Later changes of the deadline count.
+    pub(super) fn overdue(&self) -> impl Future<Output = ()> + use<> {
+        let mut deadline = self.deadline.subscribe();
+        async move {
+            loop {
+                let until = *deadline.borrow_and_update();
+                let changed = match until {
+                    None => deadline.changed().await,
+                    Some(until) => match timeout_at(until, deadline.changed()).await {
+                        Ok(changed) => changed,
+                        Err(_) => return,
+                    },
+                };
+                if changed.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+
+    /// The client has logged in, or need not. A relayed client may then be silent for long.
+    pub(super) fn admit(&mut self) {
+        self.handshake = None;
+        self.monitor = None;
+        self.deadline.send_replace(None);
+        self.eviction.set_exempt(true);
+    }
+
+    /// Requires a login from now on: the client has logged out, or a monitor begins to log in.
+    pub(super) fn require_login(&mut self) {
+        if !self.requires_login {
+            return;
+        }
+        self.monitor = None;
+        let limits = &self.shared.limits;
+        self.handshake = limits.admit_handshake(self.sharer, &self.eviction);
+        let deadline = Instant::now() + self.shared.settings.authentication_timeout;
+        self.deadline.send_replace(Some(deadline));
+        self.eviction.set_exempt(false);
+    }
+
+    /// A client that has not logged in begins to.
+    pub(super) fn note_login(&mut self) {
+        if self.monitor.is_some() {
+            self.require_login();
+        }
+    }
+
+    /// A client that has not logged in says hello.
+    ///
+    /// # Errors
+    /// If the client is a monitor and the limit of monitors is reached.
+    pub(super) fn note_hello(&mut self, is_from_monitor: bool) -> Result<(), ErrorReply> {
+        if let Some(monitor) = &mut self.monitor {
+            monitor.record_hello();
+            return Ok(());
+        }
+        if !is_from_monitor {
+            return Ok(());
+        }
+        let limits = &self.shared.limits;
+        self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
+        if self.monitor.is_none() {
+            return Err(monitor_limit_reached(&self.shared.observer));
+        }
+        self.handshake = None;
+        self.deadline.send_replace(None);
+        self.eviction.set_exempt(true);
+        Ok(())
+    }
+
+    /// A reply to a monitor's hello arrived. A server that streams replies gets no further hello.
+    pub(super) fn note_hello_reply(&mut self) {
+        if let Some(monitor) = &mut self.monitor {
+            monitor.record_hello();
+        }
+    }
+}
