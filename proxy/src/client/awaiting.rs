@@ -76,9 +76,10 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
     ) -> Ended {
         observation.mark_awaiting();
+        let from = (self.identity.id().as_u64(), self.sharer);
         loop {
             observation.enter(Phase::Permit, Instant::now());
-            let Some(place) = end.unless_gone(wait.pool.lane().enter()).await else {
+            let Some(place) = end.unless_gone(wait.pool.lane().enter(from)).await else {
                 return Ended::Gone;
             };
             let slice = wait.slice(place.slice, Instant::now());

@@ -32,7 +32,7 @@ pub use self::{
     places::Eviction,
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},
-    turns::{StepwiseTurn, Turns},
+    turns::{StepwiseTurn, Turn, TurnKey, Turns},
 };
 use self::{
     places::{Place, Places},

@@ -2,6 +2,7 @@
 //! of it.
 
 use std::{
+    hash::Hash,
     sync::Arc,
     task::{Context, Poll, ready},
 };
@@ -12,23 +13,28 @@ use tokio::sync::oneshot;
 use super::fair::TurnQueue;
 use crate::wire::Sharer;
 
-/// A bounded number of turns. Waiting sharers are served in turn.
+/// What turns are shared by.
+pub trait TurnKey: Copy + Eq + Hash {}
+
+impl<K: Copy + Eq + Hash> TurnKey for K {}
+
+/// A bounded number of turns. Waiting keys, by default sharers, are served in turn.
 #[derive(Clone, Debug)]
-pub struct Turns(Arc<Mutex<TurnsState>>);
+pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
 #[derive(Debug)]
-struct TurnsState {
+struct TurnsState<K: TurnKey> {
     free: usize,
     /// Empty while turns are free, except for waiters that have left.
-    waiters: TurnQueue<Sharer, oneshot::Sender<Turn>>,
+    waiters: TurnQueue<K, oneshot::Sender<Turn<K>>>,
 }
 
 /// One turn. It ends on drop and passes to the next waiter.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Turn(Turns);
+pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
 
-impl Turns {
+impl<K: TurnKey> Turns<K> {
     /// Allows `count` turns at a time.
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
@@ -38,9 +44,9 @@ impl Turns {
     }
 
     /// Waits for a turn. Cancel safe: a waiter that is dropped gets none.
-    pub(super) async fn take(&self, sharer: Sharer) -> Turn {
+    pub async fn take(&self, key: K) -> Turn<K> {
         loop {
-            let given = match self.take_or_wait(sharer) {
+            let given = match self.take_or_wait(key) {
                 Ok(turn) => return turn,
                 Err(given) => given,
             };
@@ -52,27 +58,32 @@ impl Turns {
     }
 
     /// A turn for work in many short steps that can wait between steps.
-    pub fn stepwise(&self, sharer: Sharer) -> StepwiseTurn<'_> {
+    pub fn stepwise(&self, key: K) -> StepwiseTurn<'_, K> {
         StepwiseTurn {
             turns: self,
-            sharer,
+            key,
             held: Held::Nothing,
         }
     }
 
-    fn take_or_wait(&self, sharer: Sharer) -> Result<Turn, oneshot::Receiver<Turn>> {
+    /// The number of free turns.
+    pub fn free(&self) -> usize {
+        self.0.lock().free
+    }
+
+    fn take_or_wait(&self, key: K) -> Result<Turn<K>, oneshot::Receiver<Turn<K>>> {
         let mut state = self.0.lock();
         if state.free > 0 {
             state.free -= 1;
             return Ok(Turn(self.clone()));
         }
         let (turn, given) = oneshot::channel();
-        state.waiters.push(sharer, turn);
+        state.waiters.push(key, turn);
         Err(given)
     }
 
     /// Returns the next waiter that has not left. If there is none, the turn becomes free.
-    fn next_waiter(&self) -> Option<oneshot::Sender<Turn>> {
+    fn next_waiter(&self) -> Option<oneshot::Sender<Turn<K>>> {
         let mut state = self.0.lock();
         while let Some(waiter) = state.waiters.pop() {
             if !waiter.is_closed() {
@@ -84,7 +95,7 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl<K: TurnKey> Drop for Turn<K> {
     fn drop(&mut self) {
         if let Some(waiter) = self.0.next_waiter() {
             // If the waiter has just left, its turn is dropped here, which serves the next one.
@@ -94,27 +105,27 @@ impl Drop for Turn {
 }
 
 #[derive(Debug)]
-enum Held {
+enum Held<K: TurnKey> {
     Nothing,
-    Waiting(oneshot::Receiver<Turn>),
-    Turn(#[expect(dead_code, reason = "held for its drop")] Turn),
+    Waiting(oneshot::Receiver<Turn<K>>),
+    Turn(#[expect(dead_code, reason = "held for its drop")] Turn<K>),
 }
 
 /// A turn that is taken for each step and given back between steps.
 #[derive(Debug)]
-pub struct StepwiseTurn<'a> {
-    turns: &'a Turns,
-    sharer: Sharer,
-    held: Held,
+pub struct StepwiseTurn<'a, K: TurnKey = Sharer> {
+    turns: &'a Turns<K>,
+    key: K,
+    held: Held<K>,
 }
 
-impl StepwiseTurn<'_> {
+impl<K: TurnKey> StepwiseTurn<'_, K> {
     /// Ready when it holds a turn.
     pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.held = match &mut self.held {
                 Held::Turn(_) => return Poll::Ready(()),
-                Held::Nothing => match self.turns.take_or_wait(self.sharer) {
+                Held::Nothing => match self.turns.take_or_wait(self.key) {
                     Ok(turn) => Held::Turn(turn),
                     Err(given) => Held::Waiting(given),
                 },

@@ -51,7 +51,7 @@ pub use self::{
     checkout::Checkout,
     ending::EndRequest,
     inner::{Suspicion, Waits},
-    lane::{Lane, LanePlace},
+    lane::{Lane, LaneKey, LanePlace},
 };
 use self::{
     ending::EndQueue,
