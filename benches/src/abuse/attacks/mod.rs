@@ -200,6 +200,13 @@ pub const ATTACKS: &[Attack] = &[
         run: run!(operations::slow_queries),
     },
     Attack {
+        name: "departures",
+        description: "100 logged-in connections per second that request a reply and leave at once; then one that reads its own reply",
+        toml: "",
+        expected: &[Answered],
+        run: run!(operations::departures),
+    },
+    Attack {
         name: "deep-documents",
         description: "50 documents per second with up to 100,000 levels; the slow log is on",
         toml: "slow_log.threshold_ms = 0\nslow_log.redact = false\nslow_log.file = \"/dev/null\"\n",

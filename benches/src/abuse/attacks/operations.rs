@@ -5,7 +5,7 @@ use seawall_tests::raw::OpMsg;
 use tokio::task::{JoinSet, yield_now};
 
 use crate::abuse::{
-    arena::{Arena, Ending},
+    arena::{Arena, Ending, own_find},
     testbed::MALLORY,
 };
 
@@ -63,4 +63,25 @@ pub(super) async fn slow_queries(arena: Arena) {
         });
     }
     arena.wait_for_end().await;
+}
+
+/// Clients that leave while a server replies to them. The reply to the next client must be its own.
+pub(super) async fn departures(arena: Arena) {
+    let attempt = |arena: Arena, number: u32| async move {
+        let mut leaving = arena.logged_in().await?;
+        let mut find = own_find();
+        find.insert("$db", MALLORY);
+        leaving.send(&OpMsg::new(find)).await?;
+        drop(leaving);
+        let mut staying = arena.logged_in().await?;
+        let count = doc! {"count": "small", "query": {"_id": {"$ne": i64::from(number)}}};
+        let reply = staying.command(MALLORY, count).await;
+        Ok(match &reply {
+            Ok(reply) if reply.is_ok() && !reply.body.contains_key("n") => {
+                Ending::Breach("a client got the reply to another client's find")
+            }
+            _ => Ending::from(reply),
+        })
+    };
+    arena.attempts(100, attempt).await;
 }
