@@ -97,8 +97,13 @@ fn every_source_and_test_named_in_the_docs_exists() {
 #[test]
 fn every_shared_resource_names_a_test_that_shows_its_limit() {
     let text = document("security.md");
-    let section = text.split("\n## ").find(|s| s.starts_with("Shared resources"));
-    let rows = section.unwrap().lines().filter(|line| line.starts_with("| "));
+    let section = text
+        .split("\n## ")
+        .find(|s| s.starts_with("Shared resources"));
+    let rows = section
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("| "));
     let mut resources = 0;
     for row in rows.skip(1) {
         let tests = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();

@@ -5,7 +5,7 @@
 //!               hello       saslStart …    (at once, without access control)
 //! ```
 //!
-//! `operation.rs` owns the order of an operation's steps. This module reads messages, decides
+//! `operation/` owns the order of an operation's steps. This module reads messages, decides
 //! whether Seawall or a server replies, and closes connections.
 //!
 //! Invariants: no byte from a client that still has to log in reaches a pooled connection. A client
@@ -14,18 +14,14 @@
 
 mod abandoned;
 mod answer;
-mod awaiting;
 mod backlog;
-mod checkout;
 mod credentials;
 mod fallback;
 mod fault;
 mod forward;
 mod handshake;
 mod hello;
-mod kill_cursors;
 mod login;
-mod notes;
 mod operation;
 mod relay;
 mod streaming;

@@ -8,14 +8,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    forward::ClientEnd,
-    operation::{Attempt, Ended, Operation},
-};
+use super::context::{Ended, Operation};
 use crate::{
     command::Class,
-    observe::{Observation, Outcome, Phase},
-    pool::ServerPool,
+    observe::Outcome,
+    pool::{LanePlace, ServerPool},
 };
 
 /// How long a server waits for data if the client sets no time.
@@ -68,34 +65,16 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits slice by slice until data arrives or the time is over.
-    pub(super) async fn wait_in_slices(
-        &self,
-        wait: Wait,
-        end: &mut ClientEnd<'_>,
-        observation: &mut Observation<'_>,
-    ) -> Ended {
-        observation.mark_awaiting();
+    /// Waits for a place in the server's lane. Returns the next slice, and the place, which is held
+    /// until the slice is over. Cancel safe.
+    pub(super) async fn next_slice(&self, wait: &Wait) -> (Slice, LanePlace) {
         let from = (self.identity.id().as_u64(), self.sharer);
-        loop {
-            observation.enter(Phase::Permit, Instant::now());
-            let Some(place) = end.unless_gone(wait.pool.lane().enter(from)).await else {
-                return Ended::Gone;
-            };
-            let slice = wait.slice(place.slice, Instant::now());
-            let ended = match self.send_once(end, observation, Some(slice)).await {
-                Attempt::Ended(ended) => ended,
-                Attempt::Again(error) => Ended::Error(error, Outcome::ServerFailed),
-            };
-            drop(place);
-            if !self.should_continue(&wait, slice, &ended) {
-                return ended;
-            }
-        }
+        let place = wait.pool.lane().enter(from).await;
+        (wait.slice(place.slice, Instant::now()), place)
     }
 
     /// True if a slice brought nothing and there is time for another.
-    fn should_continue(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
+    pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
         let is_empty = matches!(ended, Ended::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();
         // A server that returns early is not asked again and again.

@@ -5,15 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::operation::Operation;
+use super::context::Operation;
 use crate::{
     auth::Standing,
-    command::{Class, ReadPreference, Target},
+    command::{Class, ReadPreference},
     observe::Observation,
-    pins::SessionKey,
     pool::{CheckOutError, Checkout, ServerPool},
     topology::TopologyType,
-    wire::Elements,
 };
 
 /// Pause before Seawall tries a paused pool again.
@@ -33,38 +31,6 @@ pub(super) enum CheckOutFailure {
 }
 
 impl Operation<'_> {
-    /// End of a wait that begins now. Each wait has its own limit, and a repeated operation starts
-    /// a new wait. No wait outlasts the operation's own time limit.
-    pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
-        self.within_time_limit(observation, Instant::now() + limit)
-    }
-
-    pub(super) fn within_time_limit(
-        &self,
-        observation: &Observation<'_>,
-        until: Instant,
-    ) -> Instant {
-        match self.time_limit() {
-            Some(limit) => until.min(observation.began() + limit),
-            None => until,
-        }
-    }
-
-    /// The client's time limit for the whole operation. In a `getMore`, `maxTimeMS` has another
-    /// meaning: how long the server waits for data.
-    pub(super) fn time_limit(&self) -> Option<Duration> {
-        let is_limit = self.command.class != Class::GetMore;
-        self.max_time().filter(|_| is_limit)
-    }
-
-    pub(super) fn max_time(&self) -> Option<Duration> {
-        let milliseconds = self.command.max_time?.milliseconds;
-        u64::try_from(milliseconds)
-            .ok()
-            .filter(|ms| *ms > 0)
-            .map(Duration::from_millis)
-    }
-
     pub(super) async fn check_out(
         &self,
         observation: &Observation<'_>,
@@ -126,7 +92,7 @@ impl Operation<'_> {
     }
 
     /// The server for this operation: the one it is pinned to, or a selected one.
-    pub(super) async fn server(
+    async fn server(
         &self,
         observation: &Observation<'_>,
         deadline: Instant,
@@ -156,55 +122,12 @@ impl Operation<'_> {
         self.select(&self.read_preference(), deadline).await
     }
 
-    pub(super) fn read_preference(&self) -> ReadPreference {
-        match self.command.read_preference {
-            Some(document) if self.transaction().is_none() && !self.command.writes() => {
-                // A read preference that cannot be parsed goes to the primary, which reports what
-                // is wrong with it.
-                ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
-            }
-            _ => ReadPreference::PRIMARY,
-        }
-    }
-
-    pub(super) async fn select(
+    async fn select(
         &self,
         preference: &ReadPreference,
         deadline: Instant,
     ) -> Result<Arc<ServerPool>, CheckOutFailure> {
         let selected = self.shared.topology.select(preference, deadline).await;
         selected.map_err(|_| CheckOutFailure::NoServer)
-    }
-
-    pub(super) fn transaction(&self) -> Option<(SessionKey, i64)> {
-        let is_part = self.command.in_transaction || self.command.class == Class::EndTransaction;
-        let (lsid, number) = self
-            .command
-            .lsid
-            .zip(self.command.txn_number)
-            .filter(|_| is_part)?;
-        Some((
-            SessionKey {
-                user: self.identity.id().as_u64(),
-                lsid,
-            },
-            number,
-        ))
-    }
-
-    /// The cursor that the command uses.
-    pub(super) fn cursor_id(&self) -> Option<i64> {
-        match (self.command.class, self.command.target) {
-            (Class::GetMore, Target::Number(id)) => Some(id),
-            (Class::KillCursors, _) => self.cursor_ids().next(),
-            _ => None,
-        }
-    }
-
-    /// The cursors of a `killCursors`.
-    pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
-        let cursors = self.command.cursors.unwrap_or_default();
-        let ids = Elements::of(cursors).map_while(Result::ok);
-        ids.filter_map(|id| id.value.as_i64())
     }
 }

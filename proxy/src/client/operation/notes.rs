@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::operation::Operation;
+use super::context::Operation;
 use crate::{
     command::{Class, Command, ReplyFacts},
     observe::{CloseReason, Observation, Observer, Outcome},
@@ -92,7 +92,7 @@ impl Operation<'_> {
 
 /// Marks a retry. Drivers number their writes and transactions: the same number again means the
 /// same write, or the same end of a transaction.
-pub(super) fn note_retry<S: Clone>(
+pub(in crate::client) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,
     pins: &Pins<S>,

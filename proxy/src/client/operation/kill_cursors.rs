@@ -5,11 +5,9 @@ use std::{collections::HashMap, sync::Arc};
 use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, raw::CStr};
 use tokio::time::Instant;
 
-use super::{
-    forward::{ClientEnd, HeldReply},
-    operation::{Ended, Operation},
-};
+use super::context::{Ended, Operation};
 use crate::{
+    client::forward::{ClientEnd, HeldReply},
     command::{Class, ReplyFacts, ReplyForm},
     observe::{Observation, Outcome, Phase},
     pool::{Checkout, ServerPool},

@@ -1,0 +1,167 @@
+//! What the steps of an operation share: its command, its client, and how it ends.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::failure::{FailedCommand, Failure, error_reply};
+use crate::{
+    auth::Identity,
+    client::{Settings, Shared, answer::ReplyTo, backlog::Backlog, forward::HeldReply},
+    command::{Class, Command, ErrorReply, ReadPreference, Target},
+    limits::{Heavy, StepwiseTurn},
+    observe::{Observation, Outcome},
+    pins::SessionKey,
+    wire::{Elements, Message, OpMsg, Sharer},
+};
+
+/// An operation's context, borrowed by its steps.
+pub(super) struct Operation<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) identity: &'a Arc<Identity>,
+    pub(super) message: &'a Message,
+    pub(super) parsed: &'a OpMsg<'a>,
+    pub(super) command: &'a Command<'a>,
+    pub(super) client_element: Option<&'a [u8]>,
+    pub(super) announces_backpressure: bool,
+    /// The address or user whose share of resources the client uses.
+    pub(super) sharer: Sharer,
+    pub(super) reply_to: ReplyTo,
+}
+
+/// How an operation ends for its client.
+pub(super) enum Ended {
+    /// A complete reply, with the number of its documents.
+    Reply(HeldReply, Outcome, u64),
+    /// Seawall replies with this error.
+    Error(ErrorReply, Outcome),
+    /// The reply was forwarded as it arrived, except the backlog.
+    Forwarded(Backlog, Outcome),
+    /// The client has left.
+    Gone,
+    /// The client connection has to be closed.
+    Close(Outcome),
+}
+
+/// Result of one attempt at a server.
+pub(super) enum Attempt {
+    Ended(Ended),
+    /// The server failed or refused in a way that allows the operation to be sent again. If it is
+    /// not sent again, the client gets this error.
+    Again(ErrorReply),
+}
+
+impl Operation<'_> {
+    pub(super) fn heavy(&self) -> Heavy<'_> {
+        self.shared.limits.heavy(self.sharer)
+    }
+
+    pub(super) fn forwarding(&self) -> StepwiseTurn<'_> {
+        self.shared.limits.forwarding().stepwise(self.sharer)
+    }
+
+    /// True if Seawall may send the operation once more. A streamed request is not kept, so it
+    /// cannot be repeated.
+    pub(super) fn may_be_repeated(&self) -> bool {
+        let Settings { repeats, .. } = self.shared.settings;
+        repeats && self.command.may_be_repeated() && !self.message.is_head()
+    }
+
+    /// End of a wait that begins now. Each wait has its own limit, and a repeated operation starts
+    /// a new wait. No wait outlasts the operation's own time limit.
+    pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
+        self.within_time_limit(observation, Instant::now() + limit)
+    }
+
+    pub(super) fn within_time_limit(
+        &self,
+        observation: &Observation<'_>,
+        until: Instant,
+    ) -> Instant {
+        match self.time_limit() {
+            Some(limit) => until.min(observation.began() + limit),
+            None => until,
+        }
+    }
+
+    /// The client's time limit for the whole operation. In a `getMore`, `maxTimeMS` has another
+    /// meaning: how long the server waits for data.
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        let is_limit = self.command.class != Class::GetMore;
+        self.max_time().filter(|_| is_limit)
+    }
+
+    pub(super) fn max_time(&self) -> Option<Duration> {
+        let milliseconds = self.command.max_time?.milliseconds;
+        u64::try_from(milliseconds)
+            .ok()
+            .filter(|ms| *ms > 0)
+            .map(Duration::from_millis)
+    }
+
+    pub(super) fn read_preference(&self) -> ReadPreference {
+        match self.command.read_preference {
+            Some(document) if self.transaction().is_none() && !self.command.writes() => {
+                // A read preference that cannot be parsed goes to the primary, which reports what
+                // is wrong with it.
+                ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
+            }
+            _ => ReadPreference::PRIMARY,
+        }
+    }
+
+    pub(super) fn transaction(&self) -> Option<(SessionKey, i64)> {
+        let is_part = self.command.in_transaction || self.command.class == Class::EndTransaction;
+        let (lsid, number) = self
+            .command
+            .lsid
+            .zip(self.command.txn_number)
+            .filter(|_| is_part)?;
+        Some((
+            SessionKey {
+                user: self.identity.id().as_u64(),
+                lsid,
+            },
+            number,
+        ))
+    }
+
+    /// The cursor that the command uses.
+    pub(super) fn cursor_id(&self) -> Option<i64> {
+        match (self.command.class, self.command.target) {
+            (Class::GetMore, Target::Number(id)) => Some(id),
+            (Class::KillCursors, _) => self.cursor_ids().next(),
+            _ => None,
+        }
+    }
+
+    /// The cursors of a `killCursors`.
+    pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
+        let cursors = self.command.cursors.unwrap_or_default();
+        let ids = Elements::of(cursors).map_while(Result::ok);
+        ids.filter_map(|id| id.value.as_i64())
+    }
+
+    /// True if the operation uses a cursor that its driver can reopen on another server.
+    pub(super) fn is_resumable(&self) -> bool {
+        let pins = &self.shared.pins;
+        let pin = self
+            .cursor_id()
+            .and_then(|id| pins.cursor(id, Instant::now()));
+        pin.is_some_and(|pin| pin.is_resumable)
+    }
+
+    /// The error reply for a failure.
+    pub(super) fn error(&self, failure: &Failure) -> ErrorReply {
+        let command = FailedCommand {
+            name: self.command.name_str(),
+            class: self.command.class,
+            in_transaction: self.command.in_transaction,
+            may_be_repeated: self.command.may_be_repeated(),
+            cursor: self.cursor_id(),
+            is_resumable: self.is_resumable(),
+            announces_backpressure: self.announces_backpressure,
+        };
+        error_reply(&command, failure)
+    }
+}

@@ -1,0 +1,272 @@
+//! One exchange of an operation with a server: the command is sent, and its reply goes to the client.
+
+use std::{io, pin::pin, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    context::{Attempt, Ended, Operation},
+    failure::Failure,
+    slices::Slice,
+};
+use crate::{
+    client::{
+        abandoned::Abandoned,
+        answer::Form,
+        backlog::Forwarded,
+        forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, relay_reply},
+        streaming::{StreamError, forward_rest},
+    },
+    command::{
+        ErrorReply, ReplyFacts, ReplyForm, UNAUTHORIZED, conceal_state_change, nothing_was_done,
+    },
+    connection::Generation,
+    observe::{Observation, Outcome, Phase},
+    pool::Checkout,
+    wire::{ReadError, encode_op_msg_like},
+};
+
+/// A wait shorter than this is not subtracted from `maxTimeMS`.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+impl Operation<'_> {
+    /// Sends the command over a connection and its reply to the client.
+    pub(super) async fn attempt(
+        &self,
+        end: &mut ClientEnd<'_>,
+        mut checkout: Checkout,
+        observation: &mut Observation<'_>,
+        slice: Option<Slice>,
+    ) -> Attempt {
+        observation.enter(Phase::Forward, Instant::now());
+        let max_time_ms = match slice {
+            Some(slice) => Some(slice.milliseconds()),
+            None => self.remaining_time(observation.began().elapsed()),
+        };
+        let generation = checkout.begin().generation;
+        let pool = Arc::clone(checkout.pool());
+        observation.sent_to(pool.metrics().index());
+        let mut given_up = pin!(pool.given_up());
+        let sent = tokio::select! {
+            biased;
+            sent = self.send_request(end, &mut checkout, max_time_ms) => sent,
+            () = given_up.as_mut() => Err(StreamError::Server(io::ErrorKind::TimedOut.into())),
+        };
+        match sent {
+            Ok(statements) => observation.set_statements(statements),
+            Err(error) => return self.not_sent(error, &checkout, generation),
+        }
+        let sent_at = Instant::now();
+        observation.enter(Phase::Server, sent_at);
+        let request_id = self.message.header.request_id;
+        let awaited = Awaited {
+            request_id,
+            form: ReplyForm::of(self.command.name),
+            must_compress: self.reply_to.compressor.is_some(),
+            budget: &self.shared.reply_budget,
+            limits: &self.shared.limits,
+            sharer: self.sharer,
+            is_wanted: &|| pool.has_waiting(),
+        };
+        // A reply that the client does not want is awaited too, so that the client's next operation
+        // runs after this one.
+        let server = &mut checkout.connection().stream;
+        let relayed = relay_reply(end, server, awaited, given_up, observation).await;
+        match relayed {
+            Ok(Reply::Held(reply, facts)) => {
+                checkout.finish();
+                if slice.is_none() {
+                    let now = Instant::now();
+                    checkout.pool().observe_latency(now - sent_at, now);
+                }
+                self.settle(checkout, reply, facts, observation)
+            }
+            Ok(Reply::Forwarded(forwarded)) => {
+                checkout.finish();
+                let outcome = self.note_forwarded(&checkout, &forwarded, observation);
+                let backlog = forwarded.backlog;
+                Attempt::Ended(Ended::Forwarded(backlog, outcome))
+            }
+            Err(RelayError::ClientGone { unread }) => {
+                let abandoned = Abandoned {
+                    checkout,
+                    request_id,
+                    unread,
+                    may_be_ended: slice.is_none() && self.command.only_reads(),
+                };
+                abandoned.settle();
+                Attempt::Ended(Ended::Gone)
+            }
+            Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
+            Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
+                tracing::warn!(server = %checkout.pool().address(), %error, "reply abandoned");
+                if matches!(error, RelayError::MidReply(_)) {
+                    let topology = &self.shared.topology;
+                    topology.report_connection_ended(&checkout, generation);
+                }
+                Attempt::Ended(Ended::Close(Outcome::ServerFailed))
+            }
+        }
+    }
+
+    /// Remainder of `maxTimeMS` after a wait, in milliseconds. `None` if there is no limit or the
+    /// wait was shorter than [`LEAST_WAIT`].
+    fn remaining_time(&self, waited: Duration) -> Option<u64> {
+        let left = self.time_limit()?.saturating_sub(waited).as_millis().max(1);
+        (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
+    }
+
+    fn note_forwarded(
+        &self,
+        checkout: &Checkout,
+        forwarded: &Forwarded,
+        observation: &mut Observation<'_>,
+    ) -> Outcome {
+        let (outcome, documents) = self.note_reply(checkout, &forwarded.facts, observation);
+        observation.enter(Phase::Send, Instant::now());
+        let is_unwanted = self.reply_to.is_unwanted();
+        let bytes = if is_unwanted { 0 } else { forwarded.bytes };
+        observation.add_reply(bytes, documents);
+        outcome
+    }
+
+    fn server_failed(
+        &self,
+        error: &io::Error,
+        checkout: &Checkout,
+        generation: Generation,
+    ) -> Attempt {
+        let topology = &self.shared.topology;
+        match error.kind() {
+            // Nothing arrives from the server any more, on any of its connections. No request can
+            // cause that.
+            io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
+            _ => topology.report_connection_ended(checkout, generation),
+        }
+        tracing::debug!(%error, command = self.command.name_str(), "connection ended under an operation");
+        let has_ended = error.kind() != io::ErrorKind::TimedOut;
+        if has_ended && !self.shared.settings.repeats {
+            // The client sees what it would see without Seawall.
+            return Attempt::Ended(Ended::Close(Outcome::ServerFailed));
+        }
+        Attempt::Again(self.error(&Failure::ServerFailed(
+            "the server failed while it ran the operation",
+        )))
+    }
+
+    /// Sends the request. Returns the number of statements in a streamed request, and 0 for a
+    /// request that was read whole: its statements are already counted.
+    async fn send_request(
+        &self,
+        end: &mut ClientEnd<'_>,
+        checkout: &mut Checkout,
+        max_time_ms: Option<u64>,
+    ) -> Result<u64, StreamError> {
+        let outgoing = Outgoing::new(
+            self.message,
+            self.parsed,
+            self.command,
+            self.client_element,
+            max_time_ms,
+        );
+        if outgoing.omits_client() {
+            self.shared.observer.unobserved("client_name_omitted");
+        }
+        let written = outgoing.write(checkout.connection(), self.heavy()).await;
+        written.map_err(StreamError::Server)?;
+        if self.message.is_head() {
+            let pool = Arc::clone(checkout.pool());
+            let server = &mut checkout.connection().stream;
+            let ClientEnd { reader, stream, .. } = end;
+            let is_wanted = || pool.has_waiting();
+            let rest = forward_rest(
+                reader,
+                *stream,
+                server,
+                self.message,
+                self.parsed,
+                &is_wanted,
+            );
+            return rest.await;
+        }
+        Ok(0)
+    }
+
+    /// Handles a request that was not sent completely. Its server connection is in mid-message and
+    /// gets closed.
+    fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
+        let observer = &self.shared.observer;
+        let ended = match error {
+            StreamError::Server(error) => {
+                return self.server_failed(&error, checkout, generation);
+            }
+            StreamError::Client(ReadError::Stalled) => {
+                observer.unobserved("message_stalled");
+                Ended::Close(Outcome::ClientGone)
+            }
+            StreamError::Client(ReadError::Evicted) => {
+                observer.unobserved("message_evicted");
+                Ended::Close(Outcome::ClientGone)
+            }
+            StreamError::Client(_) => Ended::Gone,
+            StreamError::Malformed(error) => {
+                observer.unobserved(error.reason());
+                match error.code() {
+                    Some(code) => {
+                        let error = ErrorReply::new(code, error.to_string());
+                        Ended::Error(error, Outcome::Refused)
+                    }
+                    None => Ended::Close(Outcome::Refused),
+                }
+            }
+        };
+        Attempt::Ended(ended)
+    }
+
+    /// Acts on a complete reply and passes it on.
+    fn settle(
+        &self,
+        mut checkout: Checkout,
+        mut reply: HeldReply,
+        facts: ReplyFacts,
+        observation: &mut Observation<'_>,
+    ) -> Attempt {
+        if facts.code == Some(UNAUTHORIZED) {
+            self.note_unauthorized(&mut checkout, &reply.bytes);
+        }
+        let (outcome, documents) = self.note_reply(&checkout, &facts, observation);
+        let Some(code) = facts.state_change else {
+            return Attempt::Ended(Ended::Reply(reply, outcome, documents));
+        };
+        self.shared
+            .topology
+            .report_state_change(checkout.pool(), code);
+        if self.reply_to.is_unwanted() {
+            observation.add_reply(0, documents);
+            return Attempt::Ended(Ended::Close(outcome));
+        }
+        let is_refusal = facts.ok == Some(false) && nothing_was_done(code);
+        if is_refusal && self.may_be_repeated() {
+            return Attempt::Again(self.error(&Failure::ServerFailed("the primary changed")));
+        }
+        let body = reply
+            .bytes
+            .get(crate::wire::HEADER_BYTES + 5..)
+            .unwrap_or_default();
+        let concealed = match self.shared.settings.repeats {
+            true => conceal_state_change(body),
+            false => None,
+        };
+        if let Some(body) = concealed {
+            // Statistics count the reply that the client sees.
+            let concealed_facts = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
+            observation.answered(&concealed_facts, Instant::now());
+            let flags = match self.reply_to.form {
+                Form::Msg { flags } => flags,
+                Form::Query | Form::LegacyRead => 0,
+            };
+            reply.bytes = encode_op_msg_like(flags, 0, self.reply_to.request_id, &body);
+        }
+        Attempt::Ended(Ended::Reply(reply, outcome, documents))
+    }
+}

@@ -1,0 +1,227 @@
+//! The error reply for an operation that got no reply from a server.
+
+use crate::{
+    client::answer::requires_authentication,
+    command::{
+        CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE,
+        INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
+        NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
+        RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
+    },
+};
+
+/// What an error reply depends on, besides the failure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailedCommand<'a> {
+    pub(super) name: &'a str,
+    pub(super) class: Class,
+    pub(super) in_transaction: bool,
+    pub(super) may_be_repeated: bool,
+    /// The cursor that the command uses.
+    pub(super) cursor: Option<i64>,
+    /// True if the driver can reopen that cursor on another server.
+    pub(super) is_resumable: bool,
+    /// True if the client's driver knows overload errors.
+    pub(super) announces_backpressure: bool,
+}
+
+/// Why an operation got no reply from a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The operation's own time limit is over.
+    TimeLimit,
+    /// The client has to log in, or its user no longer exists.
+    Unauthenticated,
+    /// No suitable server appeared in time.
+    NoServer {
+        /// Mode of the read preference.
+        mode: Mode,
+        set_name: Option<String>,
+        has_primary: bool,
+    },
+    /// No connection became free in time.
+    Overload,
+    /// The server failed, or it is no longer the primary.
+    ServerFailed(&'static str),
+}
+
+/// The error reply for a command that failed. Its labels let the driver retry where that is safe.
+///
+/// Sources: the specifications of retryable reads and writes, transactions and change streams
+/// (<https://github.com/mongodb/specifications>).
+pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> ErrorReply {
+    match failure {
+        Failure::TimeLimit => ErrorReply::new(MAX_TIME_MS_EXPIRED, "operation exceeded time limit"),
+        Failure::Unauthenticated => requires_authentication(command.name),
+        Failure::NoServer {
+            mode,
+            set_name,
+            has_primary,
+        } => no_server(command, *mode, set_name.as_deref(), *has_primary),
+        Failure::Overload if command.announces_backpressure => {
+            let labels = [
+                SYSTEM_OVERLOADED_ERROR,
+                RETRYABLE_ERROR,
+                "NoWritesPerformed",
+            ];
+            let message = "no connection came free in time";
+            ErrorReply::new(INGRESS_RATE_LIMIT_EXCEEDED, message).with_labels(&labels)
+        }
+        Failure::Overload => {
+            let message = "Couldn't get a connection within the time limit";
+            ErrorReply::new(NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, message)
+        }
+        Failure::ServerFailed(what) => host_unreachable(command, what),
+    }
+}
+
+fn no_server(
+    command: &FailedCommand<'_>,
+    mode: Mode,
+    set_name: Option<&str>,
+    has_primary: bool,
+) -> ErrorReply {
+    if let (Class::GetMore, Some(cursor)) = (command.class, command.cursor) {
+        return cursor_lost(cursor, command.is_resumable);
+    }
+    // A retry by the driver may find a new primary. But in a set with a primary, a member that does
+    // not exist will not appear.
+    let is_hopeless = mode != Mode::Primary && has_primary;
+    if command.may_be_repeated && !is_hopeless {
+        return host_unreachable(command, "no suitable server");
+    }
+    let message = format!(
+        "Could not find host matching read preference {{ mode: \"{}\" }} for set {}",
+        mode.as_str(),
+        set_name.unwrap_or_default()
+    );
+    let labels: &[_] = match command.in_transaction {
+        true => &[TRANSIENT_TRANSACTION_ERROR],
+        false => &[],
+    };
+    ErrorReply::new(FAILED_TO_SATISFY_READ_PREFERENCE, message).with_labels(labels)
+}
+
+/// Error 6 (HostUnreachable), with the labels that let the driver retry where that is safe.
+fn host_unreachable(command: &FailedCommand<'_>, what: &str) -> ErrorReply {
+    let labels: &[_] = match command.class {
+        Class::EndTransaction => &[RETRYABLE_WRITE_ERROR],
+        _ if command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR],
+        Class::Write if command.may_be_repeated => &[RETRYABLE_WRITE_ERROR],
+        Class::GetMore if command.is_resumable => &[RESUMABLE_CHANGE_STREAM_ERROR],
+        _ => &[],
+    };
+    ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
+}
+
+/// Error for a cursor whose server did not come back in time.
+fn cursor_lost(cursor: i64, is_resumable: bool) -> ErrorReply {
+    let labels: &[_] = match is_resumable {
+        true => &[RESUMABLE_CHANGE_STREAM_ERROR],
+        false => &[],
+    };
+    let message = format!("cursor id {cursor} not found");
+    ErrorReply::new(CURSOR_NOT_FOUND, message).with_labels(labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIND: FailedCommand<'_> = FailedCommand {
+        name: "find",
+        class: Class::Read,
+        in_transaction: false,
+        may_be_repeated: true,
+        cursor: None,
+        is_resumable: false,
+        announces_backpressure: false,
+    };
+    const WRITE: FailedCommand<'_> = FailedCommand {
+        name: "insert",
+        class: Class::Write,
+        ..FIND
+    };
+    const UPDATE_MANY: FailedCommand<'_> = FailedCommand {
+        may_be_repeated: false,
+        ..WRITE
+    };
+    const IN_TRANSACTION: FailedCommand<'_> = FailedCommand {
+        in_transaction: true,
+        may_be_repeated: false,
+        ..WRITE
+    };
+    const COMMIT: FailedCommand<'_> = FailedCommand {
+        name: "commitTransaction",
+        class: Class::EndTransaction,
+        ..FIND
+    };
+    const GET_MORE: FailedCommand<'_> = FailedCommand {
+        name: "getMore",
+        class: Class::GetMore,
+        may_be_repeated: false,
+        cursor: Some(7),
+        ..FIND
+    };
+    const CHANGE_STREAM: FailedCommand<'_> = FailedCommand {
+        is_resumable: true,
+        ..GET_MORE
+    };
+    const MODERN: FailedCommand<'_> = FailedCommand {
+        announces_backpressure: true,
+        ..FIND
+    };
+
+    fn no_server(mode: Mode, has_primary: bool) -> Failure {
+        Failure::NoServer {
+            mode,
+            set_name: Some("rs0".to_owned()),
+            has_primary,
+        }
+    }
+
+    /// Code and labels of the reply.
+    fn reply(command: &FailedCommand<'_>, failure: &Failure) -> (i32, Vec<&'static str>) {
+        let reply = error_reply(command, failure);
+        (reply.code, reply.labels.to_vec())
+    }
+
+    #[test]
+    fn each_failure_of_each_kind_of_command_has_its_code_and_labels() {
+        let failed = Failure::ServerFailed("the primary changed");
+        let (primary, secondary) = (Mode::Primary, Mode::Secondary);
+        let retry = vec![RETRYABLE_WRITE_ERROR];
+        let transient = vec![TRANSIENT_TRANSACTION_ERROR];
+        let resumable = vec![RESUMABLE_CHANGE_STREAM_ERROR];
+        let overloaded = vec![
+            SYSTEM_OVERLOADED_ERROR,
+            RETRYABLE_ERROR,
+            "NoWritesPerformed",
+        ];
+        let cases = [
+            (FIND, Failure::TimeLimit, (50, vec![])),
+            (FIND, Failure::Unauthenticated, (13, vec![])),
+            (FIND, Failure::Overload, (202, vec![])),
+            (MODERN, Failure::Overload, (462, overloaded)),
+            (FIND, failed.clone(), (6, vec![])),
+            (WRITE, failed.clone(), (6, retry.clone())),
+            (UPDATE_MANY, failed.clone(), (6, vec![])),
+            (IN_TRANSACTION, failed.clone(), (6, transient.clone())),
+            (COMMIT, failed.clone(), (6, retry.clone())),
+            (GET_MORE, failed.clone(), (6, vec![])),
+            (CHANGE_STREAM, failed, (6, resumable.clone())),
+            (FIND, no_server(primary, false), (6, vec![])),
+            (WRITE, no_server(primary, false), (6, retry)),
+            (FIND, no_server(secondary, false), (6, vec![])),
+            (FIND, no_server(secondary, true), (133, vec![])),
+            (UPDATE_MANY, no_server(primary, false), (133, vec![])),
+            (IN_TRANSACTION, no_server(primary, false), (133, transient)),
+            (GET_MORE, no_server(primary, false), (43, vec![])),
+            (CHANGE_STREAM, no_server(primary, true), (43, resumable)),
+        ];
+        for (command, failure, expected) in cases {
+            let actual = reply(&command, &failure);
+            assert_eq!(actual, expected, "{command:?} {failure:?}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! One operation, from its message to its reply. Only this file knows the order of the steps.
+//!
+//! ```text
+//! operate ─► run ─┬─ awaits data: slices, each with a place in the server's lane ─┐
+//!                 ├─ killCursors of several servers: one part for each            │
+//!                 └─ else: once, and once more if that is safe                    │
+//!                          │                                                      │
+//!                          └─► send_once = routing (a checkout, or a failure) ◄───┘
+//!                                          and exchange (the reply)
+//! ```
+//!
+//! `context` has what the steps share, and `failure` maps a failure to its error reply.
+
+mod context;
+mod exchange;
+mod failure;
+mod kill_cursors;
+mod notes;
+mod routing;
+mod slices;
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+pub(super) use self::notes::note_retry;
+use self::{
+    context::{Attempt, Ended, Operation},
+    failure::Failure,
+    routing::CheckOutFailure,
+    slices::{Slice, Wait},
+};
+use super::{
+    Client, End,
+    answer::ReplyTo,
+    backlog::Backlog,
+    fault::FaultEnd,
+    forward::{ClientEnd, HeldReply},
+};
+use crate::{
+    auth::{Identity, Standing},
+    command::{Command, ErrorReply},
+    limits::{OperationPlace, Operator},
+    observe::{Observation, Outcome, Phase},
+    shape::{Input, Sequence},
+    topology::TopologyType,
+    wire::{Message, OpMsg},
+};
+
+impl Client {
+    /// Serves an operation that needs a server.
+    pub(super) async fn operate(
+        &mut self,
+        message: &Message,
+        identity: Arc<Identity>,
+        parsed: &OpMsg<'_>,
+        command: &Command<'_>,
+        reply_to: ReplyTo,
+        now: Instant,
+    ) -> Result<(), End> {
+        let shared = Arc::clone(&self.shared);
+        let sequences = sequences(parsed);
+        let count = parsed.sequences().count();
+        let input = Input {
+            body: parsed.body,
+            sequences: sequences.get(..count).unwrap_or_default(),
+        };
+        let request_bytes = message.header.message_length;
+        let mut observation = shared.observer.begin(&input, request_bytes, now);
+        observation.sent_by(self.connected.id(), Some(input));
+        if message.is_head() {
+            observation.mark_streamed();
+        }
+        let operation = Operation {
+            shared: &shared,
+            identity: &identity,
+            message,
+            parsed,
+            command,
+            client_element: self.client_element.as_deref(),
+            announces_backpressure: self.announces_backpressure,
+            sharer: self.sharer,
+            reply_to,
+        };
+        let mut end = ClientEnd {
+            stream: &mut self.stream,
+            reader: &mut self.reader,
+            write_idle: shared.settings.client_write_idle_timeout,
+            is_awaiting: !reply_to.is_unwanted(),
+        };
+        let outcome = match operation.run(&mut end, &mut observation).await {
+            Ended::Gone => return Err(End::Gone),
+            Ended::Close(outcome) => {
+                observation.finish(outcome, Instant::now());
+                return Err(End::Closed);
+            }
+            Ended::Forwarded(backlog, outcome) => {
+                backlog
+                    .send(&mut end, operation.forwarding())
+                    .await
+                    .map_err(|_| End::Gone)?;
+                outcome
+            }
+            Ended::Reply(reply, outcome, documents) => {
+                let sent = operation.send(reply, documents, &mut end, &mut observation);
+                sent.await?;
+                outcome
+            }
+            Ended::Error(error, outcome) => {
+                observation.set_error_code(error.code);
+                let bytes = reply_to.encode(0, &error.to_document());
+                let reply = HeldReply { bytes, share: None };
+                let sent = operation.send(reply, 0, &mut end, &mut observation);
+                sent.await?;
+                outcome
+            }
+        };
+        observation.finish(outcome, Instant::now());
+        Ok(())
+    }
+}
+
+impl Operation<'_> {
+    async fn run(&self, end: &mut ClientEnd<'_>, observation: &mut Observation<'_>) -> Ended {
+        self.note_retry(observation);
+        self.note_origin(observation);
+        if let Some(ended) = self.check_standing(end).await {
+            return ended;
+        }
+        if let Some(wait) = self.wait(observation.began()) {
+            observation.mark_awaiting();
+            return self.run_in_slices(&wait, end, observation).await;
+        }
+        if let Some(ended) = self.inject_fault(end).await {
+            return ended;
+        }
+        let Some(_place) = self.admit(end).await else {
+            return Ended::Gone;
+        };
+        if let Some(parts) = self.parts(observation.began()) {
+            return self.kill_in_parts(parts, end, observation).await;
+        }
+        let mut repeats_left = u32::from(self.may_be_repeated());
+        loop {
+            match self.send_once(end, observation, None).await {
+                Attempt::Ended(ended) => return ended,
+                Attempt::Again(error) if repeats_left == 0 => {
+                    return Ended::Error(error, Outcome::ServerFailed);
+                }
+                Attempt::Again(_) => {
+                    observation.mark_repeated();
+                    repeats_left -= 1;
+                }
+            }
+        }
+    }
+
+    /// Waits slice by slice until data arrives or the time is over.
+    async fn run_in_slices(
+        &self,
+        wait: &Wait,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+    ) -> Ended {
+        loop {
+            observation.enter(Phase::Permit, Instant::now());
+            let Some((slice, place)) = end.unless_gone(self.next_slice(wait)).await else {
+                return Ended::Gone;
+            };
+            let ended = match self.send_once(end, observation, Some(slice)).await {
+                Attempt::Ended(ended) => ended,
+                Attempt::Again(error) => Ended::Error(error, Outcome::ServerFailed),
+            };
+            drop(place);
+            if !self.should_continue(wait, slice, &ended) {
+                return ended;
+            }
+        }
+    }
+
+    /// Checks out a connection and sends the command over it. `slice` is set if the command is one
+    /// slice of a longer wait.
+    async fn send_once(
+        &self,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+        slice: Option<Slice>,
+    ) -> Attempt {
+        observation.enter(Phase::Checkout, Instant::now());
+        match end.unless_gone(self.check_out(observation)).await {
+            Some(Ok(checkout)) => self.attempt(end, checkout, observation, slice).await,
+            Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
+            None => Attempt::Ended(Ended::Gone),
+        }
+    }
+
+    /// Waits for a place among the operations in flight; `None` if the client has left.
+    async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPlace> {
+        let places = self.shared.limits.operations();
+        let operator = Operator {
+            user: self.identity.id().as_u64(),
+            sharer: self.sharer,
+            in_flight: self.identity.in_flight(),
+        };
+        match places.try_admit(operator) {
+            Some(place) => Some(place),
+            None => end.unless_gone(places.admit(operator)).await,
+        }
+    }
+
+    /// Refuses operations of a user that no longer exists. Closes a client whose user's keys were
+    /// refused: it has to log in again.
+    async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
+        match self.identity.standing() {
+            Standing::Good => None,
+            Standing::Gone => {
+                let error = self.error(&Failure::Unauthenticated);
+                Some(Ended::Error(error, Outcome::Refused))
+            }
+            Standing::Refused => Some(self.close_in_turn(end).await),
+        }
+    }
+
+    /// Applies the injected fault. Returns how the operation ends, if the fault ends it.
+    async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
+        let fault = self.shared.fault.as_ref()?;
+        if !fault.selects(self.command) {
+            return None;
+        }
+        self.shared.observer.fault_injected(fault.kind());
+        if end.unless_gone(sleep(fault.delay)).await.is_none() {
+            return Some(Ended::Gone);
+        }
+        match fault.end {
+            FaultEnd::Continue => None,
+            FaultEnd::Close => Some(Ended::Close(Outcome::Refused)),
+            FaultEnd::Error(code) => {
+                let error = ErrorReply::new(code, "injected by Seawall's [fault] section");
+                Some(Ended::Error(error, Outcome::Refused))
+            }
+        }
+    }
+
+    /// Ends an operation that got no connection. An overload error is sent only after the full
+    /// wait.
+    async fn refuse(
+        &self,
+        end: &mut ClientEnd<'_>,
+        failure: CheckOutFailure,
+        observation: &Observation<'_>,
+    ) -> Ended {
+        let observer = &self.shared.observer;
+        if self
+            .time_limit()
+            .is_some_and(|limit| observation.began().elapsed() >= limit)
+        {
+            observer.shed("max_time_ms");
+            return Ended::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
+        }
+        let failure = match failure {
+            CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
+            CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
+            CheckOutFailure::NoServer => {
+                observer.shed("no_server");
+                self.no_server()
+            }
+            CheckOutFailure::Overload(reason) => {
+                // The error is held back for the full wait, whatever the reason: some drivers would
+                // retry without a pause.
+                let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
+                let until = self.within_time_limit(observation, held_until);
+                if end.unless_gone(sleep_until(until)).await.is_none() {
+                    return Ended::Gone;
+                }
+                observer.shed(reason);
+                Failure::Overload
+            }
+        };
+        Ended::Error(self.error(&failure), Outcome::Refused)
+    }
+
+    fn no_server(&self) -> Failure {
+        let snapshot = self.shared.topology.snapshot();
+        let description = &snapshot.description;
+        Failure::NoServer {
+            mode: self.read_preference().mode,
+            set_name: description.set_name.clone(),
+            has_primary: description.topology_type == TopologyType::ReplicaSetWithPrimary,
+        }
+    }
+
+    /// Closes the client when its turn comes: closes are spread out.
+    async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> Ended {
+        let turn = self.shared.limits.closing_turn(Instant::now());
+        match end.unless_gone(sleep_until(turn)).await {
+            Some(()) => Ended::Close(Outcome::Refused),
+            None => Ended::Gone,
+        }
+    }
+
+    /// Sends a whole reply, unless the client wants none.
+    async fn send(
+        &self,
+        reply: HeldReply,
+        documents: u64,
+        end: &mut ClientEnd<'_>,
+        observation: &mut Observation<'_>,
+    ) -> Result<(), End> {
+        observation.enter(Phase::Send, Instant::now());
+        if self.reply_to.is_unwanted() {
+            // The operation was done nevertheless, so its documents count.
+            observation.add_reply(0, documents);
+            return Ok(());
+        }
+        let plain_bytes = reply.bytes.len();
+        let packed = self.reply_to.pack(reply.bytes, self.heavy()).await;
+        let sent = match reply.share {
+            None => end.send(&packed).await,
+            share => {
+                Backlog::of(packed, share)
+                    .send(end, self.forwarding())
+                    .await
+            }
+        };
+        sent.map_err(|_| End::Gone)?;
+        observation.add_reply(plain_bytes, documents);
+        Ok(())
+    }
+}
+
+pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {
+    const NONE: Sequence<'_> = Sequence {
+        identifier: &[],
+        documents: &[],
+    };
+    let mut sequences = [NONE; crate::wire::MAX_SEQUENCES];
+    for (place, sequence) in sequences.iter_mut().zip(parsed.sequences()) {
+        *place = Sequence {
+            identifier: sequence.identifier,
+            documents: sequence.documents,
+        };
+    }
+    sequences
+}
