@@ -1,5 +1,7 @@
 //! Figures as text for people: three digits and a unit. Shared by `top` and `report`.
 
+use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
+
 /// A time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
 pub(super) fn millis(ms: f64) -> String {
     let seconds = ms / 1e3;
@@ -79,15 +81,21 @@ pub(super) fn ratio(ratio: f64) -> String {
 
 /// A moment given in seconds since the epoch: `2026-11-21 17:51:05`, in UTC.
 pub(super) fn moment(at: f64) -> String {
-    let (year, month, day) = civil(whole(at.max(0.0)) / 86_400);
-    format!("{year}-{month:02}-{day:02} {}", clock(at))
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
+    utc(at, format)
 }
 
 /// The time of day of a moment: `17:51:05`, in UTC.
 pub(super) fn clock(at: f64) -> String {
-    let seconds = whole(at.max(0.0)) % 86_400;
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{hours:02}:{minutes:02}:{seconds:02}")
+    utc(at, format_description!("[hour]:[minute]:[second]"))
+}
+
+/// A moment given in seconds since the epoch, in UTC. A moment that is in no calendar is a dash.
+fn utc(at: f64, format: &[BorrowedFormatItem<'_>]) -> String {
+    let seconds = i64::try_from(whole(at.max(0.0))).unwrap_or(i64::MAX);
+    let at = OffsetDateTime::from_unix_timestamp(seconds).ok();
+    let text = at.and_then(|at| at.format(format).ok());
+    text.unwrap_or_else(|| "–".to_owned())
 }
 
 /// A name that is safe to show: control characters, which a terminal would obey, and invisible
@@ -208,23 +216,6 @@ fn three_digits(number: f64) -> String {
         _ => return format!("{number:.0}"),
     };
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// The Gregorian year, month and day of a day number since 1970-01-01.
-fn civil(day: u64) -> (u64, u64, u64) {
-    // Years start in March here, so that the leap day is the last day of the year. 719468 is the
-    // number of days from 0000-03-01 to 1970-01-01.
-    let day = day + 719_468;
-    let (era, day) = (day / 146_097, day % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (year, month) = match month {
-        0..10 => (year, month + 3),
-        _ => (year + 1, month - 9),
-    };
-    (era * 400 + year, month, day)
 }
 
 #[cfg(test)]

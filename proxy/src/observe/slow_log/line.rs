@@ -7,6 +7,7 @@ use std::{
 
 use bson::{RawBsonRef, RawDocument};
 use serde::{Serialize, Serializer};
+use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
 use crate::shape::Input;
 
@@ -304,38 +305,13 @@ fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::
     serializer.serialize_f64(number)
 }
 
-/// The time in UTC with microseconds; times before 1970 are written as 1970.
+/// The time in UTC with microseconds, as RFC 3339 writes it; times before 1970 are written as 1970.
 fn rfc_3339(at: SystemTime) -> String {
-    let since_epoch = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (
-        since_epoch.as_secs() / 86_400,
-        since_epoch.as_secs() % 86_400,
-    );
-    let (year, month, day) = civil_from_days(days);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    let us = since_epoch.subsec_micros();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z")
-}
-
-/// Year, month and day, given the number of days since 1970-01-01. (Howard Hinnant:
-/// "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`, for days that are not before
-/// the epoch.)
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    // Days since 0000-03-01, so that a leap day is the last day of its year.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    (year, month, day)
+    const FORMAT: &[BorrowedFormatItem<'_>] =
+        format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
+    let at = OffsetDateTime::from(at.max(UNIX_EPOCH));
+    // Only a missing component can make this fail, and a date with its time has all of them.
+    at.format(FORMAT).unwrap_or_default()
 }
 
 #[cfg(test)]
