@@ -21,8 +21,8 @@ use crate::{
         CURSOR_NOT_FOUND, Class, Command, ErrorReply, HOST_UNREACHABLE,
         INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
-        RETRYABLE_WRITE_ERROR, ReplyFacts, ReplyForm, SYSTEM_OVERLOADED_ERROR,
-        TRANSIENT_TRANSACTION_ERROR, UNAUTHORIZED, conceal_state_change, nothing_was_done,
+        RETRYABLE_WRITE_ERROR, ReplyFacts, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
+        UNAUTHORIZED, conceal_state_change, nothing_was_done,
     },
     connection::Generation,
     limits::{Heavy, OperationPlace, Operator, StepwiseTurn},
@@ -452,7 +452,7 @@ impl Operation<'_> {
         let request_id = self.message.header.request_id;
         let awaited = Awaited {
             request_id,
-            form: ReplyForm::of(self.command.name),
+            form: self.command.spec.reply_form,
             must_compress: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
             limits: &self.shared.limits,
@@ -641,7 +641,7 @@ impl Operation<'_> {
         };
         if let Some(body) = concealed {
             // Statistics count the reply that the client sees.
-            let concealed_facts = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
+            let concealed_facts = ReplyFacts::of(self.command.spec.reply_form, &body);
             observation.answered(&concealed_facts, Instant::now());
             let flags = match self.reply_to.form {
                 super::answer::Form::Msg { flags } => flags,
