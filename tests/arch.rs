@@ -19,7 +19,7 @@ const LONGEST_FILE: usize = 800;
 const COMMENT_WIDTH: usize = 100;
 
 /// The level of the command line, which may use every module.
-const TOP: u32 = 9;
+const TOP: u32 = 10;
 
 /// A module's row of the table.
 struct Row {

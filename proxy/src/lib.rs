@@ -19,7 +19,8 @@
 //! | [`sight`], [`pulse`] | changes and stalls in the history; samples of `serverStatus` |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`command`], [`history`] | parsing of commands and replies; stored distributions |
-//! | [`wire`], [`shape`], [`auth`] | messages; fingerprints; SCRAM. They use no other module |
+//! | [`shape`], [`command_table`] | fingerprints; everything that a command's name says |
+//! | [`wire`], [`auth`] | messages; SCRAM. They use no other module |
 //! | [`load`] | the load harness: storms and steady loads against any endpoint |
 //! | [`mongod`] | a private mongod, for the demo and for tests |
 
@@ -28,6 +29,7 @@ pub mod app;
 pub mod auth;
 pub mod client;
 pub mod command;
+pub mod command_table;
 pub mod commands;
 pub mod connection;
 pub mod history;

@@ -60,16 +60,6 @@ pub(super) struct Outgoing<'m> {
     layout: Layout<'m>,
 }
 
-/// Commands that must not be compressed (compression specification), without those that Seawall
-/// handles itself.
-const NEVER_COMPRESSED: &[&[u8]] = &[
-    b"createUser",
-    b"updateUser",
-    b"copydbSaslStart",
-    b"copydbgetnonce",
-    b"copydb",
-];
-
 /// Compresses a message. If that fails, returns it plain, which is always allowed.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
@@ -157,7 +147,7 @@ impl<'m> Outgoing<'m> {
             added_max_time,
             checksum: None,
             // A streamed request cannot be compressed: its rest is still to come.
-            may_be_compressed: !message.is_head() && !NEVER_COMPRESSED.contains(&command.name),
+            may_be_compressed: !message.is_head() && command.spec.may_be_compressed,
             omits_client,
             layout,
         };

@@ -19,6 +19,7 @@ use crate::{
         COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
     },
+    command_table::ReplyBeforeLogin,
     observe::{Observer, Stage},
     wire::Sharer,
 };
@@ -74,16 +75,16 @@ impl Client {
         reply_to: ReplyTo,
         now: Instant,
     ) -> Result<(), End> {
-        let reply = match command.name {
-            b"ping" => rawdoc! { "ok": 1.0 },
-            b"buildInfo" | b"buildinfo" => self.build_info(),
-            b"connectionStatus" => rawdoc! {
+        let reply = match command.spec.reply_before_login {
+            ReplyBeforeLogin::Ping => rawdoc! { "ok": 1.0 },
+            ReplyBeforeLogin::BuildInfo => self.build_info(),
+            ReplyBeforeLogin::ConnectionStatus => rawdoc! {
                 "authInfo": { "authenticatedUsers": [], "authenticatedUserRoles": [] }, "ok": 1.0,
             },
-            b"getLastError" | b"getlasterror" => {
+            ReplyBeforeLogin::GetLastError => {
                 ErrorReply::new(5_739_000, "getLastError command is not supported").to_document()
             }
-            _ => requires_authentication(command.name_str()).to_document(),
+            ReplyBeforeLogin::Refusal => requires_authentication(command.name_str()).to_document(),
         };
         self.reply_locally(command, reply_to, &reply, now).await
     }

@@ -44,6 +44,7 @@ use zeroize::Zeroize as _;
 use crate::{
     auth::{Identity, NonceSource, Standing},
     command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
+    command_table::ReplyBeforeLogin,
     limits::{
         ClientPermit, Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit,
         Origin, RelayPermit,
@@ -516,7 +517,7 @@ impl Client {
                 self.serve_handshake(handshake, &command, reply_to, now)
                     .await
             }
-            _ if matches!(command.name, b"buildInfo" | b"buildinfo") => {
+            _ if command.spec.reply_before_login == ReplyBeforeLogin::BuildInfo => {
                 self.serve_unauthenticated(&command, reply_to, now).await
             }
             _ => {

@@ -11,7 +11,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 use crate::{
-    command::statements_field,
+    command_table::{self, Streaming},
     shape::MAX_STATEMENTS,
     wire::{
         Elements, HEADER_BYTES, Message, MessageError, MessageReader, OpMsg, ReadError,
@@ -27,12 +27,11 @@ pub(super) fn can_be_streamed(head: &Message) -> bool {
     };
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
     let statements = || parsed.sequences().map(|s| statements(s.documents)).max();
-    match first.map(|element| element.name) {
-        // The documents of an insert are not part of its shape.
-        Some(b"insert") => true,
-        Some(b"update" | b"delete") => statements() >= Some(MAX_STATEMENTS),
-        _ => false,
-    }
+    first.is_some_and(|first| match command_table::find(first.name).streaming {
+        Streaming::Never => false,
+        Streaming::AfterBody => true,
+        Streaming::AfterStatements => statements() >= Some(MAX_STATEMENTS),
+    })
 }
 
 fn statements(documents: &[u8]) -> usize {
@@ -71,7 +70,7 @@ pub(super) async fn forward_rest(
     is_wanted: &(dyn Fn() -> bool + Send + Sync),
 ) -> Result<u64, StreamError> {
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
-    let counted = first.and_then(|element| statements_field(element.name));
+    let counted = first.and_then(|first| command_table::find(first.name).statements.field());
     let behind_body = parsed.body_offset + parsed.body.len();
     debug_assert!(
         parsed.body_offset > HEADER_BYTES,

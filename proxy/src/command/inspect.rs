@@ -1,8 +1,9 @@
 //! One pass over a command's top-level fields.
 
-use crate::wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
-
-use super::class::Class;
+use crate::{
+    command_table::{self, Class, CommandSpec, Syntax},
+    wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES},
+};
 
 /// The value of a command's first field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +32,9 @@ pub struct MaxTime {
 pub struct Command<'a> {
     /// The first field's name, as sent.
     pub name: &'a [u8],
-    /// The class of the command.
+    /// The properties of the command with this name.
+    pub spec: &'static CommandSpec,
+    /// The class in `spec`.
     pub class: Class,
     /// The first field's value.
     pub target: Target<'a>,
@@ -159,9 +162,11 @@ impl<'a> Command<'a> {
             ElementKind::String(_) => value.as_str().map_or(Target::Other, Target::Text),
             _ => value.as_i64().map_or(Target::Other, Target::Number),
         };
+        let spec = command_table::find(name);
         Self {
             name,
-            class: Class::of(name),
+            spec,
+            class: spec.class,
             target,
             db: "",
             body,
@@ -223,7 +228,7 @@ impl<'a> Command<'a> {
     pub fn opens_awaiting_cursor(&self) -> bool {
         let awaits = || Elements::find(self.body, "awaitData");
         self.opens_change_stream()
-            || self.name == b"find" && awaits().is_some_and(|e| e.value.is_truthy())
+            || self.spec.syntax == Syntax::Find && awaits().is_some_and(|e| e.value.is_truthy())
     }
 
     /// True if the command opens a change stream.

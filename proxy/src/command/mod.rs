@@ -1,10 +1,10 @@
 //! Inspection of commands and replies, in one pass over borrowed bytes.
 //!
-//! This module knows the names of commands and the few fields that decide how an operation is
-//! served. It decodes no other values, and does not know servers or clients. The cold parts (error
-//! replies from Seawall itself, and the rewriting of state-change errors) may decode.
+//! This module knows the few fields that decide how an operation is served; what a command's name
+//! says is in [`command_table`](crate::command_table). It decodes no other values, and does not
+//! know servers or clients. The cold parts (error replies from Seawall itself, and the rewriting of
+//! state-change errors) may decode.
 
-mod class;
 mod codes;
 mod error_reply;
 mod inspect;
@@ -14,7 +14,6 @@ mod rewrite;
 mod statements;
 
 pub use self::{
-    class::{Class, Handshake},
     codes::CodeCounts,
     error_reply::{
         AUTHENTICATION_FAILED, COMMAND_NOT_FOUND, CURSOR_NOT_FOUND, ErrorReply,
@@ -26,7 +25,8 @@ pub use self::{
     },
     inspect::{Command, InspectError, MaxTime, Target},
     read_preference::{Mode, ReadPreference, ReadPreferenceError},
-    reply::{ReplyFacts, ReplyForm, ReplyScanner},
+    reply::{ReplyFacts, ReplyScanner},
     rewrite::conceal_state_change,
-    statements::{statements, statements_field},
+    statements::statements,
 };
+pub use crate::command_table::{Class, Handshake, ReplyForm};

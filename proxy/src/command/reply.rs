@@ -6,33 +6,10 @@
 //! bytes, except the head of an element that the end of a chunk cuts in two.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
-use crate::wire::{MAX_MESSAGE_BYTES, double_to_i64};
-
-/// The form of a reply. It depends on the command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReplyForm {
-    /// The form of most replies.
-    #[default]
-    Plain,
-    /// `distinct`: the results are in `values`.
-    Distinct,
-    /// `findAndModify`: the result of the write is in `lastErrorObject`.
-    FindAndModify,
-    /// `bulkWrite`: the results of its writes are the batch of a cursor.
-    BulkWrite,
-}
-
-impl ReplyForm {
-    /// The form of the reply to a command with this name.
-    pub fn of(command: &[u8]) -> Self {
-        match command {
-            b"distinct" => Self::Distinct,
-            b"findAndModify" | b"findandmodify" => Self::FindAndModify,
-            b"bulkWrite" => Self::BulkWrite,
-            _ => Self::Plain,
-        }
-    }
-}
+use crate::{
+    command_table::ReplyForm,
+    wire::{MAX_MESSAGE_BYTES, double_to_i64},
+};
 
 /// The facts that a reply contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

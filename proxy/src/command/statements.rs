@@ -2,31 +2,20 @@
 //! of the write.
 
 use crate::{
+    command_table::{self, Statements},
     shape::Input,
     wire::{DocumentWalk, ElementKind, Elements},
 };
-
-/// The field, or document sequence, that contains the statements of a command.
-///
-/// Source: the server's `insert`, `update`, `delete` and `bulkWrite` commands.
-pub fn statements_field(command: &[u8]) -> Option<&'static str> {
-    match command {
-        b"insert" => Some("documents"),
-        b"update" => Some("updates"),
-        b"delete" => Some("deletes"),
-        b"bulkWrite" => Some("ops"),
-        _ => None,
-    }
-}
 
 /// The number of documents to insert, or of updates and deletes to run; 0 if the command is not a
 /// write. In an incomplete document sequence, a document counts as soon as its size is complete.
 pub fn statements(input: &Input<'_>) -> u64 {
     let first = Elements::of(input.body).next().and_then(Result::ok);
     let Some(first) = first else { return 0 };
-    let Some(field) = statements_field(first.name) else {
-        let is_single = matches!(first.name, b"findAndModify" | b"findandmodify");
-        return u64::from(is_single);
+    let field = match command_table::find(first.name).statements {
+        Statements::None => return 0,
+        Statements::One => return 1,
+        Statements::Listed(field) => field,
     };
     let mut sequences = input.sequences.iter();
     if let Some(sequence) = sequences.find(|s| s.identifier == field.as_bytes()) {

@@ -5,6 +5,8 @@
 //! end, an unknown type, a name without its NUL) end the walk of that document, as if it had no
 //! more fields. Only the server validates them.
 
+use crate::command_table::head_of;
+
 /// One field of a document, or one element of an array. The name of an element is its index, and is
 /// ignored.
 #[derive(Copy, Clone, Debug)]
@@ -420,22 +422,6 @@ const fn zero_bytes(word: u64) -> u64 {
     const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
     const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
     word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
-}
-
-/// The first eight bytes of a name, padded with zeros. Most names differ in them.
-pub(super) const fn head_of(name: &[u8]) -> u64 {
-    let (mut head, mut shift, mut rest) = (0, 0, name);
-    while let [byte, after @ ..] = rest
-        && shift < u64::BITS
-    {
-        #[expect(clippy::as_conversions, reason = "const code cannot call From")]
-        {
-            head |= (*byte as u64) << shift;
-        }
-        shift += 8;
-        rest = after;
-    }
-    head
 }
 
 /// Splits off a string value, without its length and its NUL. The length includes the NUL.

@@ -2,10 +2,11 @@
 //! order.
 
 use super::Sequence;
-use super::bson::{Document, Documents, Field, Fields, Number, Value, head_of};
+use super::bson::{Document, Documents, Field, Fields, Number, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, Word, word};
 use super::name::Name;
 use super::walk::Walk;
+use crate::command_table::head_of;
 
 /// The clauses of one kind of document, in the order in which they print.
 #[derive(Debug)]

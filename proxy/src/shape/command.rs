@@ -2,11 +2,12 @@
 
 use super::bson::{Document, Field, MAX_ELEMENTS, Number, Value};
 use super::clause::{BULK_DELETE, BULK_UPDATE, Slots, Statements};
-use super::command_name::{self, CommandKind, UNKNOWN};
+use super::command_name::{self, UNKNOWN};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
 use super::name::Name;
 use super::walk::{MAX_DEPTH, Walk};
 use super::{Collection, Sequence};
+use crate::command_table::Syntax;
 
 /// A command with its fine and its coarse shape.
 #[derive(Debug)]
@@ -49,12 +50,9 @@ impl<F: Form> Walk<'_, F> {
     ) -> ShapedCommand<'a, F> {
         let mut fields = body.fields();
         let first = self.look(&mut fields);
-        let known = first
-            .as_ref()
-            .and_then(command_name::find)
-            .unwrap_or(&UNKNOWN);
+        let known = first.as_ref().map_or(&UNKNOWN, command_name::find);
         let first = first.as_ref().map_or(&Value::Null, |first| &first.value);
-        let (kind, table) = (known.kind, known.kind.table());
+        let table = known.clauses();
         let mut slots = Slots::new();
         let mut db = db;
         while let Some(field) = &self.look_inline(&mut fields) {
@@ -69,13 +67,13 @@ impl<F: Form> Walk<'_, F> {
             collection,
             shape,
         };
-        match kind {
-            CommandKind::Explain => self.explain(first, sequences, db, depth + 1),
-            CommandKind::BulkWrite => self.bulk_write(body, sequences, db, depth),
-            CommandKind::Plain => shaped(Collection::NONE, empty()),
-            CommandKind::OnCollection => shaped(named_collection(first), empty()),
-            CommandKind::GetMore => shaped(collection_field(body), empty()),
-            CommandKind::Aggregate => {
+        match known.syntax {
+            Syntax::Explain => self.explain(first, sequences, db, depth + 1),
+            Syntax::BulkWrite => self.bulk_write(body, sequences, db, depth),
+            Syntax::Plain => shaped(Collection::NONE, empty()),
+            Syntax::OnCollection => shaped(named_collection(first), empty()),
+            Syntax::GetMore => shaped(collection_field(body), empty()),
+            Syntax::Aggregate => {
                 self.enter_collection(db, aggregated_collection(first));
                 let shape = self.clauses(table, &slots, sequences, depth);
                 let aggregate = shaped(aggregated_collection(first), shape);
@@ -86,14 +84,14 @@ impl<F: Form> Walk<'_, F> {
                     aggregate
                 }
             }
-            CommandKind::Find
-            | CommandKind::Count
-            | CommandKind::Distinct
-            | CommandKind::MapReduce
-            | CommandKind::Update
-            | CommandKind::Delete
-            | CommandKind::FindAndModify
-            | CommandKind::CreateIndexes => {
+            Syntax::Find
+            | Syntax::Count
+            | Syntax::Distinct
+            | Syntax::MapReduce
+            | Syntax::Update
+            | Syntax::Delete
+            | Syntax::FindAndModify
+            | Syntax::CreateIndexes => {
                 self.enter_collection(db, named_collection(first));
                 let shape = self.clauses(table, &slots, sequences, depth);
                 shaped(named_collection(first), shape)

@@ -23,6 +23,8 @@
 //!                  legacy ◄─ legacy opcodes
 //! ```
 //!
+//! The fields of each command come from the table of commands.
+//!
 //! This module keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It
 //! does not validate commands: invalid bytes end the walk of their document. Invariants: no input
 //! causes a panic or a read past the end. No value reaches a text, except words from fixed lists,
@@ -57,7 +59,6 @@ use self::text::Text;
 use self::walk::Walk;
 
 pub use self::clause::MAX_STATEMENTS;
-pub use self::command_name::canonical_name;
 pub use self::hidden::NameKey;
 pub use self::learned::{ChildName, LearnedNames, Prefix};
 pub use self::legacy::{Legacy, Query};

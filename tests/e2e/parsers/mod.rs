@@ -20,7 +20,7 @@ mod view;
 use std::collections::BTreeSet;
 
 use bson::doc;
-use seawall::command::Class;
+use seawall::command_table::find;
 use seawall_tests::{
     mongod::{Options, Standalone},
     raw::RawClient,
@@ -225,7 +225,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
 #[test]
 fn an_alias_has_the_class_of_its_command() {
     for (alias, command) in ALIASES {
-        let classes = [alias, command].map(|name| Class::of(name.as_bytes()));
+        let classes = [alias, command].map(|name| find(name.as_bytes()).class);
         assert_eq!(classes[0], classes[1], "{alias}");
     }
 }

@@ -5,7 +5,8 @@
 
 use bson::{Bson, Document, oid::ObjectId};
 use seawall::{
-    command::{Class, Command, Mode, ReadPreference, Target, statements, statements_field},
+    command::{Class, Command, Mode, ReadPreference, Target, statements},
+    command_table,
     shape::{Input, Sequence},
     wire::{DocumentWalk, ElementKind, Elements, document_at},
 };
@@ -120,7 +121,8 @@ fn check_command(command: &Command<'_>, body: &[u8]) {
 }
 
 fn check_fields(command: &Command<'_>) {
-    assert_eq!(command.class, Class::of(command.name));
+    assert_eq!(command.spec, command_table::find(command.name));
+    assert_eq!(command.class, command.spec.class);
     assert!(!(command.only_reads() && command.writes()));
     assert!(!(command.in_transaction && command.may_be_repeated()));
     if command.class == Class::Write && command.may_be_repeated() {
@@ -159,7 +161,8 @@ fn check_statements(body: &[u8], pieces: Pieces) {
     });
     assert!(none <= u64::try_from(body.len()).unwrap_or(u64::MAX));
     let first = Elements::of(body).next().and_then(Result::ok);
-    let Some(field) = first.and_then(|first| statements_field(first.name)) else {
+    let field = first.and_then(|first| command_table::find(first.name).statements.field());
+    let Some(field) = field else {
         return;
     };
     let sequences = [Sequence {

@@ -17,9 +17,7 @@ use crate::{
         forward::{Awaited, ClientEnd, HeldReply, Outgoing, RelayError, Reply, relay_reply},
         streaming::{StreamError, forward_rest},
     },
-    command::{
-        ErrorReply, ReplyFacts, ReplyForm, UNAUTHORIZED, conceal_state_change, nothing_was_done,
-    },
+    command::{ErrorReply, ReplyFacts, UNAUTHORIZED, conceal_state_change, nothing_was_done},
     connection::Generation,
     observe::{Observation, Outcome, Phase},
     pool::Checkout,
@@ -61,7 +59,7 @@ impl Operation<'_> {
         let request_id = self.message.header.request_id;
         let awaited = Awaited {
             request_id,
-            form: ReplyForm::of(self.command.name),
+            form: self.command.spec.reply_form,
             must_compress: self.reply_to.compressor.is_some(),
             budget: &self.shared.reply_budget,
             limits: &self.shared.limits,
@@ -259,7 +257,7 @@ impl Operation<'_> {
         };
         if let Some(body) = concealed {
             // Statistics count the reply that the client sees.
-            let concealed_facts = ReplyFacts::of(ReplyForm::of(self.command.name), &body);
+            let concealed_facts = ReplyFacts::of(self.command.spec.reply_form, &body);
             observation.answered(&concealed_facts, Instant::now());
             let flags = match self.reply_to.form {
                 Form::Msg { flags } => flags,

@@ -10,24 +10,6 @@ use crate::{
 /// certificate.
 const X509: &str = "MONGODB-X509";
 
-/// Commands that pass before a login: the handshake, and harmless commands that drivers send with
-/// it. Servers run a few more without a login. For clients on their own host, these include
-/// `createUser` and similar commands while there is no user.
-const PASS_BEFORE_LOGIN: [&[u8]; 12] = [
-    b"hello",
-    b"isMaster",
-    b"ismaster",
-    b"saslStart",
-    b"saslContinue",
-    b"ping",
-    b"buildInfo",
-    b"buildinfo",
-    b"connectionStatus",
-    b"whatsmyuri",
-    b"getnonce",
-    b"logout",
-];
-
 /// True if a server might run another command than the first name of a legacy query says. A server
 /// drops `$queryOptions` before it looks for the command's name, and unwraps `$query` and `query`
 /// whatever their type. Other names that begin with `$` are not commands.
@@ -57,7 +39,7 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
         let message = "MONGODB-X509 is not available through a relay";
         return Some(ErrorReply::new(MECHANISM_UNAVAILABLE, message));
     }
-    if has_to_log_in && !PASS_BEFORE_LOGIN.contains(&command.name) {
+    if has_to_log_in && !command.spec.passes_relay_before_login {
         return Some(requires_authentication(command.name_str()));
     }
     if command.name.starts_with(b"$") {

@@ -298,7 +298,7 @@ impl<'a> Watch<'a> {
             request_id: message.header.request_id,
             observation,
             kind,
-            form: ReplyForm::of(command.name),
+            form: command.spec.reply_form,
             cursor,
             opens_awaiting_cursor: command.opens_awaiting_cursor(),
             is_unacknowledged,

@@ -3,10 +3,10 @@
 
 use bson::raw::{RawBsonRef, RawDocument};
 
-use crate::shape::{Input, canonical_name};
-
-const EXPLAIN: &str = "explain";
-const BULK_WRITE: &str = "bulkWrite";
+use crate::{
+    command_table::{self, CommandSpec, Syntax},
+    shape::Input,
+};
 
 /// The database where servers keep users with their keys, and where restore tools put them back.
 const USERS_DATABASE: &str = "admin";
@@ -17,29 +17,29 @@ const NAMESPACES: &str = "nsInfo";
 /// True if a command's values may be written. Values of unknown commands may not: a server may know
 /// the command, or the client may have misspelled `createUser`.
 pub(super) fn may_be_shown(command: &Input<'_>) -> bool {
-    let Some((mut name, mut target)) = named(command.body) else {
+    let Some((mut spec, mut target)) = named(command.body) else {
         return false;
     };
-    if let (EXPLAIN, RawBsonRef::Document(inner)) = (name, target) {
+    if let (Syntax::Explain, RawBsonRef::Document(inner)) = (spec.syntax, target) {
         // The value is the explained command. The namespaces of an explained `bulkWrite` are nested
         // deeper than the check below looks, so its values are not shown.
         match named(inner.as_bytes()) {
-            Some(inner) if inner.0 != BULK_WRITE => (name, target) = inner,
+            Some(inner) if inner.0.syntax != Syntax::BulkWrite => (spec, target) = inner,
             _ => return false,
         }
     }
-    let is_harmless = name != EXPLAIN && !SECRET_COMMANDS.contains(&name);
-    is_harmless && !may_be_of_users(command, name, target)
+    let is_harmless = spec.syntax != Syntax::Explain && !spec.is_secret;
+    is_harmless && !may_be_of_users(command, spec.syntax, target)
 }
 
-/// The canonical name of a command, if it is known, and its first value.
-fn named(command: &[u8]) -> Option<(&'static str, RawBsonRef<'_>)> {
+/// The row of a command in the table of commands, and its first value.
+fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
     let (name, value) = RawDocument::from_bytes(command).ok()?.iter().next()?.ok()?;
-    Some((canonical_name(name.as_str().as_bytes())?, value))
+    Some((command_table::find(name.as_str().as_bytes()), value))
 }
 
 /// True if the command may read or write users' keys.
-fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> bool {
+fn may_be_of_users(command: &Input<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;
     };
@@ -49,8 +49,8 @@ fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> b
         Ok(None) => false,
         Ok(Some(_)) | Err(_) => true,
     };
-    match name {
-        BULK_WRITE => {
+    match syntax {
+        Syntax::BulkWrite => {
             // Any of its writes may go to any of its namespaces.
             let sequences = command.sequences.iter();
             let named = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
@@ -60,7 +60,7 @@ fn may_be_of_users(command: &Input<'_>, name: &str, target: RawBsonRef<'_>) -> b
                 || field_contains(body, NAMESPACES, &prefix)
         }
         // `$merge` and `$out` may write the result to any database.
-        "aggregate" => {
+        Syntax::Aggregate => {
             let has = |text| field_contains(body, "pipeline", text);
             is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
         }
@@ -81,19 +81,3 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     let mut parts = bytes.windows(text.len());
     parts.any(|part| part == text.as_bytes())
 }
-
-/// Canonical names of commands with secrets; a server's own log leaves out their values too.
-pub(super) const SECRET_COMMANDS: [&str; 12] = [
-    "authenticate",
-    "copydb",
-    "copydbgetnonce",
-    "copydbsaslstart",
-    "createUser",
-    "getnonce",
-    "hello",
-    "isMaster",
-    "saslContinue",
-    "saslStart",
-    "setParameter",
-    "updateUser",
-];

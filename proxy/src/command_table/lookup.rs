@@ -1,0 +1,148 @@
+//! Finds the row of a name: a hash table of all names and aliases, made at compile time.
+
+use super::{COMMANDS, CommandSpec, UNKNOWN};
+
+/// The row of the command that a client calls `name`, or [`UNKNOWN`].
+#[inline]
+pub fn find(name: &[u8]) -> &'static CommandSpec {
+    let position = position(name, head_of(name));
+    position
+        .and_then(|position| COMMANDS.get(position))
+        .unwrap_or(&UNKNOWN)
+}
+
+/// The position in [`COMMANDS`] of the command that a client calls `name`; `None` if the name is
+/// unknown. `head` is the name's [`head_of`].
+#[inline]
+pub fn position(name: &[u8], head: u64) -> Option<usize> {
+    let mut slot = first_slot(head);
+    loop {
+        // An empty slot contains an index past the end of the names.
+        let known = NAMES.get(usize::from(*SLOTS.get(slot)?))?;
+        if known.text.as_bytes() == name {
+            return Some(usize::from(known.position));
+        }
+        slot = (slot + 1) % SLOT_COUNT;
+    }
+}
+
+/// The first eight bytes of a name, padded with zeros. Most names differ in them.
+#[inline]
+pub const fn head_of(name: &[u8]) -> u64 {
+    if let Some(head) = name.first_chunk() {
+        return u64::from_le_bytes(*head);
+    }
+    if let (Some(&[a, b, c, d]), Some(&[w, x, y, z])) = (name.first_chunk(), name.last_chunk()) {
+        // The halves of four to seven bytes overlap in bytes that are equal in both.
+        let front = u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]);
+        let back = u64::from_le_bytes([w, x, y, z, 0, 0, 0, 0]);
+        return front | back << (8 * (name.len() - 4));
+    }
+    let [a, b, c] = match *name {
+        [a, b, c, ..] => [a, b, c],
+        [a, b] => [a, b, 0],
+        [a] => [a, 0, 0],
+        [] => [0; 3],
+    };
+    u64::from_le_bytes([a, b, c, 0, 0, 0, 0, 0])
+}
+
+/// A name or an alias.
+#[derive(Clone, Copy)]
+struct Name {
+    text: &'static str,
+    /// The position of its command in [`COMMANDS`].
+    position: u8,
+}
+
+static NAMES: [Name; NAME_COUNT] = make_names();
+
+const NAME_COUNT: usize = {
+    let mut count = 0;
+    let mut rest = COMMANDS;
+    while let [command, after @ ..] = rest {
+        count += 1 + command.aliases.len();
+        rest = after;
+    }
+    count
+};
+
+#[expect(
+    clippy::as_conversions,
+    reason = "const code cannot call try_from; the table is that small"
+)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "const code cannot call get; a mistake fails the build"
+)]
+const fn make_names() -> [Name; NAME_COUNT] {
+    let none = Name {
+        text: "",
+        position: 0,
+    };
+    let mut names = [none; NAME_COUNT];
+    let mut count = 0;
+    let mut at = 0;
+    while at < COMMANDS.len() {
+        let position = at as u8;
+        let text = COMMANDS[at].name;
+        names[count] = Name { text, position };
+        count += 1;
+        let mut aliases = COMMANDS[at].aliases;
+        while let [text, after @ ..] = aliases {
+            names[count] = Name { text, position };
+            count += 1;
+            aliases = after;
+        }
+        at += 1;
+    }
+    names
+}
+
+/// The slot where the search for a name with that head begins. Names with the same head share their
+/// first slot.
+#[inline]
+#[expect(
+    clippy::as_conversions,
+    reason = "const code cannot call try_from; the result is small"
+)]
+const fn first_slot(head: u64) -> usize {
+    // Fibonacci hashing: the multiplier is 2^64 divided by the golden ratio, and the high bits are
+    // mixed best.
+    (head.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize
+}
+
+/// An open-addressing hash table of indexes into [`NAMES`].
+static SLOTS: [u8; SLOT_COUNT] = make_slots();
+
+#[expect(
+    clippy::as_conversions,
+    reason = "const code cannot call try_from; the table is that small"
+)]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "const code cannot call get; a mistake fails the build"
+)]
+const fn make_slots() -> [u8; SLOT_COUNT] {
+    let mut slots = [EMPTY; SLOT_COUNT];
+    let mut index = 0;
+    while index < NAMES.len() {
+        let mut slot = first_slot(head_of(NAMES[index].text.as_bytes()));
+        while slots[slot] != EMPTY {
+            slot = (slot + 1) % SLOT_COUNT;
+        }
+        slots[slot] = index as u8;
+        index += 1;
+    }
+    slots
+}
+
+/// Large enough that the first slot is right for most names.
+const SLOT_COUNT: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = 9;
+const EMPTY: u8 = u8::MAX;
+
+const _: () = assert!(
+    NAME_COUNT < 255,
+    "every index of a name fits a slot and differs from EMPTY"
+);

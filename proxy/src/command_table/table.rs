@@ -1,0 +1,233 @@
+//! The rows.
+
+use super::spec::{
+    Class, CommandSpec, Handshake, ReplyBeforeLogin, ReplyForm, Streaming, Syntax, command,
+};
+
+/// The row of every unknown name. Such a command is forwarded after a login. A server may know it,
+/// or the client may have misspelled a command with a password, so its values are secret.
+pub static UNKNOWN: CommandSpec = command("<unknown>").secret().uncounted();
+
+/// All known commands.
+pub static COMMANDS: &[CommandSpec] = &[
+    // Documents.
+    command("find").reads().syntax(Syntax::Find),
+    command("aggregate")
+        .class(Class::Aggregate)
+        .syntax(Syntax::Aggregate),
+    command("count").reads().syntax(Syntax::Count),
+    command("distinct")
+        .reads()
+        .syntax(Syntax::Distinct)
+        .reply_form(ReplyForm::Distinct),
+    command("mapReduce")
+        .aliases(&["mapreduce"])
+        .syntax(Syntax::MapReduce),
+    command("insert")
+        .writes()
+        .on_collection()
+        .statements("documents")
+        // The documents of an insert are not part of its shape.
+        .streaming(Streaming::AfterBody),
+    command("update")
+        .writes()
+        .syntax(Syntax::Update)
+        .statements("updates")
+        .streaming(Streaming::AfterStatements),
+    command("delete")
+        .writes()
+        .syntax(Syntax::Delete)
+        .statements("deletes")
+        .streaming(Streaming::AfterStatements),
+    command("findAndModify")
+        .aliases(&["findandmodify"])
+        .writes()
+        .syntax(Syntax::FindAndModify)
+        .one_statement()
+        .reply_form(ReplyForm::FindAndModify),
+    command("bulkWrite")
+        .writes()
+        .syntax(Syntax::BulkWrite)
+        .statements("ops")
+        .reply_form(ReplyForm::BulkWrite),
+    command("getMore")
+        .class(Class::GetMore)
+        .syntax(Syntax::GetMore),
+    command("killCursors")
+        .class(Class::KillCursors)
+        .on_collection(),
+    command("explain").syntax(Syntax::Explain),
+    command("filemd5"),
+    // Transactions and sessions.
+    command("commitTransaction").class(Class::EndTransaction),
+    command("abortTransaction").class(Class::EndTransaction),
+    command("startSession"),
+    command("refreshSessions"),
+    command("endSessions"),
+    command("killSessions"),
+    command("killAllSessions"),
+    command("killAllSessionsByPattern"),
+    // Collections, indexes and databases.
+    command("create").writes().on_collection(),
+    command("drop").writes().on_collection(),
+    command("collMod").writes().on_collection(),
+    command("collStats")
+        .aliases(&["collstats"])
+        .reads()
+        .on_collection(),
+    command("convertToCapped").writes().on_collection(),
+    command("cloneCollectionAsCapped").writes(),
+    command("renameCollection").writes(),
+    command("listCollections").reads(),
+    command("validate").on_collection(),
+    command("compact").on_collection(),
+    command("dataSize").on_collection(),
+    command("createIndexes")
+        .writes()
+        .syntax(Syntax::CreateIndexes),
+    command("dropIndexes")
+        .aliases(&["deleteIndexes"])
+        .writes()
+        .on_collection(),
+    command("listIndexes").reads().on_collection(),
+    command("reIndex").on_collection(),
+    command("createSearchIndexes").on_collection(),
+    command("updateSearchIndex").on_collection(),
+    command("dropSearchIndex").on_collection(),
+    command("planCacheClear").on_collection(),
+    command("planCacheClearFilters").on_collection(),
+    command("planCacheListFilters").on_collection(),
+    command("planCacheSetFilter").on_collection(),
+    command("setQuerySettings"),
+    command("removeQuerySettings"),
+    command("listDatabases").reads(),
+    command("dropDatabase").writes(),
+    command("dbStats").aliases(&["dbstats"]).reads(),
+    command("dbHash"),
+    // The connection and the login.
+    command("hello")
+        .handshake(Handshake::Hello)
+        .passes_relay_before_login()
+        .credentials(),
+    command("isMaster")
+        .aliases(&["ismaster"])
+        .handshake(Handshake::LegacyHello)
+        .passes_relay_before_login()
+        .credentials(),
+    command("saslStart")
+        .handshake(Handshake::SaslStart)
+        .passes_relay_before_login()
+        .credentials(),
+    command("saslContinue")
+        .handshake(Handshake::SaslContinue)
+        .passes_relay_before_login()
+        .credentials(),
+    // A relay refuses it: the server would see the certificate of Seawall.
+    command("authenticate")
+        .handshake(Handshake::Authenticate)
+        .credentials(),
+    command("getnonce")
+        .handshake(Handshake::Getnonce)
+        .passes_relay_before_login()
+        .credentials(),
+    command("logout")
+        .handshake(Handshake::Logout)
+        .passes_relay_before_login(),
+    command("whatsmyuri")
+        .handshake(Handshake::WhatsMyUri)
+        .passes_relay_before_login(),
+    command("ping")
+        .reads()
+        .reply_before_login(ReplyBeforeLogin::Ping)
+        .passes_relay_before_login(),
+    command("buildInfo")
+        .aliases(&["buildinfo"])
+        .reads()
+        .reply_before_login(ReplyBeforeLogin::BuildInfo)
+        .passes_relay_before_login(),
+    command("connectionStatus")
+        .reads()
+        .reply_before_login(ReplyBeforeLogin::ConnectionStatus)
+        .passes_relay_before_login(),
+    // Servers always reply with an error, so no client needs it through a relay.
+    command("getLastError")
+        .aliases(&["getlasterror"])
+        .reply_before_login(ReplyBeforeLogin::GetLastError),
+    // Users and roles.
+    command("createUser").writes().credentials(),
+    command("updateUser").writes().credentials(),
+    command("dropUser").writes(),
+    command("dropAllUsersFromDatabase"),
+    command("usersInfo"),
+    command("grantRolesToUser").writes(),
+    command("revokeRolesFromUser").writes(),
+    command("createRole").writes(),
+    command("updateRole").writes(),
+    command("dropRole").writes(),
+    command("rolesInfo"),
+    // One server.
+    command("serverStatus"),
+    command("hostInfo"),
+    command("features"),
+    command("listCommands"),
+    command("getParameter"),
+    command("setParameter").secret(),
+    command("getCmdLineOpts"),
+    command("setFeatureCompatibilityVersion"),
+    command("rotateCertificates"),
+    command("getLog"),
+    command("logRotate"),
+    command("currentOp"),
+    command("killOp"),
+    command("top"),
+    command("profile"),
+    command("lockInfo"),
+    command("connPoolStats"),
+    command("netstat"),
+    command("fsync"),
+    command("fsyncUnlock"),
+    command("shutdown"),
+    command("driverOIDTest"),
+    // The replica set.
+    command("replSetGetStatus"),
+    command("replSetGetConfig"),
+    command("replSetFreeze"),
+    command("replSetStepDown"),
+    command("replSetReconfig"),
+    command("replSetInitiate"),
+    command("getDefaultRWConcern"),
+    command("setDefaultRWConcern"),
+    // Sharding.
+    command("isdbgrid"),
+    command("addShard"),
+    command("removeShard"),
+    command("listShards"),
+    command("getShardMap"),
+    command("enableSharding"),
+    command("shardCollection"),
+    command("unshardCollection"),
+    command("reshardCollection"),
+    command("commitReshardCollection"),
+    command("abortReshardCollection"),
+    command("refineCollectionShardKey"),
+    command("analyzeShardKey"),
+    command("configureQueryAnalyzer"),
+    command("split"),
+    command("moveChunk"),
+    command("moveRange"),
+    command("moveCollection"),
+    command("balancerStart"),
+    command("balancerStop"),
+    command("balancerStatus"),
+    // Commands of old servers.
+    command("eval"),
+    command("group"),
+    command("geoNear"),
+    command("geoSearch"),
+    command("copydb").credentials().uncounted(),
+    command("copydbgetnonce").credentials().uncounted(),
+    command("copydbSaslStart")
+        .aliases(&["copydbsaslstart"])
+        .credentials()
+        .uncounted(),
+];

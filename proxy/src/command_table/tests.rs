@@ -1,0 +1,171 @@
+use std::collections::BTreeSet;
+
+use super::*;
+
+/// All names with a property: those of its commands and their aliases.
+fn names(has_property: impl Fn(&CommandSpec) -> bool) -> BTreeSet<&'static str> {
+    let rows = COMMANDS.iter().filter(|command| has_property(command));
+    rows.flat_map(names_of).collect()
+}
+
+fn names_of(command: &'static CommandSpec) -> impl Iterator<Item = &'static str> {
+    let aliases = command.aliases.iter().copied();
+    [command.name].into_iter().chain(aliases)
+}
+
+#[test]
+fn every_name_and_alias_is_unique_and_finds_its_row() {
+    let mut seen = BTreeSet::new();
+    for command in COMMANDS {
+        for name in names_of(command) {
+            assert!(seen.insert(name), "{name} occurs twice");
+            assert!(std::ptr::eq(find(name.as_bytes()), command), "{name}");
+        }
+    }
+    assert_eq!(find(b"findandmodify").name, "findAndModify");
+    assert_eq!(find(b"deleteIndexes").name, "dropIndexes");
+}
+
+#[test]
+fn other_names_are_unknown() {
+    let long = "x".repeat(1000);
+    for name in ["", "Find", "findx", "fin", "find\0", "<unknown>", &long] {
+        assert!(std::ptr::eq(find(name.as_bytes()), &UNKNOWN), "{name}");
+        assert_eq!(position(name.as_bytes(), head_of(name.as_bytes())), None);
+    }
+    // The names have the same head.
+    let sessions = ["killAllSessions", "killAllSessionsByPattern"];
+    for name in sessions {
+        assert_eq!(find(name.as_bytes()).name, name);
+    }
+    assert_eq!(find(b"killAllSessionsBy").name, UNKNOWN.name);
+}
+
+#[test]
+fn a_head_is_the_first_eight_bytes() {
+    for length in 0..20 {
+        let name: Vec<u8> = (0..length).map(|byte| 0x81 + byte).collect();
+        let mut first = [0; 8];
+        for (to, from) in first.iter_mut().zip(&name) {
+            *to = *from;
+        }
+        assert_eq!(head_of(&name), u64::from_le_bytes(first), "{length}");
+    }
+}
+
+#[test]
+fn only_the_handshake_and_harmless_commands_pass_a_relay_before_a_login() {
+    let expected = [
+        "buildInfo",
+        "buildinfo",
+        "connectionStatus",
+        "getnonce",
+        "hello",
+        "isMaster",
+        "ismaster",
+        "logout",
+        "ping",
+        "saslContinue",
+        "saslStart",
+        "whatsmyuri",
+    ];
+    let passing = names(|command| command.passes_relay_before_login);
+    assert_eq!(passing, BTreeSet::from(expected));
+    assert!(!UNKNOWN.passes_relay_before_login);
+}
+
+#[test]
+fn only_these_commands_get_a_reply_from_a_pool_before_a_login() {
+    let expected = [
+        "buildInfo",
+        "buildinfo",
+        "connectionStatus",
+        "getLastError",
+        "getlasterror",
+        "ping",
+    ];
+    let replied = names(|command| command.reply_before_login != ReplyBeforeLogin::Refusal);
+    assert_eq!(replied, BTreeSet::from(expected));
+    assert_eq!(UNKNOWN.reply_before_login, ReplyBeforeLogin::Refusal);
+}
+
+#[test]
+fn only_these_commands_are_answered_by_seawall() {
+    let expected = [
+        "authenticate",
+        "getnonce",
+        "hello",
+        "isMaster",
+        "ismaster",
+        "logout",
+        "saslContinue",
+        "saslStart",
+        "whatsmyuri",
+    ];
+    let answered = names(|command| matches!(command.class, Class::Handshake(_)));
+    assert_eq!(answered, BTreeSet::from(expected));
+}
+
+/// The list of the compression specification, with the aliases.
+#[test]
+fn commands_with_credentials_are_never_compressed() {
+    let expected = [
+        "authenticate",
+        "copydb",
+        "copydbSaslStart",
+        "copydbgetnonce",
+        "copydbsaslstart",
+        "createUser",
+        "getnonce",
+        "hello",
+        "isMaster",
+        "ismaster",
+        "saslContinue",
+        "saslStart",
+        "updateUser",
+    ];
+    let plain = names(|command| !command.may_be_compressed);
+    assert_eq!(plain, BTreeSet::from(expected));
+}
+
+#[test]
+fn values_of_commands_with_credentials_of_set_parameter_and_of_unknown_commands_are_secret() {
+    let mut expected = names(|command| !command.may_be_compressed);
+    expected.insert("setParameter");
+    assert_eq!(names(|command| command.is_secret), expected);
+    assert!(UNKNOWN.is_secret);
+}
+
+#[test]
+fn only_these_commands_are_reads() {
+    let expected = [
+        "buildInfo",
+        "buildinfo",
+        "collStats",
+        "collstats",
+        "connectionStatus",
+        "count",
+        "dbStats",
+        "dbstats",
+        "distinct",
+        "find",
+        "listCollections",
+        "listDatabases",
+        "listIndexes",
+        "ping",
+    ];
+    let reads = names(|command| command.class == Class::Read);
+    assert_eq!(reads, BTreeSet::from(expected));
+    assert_eq!(UNKNOWN.class, Class::Other);
+}
+
+#[test]
+fn commands_with_statements_are_writes() {
+    for command in COMMANDS {
+        let has_statements = command.statements != Statements::None;
+        assert!(!has_statements || command.class == Class::Write);
+        // The statements of a streamed request are counted as they arrive.
+        let is_streamed = command.streaming != Streaming::Never;
+        assert!(!is_streamed || command.statements.field().is_some());
+    }
+}
