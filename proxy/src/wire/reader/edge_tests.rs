@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::wire::{MAX_MESSAGE_BYTES, deflate, encode_request};
+use crate::wire::{Compressor, MAX_MESSAGE_BYTES, deflate, encode_request};
 
 /// Bytes that [`encode_request`] puts before the body: header, flags and the kind of the section.
 const BEFORE_BODY: usize = HEADER_BYTES + 4 + 1;
