@@ -3,10 +3,12 @@
 //! A read goes into the thread's scratch buffer, and the bytes that arrived are copied out at their
 //! exact size: nearly every request is one read and one small allocation. If a message is
 //! incomplete after its first read, the bytes that have arrived are charged to the memory budget of
-//! all connections; up to [`FREE_BYTES`] can be held without a charge. A message over
-//! [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length. For a message
-//! over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can then read the
-//! rest piece by piece, or complete the message.
+//! all connections. So are bytes that were sent ahead, behind a complete message, before that
+//! message is returned. A reader holds at most [`FREE_BYTES`] without a charge.
+//!
+//! A message over [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length.
+//! For a message over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can
+//! then read the rest piece by piece, or complete the message.
 
 mod message;
 mod rest;
@@ -35,7 +37,7 @@ use super::{
 };
 use bytes::BufMut;
 use tokio::{
-    io::{AsyncRead, ReadBuf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     task::yield_now,
     time::{Instant, timeout},
 };
@@ -55,8 +57,8 @@ const HEAD_BYTES: usize = SCRATCH_BYTES;
 /// Memory of a streamed message: its head, the bytes read ahead of its pieces, and one piece.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
-/// Bytes that each connection may hold outside the budget. Nearly all requests fit, and 18,000
-/// connections hold 70 MiB.
+/// Bytes that each reader may hold outside the budget: the beginning of a message, or bytes sent
+/// ahead. Nearly all requests fit, and 18,000 connections hold 70 MiB.
 pub const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum bytes per read into a large message.
@@ -174,7 +176,10 @@ impl MessageReader {
                 None => HEADER_BYTES,
                 Some(head) => {
                     let header = Header::parse(head, max_message_bytes)?;
-                    if self.buffer.len() >= header.message_length {
+                    if let Some(ahead) = self.buffer.len().checked_sub(header.message_length) {
+                        if ahead > FREE_BYTES {
+                            self.share(budget).grow(ahead, ahead).await?;
+                        }
                         return Ok(Some(self.take(header)));
                     }
                     let is_headed = self.is_headed(header);
@@ -357,33 +362,42 @@ impl MessageReader {
             if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
                 return Ok(*head);
             }
-            let read = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES));
-            if read.await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            self.fill_free(stream).await?;
         }
     }
 
-    /// Takes a whole TLS record whose first bytes were peeked: type, version, length, content.
+    /// Forwards a whole TLS record whose first bytes were peeked: type, version, length, content.
     ///
     /// # Errors
-    /// If the stream breaks, or ends before the record is complete.
-    pub async fn take_record<S: AsyncRead + Unpin>(
+    /// If either stream breaks, or `stream` ends before the record is complete.
+    pub async fn forward_record<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
-    ) -> io::Result<Vec<u8>> {
-        let length = match self.buffer.first_chunk::<5>() {
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        let mut left = match self.buffer.first_chunk::<5>() {
             Some([_, _, _, high, low]) => 5 + usize::from(u16::from_be_bytes([*high, *low])),
             None => return Err(io::ErrorKind::InvalidData.into()),
         };
-        while self.buffer.len() < length {
-            let read = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES));
-            if read.await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+        loop {
+            let behind = self.buffer.split_off(left.min(self.buffer.len()));
+            let piece = std::mem::replace(&mut self.buffer, behind);
+            to.write_all(&piece).await?;
+            left -= piece.len();
+            if left == 0 {
+                return Ok(());
             }
+            self.fill_free(stream).await?;
         }
-        let behind = self.buffer.split_off(length);
-        Ok(std::mem::replace(&mut self.buffer, behind))
+    }
+
+    /// Reads once more, as much as can be held without a charge.
+    async fn fill_free<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> io::Result<()> {
+        let room = FREE_BYTES.saturating_sub(self.buffer.len());
+        match poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, room)).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Bytes that have been read but not returned yet.
@@ -449,12 +463,22 @@ impl MessageReader {
         self.waits_for_memory = false;
         self.partial_since = None;
         let is_large = header.message_length > LARGE_MESSAGE_BYTES;
+        let share = self.share.take_if(|_| is_large);
+        self.settle_ahead();
         Message {
             header,
             bytes,
             head_since: None,
             compressor: None,
-            share: self.share.take().filter(|_| is_large),
+            share,
+        }
+    }
+
+    /// Releases all memory except for bytes sent ahead.
+    fn settle_ahead(&mut self) {
+        match (self.buffer.len(), &mut self.share) {
+            (ahead, Some(share)) if ahead > FREE_BYTES => share.settle(ahead, 0, None),
+            (_, share) => *share = None,
         }
     }
 
