@@ -38,7 +38,6 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout, timeout_at},
 };
-use zeroize::Zeroize as _;
 
 use crate::{
     auth::{Identity, NonceSource, Standing},
@@ -414,7 +413,7 @@ impl Client {
         Err(End::Closed)
     }
 
-    async fn serve_msg(&mut self, mut message: Message, now: Instant) -> Result<(), End> {
+    async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
         let parsed = match message.is_head() {
             false => OpMsg::parse(&message.bytes),
             true => OpMsg::parse_head(&message.bytes),
@@ -444,6 +443,9 @@ impl Client {
                     .await;
             }
         };
+        if command.may_log_in() {
+            message.mark_secret();
+        }
         if command.class == Class::Handshake(Handshake::SaslStart) {
             self.await_turn(&command).await?;
         }
@@ -452,10 +454,7 @@ impl Client {
             return Box::pin(self.fall_back(message, reply_to)).await;
         }
         if let Class::Handshake(handshake) = command.class {
-            let served = Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
-            // The message may hold the payload of a login.
-            message.bytes.zeroize();
-            return served;
+            return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
         }
         match self.current_identity() {
             Some(identity) => {
@@ -491,6 +490,9 @@ impl Client {
                     .await;
             }
         };
+        if command.may_log_in() {
+            message.mark_secret();
+        }
         match command.class {
             Class::Handshake(
                 handshake @ (Handshake::Hello

@@ -205,6 +205,11 @@ impl<'a> Command<'a> {
         std::str::from_utf8(self.name).unwrap_or("?")
     }
 
+    /// True if the command may carry the payload of a login.
+    pub fn may_log_in(&self) -> bool {
+        matches!(self.class, Class::Handshake(_))
+    }
+
     /// True if the command writes: by its class, or because its last stage is `$out` or `$merge`.
     pub fn writes(&self) -> bool {
         match self.class {

@@ -1,10 +1,11 @@
 //! Reads whole messages from a stream. Holds no buffer while no message is being read.
 //!
 //! A read goes into the thread's scratch buffer, and the bytes that arrived are copied out at their
-//! exact size: nearly every request is one read and one small allocation. If a message is
-//! incomplete after its first read, the bytes that have arrived are charged to the memory budget of
-//! all connections. So are bytes that were sent ahead, behind a complete message, before that
-//! message is returned. A reader holds at most [`FREE_BYTES`] without a charge.
+//! exact size: nearly every request is one read and one small allocation. The scratch buffer is
+//! then zeroed, because the bytes may be a login's. If a message is incomplete after its first
+//! read, the bytes that have arrived are charged to the memory budget of all connections. So are
+//! bytes that were sent ahead, behind a complete message, before that message is returned. A reader
+//! holds at most [`FREE_BYTES`] without a charge.
 //!
 //! A message over [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length.
 //! For a message over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can
@@ -315,15 +316,16 @@ impl MessageReader {
     /// See [`ReadError`]; after an error, close the stream.
     pub async fn complete<S: AsyncRead + Unpin>(
         &mut self,
-        head: Message,
+        mut head: Message,
         stream: &mut S,
         budget: &MemoryBudget,
     ) -> Result<Message, ReadError> {
-        let ahead = std::mem::replace(&mut self.buffer, head.bytes);
+        let bytes = std::mem::take(&mut head.bytes);
+        let ahead = std::mem::replace(&mut self.buffer, bytes);
         self.buffer.extend(ahead);
         self.rest_bytes = 0;
         self.reads_whole = true;
-        self.share = head.share;
+        self.share = head.share.take();
         let held = self.buffer.len();
         if let Some(share) = &mut self.share {
             share.settle(held, 0, None);
@@ -449,8 +451,12 @@ impl MessageReader {
             let room = room.min(scratch.len());
             let mut room = ReadBuf::new(scratch.get_mut(..room).unwrap_or_default());
             ready!(Pin::new(stream).poll_read(cx, &mut room))?;
-            self.buffer.extend_from_slice(room.filled());
-            Poll::Ready(Ok(room.filled().len()))
+            let filled = room.filled_mut();
+            self.buffer.extend_from_slice(filled);
+            // The bytes may be a login's. `fill` is much faster than volatile writes, and is not
+            // optimized away: the scratch buffer lives as long as its thread.
+            filled.fill(0);
+            Poll::Ready(Ok(filled.len()))
         })
     }
 
@@ -465,13 +471,7 @@ impl MessageReader {
         let is_large = header.message_length > LARGE_MESSAGE_BYTES;
         let share = self.share.take_if(|_| is_large);
         self.settle_ahead();
-        Message {
-            header,
-            bytes,
-            head_since: None,
-            compressor: None,
-            share,
-        }
+        Message::new(header, bytes, share)
     }
 
     /// Releases all memory except for bytes sent ahead.
@@ -486,13 +486,9 @@ impl MessageReader {
         let bytes = std::mem::take(&mut self.buffer);
         self.partial_since = None;
         self.rest_bytes = header.message_length - bytes.len();
-        Message {
-            header,
-            bytes,
-            head_since: self.head_since.take(),
-            compressor: None,
-            share: self.share.take(),
-        }
+        let mut head = Message::new(header, bytes, self.share.take());
+        head.head_since = self.head_since.take();
+        head
     }
 }
 

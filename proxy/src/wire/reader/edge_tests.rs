@@ -318,6 +318,15 @@ async fn a_peeked_header_stays_part_of_its_message() {
 }
 
 #[tokio::test]
+async fn a_read_leaves_nothing_in_the_scratch_buffer() {
+    let (mut near, mut far) = duplex(1 << 16);
+    with_scratch(|scratch| scratch.fill(9));
+    far.write_all(&request_of(1_000)).await.unwrap();
+    next_message(&mut MessageReader::default(), &mut near, &budget()).await;
+    with_scratch(|scratch| assert!(!scratch.contains(&7)));
+}
+
+#[tokio::test]
 async fn peeking_reads_no_more_than_the_free_bytes() {
     let (mut near, mut far) = duplex(1 << 16);
     far.write_all(&request_of(60_000)).await.unwrap();

@@ -1,8 +1,12 @@
 //! One message, and its share of the memory budget.
 
-use std::io;
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use tokio::time::Instant;
+use zeroize::Zeroize as _;
 
 use super::{
     super::{
@@ -27,9 +31,34 @@ pub struct Message {
     pub compressor: Option<Compressor>,
     /// Its share of the budget, released when the message is dropped.
     pub(super) share: Option<MemoryShare>,
+    /// True if its bytes must be zeroed when it is dropped. Atomic, so that it can be set while the
+    /// bytes are borrowed.
+    is_secret: AtomicBool,
 }
 
 impl Message {
+    pub(super) fn new(header: Header, bytes: Vec<u8>, share: Option<MemoryShare>) -> Self {
+        Self {
+            header,
+            bytes,
+            head_since: None,
+            compressor: None,
+            share,
+            is_secret: AtomicBool::new(false),
+        }
+    }
+
+    /// The message may carry the payload of a login: zeroes its bytes when it is dropped.
+    pub fn mark_secret(&self) {
+        self.is_secret.store(true, Ordering::Relaxed);
+    }
+
+    fn wipe_secret(&mut self) {
+        if *self.is_secret.get_mut() {
+            self.bytes.zeroize();
+        }
+    }
+
     /// True if this is only a head. The reader then still has to read the rest.
     pub fn is_head(&self) -> bool {
         self.bytes.len() < self.header.message_length
@@ -40,13 +69,15 @@ impl Message {
     /// # Errors
     /// See [`InflateError`]; the stream must be closed.
     pub async fn reserve_inflated(
-        self,
+        mut self,
         max_message_bytes: usize,
         budget: &MemoryBudget,
         sharer: Sharer,
     ) -> Result<Inflating, InflateError> {
-        let share = self.share.unwrap_or_else(|| budget.open(sharer));
-        Inflating::reserve(self.bytes, share, max_message_bytes).await
+        let share = self.share.take();
+        let share = share.unwrap_or_else(|| budget.open(sharer));
+        let bytes = std::mem::take(&mut self.bytes);
+        Inflating::reserve(bytes, share, max_message_bytes).await
     }
 
     /// Reserves memory for inspecting the message inside a compressed one. The compressed message
@@ -62,6 +93,12 @@ impl Message {
     ) -> Result<Inflating, InflateError> {
         let share = budget.open(sharer);
         Inflating::reserve(self.bytes.clone(), share, max_message_bytes).await
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.wipe_secret();
     }
 }
 
@@ -99,12 +136,29 @@ impl Inflating {
     /// # Errors
     /// [`InflateError::Bytes`]; the stream must be closed.
     pub fn inflate(self) -> Result<Message, InflateError> {
-        Ok(Message {
-            bytes: self.head.inflate(&self.bytes)?,
-            header: self.head.inner,
-            head_since: None,
-            compressor: Some(self.head.compressor),
-            share: Some(self.share),
-        })
+        let bytes = self.head.inflate(&self.bytes)?;
+        let mut message = Message::new(self.head.inner, bytes, Some(self.share));
+        message.compressor = Some(self.head.compressor);
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{MAX_MESSAGE_BYTES, encode_request};
+
+    #[test]
+    fn only_secret_messages_are_wiped() {
+        for is_secret in [false, true] {
+            let bytes = encode_request(1, b"saslStart");
+            let header = Header::parse(bytes.first_chunk().unwrap(), MAX_MESSAGE_BYTES);
+            let mut message = Message::new(header.unwrap(), bytes, None);
+            if is_secret {
+                message.mark_secret();
+            }
+            message.wipe_secret();
+            assert_eq!(message.bytes.is_empty(), is_secret);
+        }
     }
 }
