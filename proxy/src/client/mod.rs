@@ -43,8 +43,8 @@ use crate::{
     auth::{Identity, NonceSource, Standing},
     command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
     limits::{
-        ClientPermit, Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit,
-        Origin, RelayPermit,
+        ClientPermit, Eviction, Gate, HandshakePermit, Heavy, Lateness, Limits, LoginGates,
+        MonitorPermit, Origin, RelayPermit,
     },
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
@@ -52,8 +52,8 @@ use crate::{
     shape::{Input, Sequence},
     topology::Topology,
     wire::{
-        CompressedHead, Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
-        OpCode, OpMsg, OpQuery, ReadError, Sharer, Stream,
+        CompressedHead, Compressor, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message,
+        MessageReader, OpCode, OpMsg, OpQuery, ReadError, Sharer, Stream,
     },
 };
 
@@ -414,11 +414,12 @@ impl Client {
     }
 
     async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
-        let parsed = match message.is_head() {
+        let bytes = message.bytes.len();
+        let parsing = self.heavy().walk(bytes, || match message.is_head() {
             false => OpMsg::parse(&message.bytes),
             true => OpMsg::parse_head(&message.bytes),
-        };
-        let parsed = match parsed {
+        });
+        let parsed = match parsing.await {
             Ok(parsed) => parsed,
             Err(error) => {
                 self.shared.observer.unobserved(error.reason());
@@ -434,7 +435,8 @@ impl Client {
         };
         let flags = parsed.flags;
         let reply_to = ReplyTo::of(&message, Form::Msg { flags });
-        let command = match Command::inspect(parsed.body) {
+        let inspecting = self.heavy().walk(bytes, || Command::inspect(parsed.body));
+        let command = match inspecting.await {
             Ok(command) => command,
             Err(error) => {
                 self.shared.observer.unobserved("invalid_command");
@@ -445,6 +447,7 @@ impl Client {
         };
         if command.may_log_in() {
             message.mark_secret();
+            self.check_handshake_size(&message)?;
         }
         if command.class == Class::Handshake(Handshake::SaslStart) {
             self.await_turn(&command).await?;
@@ -470,6 +473,20 @@ impl Client {
         }
     }
 
+    fn heavy(&self) -> Heavy<'_> {
+        self.shared.limits.heavy(self.sharer)
+    }
+
+    /// Closes the connection on a command of the handshake that is much larger than any that a
+    /// driver sends. Seawall searches such a command for one field after the other.
+    fn check_handshake_size(&self, message: &Message) -> Result<(), End> {
+        let before_login = self.shared.settings.pre_auth_message_bytes;
+        match message.header.message_length > LARGE_MESSAGE_BYTES.max(before_login) {
+            true => self.close("message_length"),
+            false => Ok(()),
+        }
+    }
+
     async fn serve_query(&mut self, message: &Message, now: Instant) -> Result<(), End> {
         let reply_to = ReplyTo::of(message, Form::Query);
         let Some(query) = OpQuery::parse(&message.bytes) else {
@@ -481,6 +498,8 @@ impl Client {
         let Some(db) = db else {
             return self.refuse_legacy_read(message, "OP_QUERY").await;
         };
+        // Only commands of the handshake are served in this form.
+        self.check_handshake_size(message)?;
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
             Err(error) => {
@@ -579,8 +598,8 @@ impl Client {
         }
         let id = self.next_reply_id;
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
-        let heavy = self.shared.limits.heavy(self.sharer);
-        let bytes = reply_to.pack(reply_to.encode(id, reply), heavy).await;
+        let bytes = reply_to.pack(reply_to.encode(id, reply), self.heavy());
+        let bytes = bytes.await;
         let write_idle = self.shared.settings.client_write_idle_timeout;
         let mut end = ClientEnd {
             stream: &mut self.stream,

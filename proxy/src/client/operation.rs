@@ -91,7 +91,9 @@ impl Client {
             sequences: sequences.get(..count).unwrap_or_default(),
         };
         let request_bytes = message.header.message_length;
-        let mut observation = shared.observer.begin(&input, request_bytes, now);
+        let heavy = shared.limits.heavy(self.sharer);
+        let begun = || shared.observer.begin(&input, request_bytes, now);
+        let mut observation = heavy.walk(message.bytes.len(), begun).await;
         observation.sent_by(self.connected.id(), Some(input));
         if message.is_head() {
             observation.mark_streamed();
@@ -544,13 +546,17 @@ impl Operation<'_> {
         checkout: &mut Checkout,
         max_time_ms: Option<u64>,
     ) -> Result<u64, StreamError> {
-        let outgoing = Outgoing::new(
-            self.message,
-            self.parsed,
-            self.command,
-            self.client_element,
-            max_time_ms,
-        );
+        let arranged = || {
+            Outgoing::new(
+                self.message,
+                self.parsed,
+                self.command,
+                self.client_element,
+                max_time_ms,
+            )
+        };
+        // Outgoing::new may compute a checksum.
+        let outgoing = self.heavy().walk(self.message.bytes.len(), arranged).await;
         if outgoing.omits_client() {
             self.shared.observer.unobserved("client_name_omitted");
         }
