@@ -423,7 +423,7 @@ async fn process_with(toml: &str) -> Process {
         "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
          deployment.uri = \"mongodb://127.0.0.1:1/?tls=true&tlsAllowInvalidCertificates=true\"\n{toml}"
     );
-    Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await
+    Process::serve_outside_roots_group(&scratch.write("seawall.toml", toml).unwrap()).await
 }
 
 #[tokio::test]
@@ -435,9 +435,12 @@ async fn each_start_warns_about_unverified_certificates() {
 }
 
 #[tokio::test]
-async fn core_dumps_are_off_by_default() {
-    assert_eq!(process_with("").await.core_dump_limit(), "0");
+async fn core_dumps_and_tracing_are_off_by_default() {
+    let process = process_with("").await;
+    assert_eq!(process.core_dump_limit(), "0");
+    assert!(process.forbids_tracing());
     let allowed = process_with("runtime.core_dumps = true\n").await;
+    assert!(!allowed.forbids_tracing());
     let own = std::fs::read_to_string("/proc/self/limits").unwrap();
     let inherited = format!("Max core file size        {}", allowed.core_dump_limit());
     assert!(own.contains(&inherited), "{inherited}");

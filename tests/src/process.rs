@@ -1,6 +1,7 @@
 //! Seawall as a separate process: the real binary, its signals, exit code and log.
 
 use std::{
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{ExitStatus, Output, Stdio},
     sync::{Arc, OnceLock},
@@ -8,7 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -72,15 +73,23 @@ impl Process {
     /// # Panics
     /// If it does not serve within a minute. The message contains its log.
     pub async fn serve(toml: &Path) -> Self {
-        let mut child = Command::new(binary())
-            .args(["serve", "--config"])
-            .arg(toml)
-            .env("SEAWALL_LOG__FORMAT", "json")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("the binary can be run");
+        Self::start(&mut serve_command(toml)).await
+    }
+
+    /// The same, but never in root's group, so that [`Self::forbids_tracing`] can tell.
+    ///
+    /// # Panics
+    /// As [`Self::serve`].
+    pub async fn serve_outside_roots_group(toml: &Path) -> Self {
+        let mut command = serve_command(toml);
+        if geteuid().is_root() {
+            command.gid(1);
+        }
+        Self::start(&mut command).await
+    }
+
+    async fn start(command: &mut Command) -> Self {
+        let mut child = command.spawn().expect("the binary can be run");
         let lines = Arc::new(Mutex::new(Vec::new()));
         let stderr = child.stderr.take().expect("its standard error is piped");
         let reading = Arc::clone(&lines);
@@ -146,6 +155,17 @@ impl Process {
         soft.expect("the kernel names this limit").to_owned()
     }
 
+    /// True if other processes of its user must not read its memory. The kernel then gives its
+    /// files to root's user and group.
+    ///
+    /// # Panics
+    /// If the process has ended.
+    pub fn forbids_tracing(&self) -> bool {
+        let path = format!("/proc/{}/environ", self.pid().as_raw_nonzero());
+        let file = std::fs::metadata(path).expect("the process runs");
+        (file.uid(), file.gid()) == (0, 0)
+    }
+
     /// Sends a signal.
     ///
     /// # Panics
@@ -198,6 +218,18 @@ impl Process {
             .expect("the process ends in time")
             .expect("a child can be waited for")
     }
+}
+
+fn serve_command(toml: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command
+        .args(["serve", "--config"])
+        .arg(toml)
+        .env("SEAWALL_LOG__FORMAT", "json")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
 }
 
 /// A field of a line of the log.

@@ -208,7 +208,8 @@ impl<'m> Outgoing<'m> {
         let compressor = connection.compressor.filter(|_| self.may_be_compressed);
         let stream = &mut connection.stream;
         if let Some(compressor) = compressor {
-            let packed = pack(self.to_bytes(), compressor, heavy).await;
+            let plain = heavy.walk(self.len(), || self.to_bytes()).await;
+            let packed = pack(plain, compressor, heavy).await;
             stream.write_all(&packed).await?;
             return stream.flush().await;
         }

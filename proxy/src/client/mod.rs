@@ -39,15 +39,14 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout, timeout_at},
 };
-use zeroize::Zeroize as _;
 
 use crate::{
     auth::{Identity, NonceSource, Standing},
     command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
     command_table::ReplyBeforeLogin,
     limits::{
-        ClientPermit, Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit,
-        Origin, RelayPermit,
+        ClientPermit, Eviction, Gate, HandshakePermit, Heavy, Lateness, Limits, LoginGates,
+        MonitorPermit, Origin, RelayPermit,
     },
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
@@ -55,8 +54,8 @@ use crate::{
     shape::{Input, Sequence},
     topology::Topology,
     wire::{
-        CompressedHead, Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
-        OpCode, OpMsg, OpQuery, ReadError, Sharer, Stream,
+        CompressedHead, Compressor, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message,
+        MessageReader, OpCode, OpMsg, OpQuery, ReadError, Sharer, Stream,
     },
 };
 
@@ -429,12 +428,13 @@ impl Client {
         Err(End::Closed)
     }
 
-    async fn serve_msg(&mut self, mut message: Message, now: Instant) -> Result<(), End> {
-        let parsed = match message.is_head() {
+    async fn serve_msg(&mut self, message: Message, now: Instant) -> Result<(), End> {
+        let bytes = message.bytes.len();
+        let parsing = self.heavy().walk(bytes, || match message.is_head() {
             false => OpMsg::parse(&message.bytes),
             true => OpMsg::parse_head(&message.bytes),
-        };
-        let parsed = match parsed {
+        });
+        let parsed = match parsing.await {
             Ok(parsed) => parsed,
             Err(error) => {
                 self.shared.observer.unobserved(error.reason());
@@ -450,7 +450,8 @@ impl Client {
         };
         let flags = parsed.flags;
         let reply_to = ReplyTo::of(&message, Form::Msg { flags });
-        let command = match Command::inspect(parsed.body) {
+        let inspecting = self.heavy().walk(bytes, || Command::inspect(parsed.body));
+        let command = match inspecting.await {
             Ok(command) => command,
             Err(error) => {
                 self.shared.observer.unobserved("invalid_command");
@@ -459,6 +460,10 @@ impl Client {
                     .await;
             }
         };
+        if command.may_log_in() {
+            message.mark_secret();
+            self.check_handshake_size(&message)?;
+        }
         if command.class == Class::Handshake(Handshake::SaslStart) {
             self.await_turn(&command).await?;
         }
@@ -467,10 +472,7 @@ impl Client {
             return Box::pin(self.fall_back(message, reply_to)).await;
         }
         if let Class::Handshake(handshake) = command.class {
-            let served = Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
-            // The message may hold the payload of a login.
-            message.bytes.zeroize();
-            return served;
+            return Box::pin(self.serve_handshake(handshake, &command, reply_to, now)).await;
         }
         match self.current_identity() {
             Some(identity) => {
@@ -486,6 +488,20 @@ impl Client {
         }
     }
 
+    fn heavy(&self) -> Heavy<'_> {
+        self.shared.limits.heavy(self.sharer)
+    }
+
+    /// Closes the connection on a command of the handshake that is much larger than any that a
+    /// driver sends. Seawall searches such a command for one field after the other.
+    fn check_handshake_size(&self, message: &Message) -> Result<(), End> {
+        let before_login = self.shared.settings.pre_auth_message_bytes;
+        match message.header.message_length > LARGE_MESSAGE_BYTES.max(before_login) {
+            true => self.close("message_length"),
+            false => Ok(()),
+        }
+    }
+
     async fn serve_query(&mut self, message: &Message, now: Instant) -> Result<(), End> {
         let reply_to = ReplyTo::of(message, Form::Query);
         let Some(query) = OpQuery::parse(&message.bytes) else {
@@ -497,6 +513,8 @@ impl Client {
         let Some(db) = db else {
             return self.refuse_legacy_read(message, "OP_QUERY").await;
         };
+        // Only commands of the handshake are served in this form.
+        self.check_handshake_size(message)?;
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
             Err(error) => {
@@ -506,6 +524,9 @@ impl Client {
                     .await;
             }
         };
+        if command.may_log_in() {
+            message.mark_secret();
+        }
         match command.class {
             Class::Handshake(
                 handshake @ (Handshake::Hello
@@ -592,8 +613,8 @@ impl Client {
         }
         let id = self.next_reply_id;
         self.next_reply_id = self.next_reply_id.wrapping_add(1);
-        let heavy = self.shared.limits.heavy(self.sharer);
-        let bytes = reply_to.pack(reply_to.encode(id, reply), heavy).await;
+        let bytes = reply_to.pack(reply_to.encode(id, reply), self.heavy());
+        let bytes = bytes.await;
         let write_idle = self.shared.settings.client_write_idle_timeout;
         let mut end = ClientEnd {
             stream: &mut self.stream,

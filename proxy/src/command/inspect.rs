@@ -60,6 +60,10 @@ pub struct Command<'a> {
     pub cursors: Option<&'a [u8]>,
     /// `pipeline`, undecoded.
     pub pipeline: Option<&'a [u8]>,
+    /// True if the last stage of `pipeline` is `$out` or `$merge`.
+    ends_in_write: bool,
+    /// `awaitData: true`.
+    awaits_data: bool,
     /// True if the sender already included a `$client`.
     pub has_client: bool,
     /// True if the write concern is `{w: 0}`: the server does not acknowledge the write.
@@ -179,6 +183,8 @@ impl<'a> Command<'a> {
             collection: None,
             cursors: None,
             pipeline: None,
+            ends_in_write: false,
+            awaits_data: false,
             has_client: false,
             is_unacknowledged: false,
         }
@@ -194,7 +200,12 @@ impl<'a> Command<'a> {
             b"maxTimeMS" => self.max_time = max_time(value, offset),
             b"collection" => self.collection = value.as_str(),
             b"cursors" => self.cursors = array(value),
-            b"pipeline" => self.pipeline = array(value),
+            b"pipeline" => {
+                self.pipeline = array(value);
+                let is_aggregate = self.class == Class::Aggregate;
+                self.ends_in_write = is_aggregate && self.pipeline.is_some_and(ends_in_write);
+            }
+            b"awaitData" => self.awaits_data = value.is_truthy(),
             b"$client" => self.has_client = true,
             b"writeConcern" => {
                 let w = value.as_document().and_then(|d| Elements::find(d, "w"));
@@ -210,11 +221,16 @@ impl<'a> Command<'a> {
         std::str::from_utf8(self.name).unwrap_or("?")
     }
 
+    /// True if the command may carry the payload of a login.
+    pub fn may_log_in(&self) -> bool {
+        matches!(self.class, Class::Handshake(_))
+    }
+
     /// True if the command writes: by its class, or because its last stage is `$out` or `$merge`.
     pub fn writes(&self) -> bool {
         match self.class {
             Class::Write | Class::EndTransaction => true,
-            Class::Aggregate => self.pipeline.is_some_and(ends_in_write),
+            Class::Aggregate => self.ends_in_write,
             Class::Handshake(_)
             | Class::Read
             | Class::GetMore
@@ -226,9 +242,7 @@ impl<'a> Command<'a> {
     /// True if the command opens a cursor that waits for data: a change stream, or a tailable
     /// cursor with `awaitData`.
     pub fn opens_awaiting_cursor(&self) -> bool {
-        let awaits = || Elements::find(self.body, "awaitData");
-        self.opens_change_stream()
-            || self.spec.syntax == Syntax::Find && awaits().is_some_and(|e| e.value.is_truthy())
+        self.opens_change_stream() || self.spec.syntax == Syntax::Find && self.awaits_data
     }
 
     /// True if the command opens a change stream.

@@ -2,9 +2,7 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use bson::{
-    Binary, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc, spec::BinarySubtype,
-};
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::{
     net::{TcpStream, UnixStream},
     time::{Instant, timeout},
@@ -14,7 +12,12 @@ use tokio_rustls::{
     rustls::{ClientConfig, pki_types::ServerName},
 };
 
-use super::{Connection, ControlError, ServerAddress, reply_is_ok, requires_authentication};
+use zeroize::Zeroizing;
+
+use super::{
+    Connection, ControlError, SecretDocument, ServerAddress, conversation_id, empty_exchange,
+    payload, reply_is_ok, requires_authentication, sasl_continue, sasl_start,
+};
 use crate::{
     auth::{ClientConversation, Identity, Login, NonceSource, ScramError},
     observe::ServerMetrics,
@@ -256,7 +259,7 @@ impl Connector {
         address: &ServerAddress,
         metadata: Option<RawDocumentBuf>,
         compressors: &[Compressor],
-    ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
+    ) -> Result<(Connection, SecretDocument), EstablishError> {
         let hello = match metadata {
             Some(metadata) => rawdoc! { "isMaster": 1, "helloOk": true, "client": metadata },
             None => hello(),
@@ -332,21 +335,19 @@ impl Connector {
         };
         let (conversation, client_first) =
             ClientConversation::start(keys.mechanism(), identity.name(), &self.nonces.nonce());
-        let mut start = sasl_start(keys.mechanism().name(), &client_first);
-        start.append(cstr!("db"), identity.source());
+        let start = |field| {
+            let source = (field, identity.source());
+            sasl_start(keys.mechanism().name(), source, &client_first)
+        };
         let mut hello = hello();
-        hello.append(cstr!("speculativeAuthenticate"), start);
+        hello.append(cstr!("speculativeAuthenticate"), &*start(cstr!("db")));
         let (mut connection, hello_reply) = self.connect_with_hello(address, hello).await?;
         let step = Step::Authenticate;
         let first = match hello_reply.get_document("speculativeAuthenticate") {
-            Ok(reply) => reply.to_owned(),
+            Ok(reply) => reply.to_owned().into(),
             // Missing if the server does not know it, or if it failed. Then `saslStart` returns the
             // error.
-            Err(_) => {
-                let mut start = sasl_start(keys.mechanism().name(), &client_first);
-                start.append(cstr!("$db"), identity.source());
-                run_step(&mut connection, address, step, &start).await?
-            }
+            Err(_) => run_step(&mut connection, address, step, &start(cstr!("$db"))).await?,
         };
         let scram = |source| EstablishError::Scram {
             address: address.clone(),
@@ -355,8 +356,8 @@ impl Connector {
         let (proof_sent, client_final) = conversation
             .respond(&payload(&first), client_key, keys)
             .map_err(scram)?;
-        let mut next = sasl_continue(&first, &client_final);
-        next.append(cstr!("$db"), identity.source());
+        let client_final = Zeroizing::new(client_final);
+        let next = sasl_continue(conversation_id(&first), identity.source(), &client_final);
         let last = run_step(&mut connection, address, step, &next).await?;
         proof_sent.finish(&payload(&last)).map_err(scram)?;
         if let Some(empty) = empty_exchange(&last, identity.source()) {
@@ -369,7 +370,7 @@ impl Connector {
         &self,
         address: &ServerAddress,
         hello: RawDocumentBuf,
-    ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
+    ) -> Result<(Connection, SecretDocument), EstablishError> {
         self.connect_offering(address, hello, &self.compressors)
             .await
     }
@@ -379,7 +380,7 @@ impl Connector {
         address: &ServerAddress,
         mut hello: RawDocumentBuf,
         compressors: &[Compressor],
-    ) -> Result<(Connection, RawDocumentBuf), EstablishError> {
+    ) -> Result<(Connection, SecretDocument), EstablishError> {
         let stream = self.connect_stream(address).await?;
         limit_silence(&stream).map_err(|source| EstablishError::Io {
             step: Step::Connect,
@@ -393,6 +394,7 @@ impl Connector {
             hello.append(cstr!("compression"), names);
         }
         hello.append(cstr!("$db"), "admin");
+        let hello = SecretDocument::from(hello);
         let hello_reply = run_step(&mut connection, address, Step::Hello, &hello).await?;
         connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
             Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
@@ -466,15 +468,13 @@ async fn run_step(
     address: &ServerAddress,
     step: Step,
     command: &RawDocument,
-) -> Result<RawDocumentBuf, EstablishError> {
-    let reply = connection
-        .run(command)
-        .await
-        .map_err(|source| EstablishError::Exchange {
-            step,
-            address: address.clone(),
-            source,
-        })?;
+) -> Result<SecretDocument, EstablishError> {
+    let reply = connection.run(command).await.map(SecretDocument::from);
+    let reply = reply.map_err(|source| EstablishError::Exchange {
+        step,
+        address: address.clone(),
+        source,
+    })?;
     match reply_is_ok(&reply) {
         Ok(()) => Ok(reply),
         Err((code, message)) => Err(EstablishError::Refused {
@@ -497,64 +497,5 @@ fn hello() -> RawDocumentBuf {
             "driver": { "name": "seawall", "version": env!("CARGO_PKG_VERSION") },
             "os": { "type": std::env::consts::OS },
         },
-    }
-}
-
-fn sasl_start(mechanism: &str, client_first: &[u8]) -> RawDocumentBuf {
-    rawdoc! {
-        "saslStart": 1,
-        "mechanism": mechanism,
-        "payload": binary(client_first),
-        "options": { "skipEmptyExchange": true },
-    }
-}
-
-fn sasl_continue(previous: &RawDocument, client_final: &[u8]) -> RawDocumentBuf {
-    rawdoc! {
-        "saslContinue": 1,
-        "conversationId": previous.get_i32("conversationId").unwrap_or(1),
-        "payload": binary(client_final),
-    }
-}
-
-/// The command that a server still expects after its last payload; `None` if the server is done.
-/// Servers before 4.4 do not know `skipEmptyExchange`, and authenticate the connection only after
-/// this command.
-pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<RawDocumentBuf> {
-    if last.get_bool("done").unwrap_or(false) {
-        return None;
-    }
-    let mut command = sasl_continue(last, &[]);
-    command.append(cstr!("$db"), source);
-    Some(command)
-}
-
-fn binary(bytes: &[u8]) -> Binary {
-    Binary {
-        subtype: BinarySubtype::Generic,
-        bytes: bytes.to_vec(),
-    }
-}
-
-fn payload(reply: &RawDocument) -> Vec<u8> {
-    reply
-        .get_binary("payload")
-        .map(|b| b.bytes.to_vec())
-        .unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn empty_exchange_is_sent_to_servers_that_are_not_done() {
-        let last = rawdoc! { "conversationId": 7, "done": false, "ok": 1.0 };
-        let command = empty_exchange(&last, "source").unwrap();
-        assert_eq!(command.get_i32("conversationId").ok(), Some(7));
-        assert_eq!(command.get_str("$db").ok(), Some("source"));
-        assert!(payload(&command).is_empty());
-        let done = rawdoc! { "conversationId": 7, "done": true, "ok": 1.0 };
-        assert!(empty_exchange(&done, "source").is_none());
     }
 }

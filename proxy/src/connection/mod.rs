@@ -7,6 +7,7 @@
 mod address;
 mod control;
 mod establish;
+mod sasl;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod tls;
@@ -20,7 +21,8 @@ use crate::wire::{Compressor, Stream};
 pub use self::{
     address::{AddressError, ServerAddress},
     control::{ControlError, reply_is_ok, requires_authentication},
-    establish::{Connector, EstablishError, Step, empty_exchange},
+    establish::{Connector, EstablishError, Step},
+    sasl::{SecretDocument, conversation_id, empty_exchange, payload, sasl_continue, sasl_start},
     tls::{TlsError, client_config, read_certificates},
 };
 

@@ -1,13 +1,20 @@
-//! Heavy work: compressing and decompressing large messages. It would keep a thread from serving
-//! clients, so it runs on other threads.
+//! Heavy work: compressing and decompressing large messages, and walking over them. It would keep a
+//! thread from serving clients, so it runs on other threads.
 
-use tokio::task::spawn_blocking;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::{block_in_place, spawn_blocking},
+};
 
 use super::turns::Turns;
 use crate::wire::Sharer;
 
 /// Work on more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;
+
+/// Walks over more bytes than this run beside the threads that serve clients. A walk over fewer
+/// takes a few milliseconds at most, if each element has three bytes.
+const LONG_WALK_BYTES: usize = 1024 * 1024;
 
 /// Runs heavy work on other threads than those that serve clients, on at most half of the cores.
 /// Waiting sharers are served in turn.
@@ -55,6 +62,21 @@ impl Heavy<'_> {
         });
         running.await.expect("heavy work does not panic")
     }
+
+    /// Runs `walk`, which looks at `bytes` bytes that it borrows. If they are more than 1 MiB, it
+    /// runs when it is the sharer's turn, and this thread first hands its other tasks to another
+    /// thread.
+    pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
+        if bytes <= LONG_WALK_BYTES {
+            return walk();
+        }
+        let _turn = self.work.0.take(self.sharer).await;
+        match Handle::current().runtime_flavor() {
+            RuntimeFlavor::MultiThread => block_in_place(walk),
+            // The runtime of a unit test: there is no other thread.
+            _ => walk(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -63,8 +85,10 @@ mod tests {
         sync::{
             Arc, Barrier,
             atomic::{AtomicUsize, Ordering},
+            mpsc,
         },
         thread,
+        time::Duration,
     };
 
     use futures_util::future::join_all;
@@ -79,6 +103,26 @@ mod tests {
             let ran_on = work.of(Sharer::Local).run(bytes, || thread::current().id());
             assert_eq!(ran_on.await == here, is_here, "{bytes}");
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn other_tasks_run_during_a_walk_over_more_than_1_mib() {
+        let walks = async {
+            let work = HeavyWork::new(1);
+            let (ran, other) = mpsc::channel();
+            let spawned = tokio::spawn(async move { ran.send(()) });
+            let long = work.of(Sharer::Local).walk(LONG_WALK_BYTES + 1, move || {
+                other.recv_timeout(Duration::from_secs(10)).is_ok()
+            });
+            assert!(long.await, "the only worker ran no other task");
+            spawned.await.unwrap().unwrap();
+            let here = thread::current().id();
+            let short = work.of(Sharer::Local);
+            let ran_on = short.walk(LONG_WALK_BYTES, || thread::current().id());
+            assert_eq!(ran_on.await, here);
+        };
+        // On the worker, not on the thread of the test.
+        tokio::spawn(walks).await.unwrap();
     }
 
     #[tokio::test]

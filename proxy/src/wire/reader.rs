@@ -1,13 +1,17 @@
 //! Reads whole messages from a stream. Holds no buffer while no message is being read.
 //!
 //! A read goes into the thread's scratch buffer, and the bytes that arrived are copied out at their
-//! exact size: nearly every request is one read and one small allocation. If a message is
-//! incomplete after its first read, the bytes that have arrived are charged to the memory budget of
-//! all connections; up to [`FREE_BYTES`] can be held without a charge. A message over
-//! [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length. For a message
-//! over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can then read the
-//! rest piece by piece, or complete the message.
+//! exact size: nearly every request is one read and one small allocation. The scratch buffer is
+//! then zeroed, because the bytes may be a login's. If a message is incomplete after its first
+//! read, the bytes that have arrived are charged to the memory budget of all connections. So are
+//! bytes that were sent ahead, behind a complete message, before that message is returned. A reader
+//! holds at most [`FREE_BYTES`] without a charge.
+//!
+//! A message over [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length.
+//! For a message over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can
+//! then read the rest piece by piece, or complete the message.
 
+mod message;
 mod rest;
 
 use std::{
@@ -20,19 +24,21 @@ use std::{
 };
 
 use self::rest::PIECE_BYTES;
-pub use self::rest::RestOfMessage;
+pub use self::{
+    message::{Inflating, Message},
+    rest::RestOfMessage,
+};
 use tokio_util::io::poll_read_buf;
 
 use super::{
     budget::{Evicted, MemoryBudget, MemoryShare},
-    compressed::{CompressedHead, Compressor, InflateError},
     header::{FrameError, HEADER_BYTES, Header, OpCode},
     progress::MESSAGE_LIMIT,
     sharer::Sharer,
 };
 use bytes::BufMut;
 use tokio::{
-    io::{AsyncRead, ReadBuf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     task::yield_now,
     time::{Instant, timeout},
 };
@@ -52,8 +58,8 @@ const HEAD_BYTES: usize = SCRATCH_BYTES;
 /// Memory of a streamed message: its head, the bytes read ahead of its pieces, and one piece.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
-/// Bytes that each connection may hold outside the budget. Nearly all requests fit, and 18,000
-/// connections hold 70 MiB.
+/// Bytes that each reader may hold outside the budget: the beginning of a message, or bytes sent
+/// ahead. Nearly all requests fit, and 18,000 connections hold 70 MiB.
 pub const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum bytes per read into a large message.
@@ -74,101 +80,6 @@ thread_local! {
 /// Lends the thread's scratch buffer. Must not be nested: `use_it` must not call it again.
 pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| use_it(scratch))
-}
-
-/// One message in its wire format, header included.
-#[derive(Debug)]
-pub struct Message {
-    /// Its header.
-    pub header: Header,
-    /// All its bytes, or the bytes of its head.
-    pub bytes: Vec<u8>,
-    /// Arrival time of its first bytes, if this is only a head.
-    pub head_since: Option<Instant>,
-    /// The compressor, if the message was compressed.
-    pub compressor: Option<Compressor>,
-    /// Its share of the budget, released when the message is dropped.
-    share: Option<MemoryShare>,
-}
-
-impl Message {
-    /// True if this is only a head. The reader then still has to read the rest.
-    pub fn is_head(&self) -> bool {
-        self.bytes.len() < self.header.message_length
-    }
-
-    /// Reserves memory for the message inside a compressed one, charged to `sharer`.
-    ///
-    /// # Errors
-    /// See [`InflateError`]; the stream must be closed.
-    pub async fn reserve_inflated(
-        self,
-        max_message_bytes: usize,
-        budget: &MemoryBudget,
-        sharer: Sharer,
-    ) -> Result<Inflating, InflateError> {
-        let share = self.share.unwrap_or_else(|| budget.open(sharer));
-        Inflating::reserve(self.bytes, share, max_message_bytes).await
-    }
-
-    /// Reserves memory for inspecting the message inside a compressed one. The compressed message
-    /// stays unchanged.
-    ///
-    /// # Errors
-    /// See [`InflateError`].
-    pub async fn reserve_for_inspection(
-        &self,
-        max_message_bytes: usize,
-        budget: &MemoryBudget,
-        sharer: Sharer,
-    ) -> Result<Inflating, InflateError> {
-        let share = budget.open(sharer);
-        Inflating::reserve(self.bytes.clone(), share, max_message_bytes).await
-    }
-}
-
-/// A compressed message, with memory reserved for the message inside.
-#[derive(Debug)]
-pub struct Inflating {
-    head: CompressedHead,
-    bytes: Vec<u8>,
-    share: MemoryShare,
-}
-
-impl Inflating {
-    async fn reserve(
-        bytes: Vec<u8>,
-        mut share: MemoryShare,
-        max_message_bytes: usize,
-    ) -> Result<Self, InflateError> {
-        let head = CompressedHead::parse(&bytes, max_message_bytes)?;
-        let length = head.inner.message_length;
-        if length > LARGE_MESSAGE_BYTES {
-            let grown = share.grow(share.bytes() + length, length).await;
-            grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        }
-        Ok(Self { head, bytes, share })
-    }
-
-    /// Bytes of the message inside.
-    pub fn inflated_bytes(&self) -> usize {
-        self.head.inner.message_length
-    }
-
-    /// The message inside. Inflating a large message takes too long for a thread that serves
-    /// clients.
-    ///
-    /// # Errors
-    /// [`InflateError::Bytes`]; the stream must be closed.
-    pub fn inflate(self) -> Result<Message, InflateError> {
-        Ok(Message {
-            bytes: self.head.inflate(&self.bytes)?,
-            header: self.head.inner,
-            head_since: None,
-            compressor: Some(self.head.compressor),
-            share: Some(self.share),
-        })
-    }
 }
 
 /// Why no message could be read.
@@ -266,7 +177,10 @@ impl MessageReader {
                 None => HEADER_BYTES,
                 Some(head) => {
                     let header = Header::parse(head, max_message_bytes)?;
-                    if self.buffer.len() >= header.message_length {
+                    if let Some(ahead) = self.buffer.len().checked_sub(header.message_length) {
+                        if ahead > FREE_BYTES {
+                            self.share(budget).grow(ahead, ahead).await?;
+                        }
                         return Ok(Some(self.take(header)));
                     }
                     let is_headed = self.is_headed(header);
@@ -402,15 +316,16 @@ impl MessageReader {
     /// See [`ReadError`]; after an error, close the stream.
     pub async fn complete<S: AsyncRead + Unpin>(
         &mut self,
-        head: Message,
+        mut head: Message,
         stream: &mut S,
         budget: &MemoryBudget,
     ) -> Result<Message, ReadError> {
-        let ahead = std::mem::replace(&mut self.buffer, head.bytes);
+        let bytes = std::mem::take(&mut head.bytes);
+        let ahead = std::mem::replace(&mut self.buffer, bytes);
         self.buffer.extend(ahead);
         self.rest_bytes = 0;
         self.reads_whole = true;
-        self.share = head.share;
+        self.share = head.share.take();
         let held = self.buffer.len();
         if let Some(share) = &mut self.share {
             share.settle(held, 0, None);
@@ -449,33 +364,42 @@ impl MessageReader {
             if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
                 return Ok(*head);
             }
-            let read = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES));
-            if read.await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            self.fill_free(stream).await?;
         }
     }
 
-    /// Takes a whole TLS record whose first bytes were peeked: type, version, length, content.
+    /// Forwards a whole TLS record whose first bytes were peeked: type, version, length, content.
     ///
     /// # Errors
-    /// If the stream breaks, or ends before the record is complete.
-    pub async fn take_record<S: AsyncRead + Unpin>(
+    /// If either stream breaks, or `stream` ends before the record is complete.
+    pub async fn forward_record<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
-    ) -> io::Result<Vec<u8>> {
-        let length = match self.buffer.first_chunk::<5>() {
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        let mut left = match self.buffer.first_chunk::<5>() {
             Some([_, _, _, high, low]) => 5 + usize::from(u16::from_be_bytes([*high, *low])),
             None => return Err(io::ErrorKind::InvalidData.into()),
         };
-        while self.buffer.len() < length {
-            let read = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, SCRATCH_BYTES));
-            if read.await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+        loop {
+            let behind = self.buffer.split_off(left.min(self.buffer.len()));
+            let piece = std::mem::replace(&mut self.buffer, behind);
+            to.write_all(&piece).await?;
+            left -= piece.len();
+            if left == 0 {
+                return Ok(());
             }
+            self.fill_free(stream).await?;
         }
-        let behind = self.buffer.split_off(length);
-        Ok(std::mem::replace(&mut self.buffer, behind))
+    }
+
+    /// Reads once more, as much as can be held without a charge.
+    async fn fill_free<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> io::Result<()> {
+        let room = FREE_BYTES.saturating_sub(self.buffer.len());
+        match poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, room)).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Bytes that have been read but not returned yet.
@@ -527,8 +451,12 @@ impl MessageReader {
             let room = room.min(scratch.len());
             let mut room = ReadBuf::new(scratch.get_mut(..room).unwrap_or_default());
             ready!(Pin::new(stream).poll_read(cx, &mut room))?;
-            self.buffer.extend_from_slice(room.filled());
-            Poll::Ready(Ok(room.filled().len()))
+            let filled = room.filled_mut();
+            self.buffer.extend_from_slice(filled);
+            // The bytes may be a login's. `fill` is much faster than volatile writes, and is not
+            // optimized away: the scratch buffer lives as long as its thread.
+            filled.fill(0);
+            Poll::Ready(Ok(filled.len()))
         })
     }
 
@@ -541,12 +469,16 @@ impl MessageReader {
         self.waits_for_memory = false;
         self.partial_since = None;
         let is_large = header.message_length > LARGE_MESSAGE_BYTES;
-        Message {
-            header,
-            bytes,
-            head_since: None,
-            compressor: None,
-            share: self.share.take().filter(|_| is_large),
+        let share = self.share.take_if(|_| is_large);
+        self.settle_ahead();
+        Message::new(header, bytes, share)
+    }
+
+    /// Releases all memory except for bytes sent ahead.
+    fn settle_ahead(&mut self) {
+        match (self.buffer.len(), &mut self.share) {
+            (ahead, Some(share)) if ahead > FREE_BYTES => share.settle(ahead, 0, None),
+            (_, share) => *share = None,
         }
     }
 
@@ -554,13 +486,9 @@ impl MessageReader {
         let bytes = std::mem::take(&mut self.buffer);
         self.partial_since = None;
         self.rest_bytes = header.message_length - bytes.len();
-        Message {
-            header,
-            bytes,
-            head_since: self.head_since.take(),
-            compressor: None,
-            share: self.share.take(),
-        }
+        let mut head = Message::new(header, bytes, self.share.take());
+        head.head_since = self.head_since.take();
+        head
     }
 }
 

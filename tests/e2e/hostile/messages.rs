@@ -67,6 +67,18 @@ async fn the_largest_message_passes_even_with_client_metadata() {
 }
 
 #[tokio::test]
+async fn a_large_handshake_command_closes_the_connection() {
+    let server = Standalone::start(Options::default()).await.unwrap();
+    let seawall = seawall_at(&server.uri(), "").await;
+    let mut client = connect(&seawall).await;
+    let large = |bytes: usize| doc! {"whatsmyuri": 1, "comment": "x".repeat(bytes)};
+    let served = client.command("admin", large(60_000)).await.unwrap();
+    assert!(served.is_ok(), "{served:?}");
+    let ended = client.command("admin", large(70_000)).await.unwrap_err();
+    assert!(matches!(ended, RawError::Closed), "{ended:?}");
+}
+
+#[tokio::test]
 async fn one_closed_connection_does_not_clear_the_pool() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), "").await;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use bson::{Binary, RawDocument, RawDocumentBuf, rawdoc, spec::BinarySubtype};
+use bson::{RawDocument, cstr, rawdoc};
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{Instant, timeout_at},
@@ -24,7 +24,10 @@ use crate::{
         Identity, Login, Mechanism, ScramKeys,
     },
     command::ReadPreference,
-    connection::{Connection, empty_exchange, reply_is_ok},
+    connection::{
+        Connection, SecretDocument, conversation_id, empty_exchange, payload, reply_is_ok,
+        sasl_continue, sasl_start,
+    },
     pool::ServerPool,
 };
 
@@ -186,23 +189,19 @@ impl Credentials {
             Obtained::Introduce(introduction) => introduction,
             known @ (Obtained::Known(_) | Obtained::Configured(_)) => return Ok(known),
         };
-        let (conversation, payload) =
+        let (conversation, client_first) =
             ClientConversation::start(mechanism, &user.name, &self.nonces.nonce());
-        let client_first = ClientFirst::parse(&payload).map_err(|_| CredentialError::Refused)?;
-        let (carried, server_first) = introduction
-            .start(mechanism, client_first, &payload)
-            .await?;
+        let parsed = ClientFirst::parse(&client_first).map_err(|_| CredentialError::Refused)?;
+        let started = introduction.start(mechanism, parsed, &client_first);
+        let (carried, server_first) = started.await?;
         // PBKDF2 takes milliseconds, so it must not run on a thread that serves operations.
         let derived = tokio::task::spawn_blocking(move || {
             let response = conversation.respond_with_password(&server_first, &password);
-            response.ok().map(|(_, payload, _)| payload)
+            response.ok().map(|(_, proof, _)| Secret::new(proof))
         });
-        let payload = derived
-            .await
-            .ok()
-            .flatten()
-            .ok_or(CredentialError::Refused)?;
-        let (known, _) = carried.finish(&payload).await?;
+        let client_final = derived.await.ok().flatten();
+        let client_final = client_final.ok_or(CredentialError::Refused)?;
+        let (known, _) = carried.finish(&client_final).await?;
         Ok(Obtained::Known(known))
     }
 
@@ -276,33 +275,28 @@ impl Introduction {
         mut self,
         mechanism: Mechanism,
         client_first: ClientFirst,
-        payload: &[u8],
+        client_first_payload: &[u8],
     ) -> Result<(Carried, Secret), CredentialError> {
-        let command = rawdoc! {
-            "saslStart": 1,
-            "mechanism": mechanism.name(),
-            "payload": Binary { subtype: BinarySubtype::Generic, bytes: payload.to_vec() },
-            "options": { "skipEmptyExchange": true },
-            "$db": self.lead.user().source.as_str(),
-        };
+        let source = (cstr!("$db"), &*self.lead.user().source);
+        let command = sasl_start(mechanism.name(), source, client_first_payload);
         for _ in 0..=MAX_SPARE {
             let (pool, mut connection) = self.credentials.unauthenticated(self.deadline).await?;
             let asked = timeout_at(self.deadline, connection.run(&command)).await;
             let Ok(reply) = asked.map_err(|_| CredentialError::Unavailable)? else {
                 continue;
             };
+            let reply = SecretDocument::from(reply);
             if reply_is_ok(&reply).is_err() {
                 // Servers refuse unknown users here, and users without this mechanism.
                 pool.metrics().authenticated(mechanism.name(), false);
                 self.credentials.keep_spare(&pool, connection);
                 return Err(CredentialError::Refused);
             }
-            let server_first = payload_of(&reply);
+            let server_first = payload(&reply);
             let conversation = CarriedConversation::new(mechanism, client_first);
             let challenge = conversation
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
-            let conversation_id = reply.get_i32("conversationId").unwrap_or(1);
             // The client may take its time. Other introductions need not wait for it.
             self.exchange = None;
             if !self.conversation.hold(connection) {
@@ -312,7 +306,7 @@ impl Introduction {
                 introduction: self,
                 pool,
                 challenge,
-                conversation_id,
+                conversation_id: conversation_id(&reply),
                 mechanism,
             };
             return Ok((carried, server_first));
@@ -356,12 +350,7 @@ impl Carried {
         // The conversation may have been ended for another.
         let connection = introduction.conversation.take();
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;
-        let command = rawdoc! {
-            "saslContinue": 1,
-            "conversationId": conversation_id,
-            "payload": Binary { subtype: BinarySubtype::Generic, bytes: client_final.to_vec() },
-            "$db": user.source.as_str(),
-        };
+        let command = sasl_continue(conversation_id, &user.source, client_final);
         let reply = ask(&mut connection, &command).await?;
         let is_ok = reply_is_ok(&reply).is_ok();
         pool.metrics().authenticated(mechanism.name(), is_ok);
@@ -369,7 +358,7 @@ impl Carried {
             credentials.keep_spare(&pool, connection);
             return Err(CredentialError::Refused);
         }
-        let server_final = payload_of(&reply);
+        let server_final = payload(&reply);
         let doubtful = |what: &'static str| {
             tracing::warn!(user = %user.name, source = %user.source, what, "introduction refused");
             CredentialError::Refused
@@ -406,10 +395,10 @@ impl Carried {
 async fn ask(
     connection: &mut Connection,
     command: &RawDocument,
-) -> Result<RawDocumentBuf, CredentialError> {
-    connection
-        .run(command)
-        .await
+) -> Result<SecretDocument, CredentialError> {
+    let reply = connection.run(command).await;
+    reply
+        .map(SecretDocument::from)
         .map_err(|_| CredentialError::Unavailable)
 }
 
@@ -429,9 +418,4 @@ async fn is_exactly(connection: &mut Connection, user: &UserName) -> Result<bool
         }),
         _ => false,
     })
-}
-
-fn payload_of(reply: &RawDocument) -> Secret {
-    let payload = reply.get_binary("payload");
-    Secret::new(payload.map(|b| b.bytes.to_vec()).unwrap_or_default())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{RawDocumentBuf, cstr};
+use bson::{Bson, Document, RawDocumentBuf, cstr};
 use tokio::time::{Instant, timeout};
 use zeroize::Zeroize as _;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     auth::{self, Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command},
     command::{ReadPreference, UNAUTHORIZED, is_state_change},
-    connection::Connection,
+    connection::{Connection, SecretDocument},
     observe::CloseReason,
     pool::CheckOutError,
 };
@@ -134,17 +134,14 @@ impl Credentials {
             .control_client()
             .ok_or(CredentialError::Unavailable)?;
         let command = users_info_command(&user.name, &user.source);
-        let command =
-            bson::Document::try_from(command).map_err(|_| CredentialError::Unavailable)?;
-        let reply = client
-            .database("admin")
-            .run_command(command)
-            .await
-            .map_err(|error| {
-                tracing::warn!(%error, "service account could not read a user's keys");
-                CredentialError::Unavailable
-            })?;
-        let reply = RawDocumentBuf::try_from(&reply).map_err(|_| CredentialError::Unavailable)?;
+        let command = Document::try_from(command).map_err(|_| CredentialError::Unavailable)?;
+        let reply = client.database("admin").run_command(command).await;
+        let reply = SecretFields(reply.map_err(|error| {
+            tracing::warn!(%error, "service account could not read a user's keys");
+            CredentialError::Unavailable
+        })?);
+        let reply = RawDocumentBuf::try_from(&reply.0).map_err(|_| CredentialError::Unavailable)?;
+        let reply = SecretDocument::from(reply);
         parse_users_info(&reply, &user.name, &user.source).map_err(|error| {
             tracing::debug!(user = %user.name, source = %user.source, %error, "user refused");
             CredentialError::Refused
@@ -160,8 +157,49 @@ pub(super) async fn ask_own_keys(
     let mut command = users_info_command(&user.name, &user.source);
     command.append(cstr!("$db"), "admin");
     let reply = connection.run(&command).await.map_err(|_| None)?;
-    let parsed = parse_users_info(&reply, &user.name, &user.source).map_err(Some);
-    // The reply holds the user's keys.
-    reply.into_bytes().zeroize();
-    parsed
+    let reply = SecretDocument::from(reply);
+    parse_users_info(&reply, &user.name, &user.source).map_err(Some)
+}
+
+/// A decoded document with keys. It is zeroed on drop.
+struct SecretFields(Document);
+
+impl Drop for SecretFields {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+/// Zeroes all texts in a document, and in the documents and arrays inside.
+fn wipe(document: &mut Document) {
+    document.iter_mut().for_each(|(_, value)| wipe_value(value));
+}
+
+fn wipe_value(value: &mut Bson) {
+    match value {
+        Bson::String(text) => text.zeroize(),
+        Bson::Document(inside) => wipe(inside),
+        Bson::Array(values) => values.iter_mut().for_each(wipe_value),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn a_wiped_document_holds_no_text() {
+        let key = "JqXOO0TnCLQVo7Q/oInBisrQvto=";
+        let mut reply = doc! {
+            "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": key } } }], "ok": 1.0,
+        };
+        wipe(&mut reply);
+        let wiped = doc! {
+            "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": "" } } }], "ok": 1.0,
+        };
+        assert_eq!(reply, wiped);
+    }
 }

@@ -160,13 +160,17 @@ impl Operation<'_> {
         checkout: &mut Checkout,
         max_time_ms: Option<u64>,
     ) -> Result<u64, StreamError> {
-        let outgoing = Outgoing::new(
-            self.message,
-            self.parsed,
-            self.command,
-            self.client_element,
-            max_time_ms,
-        );
+        let arranged = || {
+            Outgoing::new(
+                self.message,
+                self.parsed,
+                self.command,
+                self.client_element,
+                max_time_ms,
+            )
+        };
+        // Outgoing::new may compute a checksum.
+        let outgoing = self.heavy().walk(self.message.bytes.len(), arranged).await;
         if outgoing.omits_client() {
             self.shared.observer.unobserved("client_name_omitted");
         }

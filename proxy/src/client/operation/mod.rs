@@ -66,7 +66,9 @@ impl Client {
             sequences: sequences.get(..count).unwrap_or_default(),
         };
         let request_bytes = message.header.message_length;
-        let mut observation = shared.observer.begin(&input, request_bytes, now);
+        let heavy = shared.limits.heavy(self.sharer);
+        let begun = || shared.observer.begin(&input, request_bytes, now);
+        let mut observation = heavy.walk(message.bytes.len(), begun).await;
         observation.sent_by(self.connected.id(), Some(input));
         if message.is_head() {
             observation.mark_streamed();

@@ -167,8 +167,7 @@ async fn pass_encrypted(
     } = target;
     let limit = shared.settings.authentication_timeout;
     let passed = async {
-        let first = reader.take_record(&mut client).await?;
-        server.write_all(&first).await?;
+        reader.forward_record(&mut client, &mut server).await?;
         let record_type = timeout(limit, server.read_u8()).await??;
         if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
             shared.observer.unobserved("relay_not_encrypted");

@@ -191,8 +191,10 @@ impl<'a> Relay<'a> {
 
     async fn judge(&self, message: &Message, sharer: Sharer) -> Verdict {
         let now = message.head_since.unwrap_or_else(Instant::now);
+        let heavy = self.shared.limits.heavy(sharer);
         if message.header.op_code != OpCode::Compressed {
-            return self.watch.lock().request(message, now);
+            let judging = || self.watch.lock().request(message, now);
+            return heavy.walk(message.bytes.len(), judging).await;
         }
         if self.watch.lock().has_to_log_in() {
             return Verdict::Close("compressed_refused");
@@ -201,14 +203,16 @@ impl<'a> Relay<'a> {
             message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.budget, sharer);
         let inflated = match reserved.await {
             Ok(inflating) => {
-                let heavy = self.shared.limits.heavy(sharer);
                 let bytes = inflating.inflated_bytes();
                 heavy.run(bytes, || inflating.inflate()).await
             }
             Err(error) => Err(error),
         };
         match inflated {
-            Ok(inflated) => self.watch.lock().request(&inflated, now),
+            Ok(inflated) => {
+                let judging = || self.watch.lock().request(&inflated, now);
+                heavy.walk(inflated.bytes.len(), judging).await
+            }
             Err(_) => Verdict::Close("relay_compressed"),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::RawDocument;
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
@@ -194,7 +194,7 @@ pub(in crate::client) async fn connect_with_hello(
     })
 }
 
-fn accepted(greeting: &RawDocumentBuf) -> Vec<String> {
+fn accepted(greeting: &RawDocument) -> Vec<String> {
     let names = greeting.get_array("compression").into_iter().flatten();
     names
         .filter_map(|name| Some(name.ok()?.as_str()?.to_owned()))

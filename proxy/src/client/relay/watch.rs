@@ -177,6 +177,9 @@ impl<'a> Watch<'a> {
         let Ok(command) = Command::inspect(parsed.body) else {
             return self.not_followed("relay_malformed");
         };
+        if command.may_log_in() {
+            message.mark_secret();
+        }
         let flags = parsed.flags;
         let sequences = sequences(&parsed);
         let count = parsed.sequences().count();
@@ -208,6 +211,9 @@ impl<'a> Watch<'a> {
         let Ok(command) = Command::inspect_legacy(query.query, db) else {
             return self.not_followed("relay_malformed");
         };
+        if command.may_log_in() {
+            message.mark_secret();
+        }
         let input = Input {
             body: command.body,
             sequences: &[],

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::wire::{MAX_MESSAGE_BYTES, deflate, encode_request};
+use crate::wire::{Compressor, MAX_MESSAGE_BYTES, deflate, encode_request};
 
 /// Bytes that [`encode_request`] puts before the body: header, flags and the kind of the section.
 const BEFORE_BODY: usize = HEADER_BYTES + 4 + 1;
@@ -318,7 +318,25 @@ async fn a_peeked_header_stays_part_of_its_message() {
 }
 
 #[tokio::test]
-async fn a_tls_record_is_taken_whole_and_later_bytes_are_kept() {
+async fn a_read_leaves_nothing_in_the_scratch_buffer() {
+    let (mut near, mut far) = duplex(1 << 16);
+    with_scratch(|scratch| scratch.fill(9));
+    far.write_all(&request_of(1_000)).await.unwrap();
+    next_message(&mut MessageReader::default(), &mut near, &budget()).await;
+    with_scratch(|scratch| assert!(!scratch.contains(&7)));
+}
+
+#[tokio::test]
+async fn peeking_reads_no_more_than_the_free_bytes() {
+    let (mut near, mut far) = duplex(1 << 16);
+    far.write_all(&request_of(60_000)).await.unwrap();
+    let mut reader = MessageReader::default();
+    reader.peek_header(&mut near).await.unwrap();
+    assert_eq!(reader.buffered().len(), FREE_BYTES);
+}
+
+#[tokio::test]
+async fn a_tls_record_is_forwarded_whole_and_later_bytes_are_kept() {
     let sent = record(&[5; 258]);
     let nothing: &[u8] = &[];
     for behind in [nothing, &[9; 20]] {
@@ -330,22 +348,84 @@ async fn a_tls_record_is_taken_whole_and_later_bytes_are_kept() {
         far.write_all(&sent[100..]).await.unwrap();
         far.write_all(behind).await.unwrap();
         drop(far);
-        assert_eq!(reader.take_record(&mut near).await.unwrap(), sent);
+        let mut forwarded = Vec::new();
+        let done = reader.forward_record(&mut near, &mut forwarded).await;
+        done.unwrap();
+        assert_eq!(forwarded, sent);
         assert_eq!(reader.buffered(), behind);
     }
+}
+
+#[tokio::test]
+async fn a_tls_record_is_forwarded_as_it_arrives() {
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    let sent = &record(&[5; 60_000])[..50_000];
+    far.write_all(sent).await.unwrap();
+    reader.peek_header(&mut near).await.unwrap();
+    let mut forwarded = Vec::new();
+    {
+        let mut forwarding = pin!(reader.forward_record(&mut near, &mut forwarded));
+        let polled = poll_fn(|cx| Poll::Ready(forwarding.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+    assert_eq!(forwarded, sent);
+    assert!(reader.buffered().is_empty());
 }
 
 #[tokio::test]
 async fn a_tls_record_that_ends_early_is_an_error() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
-    let error = reader.take_record(&mut near).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    let mut forwarded = Vec::new();
+    let unpeeked = reader.forward_record(&mut near, &mut forwarded).await;
+    assert_eq!(unpeeked.unwrap_err().kind(), io::ErrorKind::InvalidData);
     far.write_all(&record(&[5; 258])[..100]).await.unwrap();
     reader.peek_header(&mut near).await.unwrap();
     drop(far);
-    let error = reader.take_record(&mut near).await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    let cut = reader.forward_record(&mut near, &mut forwarded).await;
+    assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+/// A reader and a stream that holds three messages. The second and third are sent ahead: 20,000 and
+/// 3,000 bytes behind the first.
+async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStream) {
+    let (near, mut far) = duplex(1 << 16);
+    let sent = [100, 20_000, 3_000].map(request_of).concat();
+    far.write_all(&sent).await.unwrap();
+    (MessageReader::new(Sharer::User(1)), near, far)
+}
+
+#[tokio::test]
+async fn bytes_behind_a_message_are_charged_while_it_is_served() {
+    let budget = budget();
+    let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
+    for (bytes, charged) in [(100, 23_000), (20_000, 0), (3_000, 0)] {
+        let message = next_message(&mut reader, &mut near, &budget).await;
+        assert_eq!(message.bytes, request_of(bytes));
+        assert_eq!(budget.used_bytes(), charged, "{bytes}");
+        assert_eq!(reader.share.is_some(), charged > 0, "{bytes}");
+    }
+    let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
+    next_message(&mut reader, &mut near, &budget).await;
+    drop(reader);
+    assert_eq!(budget.used_bytes(), 0, "the client left");
+}
+
+#[tokio::test]
+async fn a_message_waits_for_memory_for_the_bytes_behind_it() {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let mut full = budget.open(Sharer::User(2));
+    full.grow(1 << 20, 1).await.unwrap();
+    let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending(), "{polled:?}");
+    assert!(budget.is_short());
+    drop(full);
+    let message = next_message(&mut reader, &mut near, &budget).await;
+    assert_eq!(message.bytes, request_of(100));
+    assert_eq!(budget.used_bytes(), 23_000);
+    assert!(!budget.is_short());
 }
 
 #[tokio::test]

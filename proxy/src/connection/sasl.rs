@@ -1,0 +1,139 @@
+//! The commands of a login at a server, and their replies. All are zeroed after use.
+
+use std::ops::Deref;
+
+use bson::{RawDocument, RawDocumentBuf, cstr, raw::RawBinaryRef, rawdoc, spec::BinarySubtype};
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// Bytes of the element `payload`, and of the end of its document, without the payload itself.
+const PAYLOAD_ELEMENT_BYTES: usize = 16;
+
+/// A document with the payload of a login, or with keys. It is zeroed on drop.
+pub struct SecretDocument(RawDocumentBuf);
+
+impl SecretDocument {
+    /// Appends a payload to a command. No unzeroed copy of the payload is left behind: there is
+    /// room for it before it is written.
+    fn with_payload(command: RawDocumentBuf, payload: &[u8]) -> Self {
+        let mut bytes = command.into_bytes();
+        bytes.reserve(payload.len() + PAYLOAD_ELEMENT_BYTES);
+        let mut command = RawDocumentBuf::from_bytes(bytes).unwrap_or_default();
+        let payload = RawBinaryRef {
+            subtype: BinarySubtype::Generic,
+            bytes: payload,
+        };
+        command.append(cstr!("payload"), payload);
+        Self(command)
+    }
+
+    fn wipe(&mut self) {
+        std::mem::take(&mut self.0).into_bytes().zeroize();
+    }
+}
+
+impl From<RawDocumentBuf> for SecretDocument {
+    fn from(document: RawDocumentBuf) -> Self {
+        Self(document)
+    }
+}
+
+impl Deref for SecretDocument {
+    type Target = RawDocument;
+
+    fn deref(&self) -> &RawDocument {
+        &self.0
+    }
+}
+
+impl Drop for SecretDocument {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+/// Begins a login. `source` is the user's database, in a field `$db`, or `db` inside a hello.
+pub fn sasl_start(
+    mechanism: &str,
+    (field, source): (&bson::raw::CStr, &str),
+    client_first: &[u8],
+) -> SecretDocument {
+    let mut command = rawdoc! {
+        "saslStart": 1,
+        "mechanism": mechanism,
+        "options": { "skipEmptyExchange": true },
+    };
+    command.append(field, source);
+    SecretDocument::with_payload(command, client_first)
+}
+
+/// Continues a login.
+pub fn sasl_continue(conversation_id: i32, source: &str, payload: &[u8]) -> SecretDocument {
+    let command = rawdoc! {
+        "saslContinue": 1,
+        "conversationId": conversation_id,
+        "$db": source,
+    };
+    SecretDocument::with_payload(command, payload)
+}
+
+/// The command that a server still expects after its last payload; `None` if the server is done.
+/// Servers before 4.4 do not know `skipEmptyExchange`, and authenticate the connection only after
+/// this command.
+pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument> {
+    let is_done = last.get_bool("done").unwrap_or(false);
+    (!is_done).then(|| sasl_continue(conversation_id(last), source, &[]))
+}
+
+/// The server's number for the login.
+pub fn conversation_id(reply: &RawDocument) -> i32 {
+    reply.get_i32("conversationId").unwrap_or(1)
+}
+
+/// The payload in a reply; empty if there is none.
+pub fn payload(reply: &RawDocument) -> Zeroizing<Vec<u8>> {
+    let payload = reply.get_binary("payload");
+    Zeroizing::new(payload.map(|b| b.bytes.to_vec()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_exchange_is_sent_to_servers_that_are_not_done() {
+        let last = rawdoc! { "conversationId": 7, "done": false, "ok": 1.0 };
+        let command = empty_exchange(&last, "source").unwrap();
+        assert_eq!(command.get_i32("conversationId").ok(), Some(7));
+        assert_eq!(command.get_str("$db").ok(), Some("source"));
+        assert!(payload(&command).is_empty());
+        let done = rawdoc! { "conversationId": 7, "done": true, "ok": 1.0 };
+        assert!(empty_exchange(&done, "source").is_none());
+    }
+
+    #[test]
+    fn commands_carry_their_payload_and_source() {
+        let sent = [7; 300];
+        let start = sasl_start("SCRAM-SHA-256", (cstr!("db"), "source"), &sent);
+        assert_eq!(
+            start.iter().next().unwrap().unwrap().0.as_str(),
+            "saslStart"
+        );
+        assert_eq!(start.get_str("db").ok(), Some("source"));
+        let next = sasl_continue(7, "source", &sent);
+        assert_eq!(
+            next.iter().next().unwrap().unwrap().0.as_str(),
+            "saslContinue"
+        );
+        assert_eq!(next.get_str("$db").ok(), Some("source"));
+        for command in [start, next] {
+            assert_eq!(payload(&command)[..], sent);
+        }
+    }
+
+    #[test]
+    fn a_wiped_document_holds_nothing() {
+        let mut command = sasl_continue(7, "source", b"proof");
+        command.wipe();
+        assert!(command.is_empty());
+    }
+}
