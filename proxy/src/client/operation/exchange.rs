@@ -1,4 +1,4 @@
-//! One exchange of an operation with a server: the command is sent, and its reply goes to the client.
+//! One exchange of an operation with a server: the command is sent, and its reply is passed on.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
