@@ -18,8 +18,8 @@
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
 //! | [`sight`], [`pulse`] | changes and stalls in the history; samples of `serverStatus` |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
-//! | [`command`], [`history`] | parsing of commands and replies; stored distributions |
-//! | [`wire`], [`shape`], [`auth`] | messages; fingerprints; SCRAM. They use no other module |
+//! | [`command`], [`history`] | parsing of commands and replies; stored time series |
+//! | [`wire`], [`shape`], [`auth`], [`stats`] | messages; fingerprints; SCRAM; basic types of statistics. They use no other module |
 //! | [`load`] | the load harness: storms and steady loads against any endpoint |
 //! | [`mongod`] | a private mongod, for the demo and for tests |
 
@@ -41,5 +41,6 @@ pub mod pool;
 pub mod pulse;
 pub mod shape;
 pub mod sight;
+pub mod stats;
 pub mod topology;
 pub mod wire;

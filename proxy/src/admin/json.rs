@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     connection::ServerAddress,
-    history::{Distribution, Figures, PHASES},
     observe::{
-        ClientRow, Departure, Names, Namespace, NamespaceSums, OUTCOMES, Outcome, Phase,
-        ServerSums, ShapeRow, Storm, code_name,
+        ClientRow, Departure, Names, Namespace, NamespaceSums, ServerSums, ShapeRow, Storm,
+        code_name,
     },
     pool::Snapshot,
+    stats::{Distribution, Figures, OUTCOMES, Outcome, PhaseTimes},
     topology::TopologyDescription,
 };
 
@@ -46,8 +46,8 @@ pub(super) fn since_epoch(time: SystemTime) -> f64 {
         .as_secs_f64()
 }
 
-pub(super) fn phases(phases: &[Duration; PHASES]) -> Value {
-    let named = Phase::ALL.iter().zip(phases);
+pub(super) fn phases(phases: &PhaseTimes) -> Value {
+    let named = phases.iter();
     let named = named.map(|(phase, time)| (phase.as_str().to_owned(), json!(millis(*time))));
     Value::Object(named.collect())
 }

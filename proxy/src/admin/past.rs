@@ -22,9 +22,10 @@ use serde_json::{Map, Value, json};
 
 use super::{Window, bad_request, json as shown, work};
 use crate::{
-    history::{Figures, Label, Period, Selection},
+    history::Selection,
     observe::ShapeRow,
     sight::Sight,
+    stats::{Figures, Label, Period},
 };
 
 use self::asked::{DEFAULT_SINCE, MAX_STEPS, Parameters, SeriesFilter, step_for};

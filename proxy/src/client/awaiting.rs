@@ -14,8 +14,9 @@ use super::{
 };
 use crate::{
     command::Class,
-    observe::{Observation, Outcome, Phase},
+    observe::Observation,
     pool::ServerPool,
+    stats::{Outcome, Phase},
 };
 
 /// How long a server waits for data if the client sets no time.

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     command::{Class, ReplyFacts, ReplyForm},
-    observe::{Observation, Outcome, Phase},
+    observe::Observation,
     pool::{Checkout, ServerPool},
+    stats::{Outcome, Phase},
 };
 
 /// Lists in the reply; each cursor is in one of them.

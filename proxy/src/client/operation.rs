@@ -26,9 +26,10 @@ use crate::{
     },
     connection::Generation,
     limits::{Heavy, OperationPlace, Operator, StepwiseTurn},
-    observe::{Observation, Outcome, Phase},
+    observe::Observation,
     pool::Checkout,
     shape::{Input, Sequence},
+    stats::{Outcome, Phase},
     topology::TopologyType,
     wire::{Message, OpMsg, ReadError, Sharer, encode_op_msg_like},
 };

@@ -14,7 +14,7 @@
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
-use super::{Figures, Label, Level, Period};
+use crate::stats::{Figures, Label, Level, Period, float};
 use ranks::ranks;
 use renamed::covers;
 
@@ -537,14 +537,6 @@ fn middle(mut values: Vec<f64>) -> Option<f64> {
 
 fn median(figures: &Figures) -> f64 {
     figures.durations.quantile(0.5).as_secs_f64()
-}
-
-#[expect(
-    clippy::as_conversions,
-    reason = "counts within 2^53, or a rounding that no threshold feels"
-)]
-fn float(number: u64) -> f64 {
-    number as f64
 }
 
 #[expect(

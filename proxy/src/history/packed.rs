@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Distribution, Figures, PHASES};
+use crate::stats::{Distribution, Figures, PhaseTimes};
 
 /// Limit of the unpacked bytes: 10,000 series of 1 KiB fit.
 const MAX_UNPACKED_BYTES: usize = 16 << 20;
@@ -48,12 +48,11 @@ fn put_figures(bytes: &mut Vec<u8>, figures: &Figures) {
         figures.documents,
         figures.more_count,
     ];
-    let times =
-        figures
-            .phases
-            .iter()
-            .copied()
-            .chain([figures.more_time, durations.sum(), durations.max()]);
+    let times = figures.phases.values().copied().chain([
+        figures.more_time,
+        durations.sum(),
+        durations.max(),
+    ]);
     let times = times.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     plain
         .into_iter()
@@ -76,8 +75,8 @@ fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
     let reply_bytes = take(bytes)?;
     let documents = take(bytes)?;
     let more_count = take(bytes)?;
-    let mut phases = [Duration::ZERO; PHASES];
-    for phase in &mut phases {
+    let mut phases = PhaseTimes::default();
+    for phase in phases.values_mut() {
         *phase = Duration::from_nanos(take(bytes)?);
     }
     let mut time = || take(bytes).map(Duration::from_nanos);
@@ -147,7 +146,7 @@ mod tests {
             count,
             errors,
             durations: Distribution::from_parts(all.buckets(), all.sum(), all.max()),
-            phases: [all.sum(); PHASES],
+            phases: [all.sum(); 6].into(),
             request_bytes,
             reply_bytes,
             documents,

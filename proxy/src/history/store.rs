@@ -19,10 +19,10 @@ use redb::{
 };
 
 use super::{
-    Label, Level,
     packed::{Damaged, put, take},
     tiers::{Delta, Frame},
 };
+use crate::stats::{Label, Level};
 
 /// File name in the configured directory.
 const FILE: &str = "history.redb";
@@ -369,6 +369,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::{super::*, *};
+    use crate::stats::Figures;
 
     struct Directory(PathBuf);
 

@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Figures, Label, Period, packed};
+use super::packed;
+use crate::stats::{Figures, Label, Period};
 
 /// Length of a tier's steps and how long they are kept, both in seconds. The last tier keeps eight
 /// days, because a baseline that ends a week ago began before that.
@@ -544,7 +545,7 @@ fn label_bytes(label: &Label) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Level;
+    use crate::stats::Level;
 
     fn shape(number: usize) -> Arc<Label> {
         Arc::new(Label::Shape {

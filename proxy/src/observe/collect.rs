@@ -11,13 +11,12 @@ use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use crate::{
-    history::{Distribution, Figures, Label, Level},
     shape::ShapeId,
+    stats::{Distribution, Figures, Label, Level, Outcome, PerPhase, WeighedSeries},
 };
 
 use super::{
-    Namespace, NamespaceSums, ObserveError, Observer, Outcome, PHASES, Phase, ServerSums, Shape,
-    ShapeRow, ShapeSums,
+    Namespace, NamespaceSums, ObserveError, Observer, ServerSums, Shape, ShapeRow, ShapeSums,
     exporter::add_to_histogram,
     metric_name::MetricName,
     protobuf::{self, Natives},
@@ -33,7 +32,7 @@ const FINE_BUCKETS: usize = 100;
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
-    phases: [Distribution; PHASES],
+    phases: PerPhase<Distribution>,
     /// The metric series of shapes, which come and go.
     series: ShapeSeries,
     turned_over_at: Instant,
@@ -46,16 +45,12 @@ pub(super) struct Collected {
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
 
-/// Figures and weight of each series. The weight is the seconds that the series cost, older ones
-/// counting less. A series that the history must not choose among others has infinite weight.
-pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
-
 impl Collected {
     pub(super) fn new() -> Result<Self, ObserveError> {
         Ok(Self {
             namespaces: Vec::new(),
             servers: Vec::new(),
-            phases: Default::default(),
+            phases: PerPhase::default(),
             series: ShapeSeries::new()?,
             turned_over_at: Instant::now(),
             second: BTreeMap::new(),
@@ -118,7 +113,7 @@ impl Observer {
         );
         self.export_codes(&rows.namespaces, &codes, &collected.namespaces);
         merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
-        for (all, fresh) in collected.phases.iter_mut().zip(&fresh.phases) {
+        for (all, fresh) in collected.phases.values_mut().zip(fresh.phases.values()) {
             all.merge(fresh);
         }
         collected.series.run_upkeep();
@@ -216,7 +211,7 @@ impl Observer {
                 self.export_namespace(namespace, sums);
             }
         }
-        for (phase, distribution) in Phase::ALL.iter().zip(&fresh.phases) {
+        for (phase, distribution) in fresh.phases.iter() {
             let labels = vec![MetricLabel::new("phase", phase.as_str())];
             let name = MetricName::OperationPhaseSeconds;
             add_to_histogram(&self.exporter.histogram(name, labels), distribution);
@@ -335,7 +330,7 @@ impl Observer {
                 natives.add(name, &[("server", &**address)], &sums.durations);
             }
         }
-        for (phase, distribution) in Phase::ALL.iter().zip(&collected.phases) {
+        for (phase, distribution) in collected.phases.iter() {
             let name = MetricName::OperationPhaseSeconds.as_str();
             natives.add(name, &[("phase", phase.as_str())], distribution);
         }

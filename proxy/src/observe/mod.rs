@@ -48,13 +48,14 @@ use crate::{
     command::statements,
     history::Turn,
     shape::{self, Collection, Description, Fingerprint, Input, LearnedNames, NameKey, ShapeId},
+    stats::{Outcome, Phase},
 };
 
 pub use self::{
     clients::{ClientRow, ConnectedClient},
-    collect::{WeighedSeries, code_name},
+    collect::code_name,
     metric_name::{MetricKind, MetricName},
-    observation::{OUTCOMES, Observation, Origin, Outcome, PHASES, Phase},
+    observation::{Observation, Origin, outcome_of},
     own::Memory,
     protobuf::PROTOBUF,
     registry::{Namespace, OTHER, Shape, ShapeRow},

@@ -95,7 +95,10 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::observe::{Observer, Outcome, Settings};
+    use crate::{
+        observe::{Observer, Settings},
+        stats::Outcome,
+    };
 
     fn add(table: &NameTable, command: &Document) -> u64 {
         let body = command.to_vec().unwrap();

@@ -1,13 +1,12 @@
 //! One observed operation: a guard that counts it, however it ends.
 
-use std::time::Duration;
-
 use metrics::Label;
 use tokio::time::Instant;
 
 use crate::{
     command::{CodeCounts, ReplyFacts},
     shape::{Input, ShapeId},
+    stats::{Outcome, Phase, PhaseTimes},
 };
 
 use super::{
@@ -16,130 +15,6 @@ use super::{
     slow::Sender,
     sums::{OTHER_CODES, Record, ServerIndex, ShapeIndex, TablePlace},
 };
-
-/// Number of phases.
-pub const PHASES: usize = 6;
-
-/// The parts of an operation's time, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Waiting to be admitted.
-    Permit,
-    /// Selecting a server and getting a connection to it.
-    Checkout,
-    /// From checkout to the last request byte written.
-    Forward,
-    /// From the last request byte to the first reply byte.
-    Server,
-    /// From the first reply byte to the last.
-    Receive,
-    /// Writing the rest of the reply to the client.
-    Send,
-}
-
-impl Phase {
-    /// All phases, in order.
-    pub const ALL: [Self; PHASES] = [
-        Self::Permit,
-        Self::Checkout,
-        Self::Forward,
-        Self::Server,
-        Self::Receive,
-        Self::Send,
-    ];
-
-    /// The name in metrics and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Permit => "permit",
-            Self::Checkout => "checkout",
-            Self::Forward => "forward",
-            Self::Server => "server",
-            Self::Receive => "receive",
-            Self::Send => "send",
-        }
-    }
-
-    fn index(self) -> usize {
-        match self {
-            Self::Permit => 0,
-            Self::Checkout => 1,
-            Self::Forward => 2,
-            Self::Server => 3,
-            Self::Receive => 4,
-            Self::Send => 5,
-        }
-    }
-}
-
-/// Number of outcomes.
-pub const OUTCOMES: usize = 7;
-
-/// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The server replied `ok: 1`, and no write failed.
-    Ok,
-    /// The server replied `ok: 1` with write errors or a write concern error.
-    WriteError,
-    /// The server replied `ok: 0`.
-    Error,
-    /// Seawall refused it, or gave up getting a connection.
-    Refused,
-    /// A server, or the connection to it, failed during the operation.
-    ServerFailed,
-    /// The client left before the end.
-    ClientGone,
-    /// Seawall answered it itself.
-    Local,
-}
-
-impl Outcome {
-    /// All outcomes.
-    pub const ALL: [Self; OUTCOMES] = [
-        Self::Ok,
-        Self::WriteError,
-        Self::Error,
-        Self::Refused,
-        Self::ServerFailed,
-        Self::ClientGone,
-        Self::Local,
-    ];
-
-    /// The label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::WriteError => "write_error",
-            Self::Error => "error",
-            Self::Refused => "refused",
-            Self::ServerFailed => "server_failed",
-            Self::ClientGone => "client_gone",
-            Self::Local => "local",
-        }
-    }
-
-    /// The outcome of an operation that a server answered.
-    pub fn of(reply: &ReplyFacts) -> Self {
-        match reply.ok {
-            Some(true) if reply.write_errors > 0 || reply.write_concern_error => Self::WriteError,
-            Some(true) | None => Self::Ok,
-            Some(false) => Self::Error,
-        }
-    }
-
-    /// True if the client did not get what it asked for.
-    pub fn is_failure(self) -> bool {
-        !matches!(self, Self::Ok | Self::Local)
-    }
-
-    pub(super) fn index(self) -> usize {
-        Self::ALL
-            .iter()
-            .position(|o| *o == self)
-            .unwrap_or_default()
-    }
-}
 
 /// The operation that opened a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,7 +56,7 @@ impl<'a> Observation<'a> {
             write_errors: 0,
             write_error_codes: CodeCounts::default(),
             write_concern_code: None,
-            phases: [Duration::ZERO; PHASES],
+            phases: PhaseTimes::default(),
             request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
             reply_bytes: 0,
             documents: 0,
@@ -217,9 +92,7 @@ impl<'a> Observation<'a> {
 
     /// Ends the current phase and begins `phase`. The phases' sum is the total by construction.
     pub fn enter(&mut self, phase: Phase, now: Instant) {
-        if let Some(time) = self.record.phases.get_mut(self.phase.index()) {
-            *time += now.saturating_duration_since(self.since);
-        }
+        self.record.phases[self.phase] += now.saturating_duration_since(self.since);
         self.phase = phase;
         self.since = now;
     }
@@ -337,6 +210,15 @@ impl<'a> Observation<'a> {
     }
 }
 
+/// The outcome of an operation that a server answered.
+pub fn outcome_of(reply: &ReplyFacts) -> Outcome {
+    match reply.ok {
+        Some(true) if reply.write_errors > 0 || reply.write_concern_error => Outcome::WriteError,
+        Some(true) | None => Outcome::Ok,
+        Some(false) => Outcome::Error,
+    }
+}
+
 impl Drop for Observation<'_> {
     fn drop(&mut self) {
         if self.record.outcome == Outcome::ClientGone {
@@ -380,7 +262,7 @@ mod tests {
             let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
             let mut observation = observer.begin(&input, 0, Instant::now());
             observation.answered(&facts, Instant::now());
-            observation.finish(Outcome::of(&facts), Instant::now());
+            observation.finish(outcome_of(&facts), Instant::now());
         }
         let rows = observer.namespaces();
         let [(_, sums)] = &*rows else {
@@ -413,7 +295,7 @@ mod tests {
             let cursor = doc! {"id": 0i64, "firstBatch": [], "ns": "admin.$cmd.bulkWrite"};
             let reply = doc! {"cursor": cursor, "nErrors": errors, "nInserted": 2, "ok": 1.0};
             let facts = ReplyFacts::of(ReplyForm::BulkWrite, &reply.to_vec().unwrap());
-            Outcome::of(&facts)
+            outcome_of(&facts)
         };
         assert_eq!([outcome(0), outcome(1)], [Outcome::Ok, Outcome::WriteError]);
     }

@@ -10,7 +10,7 @@ use std::{
 use metrics::Label;
 
 use super::{Observer, TablePlace, metric_name::MetricName};
-use crate::shape::ShapeId;
+use crate::{shape::ShapeId, stats::float};
 
 /// The memory of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,9 @@ impl Observer {
         for Memory { owner, bytes } in memory.iter().copied().chain([tables]).chain(resident) {
             let labels = vec![Label::new("owner", owner)];
             let name = MetricName::MemoryBytes;
-            self.exporter.gauge(name, labels).set(float(bytes));
+            self.exporter
+                .gauge(name, labels)
+                .set(float(u64::try_from(bytes).unwrap_or(u64::MAX)));
         }
         self.export_cpu();
         let left_out = self.slow_log_left_out();
@@ -78,11 +80,6 @@ impl Observer {
         let remembered = remembered.sum::<usize>() * size_of::<((ShapeId, bool), TablePlace)>();
         self.registry.lock().bytes() + collected.bytes() + self.names.bytes() + remembered
     }
-}
-
-fn float(bytes: usize) -> f64 {
-    // A `u32` of KiB holds up to 4 TiB.
-    u32::try_from(bytes / 1024).map_or(f64::NAN, |kibibytes| f64::from(kibibytes) * 1024.0)
 }
 
 /// Resident memory of the process; `None` if the system does not report it.

@@ -11,7 +11,7 @@ use std::{
 use metrics::Label;
 use tokio::time::Instant;
 
-use crate::{history::Distribution, shape::ShapeId};
+use crate::{shape::ShapeId, stats::Distribution};
 
 use super::{
     ObserveError, Shape, ShapeSums,
@@ -147,8 +147,8 @@ const BYTES_OF_SERIES: usize = 4 * 1024;
 mod tests {
     use super::*;
     use crate::{
-        history::Level,
         observe::{Namespace, protobuf},
+        stats::Level,
     };
 
     fn shape(number: u8) -> Shape {

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use crate::shape::{Input, ShapeId};
+use crate::{
+    shape::{Input, ShapeId},
+    stats::Outcome,
+};
 
 use super::{
-    Namespace, Observer, Outcome, PHASES,
+    Namespace, Observer,
     registry::Registry,
     slow_log::{Entry, LinePermit, SlowLog},
     sums::{NamespaceIndex, Record},
@@ -30,7 +33,7 @@ impl Observer {
             return;
         };
         let is_excluded = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
-        let total = record.phases.iter().sum();
+        let total = record.phases.total();
         if is_excluded || !log.wants(shape_of(record).as_u64(), total) {
             return;
         }
@@ -43,7 +46,6 @@ impl Observer {
     }
 
     fn log(&self, permit: LinePermit<'_>, at: SystemTime, record: &Record, sender: Sender<'_>) {
-        const _: () = assert!(PHASES == 6, "the slow log names each phase");
         let logged = LoggedOperation::of(record, &self.registry.lock());
         let Some(logged) = logged else { return };
         let servers = self.servers.lock();
@@ -67,7 +69,7 @@ impl Observer {
             text: &logged.text,
             outcome: record.outcome.as_str(),
             error_code: record.code,
-            total: record.phases.iter().sum(),
+            total: record.phases.total(),
             phases: record.phases,
             request_bytes: record.request_bytes,
             reply_bytes: record.reply_bytes,

@@ -21,11 +21,10 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
-    history::{
-        Change, Delta, Figures, History, Label, Period, Selection, Store, StoreError, compare,
-    },
+    history::{Change, Delta, History, Selection, Store, StoreError, compare},
     observe::Observer,
     pulse::{Cost, Pulse},
+    stats::{Figures, Label, Period},
 };
 
 use self::stalls::Stalls;

@@ -9,10 +9,11 @@ use std::{
 
 use crate::{
     history::{
-        Beat, Episode, Figures, Label, Moved, Period, Recurrence, Sample, Selection, StallDetector,
-        moved, recurrence, unanswered,
+        Beat, Episode, Moved, Recurrence, Sample, Selection, StallDetector, moved, recurrence,
+        unanswered,
     },
     pulse::Pulse,
+    stats::{Figures, Label, Period},
 };
 
 /// Stalls kept per server.
@@ -273,6 +274,7 @@ fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Phase;
 
     fn stall(server: Option<&str>, started_at: f64, length: u64) -> Stall {
         let length = Duration::from_secs(length);
@@ -283,7 +285,7 @@ mod tests {
                 length,
                 operations: 100,
                 waited: Duration::from_secs(100),
-                phase: 3,
+                phase: Phase::Server,
                 usual: Duration::from_millis(5),
                 worst: length,
             },

@@ -1,10 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{
-    history::{ChangeKind, Level},
-    observe,
-};
+use crate::{history::ChangeKind, observe, stats::Level};
 
 /// Saturday, 21 November 2026, 17:50:27 UTC.
 const NOW: u64 = 1_795_283_427;

@@ -19,7 +19,7 @@ use seawall::{
     auth::NonceSource,
     command::{ReplyFacts, ReplyForm},
     connection::Connector,
-    observe::{self, Observer, Outcome},
+    observe::{self, Observer, outcome_of},
     pool,
     shape::Input,
     sight::{self, Clock, Sight},
@@ -251,10 +251,8 @@ fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
         let mut observation = observer.begin(&input, body.len(), began);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply);
         observation.answered(&facts, began);
-        observation.finish(
-            Outcome::of(&facts),
-            began + Duration::from_millis(second.into()),
-        );
+        let ended = began + Duration::from_millis(second.into());
+        observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
         sight.tick(now - ago);
     }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use super::{super::bad_request, id_of};
 use crate::{
     admin::{DEFAULT_LIMIT, MAX_LIMIT},
-    history::Label,
     sight::{Against, TimeError, parse_time},
+    stats::Label,
 };
 
 type Refused = (StatusCode, String);

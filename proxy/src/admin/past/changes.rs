@@ -13,8 +13,9 @@ use super::{
     JsonResult, Parameters, named, need_history,
 };
 use crate::{
-    history::{Change, Figures, Period},
+    history::Change,
     sight::{self, Changes, Compared, SpanError, whole},
+    stats::{Figures, Period},
 };
 
 /// Maximum length of each of the two periods if the request has no `window`.

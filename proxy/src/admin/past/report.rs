@@ -17,8 +17,8 @@ use super::{
     step_for, steps,
 };
 use crate::{
-    history::{Label, Period},
     sight::{self, Against},
+    stats::{Label, Period},
 };
 
 /// How long the history keeps steps of one second.

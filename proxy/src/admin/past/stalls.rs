@@ -16,7 +16,6 @@ use super::{
     JsonResult, Parameters, ago, named, need_history,
 };
 use crate::{
-    observe::Phase,
     sight::{RecurringStall, Stall},
     topology::TopologyType,
 };
@@ -66,10 +65,6 @@ fn pulse_value(window: &Window) -> Map<String, Value> {
     })
 }
 
-fn phase_name(phase: usize) -> Option<&'static str> {
-    Phase::ALL.get(phase).map(|phase| phase.as_str())
-}
-
 fn stall(stall: &Stall) -> Value {
     let episode = &stall.episode;
     let shapes = stall.shapes.iter().map(|waiting| {
@@ -91,7 +86,7 @@ fn stall(stall: &Stall) -> Value {
         "seconds": episode.length.as_secs_f64(),
         "operations": episode.operations,
         "waited_ms": shown::millis(episode.waited),
-        "phase": phase_name(episode.phase),
+        "phase": episode.phase.as_str(),
         "usual_p99_ms": shown::millis(episode.usual),
         "worst_ms": shown::millis(episode.worst),
         "shapes": shapes.collect::<Vec<_>>(),
@@ -109,7 +104,7 @@ fn recurring_stall(stall: &RecurringStall) -> Value {
         "times": recurrence.times,
         "last_at": recurrence.last_at,
         "current": recurrence.is_current,
-        "phase": phase_name(recurrence.phase),
+        "phase": recurrence.phase.as_str(),
         "counter": stall.counter.as_ref().map(|moved| moved.counter),
         "unanswered": stall.is_unanswered,
     })

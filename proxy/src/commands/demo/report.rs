@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     app::App,
-    observe::{MetricName, Observer, Outcome, ShapeRow},
+    observe::{MetricName, Observer, ShapeRow},
+    stats::Outcome,
 };
 
 /// The counts of driver and Seawall at one moment.

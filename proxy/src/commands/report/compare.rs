@@ -7,8 +7,8 @@ use crate::{
         answers::{Bucket, Change, Changes, Rates, Report, Shape},
         figures::float,
     },
-    history::{self, Figures, Label, Period},
-    sight,
+    history, sight,
+    stats::{Figures, Label, Period},
 };
 
 /// One of the two reports.

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{super::Distribution, float};
+use crate::stats::{Distribution, float};
 
 /// Result of the rank test.
 pub(super) struct Ranks {

@@ -1,7 +1,7 @@
 //! Detects one shape under two texts: before and after Seawall learned that some of its names are
 //! data.
 
-use super::Label;
+use crate::stats::Label;
 
 /// True if `special` is the shape `general` with names in place of `*`.
 pub(super) fn covers(general: &Label, special: &Label) -> bool {

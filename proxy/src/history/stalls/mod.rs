@@ -12,7 +12,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{Distribution, PHASES};
+use crate::stats::{Distribution, PerPhase, Phase, PhaseTimes, float};
 
 mod moved;
 mod recurrence;
@@ -30,7 +30,7 @@ pub struct Beat {
     /// Their durations.
     pub durations: Distribution,
     /// Their total time in each phase.
-    pub phases: [Duration; PHASES],
+    pub phases: PhaseTimes,
     /// The end of this second, in seconds since the epoch.
     pub at: u64,
 }
@@ -48,7 +48,7 @@ pub struct Episode {
     /// Total duration of these operations, to within 4.4 %.
     pub waited: Duration,
     /// The phase with the most additional time.
-    pub phase: usize,
+    pub phase: Phase,
     /// The usual 99th percentile.
     pub usual: Duration,
     /// The longest operation.
@@ -66,7 +66,7 @@ pub struct StallDetector {
     /// Number of operations in each of the last seconds, calm or not.
     recent: VecDeque<u64>,
     /// Usual time per operation in each phase, in seconds.
-    phases: [f64; PHASES],
+    phases: PerPhase<f64>,
     open: Option<OpenEpisode>,
 }
 
@@ -212,7 +212,7 @@ impl StallDetector {
         let p99 = beat.durations.quantile(0.99).max(Duration::from_nanos(1));
         push(&mut self.p99s, p99.as_secs_f64().ln(), MEMORY);
         let known = float(u64::try_from(self.p99s.len()).unwrap_or(u64::MAX));
-        for (usual, phase) in self.phases.iter_mut().zip(&beat.phases) {
+        for (usual, phase) in self.phases.values_mut().zip(beat.phases.values()) {
             *usual += (phase.as_secs_f64() / float(count) - *usual) / known;
         }
     }
@@ -261,7 +261,7 @@ struct OpenEpisode {
     waited: f64,
     worst: Duration,
     /// Time in each phase beyond the usual, in seconds.
-    excess: [f64; PHASES],
+    excess: PerPhase<f64>,
     slow_seconds: u32,
     quiet: u32,
 }
@@ -274,13 +274,13 @@ impl OpenEpisode {
             operations: 0,
             waited: 0.0,
             worst: Duration::ZERO,
-            excess: [0.0; PHASES],
+            excess: PerPhase::default(),
             slow_seconds: 0,
             quiet: 0,
         }
     }
 
-    fn add(&mut self, beat: &Beat, slow: &Slow, usual: &[f64; PHASES]) {
+    fn add(&mut self, beat: &Beat, slow: &Slow, usual: &PerPhase<f64>) {
         let (end, longest) = (float(beat.at), beat.durations.max());
         self.started_at = self.started_at.min(end - longest.as_secs_f64());
         self.ended_at = end;
@@ -290,8 +290,8 @@ impl OpenEpisode {
         self.slow_seconds += 1;
         self.quiet = 0;
         let count = float(beat.durations.count());
-        let phases = beat.phases.iter().zip(usual);
-        for (excess, (phase, usual)) in self.excess.iter_mut().zip(phases) {
+        let phases = beat.phases.values().zip(usual.values());
+        for (excess, (phase, usual)) in self.excess.values_mut().zip(phases) {
             *excess += phase.as_secs_f64() - usual * count;
         }
     }
@@ -301,8 +301,9 @@ impl OpenEpisode {
         if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
             return None;
         }
-        let phases = self.excess.iter().enumerate();
-        let (phase, _) = phases.fold((0, f64::NEG_INFINITY), |most, (phase, excess)| {
+        let first = (Phase::Permit, f64::NEG_INFINITY);
+        let phases = self.excess.iter();
+        let (phase, _) = phases.fold(first, |most, (phase, excess)| {
             if *excess > most.1 {
                 (phase, *excess)
             } else {
@@ -340,9 +341,4 @@ fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
 
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
-}
-
-#[expect(clippy::as_conversions, reason = "seconds and counts are within 2^53")]
-fn float(number: u64) -> f64 {
-    number as f64
 }

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{float, rank};
+use super::rank;
+use crate::stats::float;
 
 /// One sample of a server's counters.
 #[derive(Clone, Debug, Default, PartialEq)]

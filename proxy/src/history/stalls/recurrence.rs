@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use super::{Episode, PHASES, float, rank, seconds};
+use super::{Episode, rank, seconds};
+use crate::stats::{PerPhase, Phase, float};
 
 /// A series of episodes at a regular interval.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +21,7 @@ pub struct Recurrence {
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
     /// The phase that took most of the time in most of these episodes.
-    pub phase: usize,
+    pub phase: Phase,
     /// True if another episode can be expected: only a few periods have passed without one.
     pub is_current: bool,
 }
@@ -245,21 +246,19 @@ impl Chain {
     }
 
     fn recurrence(&self, episodes: &[&Episode], now: f64) -> Recurrence {
-        let mut phases = [0_u64; PHASES];
+        let mut phases = PerPhase::<u64>::default();
         let members = self.members(episodes);
         for member in &members {
-            if let Some(count) = phases.get_mut(member.phase) {
-                *count += 1;
-            }
+            phases[member.phase] += 1;
         }
         // `max_by_key` returns the last of equal elements. The reversal makes that the first phase.
-        let phase = (0..PHASES).rev().max_by_key(|phase| phases.get(*phase));
+        let phase = phases.iter().rev().max_by_key(|(_, count)| **count);
         Recurrence {
             period: seconds(self.period),
             length: seconds(rank(&self.lengths(episodes), 1, 2)),
             times: members.len(),
             last_at: members.last().map_or(self.origin, |last| last.started_at),
-            phase: phase.unwrap_or_default(),
+            phase: phase.map_or(Phase::Permit, |(phase, _)| phase),
             is_current: self.is_current(episodes, now),
         }
     }
@@ -281,7 +280,7 @@ mod tests {
 
     const SEEDS: u64 = 300;
 
-    fn episode(started_at: f64, length: f64, phase: usize) -> Episode {
+    fn episode(started_at: f64, length: f64, phase: Phase) -> Episode {
         Episode {
             started_at,
             length: seconds(length),
@@ -294,7 +293,10 @@ mod tests {
     }
 
     fn at(starts: &[f64]) -> Vec<Episode> {
-        starts.iter().map(|at| episode(*at, 2.0, 3)).collect()
+        starts
+            .iter()
+            .map(|at| episode(*at, 2.0, Phase::Server))
+            .collect()
     }
 
     /// A start as the detector reports it: up to a second late.
@@ -308,7 +310,7 @@ mod tests {
         assert_eq!(recurrence(&at(&[0.0, 60.0])), None);
         let found = recurrence(&at(&[0.0, 60.3, 119.9])).unwrap();
         assert!((found.period.as_secs_f64() - 60.0).abs() < 0.5);
-        assert_eq!((found.times, found.phase), (3, 3));
+        assert_eq!((found.times, found.phase), (3, Phase::Server));
         assert!((found.last_at - 119.9).abs() < 1e-9);
     }
 
@@ -329,9 +331,10 @@ mod tests {
     #[test]
     fn length_is_the_median_and_phase_the_most_frequent() {
         let mut episodes = at(&[0.0, 20.0, 40.0, 60.0, 80.0]);
-        episodes[2] = episode(40.0, 9.0, 1);
+        episodes[2] = episode(40.0, 9.0, Phase::Checkout);
         let found = recurrence(&episodes).unwrap();
-        assert_eq!((found.length, found.phase), (Duration::from_secs(2), 3));
+        let usual = (Duration::from_secs(2), Phase::Server);
+        assert_eq!((found.length, found.phase), usual);
     }
 
     #[test]
@@ -366,12 +369,17 @@ mod tests {
                     episode(
                         late(&mut random, period * f64::from(n)),
                         random.between(1.0, 3.0),
-                        3,
+                        Phase::Server,
                     )
                 })
                 .collect();
-            let others =
-                (0..6).map(|_| episode(random.between(0.0, 12.0 * period), random.unit(), 1));
+            let others = (0..6).map(|_| {
+                episode(
+                    random.between(0.0, 12.0 * period),
+                    random.unit(),
+                    Phase::Checkout,
+                )
+            });
             episodes.extend(others.collect::<Vec<_>>());
             let found = recurrence(&episodes).unwrap();
             let found = found.period.as_secs_f64();
@@ -407,7 +415,7 @@ mod tests {
             let episodes: Vec<Episode> = (0..30)
                 .map(|_| {
                     now += 3.0 - gap * (1.0 - random.unit()).ln();
-                    episode(now, random.between(0.3, 8.0), 3)
+                    episode(now, random.between(0.3, 8.0), Phase::Server)
                 })
                 .collect();
             assert_eq!(recurrence(&episodes), None, "seed {seed}");

@@ -31,12 +31,6 @@ impl Random {
     }
 }
 
-/// Index of the phase `server`.
-const SERVER: usize = 3;
-
-/// Index of the phase `checkout`.
-const CHECKOUT: usize = 1;
-
 const EPOCH: u64 = 1_700_000_000;
 
 /// A simulated load: operations, and the stalls that delay them.
@@ -55,7 +49,7 @@ struct Workload {
     /// Probability that a second has one operation of 0.5 s to 2 s.
     outlier: f64,
     /// The phase of the additional time.
-    phase: usize,
+    phase: Phase,
 }
 
 impl Workload {
@@ -69,7 +63,7 @@ impl Workload {
             slow: Vec::new(),
             jitter: 1.2,
             outlier: 0.0,
-            phase: SERVER,
+            phase: Phase::Server,
         }
     }
 
@@ -121,8 +115,8 @@ impl Workload {
             return;
         };
         beat.durations.record(seconds(duration));
-        beat.phases[SERVER] += seconds(usual * 0.9);
-        beat.phases[5] += seconds(usual * 0.1);
+        beat.phases[Phase::Server] += seconds(usual * 0.9);
+        beat.phases[Phase::Send] += seconds(usual * 0.1);
         beat.phases[self.phase] += seconds(duration - usual);
     }
 }
@@ -186,7 +180,7 @@ fn a_stop_of_two_seconds_every_fifteen_is_found_after_three() {
         let episodes = workload.episodes(100);
         assert_found(&episodes, &stops, 1.1);
         for episode in &episodes {
-            assert_eq!(episode.phase, SERVER);
+            assert_eq!(episode.phase, Phase::Server);
             assert!(episode.worst >= Duration::from_millis(1_500), "{episode:?}");
             assert!(episode.usual < Duration::from_millis(20), "{episode:?}");
             assert!(
@@ -197,7 +191,7 @@ fn a_stop_of_two_seconds_every_fifteen_is_found_after_three() {
         let recurrence = recurrence(&episodes[..3], float(EPOCH)).unwrap();
         assert!((recurrence.period.as_secs_f64() - 15.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 2.0).abs() < 1.1);
-        assert_eq!((recurrence.times, recurrence.phase), (3, SERVER));
+        assert_eq!((recurrence.times, recurrence.phase), (3, Phase::Server));
     }
 }
 
@@ -222,11 +216,11 @@ fn a_stop_under_a_closed_loop_is_found() {
         for _ in 0..operations {
             let duration = seconds(1e-3 * (0.3 * random.normal()).exp());
             beat.durations.record(duration);
-            beat.phases[SERVER] += duration;
+            beat.phases[Phase::Server] += duration;
         }
         for _ in 0..waiting {
             beat.durations.record(Duration::from_secs(2));
-            beat.phases[SERVER] += Duration::from_secs(2);
+            beat.phases[Phase::Server] += Duration::from_secs(2);
         }
         found.extend(detector.second(&beat));
     }
@@ -251,7 +245,7 @@ fn a_checkpoint_every_minute_is_found_after_three() {
             recurrence(&episodes, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
         assert!((recurrence.period.as_secs_f64() - 60.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 3.0).abs() <= 1.5);
-        assert_eq!(recurrence.phase, SERVER);
+        assert_eq!(recurrence.phase, Phase::Server);
     }
 }
 
@@ -273,12 +267,12 @@ fn a_stop_is_found_under_few_operations() {
 fn the_phase_is_that_of_the_additional_time() {
     let workload = Workload {
         stops: vec![(60.0, 62.0)],
-        phase: CHECKOUT,
+        phase: Phase::Checkout,
         ..Workload::steady(3)
     };
     let episodes = workload.episodes(100);
-    let phases: Vec<usize> = episodes.iter().map(|episode| episode.phase).collect();
-    assert_eq!(phases, [CHECKOUT]);
+    let phases: Vec<_> = episodes.iter().map(|episode| episode.phase).collect();
+    assert_eq!(phases, [Phase::Checkout]);
 }
 
 #[test]

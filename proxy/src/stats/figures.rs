@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::Distribution;
-
-/// Number of phases of an operation: permit, checkout, forward, server, receive, send.
-pub const PHASES: usize = 6;
+use super::{Distribution, Label, PhaseTimes};
 
 /// Sums of one series. All fields can be added up, so no mean and no percentile is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +14,7 @@ pub struct Figures {
     /// Their durations.
     pub durations: Distribution,
     /// Their time in each phase.
-    pub phases: [Duration; PHASES],
+    pub phases: PhaseTimes,
     /// Bytes of their requests.
     pub request_bytes: u64,
     /// Bytes of their replies.
@@ -37,8 +34,7 @@ impl Figures {
         self.count += other.count;
         self.errors += other.errors;
         self.durations.merge(&other.durations);
-        let pairs = self.phases.iter_mut().zip(other.phases);
-        pairs.for_each(|(mine, theirs)| *mine += theirs);
+        self.phases.merge(&other.phases);
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;
         self.documents += other.documents;
@@ -50,66 +46,6 @@ impl Figures {
     pub fn load(&self) -> Duration {
         self.durations.sum() + self.more_time
     }
-}
-
-/// The kind of a row in the shape table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Level {
-    /// A single shape.
-    Fine,
-    /// All shapes of one coarse shape that have no row of their own.
-    Coarse,
-    /// All remaining shapes of a namespace.
-    Rest,
-}
-
-impl Level {
-    /// All levels.
-    pub const ALL: [Self; 3] = [Self::Fine, Self::Coarse, Self::Rest];
-
-    /// The name in the API, in metrics and in the history's file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fine => "fine",
-            Self::Coarse => "coarse",
-            Self::Rest => "rest",
-        }
-    }
-}
-
-/// Identifies a series.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Label {
-    /// All operations.
-    Whole,
-    /// A row of the table of shapes.
-    Shape {
-        /// One shape, or a group of shapes.
-        level: Level,
-        /// Its id, 16 hexadecimal digits.
-        id: Box<str>,
-        /// The command's name.
-        command: Box<str>,
-        /// The database.
-        db: Box<str>,
-        /// The collection.
-        collection: Box<str>,
-        /// The shape's text.
-        text: Box<str>,
-    },
-    /// All shapes without a series of their own; the heaviest shapes have one.
-    OtherShapes,
-    /// One command on one collection.
-    Namespace {
-        /// The command's name.
-        command: Box<str>,
-        /// The database.
-        db: Box<str>,
-        /// The collection.
-        collection: Box<str>,
-    },
-    /// Operations that one server handled. The value is the server's address.
-    Server(Box<str>),
 }
 
 /// The sums of all series over a period.
@@ -135,3 +71,7 @@ impl Period {
         }
     }
 }
+
+/// Figures and weight of each series. The weight is the seconds that the series cost, older ones
+/// counting less. A series that the history must not choose among others has infinite weight.
+pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
