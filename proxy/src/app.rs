@@ -12,7 +12,6 @@ use bson::oid::ObjectId;
 use seawall_config as config;
 use tokio::{
     net::TcpListener,
-    runtime::{Builder, Runtime},
     sync::{Semaphore, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
 };
@@ -29,14 +28,12 @@ use crate::{
     },
     connection::{Connector, TlsError, client_config},
     history::StoreError,
-    limits::{
-        GATE_TICK_INTERVAL, Gate, Lateness, Limits, LoginGates, OperationPlaces, gather_wake_ups,
-        raise_descriptor_limit,
-    },
+    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
+    runtime::{Lateness, Planes, measure_lateness, raise_descriptor_limit},
     sight::Sight,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
     wire::{Compressor, MemoryBudget, Stream},
@@ -161,13 +158,18 @@ impl App {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
-        let planes = Planes::start(&settings).map_err(StartError::Threads)?;
+        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
+        let in_flight = operations.clone();
+        let planes = Planes::start(settings.runtime.worker_threads, move || {
+            in_flight.in_flight()
+        });
+        let planes = planes.map_err(StartError::Threads)?;
         let Wired {
             shared,
             sight,
             pulse_off,
             draining,
-        } = wire(&settings, &planes).await?;
+        } = wire(&settings, &planes, operations).await?;
         let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
@@ -236,9 +238,9 @@ impl App {
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(past));
-        let late = past::watch_data_plane(Arc::clone(&self.shared));
+        let late = watch_data_plane(Arc::clone(&self.shared));
         data_plane.spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let late = past::watch_control_plane(Arc::clone(&self.shared.observer));
+        let late = watch_control_plane(Arc::clone(&self.shared.observer));
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
@@ -373,62 +375,6 @@ impl App {
     }
 }
 
-/// The threads: two runtimes, so that monitors, scrapes and reports never delay an operation.
-struct Planes {
-    /// Number of threads of the data plane.
-    workers: usize,
-    /// Places for the operations in flight.
-    operations: OperationPlaces,
-    /// Serves clients and servers.
-    data: Plane,
-    /// Runs everything else.
-    control: Plane,
-}
-
-/// A runtime that can be dropped inside another runtime without blocking it.
-struct Plane(Option<Runtime>);
-
-impl std::ops::Deref for Plane {
-    type Target = Runtime;
-
-    fn deref(&self) -> &Runtime {
-        self.0.as_ref().expect("taken only in drop")
-    }
-}
-
-impl Drop for Plane {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Planes {
-    fn start(settings: &config::Settings) -> io::Result<Self> {
-        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
-        let workers = match settings.runtime.worker_threads {
-            Some(threads) => threads,
-            None => std::thread::available_parallelism()?,
-        };
-        let mut data = Builder::new_multi_thread();
-        data.worker_threads(workers.get());
-        gather_wake_ups(&mut data, workers.get(), &operations);
-        let data = data.thread_name("seawall-data").enable_all().build()?;
-        let mut control = Builder::new_multi_thread();
-        let control = control
-            .worker_threads(1)
-            .thread_name("seawall-control")
-            .enable_all();
-        Ok(Self {
-            workers: workers.get(),
-            operations,
-            data: Plane(Some(data)),
-            control: Plane(Some(control.build()?)),
-        })
-    }
-}
-
 /// The parts that `wire` builds.
 struct Wired {
     shared: Arc<Shared>,
@@ -438,7 +384,11 @@ struct Wired {
 }
 
 /// Builds the parts that clients share, and starts to monitor the deployment.
-async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, StartError> {
+async fn wire(
+    settings: &config::Settings,
+    planes: &Planes,
+    operations: OperationPlaces,
+) -> Result<Wired, StartError> {
     let observer = Arc::new(Observer::new(
         past::observe_settings(settings),
         past::slow_log(settings)?,
@@ -479,7 +429,7 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
             limits.unauthenticated_connections.get(),
             limits.monitor_connections.get(),
             limits.relayed_connections.get(),
-            planes.operations.clone(),
+            operations,
         )
         .with_workers(planes.workers)
         .with_rates(
@@ -590,6 +540,18 @@ async fn pace(shared: Arc<Shared>) {
         shared.arrivals.tick(shared.lateness.now(now), elapsed);
         last = now;
     }
+}
+
+/// Measures how late the data plane wakes its tasks, for the gate of new clients and the metrics.
+async fn watch_data_plane(shared: Arc<Shared>) {
+    let record = |late| shared.observer.event_loop_late("data", late);
+    measure_lateness(&shared.lateness, record).await;
+}
+
+/// Measures how late the control plane wakes its tasks, for the metrics.
+async fn watch_control_plane(observer: Arc<Observer>) {
+    let record = |late| observer.event_loop_late("control", late);
+    measure_lateness(&Lateness::new(Instant::now()), record).await;
 }
 
 async fn maintain(shared: Arc<Shared>, sight: Arc<Sight>) {

@@ -15,6 +15,7 @@
 //! | [`topology`] | the deployment's description; server selection |
 //! | [`pool`] | the connections to one server, with one pool per user |
 //! | [`connection`] | one connection to a server: establishing it, control commands |
+//! | [`runtime`] | the threads: two runtimes, their lateness, the limit of descriptors |
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
 //! | [`sight`], [`pulse`] | changes and stalls in the history; samples of `serverStatus` |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
@@ -39,6 +40,7 @@ pub mod observe;
 pub mod pins;
 pub mod pool;
 pub mod pulse;
+pub mod runtime;
 pub mod shape;
 pub mod sight;
 pub mod stats;

@@ -6,15 +6,11 @@ use std::{
 };
 
 use seawall_config as config;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep, sleep_until},
-};
+use tokio::{runtime::Handle, time::sleep};
 
 use super::StartError;
 use crate::{
     client::Shared,
-    limits::BEAT,
     observe::{self, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
     shape::NameKey,
@@ -104,26 +100,6 @@ pub(super) async fn tick_history(sight: Arc<Sight>, topology: Arc<Topology>) {
             // Not awaited: a slow disk must not delay the next second.
             drop(tokio::task::spawn_blocking(move || sight.write()));
         }
-    }
-}
-
-/// Measures how late the data plane wakes its tasks.
-pub(super) async fn watch_data_plane(shared: Arc<Shared>) {
-    let mut due = Instant::now() + BEAT;
-    loop {
-        sleep_until(due).await;
-        let late = due.elapsed();
-        shared.observer.event_loop_late("data", late);
-        due = shared.lateness.beat(late, Instant::now());
-    }
-}
-
-/// Measures how late the control plane wakes its tasks.
-pub(super) async fn watch_control_plane(observer: Arc<Observer>) {
-    loop {
-        let due = Instant::now() + BEAT;
-        sleep_until(due).await;
-        observer.event_loop_late("control", due.elapsed());
     }
 }
 

@@ -44,12 +44,13 @@ use crate::{
     auth::{Identity, NonceSource, Standing},
     command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
     limits::{
-        ClientPermit, Eviction, Gate, HandshakePermit, Lateness, Limits, LoginGates, MonitorPermit,
-        Origin, RelayPermit,
+        ClientPermit, Eviction, Gate, HandshakePermit, Limits, LoginGates, MonitorPermit, Origin,
+        RelayPermit,
     },
     observe::{ConnectedClient, Departure, Observer, Stage},
     pins::Pins,
     pool::ServerPool,
+    runtime::Lateness,
     shape::{Input, Sequence},
     topology::Topology,
     wire::{

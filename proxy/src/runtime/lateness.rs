@@ -1,16 +1,16 @@
-//! The lateness of the data plane: the time from when a task is due until it runs.
+//! The lateness of a runtime: the time from when a task is due until it runs.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Time between two measurements, called beats.
-pub const BEAT: Duration = Duration::from_millis(20);
+const BEAT: Duration = Duration::from_millis(20);
 
-/// Written by a task of the data plane; read by other tasks.
+/// Written by a task of the measured runtime; read by other tasks.
 #[derive(Debug)]
 pub struct Lateness {
     base: Instant,
@@ -21,7 +21,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    /// Begins at `now`. The first beat is due one [`BEAT`] later.
+    /// Begins at `now`. The first beat is due 20 ms later.
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,
@@ -31,7 +31,7 @@ impl Lateness {
     }
 
     /// Records a beat that was `late`. Returns when the next one is due.
-    pub fn beat(&self, late: Duration, now: Instant) -> Instant {
+    fn beat(&self, late: Duration, now: Instant) -> Instant {
         let next = now + BEAT;
         self.last_us.store(microseconds(late), Ordering::Relaxed);
         self.due_us
@@ -44,6 +44,18 @@ impl Lateness {
         let due = self.base + Duration::from_micros(self.due_us.load(Ordering::Relaxed));
         let last = Duration::from_micros(self.last_us.load(Ordering::Relaxed));
         last.max(now.saturating_duration_since(due))
+    }
+}
+
+/// Measures how late the runtime of this task wakes its tasks. Passes each measurement to `record`.
+/// Never returns.
+pub async fn measure_lateness(lateness: &Lateness, record: impl Fn(Duration)) {
+    let mut due = Instant::now() + BEAT;
+    loop {
+        sleep_until(due).await;
+        let late = due.elapsed();
+        record(late);
+        due = lateness.beat(late, Instant::now());
     }
 }
 

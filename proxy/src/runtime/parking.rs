@@ -13,8 +13,6 @@ use std::{cell::Cell, thread::yield_now, time::Duration};
 
 use tokio::{runtime::Builder, time::Instant};
 
-use super::OperationPlaces;
-
 /// Workers yield from this many operations in flight per worker.
 const LEAST_IN_FLIGHT: usize = 4;
 
@@ -29,11 +27,15 @@ thread_local! {
 }
 
 /// Makes the workers of a runtime yield before they sleep, while enough operations are in flight.
-pub fn gather_wake_ups(builder: &mut Builder, workers: usize, operations: &OperationPlaces) {
-    let operations = operations.clone();
+/// `in_flight` returns their number.
+pub(super) fn gather_wake_ups(
+    builder: &mut Builder,
+    workers: usize,
+    in_flight: impl Fn() -> usize + Send + Sync + 'static,
+) {
     let least = LEAST_IN_FLIGHT * workers;
     builder.on_thread_park(move || {
-        if operations.in_flight() >= least {
+        if in_flight() >= least {
             yield_unless_penalised();
         }
     });
