@@ -1,6 +1,6 @@
 //! The composition root: builds every part from its settings, wires them, runs, drains.
 
-mod past;
+mod insight;
 
 use std::{
     fmt, io,
@@ -27,14 +27,13 @@ use crate::{
         UserSecret,
     },
     connection::{Connector, TlsError, client_config},
-    history::StoreError,
+    insight::{Insight, StoreError},
     limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
     runtime::{Lateness, Planes, measure_lateness, raise_descriptor_limit},
-    sight::Sight,
     topology::{self, DeploymentError, DeploymentOptions, Topology},
     wire::{Compressor, MemoryBudget, Stream},
 };
@@ -119,8 +118,7 @@ pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
     shared: Arc<Shared>,
-    sight: Arc<Sight>,
-    pulse_off: &'static str,
+    feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
     closing: watch::Sender<u32>,
     drain_time: Duration,
@@ -166,16 +164,14 @@ impl App {
         let planes = planes.map_err(StartError::Threads)?;
         let Wired {
             shared,
-            sight,
-            pulse_off,
+            feed,
             draining,
         } = wire(&settings, &planes, operations).await?;
         let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
             shared,
-            sight,
-            pulse_off,
+            feed,
             draining,
             closing: watch::Sender::new(0),
             drain_time: settings.shutdown.drain,
@@ -233,18 +229,18 @@ impl App {
                 .clone()
                 .run_until_cancelled_owned(pace(Arc::clone(&self.shared))),
         );
-        let (sight, topology) = (&self.sight, &self.shared.topology);
-        let past = past::tick_history(Arc::clone(sight), Arc::clone(topology));
+        let (feed, topology) = (Arc::clone(&self.feed), Arc::clone(&self.shared.topology));
+        let pushes = insight::push_seconds(feed, topology);
         self.planes
             .control
-            .spawn(self.stop.clone().run_until_cancelled_owned(past));
+            .spawn(self.stop.clone().run_until_cancelled_owned(pushes));
         let late = watch_data_plane(Arc::clone(&self.shared));
         data_plane.spawn(self.stop.clone().run_until_cancelled_owned(late));
         let late = watch_control_plane(Arc::clone(&self.shared.observer));
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.sight));
+        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed.insight));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
         Ok(())
@@ -275,8 +271,8 @@ impl App {
         let window = Arc::new(Window {
             observer: Arc::clone(&self.shared.observer),
             topology: Arc::clone(&self.shared.topology),
-            sight: Arc::clone(&self.sight),
-            pulse_off: self.pulse_off,
+            insight: Arc::clone(&self.feed.insight),
+            pulse: self.feed.pulse.clone(),
             draining: self.draining.subscribe(),
             drain: self.drain_requested.clone(),
             injects_faults: settings.fault.is_some(),
@@ -332,11 +328,6 @@ impl App {
         &self.shared.observer
     }
 
-    /// The history, and the stalls and changes detected in it.
-    pub fn sight(&self) -> &Arc<Sight> {
-        &self.sight
-    }
-
     /// The deployment.
     pub fn topology(&self) -> &Arc<Topology> {
         &self.shared.topology
@@ -369,7 +360,7 @@ impl App {
         self.closing.send_replace(100);
         self.tracker.wait().await;
         self.shared.topology.close();
-        self.sight.close();
+        self.feed.close();
         self.shared.observer.flush_slow_log();
         Drained { closed_clients }
     }
@@ -378,8 +369,7 @@ impl App {
 /// The parts that `wire` builds.
 struct Wired {
     shared: Arc<Shared>,
-    sight: Arc<Sight>,
-    pulse_off: &'static str,
+    feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
 }
 
@@ -390,8 +380,8 @@ async fn wire(
     operations: OperationPlaces,
 ) -> Result<Wired, StartError> {
     let observer = Arc::new(Observer::new(
-        past::observe_settings(settings),
-        past::slow_log(settings)?,
+        insight::observe_settings(settings),
+        insight::slow_log(settings)?,
     )?);
     let nonces = Arc::new(NonceSource::new()?);
     let deployment = DeploymentOptions::parse(
@@ -400,8 +390,7 @@ async fn wire(
     );
     let deployment = deployment.await?;
     let control = planes.control.handle().clone();
-    let sight = past::sight(settings, &deployment, Arc::clone(&observer), control)?;
-    let pulse_off = past::pulse_is_off(settings, deployment.has_credentials()).unwrap_or("on");
+    let feed = insight::Feed::open(settings, &deployment, Arc::clone(&observer), control)?;
     let credential_settings = credential_settings(&settings.auth, &settings.limits, &deployment)?;
     let connector = connector(settings, &deployment, &nonces)?;
     let topology = Topology::start(
@@ -451,8 +440,7 @@ async fn wire(
     });
     Ok(Wired {
         shared,
-        sight,
-        pulse_off,
+        feed,
         draining,
     })
 }
@@ -554,7 +542,7 @@ async fn watch_control_plane(observer: Arc<Observer>) {
     measure_lateness(&Lateness::new(Instant::now()), record).await;
 }
 
-async fn maintain(shared: Arc<Shared>, sight: Arc<Sight>) {
+async fn maintain(shared: Arc<Shared>, insight: Arc<Insight>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
     loop {
         ticks.tick().await;
@@ -562,8 +550,7 @@ async fn maintain(shared: Arc<Shared>, sight: Arc<Sight>) {
         shared.pins.maintain(Instant::now());
         shared.relay_pins.maintain(Instant::now());
         shared.observer.collect();
-        shared.observer.watch_storms();
-        past::update_process_metrics(&shared, &sight);
+        insight::update_process_metrics(&shared, &insight);
     }
 }
 

@@ -17,10 +17,12 @@
 //! | [`connection`] | one connection to a server: establishing it, control commands |
 //! | [`runtime`] | the threads: two runtimes, their lateness, the limit of descriptors |
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
-//! | [`sight`], [`pulse`] | changes and stalls in the history; samples of `serverStatus` |
+//! | [`insight`] | the history; storms, stalls and changes |
+//! | [`pulse`] | samples of each server's `serverStatus` |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
-//! | [`command`], [`history`] | parsing of commands and replies; stored time series |
-//! | [`wire`], [`shape`], [`auth`], [`stats`] | messages; fingerprints; SCRAM; basic types of statistics. They use no other module |
+//! | [`command`] | parsing of commands and replies |
+//! | [`stats`] | the basic types of statistics: distributions, phases, outcomes, labels |
+//! | [`wire`], [`shape`], [`auth`] | messages; fingerprints; SCRAM. They use no other module |
 //! | [`load`] | the load harness: storms and steady loads against any endpoint |
 //! | [`mongod`] | a private mongod, for the demo and for tests |
 
@@ -31,7 +33,7 @@ pub mod client;
 pub mod command;
 pub mod commands;
 pub mod connection;
-pub mod history;
+pub mod insight;
 pub mod limits;
 pub mod listener;
 pub mod load;
@@ -42,7 +44,6 @@ pub mod pool;
 pub mod pulse;
 pub mod runtime;
 pub mod shape;
-pub mod sight;
 pub mod stats;
 pub mod topology;
 pub mod wire;

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use seawall::{
-    history::{History, TIERS},
+    insight::{History, TIERS},
     stats::{Figures, Label, Level},
 };
 

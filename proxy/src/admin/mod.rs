@@ -2,8 +2,8 @@
 //! is to start a drain.
 
 mod guard;
+mod insight;
 mod json;
-mod past;
 mod profile;
 
 use std::{fmt, io, sync::Arc, time::SystemTime};
@@ -28,8 +28,9 @@ use tower::limit::ConcurrencyLimitLayer;
 
 pub use self::guard::Guard;
 use crate::{
+    insight::Insight,
     observe::{Observer, PROTOBUF},
-    sight::Sight,
+    pulse::Pulse,
     topology::Topology,
 };
 
@@ -47,10 +48,10 @@ const MAX_LIMIT: usize = 10_000;
 pub struct Window {
     /// The counters and tables.
     pub observer: Arc<Observer>,
-    /// Access to the history.
-    pub sight: Arc<Sight>,
-    /// The reason why `serverStatus` is not sampled, if it is not.
-    pub pulse_off: &'static str,
+    /// Access to the history, and to what was detected in it.
+    pub insight: Arc<Insight>,
+    /// Samples servers; or the reason why they are not sampled.
+    pub pulse: Result<Arc<Pulse>, &'static str>,
     /// The deployment.
     pub topology: Arc<Topology>,
     /// The deadline of the drain; `None` until a drain starts.
@@ -98,14 +99,14 @@ pub fn router(window: Arc<Window>) -> Router {
     let protected = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
-        .route("/api/v1/shapes", get(past::shapes))
-        .route("/api/v1/shapes/{id}", get(past::shape))
-        .route("/api/v1/namespaces", get(past::namespaces))
+        .route("/api/v1/shapes", get(insight::shapes))
+        .route("/api/v1/shapes/{id}", get(insight::shape))
+        .route("/api/v1/namespaces", get(insight::namespaces))
         .route("/api/v1/servers", get(servers))
-        .route("/api/v1/timeline", get(past::timeline))
-        .route("/api/v1/changes", get(past::changes))
-        .route("/api/v1/stalls", get(past::stalls))
-        .route("/api/v1/report", get(past::report))
+        .route("/api/v1/timeline", get(insight::timeline))
+        .route("/api/v1/changes", get(insight::changes))
+        .route("/api/v1/stalls", get(insight::stalls))
+        .route("/api/v1/report", get(insight::report))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
@@ -199,7 +200,7 @@ fn status_value(window: &Window) -> Value {
             "in_use": sum(|p| p.in_use),
         },
         "wait_queue": sum(|p| p.wait_queue),
-        "history": { "on": window.sight.is_on(), "bytes": window.sight.size().bytes },
+        "history": { "on": window.insight.is_on(), "bytes": window.insight.size().bytes },
     })
 }
 
@@ -273,10 +274,10 @@ async fn storms(State(window): State<Arc<Window>>) -> Json<Value> {
 }
 
 fn storms_value(window: &Window) -> Value {
-    let storms = window.observer.storms();
+    let storms = window.insight.storms();
     json!({
         "active": storms.first().is_some_and(|storm| storm.ended_at.is_none()),
-        "learning": window.observer.learns_what_is_usual(),
+        "learning": window.insight.learns_what_is_usual(),
         "storms": storms.iter().map(json::storm).collect::<Vec<_>>(),
     })
 }

@@ -19,7 +19,7 @@ use crate::{
         COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
     },
-    observe::Stage,
+    stats::Stage,
     wire::Sharer,
 };
 

@@ -47,11 +47,12 @@ use crate::{
         ClientPermit, Eviction, Gate, HandshakePermit, Limits, LoginGates, MonitorPermit, Origin,
         RelayPermit,
     },
-    observe::{ConnectedClient, Departure, Observer, Stage},
+    observe::{ConnectedClient, Observer},
     pins::Pins,
     pool::ServerPool,
     runtime::Lateness,
     shape::{Input, Sequence},
+    stats::{Departure, Stage},
     topology::Topology,
     wire::{
         CompressedHead, Compressor, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,

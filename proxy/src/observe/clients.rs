@@ -4,10 +4,8 @@ use std::{net::IpAddr, sync::Arc, time::SystemTime};
 
 use tokio::time::Instant;
 
-use super::{
-    Observer,
-    storms::{Departure, Leaving, Stage},
-};
+use super::Observer;
+use crate::stats::{Departure, Leaving, Stage};
 
 /// Description of a connected client, shown in the API.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     shape::ShapeId,
-    stats::{Distribution, Figures, Label, Level, Outcome, PerPhase, WeighedSeries},
+    stats::{Distribution, Figures, Label, Level, Outcome, PerPhase, WeighedSeries, add_weighed},
 };
 
 use super::{
@@ -69,16 +69,7 @@ impl Collected {
 
     /// Adds figures to the second that the history takes next.
     fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
-        match self.second.get_mut(label) {
-            Some((kept, its_weight)) => {
-                kept.merge(figures);
-                *its_weight = weight;
-            }
-            None => {
-                let kept = (figures.clone(), weight);
-                self.second.insert(Arc::clone(label), kept);
-            }
-        }
+        add_weighed(&mut self.second, label, figures, weight);
     }
 }
 

@@ -14,6 +14,7 @@
 mod clients;
 mod collect;
 mod exporter;
+mod logins;
 mod metric_name;
 mod names;
 mod observation;
@@ -25,7 +26,6 @@ mod shape_series;
 mod sketch;
 mod slow;
 mod slow_log;
-mod storms;
 mod sums;
 
 use std::{
@@ -46,9 +46,8 @@ use tokio::time::Instant;
 
 use crate::{
     command::statements,
-    history::Turn,
     shape::{self, Collection, Description, Fingerprint, Input, LearnedNames, NameKey, ShapeId},
-    stats::{Outcome, Phase},
+    stats::{Leaving, Outcome, Phase, Stage, Traffic},
 };
 
 pub use self::{
@@ -61,7 +60,6 @@ pub use self::{
     registry::{Namespace, OTHER, Shape, ShapeRow},
     servers::{CloseReason, Relayed, ServerMetrics},
     slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
-    storms::{Crowd, Departure, Names, Stage, Storm},
     sums::{
         NamespaceIndex, NamespaceSums, ServerIndex, ServerSums, ShapeIndex, ShapeSums, TablePlace,
     },
@@ -69,9 +67,9 @@ pub use self::{
 use self::{
     collect::Collected,
     exporter::Exporter,
+    logins::Logins,
     names::NameTable,
     registry::Registry,
-    storms::{Leaving, Storms, Totals},
     sums::{Record, Sums},
 };
 
@@ -141,8 +139,8 @@ pub struct Observer {
     cpu: Mutex<own::CpuTimes>,
     clients: Mutex<HashMap<i32, ClientRow>>,
     next_client: AtomicI32,
-    storms: Mutex<Storms>,
-    totals: Arc<Totals>,
+    traffic: Mutex<Traffic>,
+    logins: Arc<Logins>,
 }
 
 impl fmt::Debug for Observer {
@@ -170,8 +168,8 @@ impl Observer {
             cpu: Mutex::default(),
             clients: Mutex::default(),
             next_client: AtomicI32::new(1),
-            storms: Mutex::default(),
-            totals: Arc::default(),
+            traffic: Mutex::default(),
+            logins: Arc::default(),
         })
     }
 
@@ -323,7 +321,7 @@ impl Observer {
             application: None,
             driver: None,
         };
-        self.storms.lock().arrived();
+        self.traffic.lock().arrivals += 1;
         self.clients.lock().insert(id, row);
         self.exporter
             .counter(MetricName::ClientConnectionsTotal, vec![])
@@ -344,53 +342,30 @@ impl Observer {
             ("how", leaving.how.as_str()),
         ];
         self.count(MetricName::ClientDeparturesTotal, &labels);
-        self.storms.lock().left(leaving);
+        self.traffic.lock().add_departure(leaving);
     }
 
-    /// Checks if a storm began or ended, and logs it. Called once a second.
-    pub fn watch_storms(&self) {
-        let turn = self.storms.lock().tick(&self.totals);
-        let Some((turn, storm)) = turn else {
-            return;
-        };
-        let is_active = turn == Turn::Began;
-        self.exporter
-            .gauge(MetricName::StormActive, vec![])
-            .set(f64::from(u8::from(is_active)));
-        let crowd = &storm.crowd;
-        let first = |names: &Names| names.ranked().first().map(|(name, _)| (*name).to_owned());
-        let (network, application) = (first(&crowd.networks), first(&crowd.applications));
-        if is_active {
-            self.count(MetricName::StormsTotal, &[]);
-            tracing::warn!(
-                arrivals = crowd.arrivals,
-                peak = storm.peak_arrivals,
-                usual = storm.usual,
-                network,
-                application,
-                "storm began"
-            );
-        } else {
-            tracing::warn!(
-                arrivals = crowd.arrivals,
-                peak = storm.peak_arrivals,
-                connections_absorbed = storm.connections_absorbed(),
-                authentications_absorbed = storm.authentications_absorbed(),
-                network,
-                application,
-                "storm ended"
-            );
-        }
+    /// Connections and logins since the last call.
+    pub fn take_traffic(&self) -> Traffic {
+        let mut traffic = std::mem::take(&mut *self.traffic.lock());
+        self.logins.add_to(&mut traffic);
+        traffic
     }
 
-    /// True while too little was seen since the start to detect a storm.
-    pub fn learns_what_is_usual(&self) -> bool {
-        self.storms.lock().is_learning()
+    /// Counts the beginning of a storm.
+    pub fn storm_began(&self) {
+        self.count(MetricName::StormsTotal, &[]);
+        self.set_storm_active(true);
     }
 
-    /// The current storm, if any, then past storms, the latest first.
-    pub fn storms(&self) -> Vec<Storm> {
-        self.storms.lock().list()
+    /// Records the end of a storm.
+    pub fn storm_ended(&self) {
+        self.set_storm_active(false);
+    }
+
+    fn set_storm_active(&self, is_active: bool) {
+        let gauge = self.exporter.gauge(MetricName::StormActive, vec![]);
+        gauge.set(f64::from(u8::from(is_active)));
     }
 
     /// Clients connected now.
@@ -423,9 +398,7 @@ impl Observer {
     ) {
         let labels = [("mechanism", mechanism), ("result", result)];
         self.count(MetricName::ClientAuthenticationsTotal, &labels);
-        self.totals
-            .client_authentications
-            .fetch_add(1, Ordering::Relaxed);
+        self.logins.of_clients.fetch_add(1, Ordering::Relaxed);
         let labels = labels
             .iter()
             .map(|(key, value)| Label::new(*key, *value))
@@ -482,7 +455,7 @@ impl Observer {
     pub fn server(&self, address: &str) -> ServerMetrics {
         ServerMetrics::new(
             Arc::clone(&self.exporter),
-            Arc::clone(&self.totals),
+            Arc::clone(&self.logins),
             address,
             self.server_index(address),
         )

@@ -8,7 +8,7 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram, Label};
 
-use super::{exporter::Exporter, metric_name::MetricName, storms::Totals, sums::ServerIndex};
+use super::{exporter::Exporter, logins::Logins, metric_name::MetricName, sums::ServerIndex};
 
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Drop for Relayed {
 /// Registered handles on one server's metrics.
 pub struct ServerMetrics {
     exporter: Arc<Exporter>,
-    totals: Arc<Totals>,
+    logins: Arc<Logins>,
     server: String,
     index: ServerIndex,
     created: Counter,
@@ -97,7 +97,7 @@ impl fmt::Debug for ServerMetrics {
 impl ServerMetrics {
     pub(super) fn new(
         exporter: Arc<Exporter>,
-        totals: Arc<Totals>,
+        logins: Arc<Logins>,
         server: &str,
         index: ServerIndex,
     ) -> Self {
@@ -118,7 +118,7 @@ impl ServerMetrics {
             relayed: exporter.gauge(MetricName::RelayedConnections, labels()),
             server: server.to_owned(),
             index,
-            totals,
+            logins,
             created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
             checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
             pending: state("pending"),
@@ -137,7 +137,7 @@ impl ServerMetrics {
     /// Counts an established connection.
     pub fn connection_created(&self) {
         self.created.increment(1);
-        self.totals
+        self.logins
             .server_connections
             .fetch_add(1, Ordering::Relaxed);
     }
@@ -155,9 +155,7 @@ impl ServerMetrics {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
         self.counter(MetricName::ServerAuthenticationsTotal, &labels);
-        self.totals
-            .server_authentications
-            .fetch_add(1, Ordering::Relaxed);
+        self.logins.at_servers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a reply that was read after its client had left. `is_kept` is true if the reply was

@@ -75,3 +75,16 @@ impl Period {
 /// Figures and weight of each series. The weight is the seconds that the series cost, older ones
 /// counting less. A series that the history must not choose among others has infinite weight.
 pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
+
+/// Adds figures to a series, and sets its weight.
+pub fn add_weighed(series: &mut WeighedSeries, label: &Arc<Label>, figures: &Figures, weight: f64) {
+    match series.get_mut(label) {
+        Some((sums, its_weight)) => {
+            sums.merge(figures);
+            *its_weight = weight;
+        }
+        None => {
+            series.insert(Arc::clone(label), (figures.clone(), weight));
+        }
+    }
+}

@@ -19,10 +19,10 @@ use seawall::{
     auth::NonceSource,
     command::{ReplyFacts, ReplyForm},
     connection::Connector,
+    insight::{self, Clock, Insight, Second},
     observe::{self, Observer, outcome_of},
     pool,
     shape::Input,
-    sight::{self, Clock, Sight},
     topology::{self, DeploymentOptions, Topology},
 };
 use tokio::{
@@ -177,7 +177,7 @@ fn check_json(body: &Bytes, line: &str) {
 /// The parts that the admin routes read.
 struct Parts {
     observer: Arc<Observer>,
-    sight: Arc<Sight>,
+    insight: Arc<Insight>,
     topology: Arc<Topology>,
     draining: watch::Sender<Option<Instant>>,
 }
@@ -196,20 +196,20 @@ impl Parts {
         );
         let observer = Arc::new(observer.expect("the settings are valid"));
         let now = SystemTime::now();
-        let settings = sight::Settings {
+        let settings = insight::Settings {
             is_on: true,
             directory: None,
             max_bytes: 1 << 20,
             max_shapes: 50,
         };
         let clock = Clock::new(move || now);
-        let sight = Sight::open(Arc::clone(&observer), settings, None, clock);
-        let sight = Arc::new(sight.expect("there is no file to open"));
-        fill(&observer, &sight, now);
+        let insight = Insight::open(settings, clock);
+        let insight = Arc::new(insight.expect("there is no file to open"));
+        fill(&observer, &insight, now);
         Self {
             topology: topology(&observer).await,
             observer,
-            sight,
+            insight,
             draining: watch::Sender::new(None),
         }
     }
@@ -217,8 +217,8 @@ impl Parts {
     fn window(&self, token: Option<String>) -> Window {
         Window {
             observer: Arc::clone(&self.observer),
-            sight: Arc::clone(&self.sight),
-            pulse_off: "it is off",
+            insight: Arc::clone(&self.insight),
+            pulse: Err("it is off"),
             topology: Arc::clone(&self.topology),
             draining: self.draining.subscribe(),
             drain: CancellationToken::new(),
@@ -238,7 +238,7 @@ impl Parts {
 }
 
 /// Records operations over some minutes.
-fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
+fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
     let reply = documents::encode(&bson::doc! { "n": 1, "ok": 1.0 });
     for second in 0..OPERATIONS {
         let choices: Vec<u8> = (second..second.saturating_add(30)).collect();
@@ -254,7 +254,13 @@ fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
         let ended = began + Duration::from_millis(second.into());
         observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
-        sight.tick(now - ago);
+        let (series, working) = observer.take_second();
+        let measured = Second {
+            series,
+            working,
+            ..Second::default()
+        };
+        insight.add(measured, now - ago);
     }
 }
 

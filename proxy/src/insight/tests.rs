@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{history::ChangeKind, observe, stats::Level};
+use crate::stats::{Figures, Level};
 
 /// Saturday, 21 November 2026, 17:50:27 UTC.
 const NOW: u64 = 1_795_283_427;
@@ -25,25 +25,14 @@ impl TestClock {
     }
 }
 
-fn sight(clock: &TestClock) -> Sight {
-    let observer = Observer::new(
-        observe::Settings {
-            counts_shapes: true,
-            max_shapes: 100,
-            name_key: None,
-            max_namespaces: 100,
-            keeps_seconds: true,
-        },
-        None,
-    );
+fn insight(clock: &TestClock) -> Insight {
     let settings = Settings {
         is_on: true,
         directory: None,
         max_bytes: 64 << 20,
         max_shapes: 200,
     };
-    let observer = Arc::new(observer.unwrap());
-    Sight::open(observer, settings, None, clock.clock()).unwrap()
+    Insight::open(settings, clock.clock()).unwrap()
 }
 
 fn shape(name: &str) -> Arc<Label> {
@@ -99,15 +88,15 @@ fn second(at: u64) -> BTreeMap<Arc<Label>, (Figures, f64)> {
 
 /// The history after this many days. It has each second around the compared times, and one second
 /// per minute elsewhere.
-fn after(days: u64) -> Sight {
+fn after(days: u64) -> Insight {
     let clock = TestClock::at(NOW - days * DAY);
-    let sight = sight(&clock);
+    let insight = insight(&clock);
     let compared = [7 * DAY, DAY, 6 * HOUR, 2 * HOUR, 0];
     let is_compared = |at: u64| {
         let ago = NOW - at;
         compared.iter().any(|past| ago.abs_diff(*past) < HOUR / 2)
     };
-    let mut history = sight.history.lock();
+    let mut history = insight.history.lock();
     for at in NOW - days * DAY..NOW {
         if is_compared(at) || at.is_multiple_of(60) {
             history.add(at, second(at));
@@ -116,7 +105,7 @@ fn after(days: u64) -> Sight {
     }
     drop(history);
     clock.0.store(NOW, Ordering::Relaxed);
-    sight
+    insight
 }
 
 fn slower(changes: &Changes) -> Vec<&str> {
@@ -133,9 +122,9 @@ fn slower(changes: &Changes) -> Vec<&str> {
 
 #[test]
 fn slower_shapes_are_found_against_every_kind_of_baseline() {
-    let sight = after(8);
+    let insight = after(8);
     let window = Window::AtMost(Duration::from_secs(600));
-    let changes = |against: &str| sight.changes(against.parse().unwrap(), window).unwrap();
+    let changes = |against: &str| insight.changes(against.parse().unwrap(), window).unwrap();
     let yesterday = changes("yesterday");
     assert_eq!(slower(&yesterday), ["slow_since_6h"]);
     assert_eq!((yesterday.now.from, yesterday.now.to), (NOW - 600, NOW));
@@ -155,16 +144,16 @@ fn slower_shapes_are_found_against_every_kind_of_baseline() {
     assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
     // The widest window that is kept for last week.
     let day = Window::Exactly(Duration::from_secs(DAY));
-    let widest = sight.changes(Against::LastWeek, day).unwrap();
+    let widest = insight.changes(Against::LastWeek, day).unwrap();
     assert_eq!(widest.before.to - widest.before.from, DAY);
     assert_eq!(widest.incomparable, None);
 }
 
 #[test]
 fn a_baseline_without_data_is_reported_as_unknown() {
-    let sight = after(1);
+    let insight = after(1);
     let window = Window::AtMost(Duration::from_secs(600));
-    let missing = sight.changes(Against::LastWeek, window).unwrap();
+    let missing = insight.changes(Against::LastWeek, window).unwrap();
     let nothing = Some(Incomparable::Unknown(Side::Baseline));
     assert_eq!((missing.incomparable, missing.changes.len()), (nothing, 0));
 }
@@ -218,13 +207,31 @@ fn unknown_short_and_idle_periods_are_not_compared() {
 #[test]
 fn ticks_use_the_given_clock() {
     let clock = TestClock::at(NOW);
-    let sight = sight(&clock);
+    let insight = insight(&clock);
     for at in 0..5 {
         clock.0.store(NOW + at, Ordering::Relaxed);
-        sight.tick(sight.now());
+        insight.add(Second::default(), insight.now());
     }
-    let all = sight.period(UNIX_EPOCH, sight.now());
+    let all = insight.period(UNIX_EPOCH, insight.now());
     assert_eq!(all.length, Duration::from_secs(5));
-    let selection = sight.select(UNIX_EPOCH, sight.now() - Duration::from_secs(2));
+    let selection = insight.select(UNIX_EPOCH, insight.now() - Duration::from_secs(2));
     assert_eq!(selection.period().length, Duration::from_secs(3));
+}
+
+#[test]
+fn counts_of_a_repeated_second_are_kept_for_the_next() {
+    let clock = TestClock::at(NOW);
+    let insight = insight(&clock);
+    let measured = |at| Second {
+        series: second(at),
+        ..Second::default()
+    };
+    for at in [0, 1, 1, 0, 2] {
+        clock.0.store(NOW + at, Ordering::Relaxed);
+        insight.add(measured(NOW), insight.now());
+    }
+    let all = insight.period(UNIX_EPOCH, insight.now());
+    let each = whole(&insight.period(UNIX_EPOCH, insight.now() - Duration::from_secs(2))).count;
+    assert_eq!((each, whole(&all).count), (16, 5 * 16));
+    assert_eq!(all.length, Duration::from_secs(3));
 }

@@ -1,5 +1,4 @@
-//! Detects stalls: times in which operations wait far longer than usual. Also finds stalls that
-//! recur, and the server counters that moved during them.
+//! Detects stalls: times in which operations wait far longer than usual.
 //!
 //! [`StallDetector`] gets one second at a time. An operation counts in the second in which it
 //! *ended*. So a server that stops for 2 s shows as seconds in which no operation ends, followed by
@@ -14,25 +13,18 @@ use std::{collections::VecDeque, time::Duration};
 
 use crate::stats::{Distribution, PerPhase, Phase, PhaseTimes, float};
 
-mod moved;
-mod recurrence;
 #[cfg(test)]
-mod tests;
-
-pub use self::{
-    moved::{Moved, Sample, moved, unanswered},
-    recurrence::{Recurrence, recurrence},
-};
+pub(super) mod tests;
 
 /// The operations that ended in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Beat {
+pub(super) struct Beat {
     /// Their durations.
-    pub durations: Distribution,
+    pub(super) durations: Distribution,
     /// Their total time in each phase.
-    pub phases: PhaseTimes,
+    pub(super) phases: PhaseTimes,
     /// The end of this second, in seconds since the epoch.
-    pub at: u64,
+    pub(super) at: u64,
 }
 
 /// A period in which operations waited.
@@ -57,7 +49,7 @@ pub struct Episode {
 
 /// Watches one series. It gets one call per second.
 #[derive(Clone, Debug, Default)]
-pub struct StallDetector {
+pub(super) struct StallDetector {
     /// Logarithms of the 99th percentile (in seconds), one for each of the last calm seconds with
     /// operations.
     p99s: VecDeque<f64>,
@@ -121,7 +113,7 @@ const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {
     /// Adds one second. Returns the episode if one ended with this second.
-    pub fn second(&mut self, beat: &Beat) -> Option<Episode> {
+    pub(super) fn second(&mut self, beat: &Beat) -> Option<Episode> {
         push(&mut self.recent, beat.durations.count(), RECENT);
         let Some(usual) = self.usual() else {
             self.learn(beat);
@@ -146,7 +138,7 @@ impl StallDetector {
     }
 
     /// True while too few seconds have been seen to know the usual values.
-    pub fn is_learning(&self) -> bool {
+    pub(super) fn is_learning(&self) -> bool {
         self.p99s.len() < LEARNING
     }
 
@@ -330,7 +322,7 @@ fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
 }
 
 /// The value at the quantile `numerator / denominator`; zero if there are no values.
-fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
+pub(super) fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
     let mut values = values.to_vec();
     let index = values.len().saturating_sub(1) * numerator / denominator;
     if index >= values.len() {
@@ -339,6 +331,6 @@ fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
     *values.select_nth_unstable_by(index, f64::total_cmp).1
 }
 
-fn seconds(seconds: f64) -> Duration {
+pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

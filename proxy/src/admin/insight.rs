@@ -22,9 +22,8 @@ use serde_json::{Map, Value, json};
 
 use super::{Window, bad_request, json as shown, work};
 use crate::{
-    history::Selection,
+    insight::{Insight, Selection},
     observe::ShapeRow,
-    sight::Sight,
     stats::{Figures, Label, Period},
 };
 
@@ -33,8 +32,8 @@ pub(super) use self::{changes::changes, report::report, stalls::stalls};
 
 type JsonResult = Result<Json<Value>, (StatusCode, String)>;
 
-fn need_history(sight: &Sight) -> Result<(), (StatusCode, String)> {
-    match sight.is_on() {
+fn need_history(insight: &Insight) -> Result<(), (StatusCode, String)> {
+    match insight.is_on() {
         true => Ok(()),
         false => Err((
             StatusCode::NOT_FOUND,
@@ -59,14 +58,14 @@ pub(super) async fn shapes(
     let limit = parameters.limit();
     let since = parameters.since()?;
     if since.is_some() {
-        need_history(&window.sight)?;
+        need_history(&window.insight)?;
     }
     let value = work(&window, move |window| {
         let known = window.observer.shapes();
         match since {
             Some(since) => {
-                let now = window.sight.now();
-                let selection = window.sight.select(ago(now, since), now);
+                let now = window.insight.now();
+                let selection = window.insight.select(ago(now, since), now);
                 shapes_of(&Past::new(&selection), known, &sort, limit, false)
             }
             None => rows(known, &sort, limit),
@@ -223,12 +222,12 @@ pub(super) async fn shape(
 ) -> JsonResult {
     let since = parameters.since()?;
     if since.is_some() {
-        need_history(&window.sight)?;
+        need_history(&window.insight)?;
     }
     let value = work(&window, move |window| {
         let rows = window.observer.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
-        one_shape(&window.sight, &id, row, since)
+        one_shape(&window.insight, &id, row, since)
     });
     let shape = value.await?;
     Ok(Json(shape.ok_or_else(|| not_found("shape"))?))
@@ -238,14 +237,14 @@ pub(super) async fn shape(
 /// only its row has. Without: since the start. `None` if neither the period nor a row has the
 /// shape.
 fn one_shape(
-    sight: &Sight,
+    insight: &Insight,
     id: &str,
     row: Option<&ShapeRow>,
     since: Option<Duration>,
 ) -> Option<Value> {
-    let now = sight.now();
+    let now = insight.now();
     let from = ago(now, since.unwrap_or(DEFAULT_SINCE));
-    let past = Past::new(&sight.select(from, now));
+    let past = Past::new(&insight.select(from, now));
     let period = &past.period;
     let in_period = period.series.iter().find(|(of, _)| id_of(of) == Some(id));
     let mut shape = match (in_period, row) {
@@ -273,7 +272,7 @@ fn one_shape(
     }
     if let Some((label, _)) = in_period {
         let step = step_for(since.unwrap_or(DEFAULT_SINCE));
-        let timeline = sight.timeline(from, now, step, &|of| of == &**label);
+        let timeline = insight.timeline(from, now, step, &|of| of == &**label);
         shape.insert("timeline".to_owned(), steps(&timeline, false));
     }
     Some(Value::Object(shape))
@@ -285,12 +284,12 @@ pub(super) async fn namespaces(
 ) -> JsonResult {
     let (since, limit) = (parameters.since()?, parameters.limit());
     if since.is_some() {
-        need_history(&window.sight)?;
+        need_history(&window.insight)?;
     }
     let value = work(&window, move |window| match since {
         Some(since) => {
-            let now = window.sight.now();
-            namespaces_of(&window.sight.period(ago(now, since), now), limit)
+            let now = window.insight.now();
+            namespaces_of(&window.insight.period(ago(now, since), now), limit)
         }
         None => {
             let mut rows = window.observer.namespaces();
@@ -325,7 +324,7 @@ pub(super) async fn timeline(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
 ) -> JsonResult {
-    need_history(&window.sight)?;
+    need_history(&window.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let step = parameters.step()?.unwrap_or(step_for(since));
     if since.as_secs() / step.as_secs() > MAX_STEPS {
@@ -335,25 +334,25 @@ pub(super) async fn timeline(
     }
     let filter = parameters.series()?;
     let value = work(&window, move |window| {
-        timeline_of(&window.sight, &filter, since, step).ok_or(filter.kind())
+        timeline_of(&window.insight, &filter, since, step).ok_or(filter.kind())
     });
     value.await?.map(Json).map_err(not_found)
 }
 
 /// `None` if a series that must exist is not in the period.
 fn timeline_of(
-    sight: &Sight,
+    insight: &Insight,
     filter: &SeriesFilter,
     since: Duration,
     step: Duration,
 ) -> Option<Value> {
-    let now = sight.now();
+    let now = insight.now();
     let from = ago(now, since);
     if filter.must_exist() {
-        let seen = sight.select(from, now).seen();
+        let seen = insight.select(from, now).seen();
         seen.keys().find(|label| filter.matches(label))?;
     }
-    let timeline = sight.timeline(from, now, step, &|label| filter.matches(label));
+    let timeline = insight.timeline(from, now, step, &|label| filter.matches(label));
     Some(json!({ "step_seconds": step.as_secs(), "steps": steps(&timeline, true) }))
 }
 

@@ -5,18 +5,18 @@
 
 use std::collections::BTreeMap;
 
-use super::rank;
+use super::detector::rank;
 use crate::stats::float;
 
 /// One sample of a server's counters.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
+pub(super) struct Sample {
     /// In seconds since the epoch.
-    pub at: f64,
+    pub(super) at: f64,
     /// True if the server replied in time.
-    pub answered: bool,
+    pub(super) answered: bool,
     /// Values by counter name. Cumulative counters are rates.
-    pub values: BTreeMap<&'static str, f64>,
+    pub(super) values: BTreeMap<&'static str, f64>,
 }
 
 /// A counter that moved.
@@ -57,7 +57,7 @@ const AS_EXTREME_OF: usize = 20;
 /// The counters that moved during the episodes (start and end), the highest score first. Empty if
 /// the server did not reply during most episodes: the first sample after such a gap describes the
 /// gap.
-pub fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
+pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
     let seen: Vec<_> = episodes.iter().filter(is_seen).copied().collect();
     let spoken = (seen.iter()).filter(|episode| !is_silent(samples, **episode));
@@ -85,7 +85,7 @@ pub fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
 }
 
 /// Number of samples without a reply within the episodes.
-pub fn unanswered(samples: &[Sample], episodes: &[(f64, f64)]) -> usize {
+pub(super) fn unanswered(samples: &[Sample], episodes: &[(f64, f64)]) -> usize {
     let silent = samples.iter().filter(|sample| !sample.answered);
     silent.filter(|sample| !is_calm(sample, episodes)).count()
 }
@@ -162,7 +162,7 @@ fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::Random, *};
+    use super::{super::detector::tests::Random, *};
 
     const SEEDS: u64 = 100;
 

@@ -7,18 +7,18 @@
 //! changes it. Applications that open a connection for each request have churn all day; only a
 //! sudden rise counts.
 
-/// Counts of one second.
+/// The churn of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Second {
+pub(super) struct Churn {
     /// Connections accepted.
-    pub arrivals: u64,
+    pub(super) arrivals: u64,
     /// Connections that ended soon after they were accepted.
-    pub short_lived: u64,
+    pub(super) short_lived: u64,
 }
 
 /// A change of the detector's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum StormTurn {
     /// A storm began [`StormDetector::BEGINS_AFTER`] seconds ago.
     Began,
     /// The storm ended.
@@ -27,7 +27,7 @@ pub enum Turn {
 
 /// Watches one series. It gets one call per second.
 #[derive(Clone, Debug, Default)]
-pub struct StormDetector {
+pub(super) struct StormDetector {
     normal: f64,
     seconds: u64,
     /// Consecutive seconds that contradict the present state.
@@ -55,13 +55,13 @@ const LEARNING: u64 = 10;
 
 impl StormDetector {
     /// Consecutive seconds that begin a storm.
-    pub const BEGINS_AFTER: u32 = 3;
+    pub(super) const BEGINS_AFTER: u32 = 3;
 
     /// Consecutive seconds that end a storm.
-    pub const ENDS_AFTER: u32 = 10;
+    pub(super) const ENDS_AFTER: u32 = 10;
 
     /// Adds one second.
-    pub fn second(&mut self, seen: Second) -> Option<Turn> {
+    pub(super) fn second(&mut self, seen: Churn) -> Option<StormTurn> {
         let churn = f64::from(
             u32::try_from(seen.short_lived.min(seen.arrivals.max(1))).unwrap_or(u32::MAX),
         );
@@ -82,29 +82,24 @@ impl StormDetector {
         self.against = 0;
         self.is_storm = !self.is_storm;
         Some(if self.is_storm {
-            Turn::Began
+            StormTurn::Began
         } else {
-            Turn::Ended
+            StormTurn::Ended
         })
     }
 
     /// Consecutive seconds that indicate a storm before it has begun.
-    pub fn suspicion(&self) -> u32 {
+    pub(super) fn suspicion(&self) -> u32 {
         if self.is_storm { 0 } else { self.against }
     }
 
     /// True while too few seconds have been seen to know the normal churn.
-    pub fn is_learning(&self) -> bool {
+    pub(super) fn is_learning(&self) -> bool {
         self.seconds <= LEARNING
     }
 
-    /// True during a storm.
-    pub fn is_storm(&self) -> bool {
-        self.is_storm
-    }
-
     /// The normal churn, in connections per second.
-    pub fn normal(&self) -> f64 {
+    pub(super) fn normal(&self) -> f64 {
         self.normal
     }
 
@@ -128,14 +123,14 @@ mod tests {
 
     /// Feeds a series of (seconds, arrivals, short lived). Returns the state changes with their
     /// seconds.
-    fn turns(series: impl IntoIterator<Item = (u32, u64, u64)>) -> Vec<(u32, Turn)> {
+    fn turns(series: impl IntoIterator<Item = (u32, u64, u64)>) -> Vec<(u32, StormTurn)> {
         let mut detector = StormDetector::default();
         let mut now = 0;
         let mut turns = Vec::new();
         for (seconds, arrivals, short_lived) in series {
             for _ in 0..seconds {
                 now += 1;
-                let turn = detector.second(Second {
+                let turn = detector.second(Churn {
                     arrivals,
                     short_lived,
                 });
@@ -150,7 +145,7 @@ mod tests {
         // Normal traffic of a router, then a stall of one minute in which clients time out, then
         // calm.
         let turns = turns([(600, 3, 1), (60, 4_000, 3_900), (120, 3, 1)]);
-        assert_eq!(turns, [(603, Turn::Began), (670, Turn::Ended)]);
+        assert_eq!(turns, [(603, StormTurn::Began), (670, StormTurn::Ended)]);
     }
 
     #[test]
@@ -160,7 +155,7 @@ mod tests {
         assert_eq!(
             turns
                 .iter()
-                .filter(|(_, turn)| *turn == Turn::Began)
+                .filter(|(_, turn)| *turn == StormTurn::Began)
                 .count(),
             1,
             "{turns:?}"
@@ -198,7 +193,7 @@ mod tests {
     #[test]
     fn a_storm_on_top_of_many_short_connections_is_detected() {
         let turns = turns([(1_800, 200, 200), (30, 3_000, 2_900), (120, 200, 200)]);
-        assert_eq!(turns.first(), Some(&(1_803, Turn::Began)));
+        assert_eq!(turns.first(), Some(&(1_803, StormTurn::Began)));
         assert_eq!(turns.len(), 2, "{turns:?}");
     }
 
@@ -220,11 +215,11 @@ mod tests {
             series in prop::collection::vec((0_u64..10_000, 0_u64..10_000), 1..500)
         ) {
             let mut detector = StormDetector::default();
-            let mut last = Turn::Ended;
+            let mut last = StormTurn::Ended;
             for (arrivals, short_lived) in series {
-                if let Some(turn) = detector.second(Second { arrivals, short_lived }) {
+                if let Some(turn) = detector.second(Churn { arrivals, short_lived }) {
                     prop_assert_ne!(turn, last);
-                    prop_assert_eq!(turn == Turn::Began, detector.is_storm());
+                    prop_assert_eq!(turn == StormTurn::Began, detector.is_storm);
                     last = turn;
                 }
                 prop_assert!(detector.normal().is_finite() && detector.normal() >= 0.0);

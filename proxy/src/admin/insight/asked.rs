@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{super::bad_request, id_of};
 use crate::{
     admin::{DEFAULT_LIMIT, MAX_LIMIT},
-    sight::{Against, TimeError, parse_time},
+    insight::{Against, TimeError, parse_time},
     stats::Label,
 };
 

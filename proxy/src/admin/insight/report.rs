@@ -17,7 +17,7 @@ use super::{
     step_for, steps,
 };
 use crate::{
-    sight::{self, Against},
+    insight::{self, Against},
     stats::{Label, Period},
 };
 
@@ -32,7 +32,7 @@ pub(in crate::admin) async fn report(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
 ) -> JsonResult {
-    need_history(&window.sight)?;
+    need_history(&window.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let (against, text) = parameters.against()?;
     let status = status_value(&window);
@@ -55,17 +55,17 @@ fn history_part(
     against: Against,
     text: &str,
 ) -> Map<String, Value> {
-    let sight = &window.sight;
-    let now = sight.now();
+    let insight = &window.insight;
+    let now = insight.now();
     let from = ago(now, since);
-    let past = Past::new(&sight.select(from, now));
+    let past = Past::new(&insight.select(from, now));
     // Stalls last seconds: steps of ten seconds would hide them.
     let step = match since <= FINE_STEP_RETENTION {
         true => Duration::from_secs(1),
         false => step_for(since),
     };
-    let timeline = sight.timeline(from, now, step, &|label| *label == Label::Whole);
-    let changes = match sight.changes(against, sight::Window::AtMost(since)) {
+    let timeline = insight.timeline(from, now, step, &|label| *label == Label::Whole);
+    let changes = match insight.changes(against, insight::Window::AtMost(since)) {
         Ok(changes) => changes_value(&changes, text),
         Err(refusal) => refusal_value(refusal, text),
     };

@@ -16,7 +16,7 @@ use super::{
     JsonResult, Parameters, ago, named, need_history,
 };
 use crate::{
-    sight::{RecurringStall, Stall},
+    insight::{RecurringStall, Stall},
     topology::TopologyType,
 };
 
@@ -28,17 +28,17 @@ pub(in crate::admin) async fn stalls(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
 ) -> JsonResult {
-    need_history(&window.sight)?;
+    need_history(&window.insight)?;
     let since: Option<Duration> = parameters.since()?;
     let value = work(&window, move |window| {
-        stalls_value(window, since.map(|since| ago(window.sight.now(), since)))
+        stalls_value(window, since.map(|since| ago(window.insight.now(), since)))
     });
     Ok(Json(value.await?))
 }
 
 /// The stalls since a time; all stored stalls without one.
 pub(super) fn stalls_value(window: &Window, since: Option<SystemTime>) -> Value {
-    let (episodes, recurring) = window.sight.stalls(since);
+    let (episodes, recurring) = window.insight.stalls(since);
     let mut pulse = pulse_value(window);
     if window.topology.snapshot().description.topology_type == TopologyType::Sharded {
         pulse.insert("note".to_owned(), json!(ROUTERS));
@@ -51,8 +51,8 @@ pub(super) fn stalls_value(window: &Window, since: Option<SystemTime>) -> Value 
 }
 
 fn pulse_value(window: &Window) -> Map<String, Value> {
-    shown::object(match window.sight.pulse() {
-        Some(cost) => json!({
+    shown::object(match window.pulse.as_ref().map(|pulse| pulse.cost()) {
+        Ok(cost) => json!({
             "state": "on",
             "answered": cost.answered,
             "unanswered": cost.unanswered,
@@ -61,7 +61,7 @@ fn pulse_value(window: &Window) -> Map<String, Value> {
             "longest_ms": shown::millis(cost.longest),
             "refusals": cost.refusals,
         }),
-        None => json!({ "state": window.pulse_off }),
+        Err(reason) => json!({ "state": reason }),
     })
 }
 

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Episode, rank, seconds};
+use super::detector::{Episode, rank, seconds};
 use crate::stats::{PerPhase, Phase, float};
 
 /// A series of episodes at a regular interval.
@@ -81,7 +81,7 @@ const CURRENT_PERIODS: f64 = 3.0;
 
 /// The best recurrence of the episodes, if there is one. A recurrence that is current at `now` (in
 /// seconds since the epoch) comes before one that is over, then the longest chain, then the latest.
-pub fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
+pub(super) fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
     let oldest = episodes.len().saturating_sub(MAX_EPISODES);
@@ -270,7 +270,7 @@ fn start(episodes: &[&Episode], index: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::Random, *};
+    use super::{super::detector::tests::Random, *};
 
     /// The recurrence at the time of the last episode.
     fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {

@@ -1,14 +1,22 @@
-//! Insight into the past: keeps the history and finds stalls and changes in it.
+//! Insight into the past: keeps the history, and detects storms, stalls and changes.
 //!
-//! Each second, one tick takes the counts from [`observe`](crate::observe), adds them to the
-//! [`history`](crate::history) and passes them to the stall detectors. This code runs in the
-//! control plane and never delays an operation. Results for HTTP requests are computed where
-//! blocking is allowed.
+//! It gets one [`Second`] a second and knows neither what counts operations nor what samples
+//! servers. The detectors are pure: they read no clock, and get the time as an argument. This code
+//! runs in the control plane and never delays an operation. Results for HTTP requests are computed
+//! where blocking is allowed.
 
-mod against;
+mod baseline;
+mod changes;
+mod clock;
+mod comparison;
+mod packed;
+mod second;
 mod stalls;
+mod store;
+mod storms;
 #[cfg(test)]
 mod tests;
+mod tiers;
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +28,21 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{
-    history::{Change, Delta, History, Selection, Store, StoreError, compare},
-    observe::Observer,
-    pulse::{Cost, Pulse},
-    stats::{Figures, Label, Period},
-};
+use crate::stats::{Label, Names, Period};
 
-use self::stalls::Stalls;
 pub use self::{
-    against::{Against, SpanError, TimeError, Window, parse_time},
-    stalls::{RecurringStall, Stall, WaitingShape},
+    baseline::{Against, SpanError, TimeError, Window, parse_time},
+    changes::{Change, ChangeKind, compare},
+    clock::Clock,
+    comparison::{Changes, Compared, Incomparable, Side, incomparable, whole},
+    packed::Damaged,
+    second::Second,
+    stalls::{Episode, Moved, Recurrence, RecurringStall, Stall, WaitingShape},
+    store::{Store, StoreError, StoredHistory},
+    storms::{Storm, StormTurn},
+    tiers::{Delta, Frame, History, Selection, TIERS},
 };
+use self::{stalls::Stalls, storms::Storms};
 
 /// The file is written once per interval.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
@@ -40,52 +51,33 @@ const WRITE_INTERVAL_SECONDS: u64 = 10;
 /// After a longer one (for example when the machine slept) they are unknown.
 const MAX_GAP_SECONDS: u64 = 60;
 
-/// Minimum known time of a period for a comparison. For a short period, half of its length is
-/// enough.
-const MIN_KNOWN_SECONDS: u64 = 30;
-
-/// A source of the time.
-pub struct Clock(Box<dyn Fn() -> SystemTime + Send + Sync>);
-
-impl Clock {
-    /// A clock that reads the time from `now`.
-    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
-        Self(Box::new(now))
-    }
-}
-
-impl Default for Clock {
-    /// The system clock.
-    fn default() -> Self {
-        Self::new(SystemTime::now)
-    }
-}
-
-impl fmt::Debug for Clock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Clock").finish_non_exhaustive()
-    }
-}
-
-/// Keeps the history and detects stalls.
-pub struct Sight {
+/// Keeps the history, and detects storms and stalls.
+pub struct Insight {
     clock: Clock,
-    observer: Arc<Observer>,
     history: Mutex<History>,
     /// The file of the history. Locked while it is written, which may take long.
     store: Mutex<Option<Store>>,
     /// Changes that have not been written to the store; `None` without a store.
     unwritten: Mutex<Option<Delta>>,
     stalls: Mutex<Stalls>,
-    pulse: Option<Pulse>,
-    /// The last second that was added. Locked during a whole tick.
-    last_second: Mutex<Option<u64>>,
+    storms: Mutex<Storms>,
+    /// Locked while a second is added.
+    added: Mutex<Added>,
     is_on: bool,
 }
 
-impl fmt::Debug for Sight {
+/// What was added to the history.
+#[derive(Debug, Default)]
+struct Added {
+    /// The last second.
+    last: Option<u64>,
+    /// What was measured since, if the clock repeated that second.
+    left: Option<Second>,
+}
+
+impl fmt::Debug for Insight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sight").finish_non_exhaustive()
+        f.debug_struct("Insight").finish_non_exhaustive()
     }
 }
 
@@ -111,18 +103,13 @@ pub struct Size {
     pub dropped_early: u64,
 }
 
-impl Sight {
+impl Insight {
     /// Opens the history and loads an existing file.
     ///
     /// # Errors
     /// If the file cannot be opened or created.
-    pub fn open(
-        observer: Arc<Observer>,
-        settings: Settings<'_>,
-        pulse: Option<Pulse>,
-        clock: Clock,
-    ) -> Result<Self, StoreError> {
-        let now = (clock.0)();
+    pub fn open(settings: Settings<'_>, clock: Clock) -> Result<Self, StoreError> {
+        let now = clock.now();
         let mut history = History::new(settings.max_bytes, settings.max_shapes);
         let (mut store, mut unwritten) = (None, None);
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
@@ -139,33 +126,48 @@ impl Sight {
         }
         Ok(Self {
             clock,
-            observer,
             history: Mutex::new(history),
             store: Mutex::new(store),
             unwritten: Mutex::new(unwritten),
             stalls: Mutex::default(),
-            pulse,
-            last_second: Mutex::new(None),
+            storms: Mutex::default(),
+            added: Mutex::default(),
             is_on: settings.is_on,
         })
     }
 
     /// The current time.
     pub fn now(&self) -> SystemTime {
-        (self.clock.0)()
+        self.clock.now()
     }
 
-    /// Adds the second that just ended. Called soon after each second of the clock begins.
-    pub fn tick(&self, now: SystemTime) {
-        if !self.is_on {
-            return;
+    /// Adds the second that just ended. Called soon after each second of the clock begins. Returns
+    /// whether a storm began or ended with it.
+    pub fn add(&self, mut second: Second, now: SystemTime) -> Option<StormTurn> {
+        let traffic = std::mem::take(&mut second.traffic);
+        let turn = self.storms.lock().second(&traffic, now);
+        if self.is_on {
+            self.remember(second, now);
         }
+        let (turn, storm) = turn?;
+        log(turn, &storm);
+        Some(turn)
+    }
+
+    fn remember(&self, mut second: Second, now: SystemTime) {
         let over = seconds(now).saturating_sub(1);
-        let mut last = self.last_second.lock();
-        let first = match *last {
-            // A repeated tick, or a small correction of the clock: keep the counts for the next
+        let mut added = self.added.lock();
+        if let Some(mut left) = added.left.take() {
+            left.merge(second);
+            second = left;
+        }
+        let first = match added.last {
+            // A repeated second, or a small correction of the clock: keep the counts for the next
             // second.
-            Some(last) if last >= over && last - over <= MAX_GAP_SECONDS => return,
+            Some(last) if last >= over && last - over <= MAX_GAP_SECONDS => {
+                added.left = Some(second);
+                return;
+            }
             Some(last) if last >= over => {
                 self.history.lock().rewind(over);
                 over
@@ -173,13 +175,18 @@ impl Sight {
             Some(last) if over - last <= MAX_GAP_SECONDS => last + 1,
             Some(_) | None => over,
         };
-        *last = Some(over);
-        let (second, working) = self.observer.take_second();
-        let servers = second.iter().filter_map(|(label, (figures, _))| {
+        added.last = Some(over);
+        let Second {
+            series,
+            working,
+            samples,
+            ..
+        } = second;
+        let servers = series.iter().filter_map(|(label, (figures, _))| {
             let is_server = matches!(**label, Label::Server(_));
             is_server.then(|| (Arc::clone(label), figures.clone()))
         });
-        let beat = Period {
+        let servers = Period {
             length: Duration::from_secs(1),
             series: servers.collect(),
         };
@@ -187,18 +194,15 @@ impl Sight {
         for missed in first..over {
             history.add(missed, BTreeMap::new());
         }
-        history.add(over, second);
+        history.add(over, series);
         let delta = history.take_delta();
         drop(history);
         if let Some(unwritten) = &mut *self.unwritten.lock() {
             unwritten.merge(delta);
         }
         let select = |from, to| self.history.lock().select(from, to, 1);
-        let pulse = self.pulse.as_ref();
-        self.stalls
-            .lock()
-            .second(over, &working, &beat, &select, pulse);
-        drop(last);
+        let mut stalls = self.stalls.lock();
+        stalls.second(over, &working, &servers, samples, &select);
     }
 
     /// True if the file must be written now.
@@ -228,9 +232,8 @@ impl Sight {
         }
     }
 
-    /// Adds and writes the remaining counts, and closes the file. Later data is not written.
+    /// Writes the remaining changes, and closes the file. Later data is not written.
     pub fn close(&self) {
-        self.tick(self.now() + Duration::from_secs(1));
         let mut store = self.store.lock();
         self.write_to(store.as_mut());
         *store = None;
@@ -290,20 +293,17 @@ impl Sight {
     /// Stalls, the latest first, and the recurring ones among them. Covers the time since `since`,
     /// or since the start.
     pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
-        let stalls = self.stalls.lock();
-        stalls.list(self.pulse.as_ref(), self.now(), since)
+        self.stalls.lock().list(self.now(), since)
     }
 
-    /// Cost of sampling the servers; `None` if they are not sampled.
-    pub fn pulse(&self) -> Option<Cost> {
-        self.pulse.as_ref().map(Pulse::cost)
+    /// The current storm, if any, then past storms, the latest first.
+    pub fn storms(&self) -> Vec<Storm> {
+        self.storms.lock().list()
     }
 
-    /// Sets the servers to sample.
-    pub fn set_servers(&self, addresses: &[String]) {
-        if let Some(pulse) = &self.pulse {
-            pulse.set_servers(addresses);
-        }
+    /// True while too little was seen since the start to detect a storm.
+    pub fn learns_what_is_usual(&self) -> bool {
+        self.storms.lock().is_learning()
     }
 
     /// True if the history is kept.
@@ -321,95 +321,32 @@ impl Sight {
     }
 }
 
-/// Two periods and their differences.
-#[derive(Clone, Debug)]
-pub struct Changes {
-    /// The earlier period.
-    pub before: Compared,
-    /// The later period.
-    pub now: Compared,
-    /// The differences, ordered by their cost for the servers.
-    pub changes: Vec<Change>,
-    /// The reason why the periods could not be compared, if so.
-    pub incomparable: Option<Incomparable>,
-}
-
-/// One of the two compared periods.
-#[derive(Clone, Debug)]
-pub struct Compared {
-    /// Start, in seconds since the epoch.
-    pub from: u64,
-    /// End, in seconds since the epoch.
-    pub to: u64,
-    /// Its sums.
-    pub period: Period,
-}
-
-/// The reason why two periods cannot be compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Incomparable {
-    /// Nothing is known of the period: Seawall did not run, or the history begins later.
-    #[error("no data for {0}")]
-    Unknown(Side),
-    /// Too little of the period is known.
-    #[error("only {known_seconds} s of {side} have data")]
-    TooLittle {
-        /// The period that is too short.
-        side: Side,
-        /// Known seconds of it.
-        known_seconds: u64,
-    },
-    /// No operation ended in the period.
-    #[error("no operation ended in {0}")]
-    Idle(Side),
-}
-
-/// One of the two compared periods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The earlier one.
-    Baseline,
-    /// The later one.
-    Now,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Baseline => "the baseline",
-            Self::Now => "the current period",
-        })
-    }
-}
-
-/// Returns the reason if two periods cannot be compared. `length` is the intended length of each,
-/// in seconds.
-pub fn incomparable(before: &Period, now: &Period, length: u64) -> Option<Incomparable> {
-    let least = MIN_KNOWN_SECONDS.min(length / 2);
-    let sides = [(Side::Baseline, before), (Side::Now, now)];
-    sides.into_iter().find_map(|(side, period)| {
-        let known_seconds = period.length.as_secs();
-        match known_seconds {
-            0 => Some(Incomparable::Unknown(side)),
-            known if known < least => Some(Incomparable::TooLittle {
-                side,
-                known_seconds,
-            }),
-            _ if period.series.values().all(|figures| figures.count == 0) => {
-                Some(Incomparable::Idle(side))
-            }
-            _ => None,
-        }
-    })
-}
-
-/// The figures of all operations in a period.
-pub fn whole(period: &Period) -> Figures {
-    let whole = period.series.get(&Label::Whole);
-    whole.cloned().unwrap_or_default()
-}
-
 fn seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs()
+}
+
+fn log(turn: StormTurn, storm: &Storm) {
+    let traffic = &storm.traffic;
+    let first = |names: &Names| names.ranked().first().map(|(name, _)| (*name).to_owned());
+    let (network, application) = (first(&traffic.networks), first(&traffic.applications));
+    match turn {
+        StormTurn::Began => tracing::warn!(
+            arrivals = traffic.arrivals,
+            peak = storm.peak_arrivals,
+            usual = storm.usual,
+            network,
+            application,
+            "storm began"
+        ),
+        StormTurn::Ended => tracing::warn!(
+            arrivals = traffic.arrivals,
+            peak = storm.peak_arrivals,
+            connections_absorbed = storm.connections_absorbed(),
+            authentications_absorbed = storm.authentications_absorbed(),
+            network,
+            application,
+            "storm ended"
+        ),
+    }
 }

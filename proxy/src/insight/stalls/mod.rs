@@ -7,13 +7,20 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{
-    history::{
-        Beat, Episode, Moved, Recurrence, Sample, Selection, StallDetector, moved, recurrence,
-        unanswered,
-    },
-    pulse::Pulse,
-    stats::{Figures, Label, Period},
+use super::tiers::Selection;
+use crate::stats::{Figures, Label, Period, ServerSample};
+
+mod detector;
+mod moved;
+mod recurrence;
+mod samples;
+
+pub use self::{detector::Episode, moved::Moved, recurrence::Recurrence};
+use self::{
+    detector::{Beat, StallDetector},
+    moved::{Sample, moved, unanswered},
+    recurrence::recurrence,
+    samples::Samples,
 };
 
 /// Stalls kept per server.
@@ -24,9 +31,6 @@ const SHAPES: usize = 5;
 
 /// Watched servers: those of the deployment, and some that have left it.
 const WATCHED: usize = 100;
-
-/// Time span of the counters that are examined, to include calm times.
-const CALM: Duration = Duration::from_secs(600);
 
 /// A shape with operations that waited in a stall.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,21 +88,25 @@ type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
 pub(super) struct Stalls {
     all: Watched,
     servers: HashMap<Box<str>, Watched>,
+    samples: Samples,
 }
 
 impl Stalls {
     /// Adds the second that began at `start`, which the history already contains. `all` has the
-    /// sums of all operations, `second` those of each server.
+    /// sums of all operations, `second` those of each server. `samples` are the servers' samples
+    /// since the last call, by address.
     pub(super) fn second(
         &mut self,
         start: u64,
         all: &Figures,
         second: &Period,
+        samples: Vec<(Box<str>, Vec<ServerSample>)>,
         select: Select<'_>,
-        pulse: Option<&Pulse>,
     ) {
         let none = Figures::default();
-        self.all.second(start, all, None, select, None);
+        let now = UNIX_EPOCH + Duration::from_secs(start + 1);
+        self.samples.add(samples, now);
+        self.all.second(start, all, None, &Vec::new, select);
         self.servers
             .retain(|_, watched| watched.seen_at + FORGOTTEN_AFTER > start);
         for label in second.series.keys() {
@@ -116,7 +124,8 @@ impl Stalls {
         for (address, watched) in &mut self.servers {
             let figures = second.series.get(&Label::Server(address.clone()));
             let server = Some(&**address);
-            watched.second(start, figures.unwrap_or(&none), server, select, pulse);
+            let samples = || self.samples.of(address, now);
+            watched.second(start, figures.unwrap_or(&none), server, &samples, select);
         }
     }
 
@@ -124,21 +133,22 @@ impl Stalls {
     /// ended after it.
     pub(super) fn list(
         &self,
-        pulse: Option<&Pulse>,
         now: SystemTime,
         since: Option<SystemTime>,
     ) -> (Vec<Stall>, Vec<RecurringStall>) {
         let (mut stalls, mut recurring) = (Vec::new(), Vec::new());
         for (address, watched) in &self.servers {
             stalls.extend(watched.stalls.iter().cloned());
-            recurring.extend(watched.recurring(Some(address), pulse, now));
+            let samples = || self.samples.of(address, now);
+            recurring.extend(watched.recurring(Some(address), &samples, now));
         }
         let everywhere: Vec<_> = (self.all.stalls.iter())
             .filter(|stall| is_everywhere(stall, &stalls))
             .cloned()
             .collect();
         if !everywhere.is_empty() && recurring.iter().all(|of| !of.recurrence.is_current) {
-            let (all, is_only) = (self.all.recurring(None, None, now), recurring.is_empty());
+            let is_only = recurring.is_empty();
+            let all = self.all.recurring(None, &Vec::new, now).into_iter();
             recurring.extend(all.filter(|all| all.recurrence.is_current || is_only));
         }
         stalls.extend(everywhere);
@@ -175,11 +185,6 @@ fn span(episode: &Episode) -> (f64, f64) {
     (start, start + episode.length.as_secs_f64())
 }
 
-fn samples(pulse: &Pulse, address: &str, now: SystemTime) -> Vec<Sample> {
-    let since = now.checked_sub(CALM);
-    pulse.samples(address, since.unwrap_or(UNIX_EPOCH))
-}
-
 fn float_seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
@@ -191,8 +196,8 @@ impl Watched {
         start: u64,
         figures: &Figures,
         server: Option<&str>,
+        samples: &dyn Fn() -> Vec<Sample>,
         select: Select<'_>,
-        pulse: Option<&Pulse>,
     ) {
         let beat = Beat {
             durations: figures.durations.clone(),
@@ -203,9 +208,7 @@ impl Watched {
             return;
         };
         // Samples are dropped after some minutes, so they are evaluated now.
-        let now = UNIX_EPOCH + Duration::from_secs(start + 1);
-        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of, now));
-        let samples = samples.unwrap_or_default();
+        let samples = samples();
         let span = span(&episode);
         self.stalls.push_back(Stall {
             server: server.map(Into::into),
@@ -222,7 +225,7 @@ impl Watched {
     fn recurring(
         &self,
         server: Option<&str>,
-        pulse: Option<&Pulse>,
+        samples: &dyn Fn() -> Vec<Sample>,
         now: SystemTime,
     ) -> Option<RecurringStall> {
         let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
@@ -230,8 +233,7 @@ impl Watched {
         let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
         let is_unanswered = silent.count() * 2 > self.stalls.len();
         // All stalls together give a clearer result than the last one.
-        let samples = pulse.zip(server).map(|(pulse, of)| samples(pulse, of, now));
-        let samples = samples.unwrap_or_default();
+        let samples = samples();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
         let spans = episodes.iter().map(span);
         let spans: Vec<_> = spans.filter(|(start, _)| *start >= known).collect();
@@ -311,6 +313,7 @@ mod tests {
         Stalls {
             all: watched(None, all),
             servers: servers.collect(),
+            samples: Samples::default(),
         }
     }
 
@@ -319,7 +322,7 @@ mod tests {
     }
 
     fn listed(stalls: &Stalls, now: u64, since: Option<u64>) -> Vec<(Option<Box<str>>, f64)> {
-        let (listed, _) = stalls.list(None, at(now), since.map(at));
+        let (listed, _) = stalls.list(at(now), since.map(at));
         let listed = listed.into_iter();
         listed
             .map(|stall| (stall.server, stall.episode.started_at))
@@ -346,7 +349,7 @@ mod tests {
             since,
             [(Some("a".into()), 300.0), (Some("a".into()), 200.0)]
         );
-        let recurring = |since| all.list(None, at(310), since).1.len();
+        let recurring = |since| all.list(at(310), since).1.len();
         assert_eq!((recurring(None), recurring(Some(at(304)))), (1, 0));
     }
 
@@ -354,7 +357,7 @@ mod tests {
     fn a_past_recurrence_is_not_current() {
         let all = stalls(&[("a", &[(100.0, 3), (160.0, 3), (220.0, 3)])], &[]);
         let is_current = |now| {
-            let (_, recurring) = all.list(None, at(now), None);
+            let (_, recurring) = all.list(at(now), None);
             recurring[0].recurrence.is_current
         };
         assert_eq!(
@@ -376,7 +379,7 @@ mod tests {
         let mut stalls = Stalls::default();
         let second = |stalls: &mut Stalls, start| {
             let select = |_: u64, _: u64| Selection::default();
-            stalls.second(start, &Figures::default(), &beat, &select, None);
+            stalls.second(start, &Figures::default(), &beat, Vec::new(), &select);
         };
         second(&mut stalls, 1_000);
         for (address, watched) in &mut stalls.servers {

@@ -13,8 +13,7 @@ use super::{
     JsonResult, Parameters, named, need_history,
 };
 use crate::{
-    history::Change,
-    sight::{self, Changes, Compared, SpanError, whole},
+    insight::{self, Change, Changes, Compared, SpanError, whole},
     stats::{Figures, Period},
 };
 
@@ -25,13 +24,15 @@ pub(in crate::admin) async fn changes(
     State(window): State<Arc<Window>>,
     Query(parameters): Query<Parameters>,
 ) -> JsonResult {
-    need_history(&window.sight)?;
+    need_history(&window.insight)?;
     let length = match parameters.window()? {
-        Some(length) => sight::Window::Exactly(length),
-        None => sight::Window::AtMost(DEFAULT_WINDOW),
+        Some(length) => insight::Window::Exactly(length),
+        None => insight::Window::AtMost(DEFAULT_WINDOW),
     };
     let (against, text) = parameters.against()?;
-    let changes = work(&window, move |window| window.sight.changes(against, length));
+    let changes = work(&window, move |window| {
+        window.insight.changes(against, length)
+    });
     let changes = changes.await?;
     let changes = changes.map_err(|error| bad_request(error.to_string()))?;
     Ok(Json(changes_value(&changes, &text)))
@@ -100,7 +101,7 @@ fn change(change: &Change, before: &Period, now: &Period) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sight::{Incomparable, Side};
+    use crate::insight::{Incomparable, Side};
 
     #[test]
     fn missing_baseline_is_reported_and_differs_from_no_change() {

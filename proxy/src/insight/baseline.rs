@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::history::TIERS;
+use super::tiers::TIERS;
 
 const DAY: Duration = Duration::from_secs(86_400);
 

@@ -1,17 +1,17 @@
-use super::*;
+use super::{super::recurrence::recurrence, *};
 
 const SEEDS: u64 = 30;
 
 /// A linear congruential generator (Knuth's MMIX).
-pub(super) struct Random(u64);
+pub(in crate::insight::stalls) struct Random(u64);
 
 impl Random {
-    pub(super) fn of(seed: u64) -> Self {
+    pub(in crate::insight::stalls) fn of(seed: u64) -> Self {
         // Neighbouring seeds would start with similar values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(in crate::insight::stalls) fn unit(&mut self) -> f64 {
         self.0 = (self.0)
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -22,7 +22,7 @@ impl Random {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
 
-    pub(super) fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub(in crate::insight::stalls) fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
