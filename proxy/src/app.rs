@@ -27,10 +27,10 @@ use crate::{
         UserSecret,
     },
     connection::{Connector, TlsError, client_config},
-    insight::{Insight, StoreError},
+    insight::StoreError,
     limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
-    observe::{ObserveError, Observer},
+    observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
     runtime::{Lateness, Planes, measure_lateness, raise_descriptor_limit},
@@ -234,13 +234,14 @@ impl App {
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(pushes));
-        let late = watch_data_plane(Arc::clone(&self.shared));
+        let exporter = &self.feed.exporter;
+        let late = watch_data_plane(Arc::clone(&self.shared), Arc::clone(exporter));
         data_plane.spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let late = watch_control_plane(Arc::clone(&self.shared.observer));
+        let late = watch_control_plane(Arc::clone(exporter));
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed.insight));
+        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
         Ok(())
@@ -269,7 +270,8 @@ impl App {
             .map(|address| address.to_string());
         let credentials = Arc::clone(&self.shared.credentials);
         let window = Arc::new(Window {
-            observer: Arc::clone(&self.shared.observer),
+            exporter: Arc::clone(&self.feed.exporter),
+            clients: Arc::clone(&self.shared.clients),
             topology: Arc::clone(&self.shared.topology),
             insight: Arc::clone(&self.feed.insight),
             pulse: self.feed.pulse.clone(),
@@ -324,8 +326,13 @@ impl App {
     }
 
     /// The statistics.
-    pub fn observer(&self) -> &Arc<Observer> {
-        &self.shared.observer
+    pub fn exporter(&self) -> &Exporter {
+        &self.feed.exporter
+    }
+
+    /// The connected clients.
+    pub fn clients(&self) -> &ClientDirectory {
+        &self.shared.clients
     }
 
     /// The deployment.
@@ -379,10 +386,11 @@ async fn wire(
     planes: &Planes,
     operations: OperationPlaces,
 ) -> Result<Wired, StartError> {
-    let observer = Arc::new(Observer::new(
-        insight::observe_settings(settings),
-        insight::slow_log(settings)?,
-    )?);
+    let Observer {
+        recorder,
+        clients,
+        exporter,
+    } = insight::observer(settings)?;
     let nonces = Arc::new(NonceSource::new()?);
     let deployment = DeploymentOptions::parse(
         settings.deployment.uri.expose(),
@@ -390,14 +398,14 @@ async fn wire(
     );
     let deployment = deployment.await?;
     let control = planes.control.handle().clone();
-    let feed = insight::Feed::open(settings, &deployment, Arc::clone(&observer), control)?;
+    let feed = insight::Feed::open(settings, &deployment, exporter, control)?;
     let credential_settings = credential_settings(&settings.auth, &settings.limits, &deployment)?;
     let connector = connector(settings, &deployment, &nonces)?;
     let topology = Topology::start(
         deployment,
         topology_settings(settings),
         connector,
-        Arc::clone(&observer),
+        Arc::clone(&recorder),
         planes.data.handle().clone(),
         planes.control.handle().clone(),
     );
@@ -412,7 +420,8 @@ async fn wire(
     let shared = Arc::new(Shared {
         settings: client_settings(settings),
         topology,
-        observer,
+        observer: recorder,
+        clients,
         limits: Limits::new(
             max_clients(settings),
             limits.unauthenticated_connections.get(),
@@ -531,26 +540,26 @@ async fn pace(shared: Arc<Shared>) {
 }
 
 /// Measures how late the data plane wakes its tasks, for the gate of new clients and the metrics.
-async fn watch_data_plane(shared: Arc<Shared>) {
-    let record = |late| shared.observer.event_loop_late("data", late);
+async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
+    let record = |late| exporter.event_loop_late("data", late);
     measure_lateness(&shared.lateness, record).await;
 }
 
 /// Measures how late the control plane wakes its tasks, for the metrics.
-async fn watch_control_plane(observer: Arc<Observer>) {
-    let record = |late| observer.event_loop_late("control", late);
+async fn watch_control_plane(exporter: Arc<Exporter>) {
+    let record = |late| exporter.event_loop_late("control", late);
     measure_lateness(&Lateness::new(Instant::now()), record).await;
 }
 
-async fn maintain(shared: Arc<Shared>, insight: Arc<Insight>) {
+async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
     loop {
         ticks.tick().await;
         shared.topology.maintain_pools();
         shared.pins.maintain(Instant::now());
         shared.relay_pins.maintain(Instant::now());
-        shared.observer.collect();
-        insight::update_process_metrics(&shared, &insight);
+        feed.exporter.collect();
+        insight::update_process_metrics(&shared, &feed);
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn shapes(
         need_history(&window.insight)?;
     }
     let value = work(&window, move |window| {
-        let known = window.observer.shapes();
+        let known = window.exporter.shapes();
         match since {
             Some(since) => {
                 let now = window.insight.now();
@@ -225,7 +225,7 @@ pub(super) async fn shape(
         need_history(&window.insight)?;
     }
     let value = work(&window, move |window| {
-        let rows = window.observer.shapes();
+        let rows = window.exporter.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
         one_shape(&window.insight, &id, row, since)
     });
@@ -292,7 +292,7 @@ pub(super) async fn namespaces(
             namespaces_of(&window.insight.period(ago(now, since), now), limit)
         }
         None => {
-            let mut rows = window.observer.namespaces();
+            let mut rows = window.exporter.namespaces();
             rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum() - sums.awaited_time));
             rows.truncate(limit);
             json!({ "namespaces": rows.iter().map(shown::namespace).collect::<Vec<_>>() })

@@ -29,7 +29,7 @@ use tower::limit::ConcurrencyLimitLayer;
 pub use self::guard::Guard;
 use crate::{
     insight::Insight,
-    observe::{Observer, PROTOBUF},
+    observe::{ClientDirectory, Exporter, PROTOBUF},
     pulse::Pulse,
     topology::Topology,
 };
@@ -47,7 +47,9 @@ const MAX_LIMIT: usize = 10_000;
 /// The state that requests read.
 pub struct Window {
     /// The counters and tables.
-    pub observer: Arc<Observer>,
+    pub exporter: Arc<Exporter>,
+    /// The connected clients.
+    pub clients: Arc<ClientDirectory>,
     /// Access to the history, and to what was detected in it.
     pub insight: Arc<Insight>,
     /// Samples servers; or the reason why they are not sampled.
@@ -161,13 +163,13 @@ fn exposition(window: &Window, is_protobuf: bool) -> Response {
     }
     if is_protobuf {
         let content_type = [(header::CONTENT_TYPE, PROTOBUF)];
-        return (content_type, window.observer.render_protobuf()).into_response();
+        return (content_type, window.exporter.render_protobuf()).into_response();
     }
     let content_type = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (content_type, window.observer.render()).into_response()
+    (content_type, window.exporter.render()).into_response()
 }
 
 async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
@@ -179,7 +181,7 @@ fn status_value(window: &Window) -> Value {
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&crate::pool::Snapshot) -> usize| pools.iter().map(part).sum::<usize>();
     let operations: u64 = window
-        .observer
+        .exporter
         .namespaces()
         .iter()
         .map(|(_, sums)| sums.outcomes.iter().sum::<u64>())
@@ -192,7 +194,7 @@ fn status_value(window: &Window) -> Value {
         "credentials": (window.credentials)(),
         "draining": window.draining.borrow().is_some(),
         "deployment": snapshot.description.topology_type.as_str(),
-        "clients": window.observer.client_connections(),
+        "clients": window.clients.count(),
         "operations": operations,
         "server_connections": {
             "pending": sum(|p| p.pending),
@@ -253,7 +255,7 @@ fn pools_value(window: &Window) -> Value {
 }
 
 async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {
-    let rows = window.observer.servers();
+    let rows = window.exporter.servers();
     Json(json!({ "servers": rows.iter().map(json::server).collect::<Vec<_>>() }))
 }
 
@@ -262,9 +264,9 @@ async fn topology(State(window): State<Arc<Window>>) -> Json<Value> {
 }
 
 async fn clients(State(window): State<Arc<Window>>, Query(listing): Query<Listing>) -> Json<Value> {
-    let rows = window.observer.clients(listing.limit());
+    let rows = window.clients.list(listing.limit());
     Json(json!({
-        "count": window.observer.client_connections(),
+        "count": window.clients.count(),
         "clients": rows.iter().map(json::client).collect::<Vec<_>>(),
     }))
 }

@@ -1,4 +1,4 @@
-//! Wires insight, pulse and slow log, and feeds the insight.
+//! Wires observer, insight, pulse and slow log, and feeds the insight.
 
 use std::{
     sync::Arc,
@@ -12,7 +12,7 @@ use super::StartError;
 use crate::{
     client::Shared,
     insight::{self, Clock, Insight, Second, StormTurn},
-    observe::{self, Memory, Observer, SlowLog, SlowLogSettings},
+    observe::{self, Exporter, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
     shape::NameKey,
     topology::{DeploymentOptions, Topology},
@@ -22,7 +22,15 @@ use crate::{
 /// then.
 const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
-pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
+/// Creates the observer.
+pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartError> {
+    Ok(Observer::new(
+        observe_settings(settings),
+        slow_log(settings)?,
+    )?)
+}
+
+fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
     let Some(log) = &settings.slow_log else {
         return Ok(None);
     };
@@ -41,7 +49,7 @@ pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, S
 /// Pushes each second from the parts that measure it into the insight.
 #[derive(Debug)]
 pub(super) struct Feed {
-    pub(super) observer: Arc<Observer>,
+    pub(super) exporter: Arc<Exporter>,
     /// Samples servers; or the reason why they are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
@@ -52,7 +60,7 @@ impl Feed {
     pub(super) fn open(
         settings: &config::Settings,
         deployment: &DeploymentOptions,
-        observer: Arc<Observer>,
+        exporter: Arc<Exporter>,
         runtime: Handle,
     ) -> Result<Arc<Self>, StartError> {
         let pulse = pulse(settings, deployment, runtime);
@@ -64,7 +72,7 @@ impl Feed {
             max_shapes: history.max_series_shapes.get(),
         };
         Ok(Arc::new(Self {
-            observer,
+            exporter,
             pulse,
             insight: Arc::new(Insight::open(settings, Clock::default())?),
         }))
@@ -73,7 +81,7 @@ impl Feed {
     /// Pushes what was measured since the last call.
     pub(super) fn push(&self, now: SystemTime) {
         let (series, working) = match self.insight.is_on() {
-            true => self.observer.take_second(),
+            true => self.exporter.take_second(),
             false => Default::default(),
         };
         let pulse = self.pulse.as_ref();
@@ -81,12 +89,12 @@ impl Feed {
         let second = Second {
             series,
             working,
-            traffic: self.observer.take_traffic(),
+            traffic: self.exporter.take_traffic(),
             samples: samples.unwrap_or_default(),
         };
         match self.insight.add(second, now) {
-            Some(StormTurn::Began) => self.observer.storm_began(),
-            Some(StormTurn::Ended) => self.observer.storm_ended(),
+            Some(StormTurn::Began) => self.exporter.storm_began(),
+            Some(StormTurn::Ended) => self.exporter.storm_ended(),
             None => {}
         }
     }
@@ -147,8 +155,8 @@ pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
 }
 
 /// Updates the metrics of Seawall's own memory, CPU and dropped steps.
-pub(super) fn update_process_metrics(shared: &Shared, insight: &Insight) {
-    let size = insight.size();
+pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
+    let size = feed.insight.size();
     let memory = [
         Memory {
             owner: "history",
@@ -159,13 +167,12 @@ pub(super) fn update_process_metrics(shared: &Shared, insight: &Insight) {
             bytes: shared.budget.used_bytes() + shared.reply_budget.used_bytes(),
         },
     ];
-    shared
-        .observer
+    feed.exporter
         .update_process_metrics(&memory, size.dropped_early);
 }
 
 /// What to count, and how many rows to keep.
-pub(super) fn observe_settings(settings: &config::Settings) -> observe::Settings {
+fn observe_settings(settings: &config::Settings) -> observe::Settings {
     observe::Settings {
         counts_shapes: settings.shapes.enabled,
         max_shapes: settings.shapes.max_shapes.get(),

@@ -47,7 +47,7 @@ use crate::{
         ClientPermit, Eviction, Gate, HandshakePermit, Limits, LoginGates, MonitorPermit, Origin,
         RelayPermit,
     },
-    observe::{ConnectedClient, Observer},
+    observe::{ClientDirectory, ConnectedClient, Recorder},
     pins::Pins,
     pool::ServerPool,
     runtime::Lateness,
@@ -113,8 +113,10 @@ pub struct Shared {
     pub settings: Settings,
     /// The deployment.
     pub topology: Arc<Topology>,
-    /// Records all metrics and statistics.
-    pub observer: Arc<Observer>,
+    /// Counts operations and events.
+    pub observer: Arc<Recorder>,
+    /// The connected clients.
+    pub clients: Arc<ClientDirectory>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
     /// Limits on clients, logins, operations and CPU-heavy work.
@@ -213,7 +215,7 @@ struct Client {
 
 /// Serves a client until it leaves or has to be closed.
 pub async fn serve(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
-    let connected = shared.observer.client_connected(&peer.text, peer.ip);
+    let connected = shared.clients.connected(&peer.text, peer.ip);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
     let Newcomer {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::operation::Operation;
 use crate::{
     command::{Class, Command, ReplyFacts},
-    observe::{CloseReason, Observation, Observer, outcome_of},
+    observe::{CloseReason, Observation, Recorder, outcome_of},
     pins::{CursorPin, Pins, SessionKey},
     pool::Checkout,
     stats::Outcome,
@@ -97,7 +97,7 @@ pub(super) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,
     pins: &Pins<S>,
-    observer: &Observer,
+    observer: &Recorder,
     observation: &mut Observation<'_>,
 ) {
     let Some((lsid, number)) = command.numbered() else {

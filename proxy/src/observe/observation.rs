@@ -4,13 +4,14 @@ use metrics::Label;
 use tokio::time::Instant;
 
 use crate::{
-    command::{CodeCounts, ReplyFacts},
+    command::{CodeCounts, ReplyFacts, statements},
     shape::{Input, ShapeId},
     stats::{Outcome, Phase, PhaseTimes},
 };
 
 use super::{
-    MetricName, Observer,
+    MetricName, Recorder,
+    recorder::CommandKind,
     registry::OTHER,
     slow::Sender,
     sums::{OTHER_CODES, Record, ServerIndex, ShapeIndex, TablePlace},
@@ -29,7 +30,7 @@ pub struct Origin {
 #[derive(Debug)]
 #[must_use]
 pub struct Observation<'a> {
-    observer: &'a Observer,
+    recorder: &'a Recorder,
     record: Record,
     phase: Phase,
     since: Instant,
@@ -39,8 +40,8 @@ pub struct Observation<'a> {
 }
 
 impl<'a> Observation<'a> {
-    pub(super) fn begin(
-        observer: &'a Observer,
+    fn begin(
+        recorder: &'a Recorder,
         place: TablePlace,
         request_bytes: usize,
         now: Instant,
@@ -67,7 +68,7 @@ impl<'a> Observation<'a> {
             cursor_time: None,
         };
         Self {
-            observer,
+            recorder,
             record,
             phase: Phase::Permit,
             since: now,
@@ -79,7 +80,7 @@ impl<'a> Observation<'a> {
 
     /// Starts to observe the next of several replies to one command.
     pub fn again(&self, now: Instant) -> Self {
-        let mut again = Self::begin(self.observer, self.record.place, 0, now);
+        let mut again = Self::begin(self.recorder, self.record.place, 0, now);
         again.record.origin = self.record.origin;
         again.record.origin_id = self.record.origin_id;
         again.record.origin_folded = self.record.origin_folded;
@@ -135,13 +136,13 @@ impl<'a> Observation<'a> {
     pub fn mark_repeated(&mut self) {
         // The client never sees the first reply.
         self.record.code = None;
-        let servers = self.observer.servers.lock();
+        let servers = self.recorder.servers.lock();
         let server = self.record.server.and_then(|server| servers.get(server.0));
         let server = server.map_or_else(|| OTHER.to_owned(), ToString::to_string);
         drop(servers);
         let labels = vec![Label::new("server", server)];
         let name = MetricName::OperationsRepeatedTotal;
-        self.observer.exporter.counter(name, labels).increment(1);
+        self.recorder.metrics.counter(name, labels).increment(1);
     }
 
     /// Attributes a `getMore` to the operation that opened its cursor.
@@ -210,6 +211,50 @@ impl<'a> Observation<'a> {
     }
 }
 
+impl Recorder {
+    /// Starts to observe an operation that a server will answer. `now` is when the last byte of its
+    /// command was read.
+    pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
+        let place = self.place(input, CommandKind::Operation);
+        let mut observation = Observation::begin(self, place, request_bytes, now);
+        observation.set_statements(statements(input));
+        observation
+    }
+
+    /// Starts to observe a handshake command that a server will answer; it has no shape.
+    pub fn begin_unshaped(
+        &self,
+        input: &Input<'_>,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Observation<'_> {
+        Observation::begin(
+            self,
+            self.place(input, CommandKind::Handshake),
+            request_bytes,
+            now,
+        )
+    }
+
+    /// Counts a command that Seawall answered itself; `error_code` is set if the reply is an error.
+    pub fn local(
+        &self,
+        input: &Input<'_>,
+        request_bytes: usize,
+        reply_bytes: usize,
+        error_code: Option<i32>,
+        began: Instant,
+    ) {
+        let place = self.place(input, CommandKind::Handshake);
+        let mut observation = Observation::begin(self, place, request_bytes, began);
+        observation.add_reply(reply_bytes, 0);
+        if let Some(code) = error_code {
+            observation.set_error_code(code);
+        }
+        observation.finish(Outcome::Local, Instant::now());
+    }
+}
+
 /// The outcome of an operation that a server answered.
 pub fn outcome_of(reply: &ReplyFacts) -> Outcome {
     match reply.ok {
@@ -223,10 +268,10 @@ impl Drop for Observation<'_> {
     fn drop(&mut self) {
         if self.record.outcome == Outcome::ClientGone {
             self.enter(self.phase, Instant::now());
-            self.observer.client_gone(self.phase);
+            self.recorder.client_gone(self.phase);
         }
-        self.observer.record(&self.record);
-        self.observer.log_if_slow(&self.record, self.sender);
+        self.recorder.record(&self.record);
+        self.recorder.log_if_slow(&self.record, self.sender);
     }
 }
 
@@ -237,7 +282,7 @@ mod tests {
     use super::*;
     use crate::{
         command::ReplyForm,
-        observe::{NamespaceSums, Settings},
+        observe::{NamespaceSums, Observer, Settings},
         shape::Input,
     };
 
@@ -260,11 +305,11 @@ mod tests {
         };
         for reply in replies {
             let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
-            let mut observation = observer.begin(&input, 0, Instant::now());
+            let mut observation = observer.recorder.begin(&input, 0, Instant::now());
             observation.answered(&facts, Instant::now());
             observation.finish(outcome_of(&facts), Instant::now());
         }
-        let rows = observer.namespaces();
+        let rows = observer.exporter.namespaces();
         let [(_, sums)] = &*rows else {
             panic!("{rows:?}");
         };
@@ -333,17 +378,17 @@ mod tests {
         };
         let refusal = doc! {"ok": 0, "code": 10107}.to_vec().unwrap();
         let refusal = ReplyFacts::of(ReplyForm::Plain, &refusal);
-        let mut observation = observer.begin(&input, 0, Instant::now());
-        observation.sent_to(observer.server("a:1").index());
+        let mut observation = observer.recorder.begin(&input, 0, Instant::now());
+        observation.sent_to(observer.recorder.server("a:1").index());
         observation.answered(&refusal, Instant::now());
         observation.mark_repeated();
         drop(observation);
-        let rows = observer.namespaces();
+        let rows = observer.exporter.namespaces();
         let [(_, sums)] = &*rows else {
             panic!("{rows:?}");
         };
         assert!(sums.codes.is_empty());
-        let text = observer.render();
+        let text = observer.exporter.render();
         let repeated = r#"seawall_operations_repeated_total{server="a:1"} 1"#;
         assert!(text.contains(repeated), "{text}");
     }

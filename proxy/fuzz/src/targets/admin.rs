@@ -20,7 +20,7 @@ use seawall::{
     command::{ReplyFacts, ReplyForm},
     connection::Connector,
     insight::{self, Clock, Insight, Second},
-    observe::{self, Observer, outcome_of},
+    observe::{self, Observer, Recorder, outcome_of},
     pool,
     shape::Input,
     topology::{self, DeploymentOptions, Topology},
@@ -176,7 +176,7 @@ fn check_json(body: &Bytes, line: &str) {
 
 /// The parts that the admin routes read.
 struct Parts {
-    observer: Arc<Observer>,
+    observer: Observer,
     insight: Arc<Insight>,
     topology: Arc<Topology>,
     draining: watch::Sender<Option<Instant>>,
@@ -194,7 +194,7 @@ impl Parts {
             },
             None,
         );
-        let observer = Arc::new(observer.expect("the settings are valid"));
+        let observer = observer.expect("the settings are valid");
         let now = SystemTime::now();
         let settings = insight::Settings {
             is_on: true,
@@ -207,7 +207,7 @@ impl Parts {
         let insight = Arc::new(insight.expect("there is no file to open"));
         fill(&observer, &insight, now);
         Self {
-            topology: topology(&observer).await,
+            topology: topology(&observer.recorder).await,
             observer,
             insight,
             draining: watch::Sender::new(None),
@@ -216,7 +216,8 @@ impl Parts {
 
     fn window(&self, token: Option<String>) -> Window {
         Window {
-            observer: Arc::clone(&self.observer),
+            exporter: Arc::clone(&self.observer.exporter),
+            clients: Arc::clone(&self.observer.clients),
             insight: Arc::clone(&self.insight),
             pulse: Err("it is off"),
             topology: Arc::clone(&self.topology),
@@ -248,13 +249,13 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
             sequences: &[],
         };
         let began = Instant::now();
-        let mut observation = observer.begin(&input, body.len(), began);
+        let mut observation = observer.recorder.begin(&input, body.len(), began);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply);
         observation.answered(&facts, began);
         let ended = began + Duration::from_millis(second.into());
         observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
-        let (series, working) = observer.take_second();
+        let (series, working) = observer.exporter.take_second();
         let measured = Second {
             series,
             working,
@@ -265,7 +266,7 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
 }
 
 /// Returns a deployment whose servers are never probed.
-async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
+async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
     let second = Duration::from_secs(1);
     let options = DeploymentOptions::parse("mongodb://127.0.0.1:1", second).await;
     let options = options.expect("the connection string is valid");
@@ -287,12 +288,12 @@ async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
     let nonces = NonceSource::new().expect("the system has random bytes");
     let connector = Connector::new(None, Vec::new(), second, Arc::new(nonces));
     let handle = tokio::runtime::Handle::current();
-    let observer = Arc::clone(observer);
+    let recorder = Arc::clone(recorder);
     let topology = Topology::start(
         options,
         settings,
         connector,
-        observer,
+        recorder,
         handle.clone(),
         handle,
     );

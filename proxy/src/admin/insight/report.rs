@@ -77,7 +77,7 @@ fn history_part(
         "stalls": stalls_value(window, Some(from)),
         "changes": changes,
     }));
-    let known = window.observer.shapes();
+    let known = window.exporter.shapes();
     let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
     report.extend(shapes.map(shown::object).unwrap_or_default());
     report

@@ -69,7 +69,7 @@ pub async fn serve_relayed(
     peer: Peer,
     original: Option<SocketAddr>,
 ) {
-    let connected = shared.observer.client_connected(&peer.text, peer.ip);
+    let connected = shared.clients.connected(&peer.text, peer.ip);
     let mut reader = MessageReader::new(Sharer::at(peer.ip));
     // A client that sends nothing costs no server connection.
     let limit = shared.settings.authentication_timeout;
