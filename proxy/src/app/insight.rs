@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use seawall_config as config;
 use tokio::{runtime::Handle, time::sleep};
 
@@ -53,6 +54,8 @@ pub(super) struct Feed {
     /// Samples servers; or the reason why they are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
+    /// Locked during a push, so that seconds are added in the order in which they were taken.
+    pushing: Mutex<()>,
 }
 
 impl Feed {
@@ -75,11 +78,13 @@ impl Feed {
             exporter,
             pulse,
             insight: Arc::new(Insight::open(settings, Clock::default())?),
+            pushing: Mutex::default(),
         }))
     }
 
     /// Pushes what was measured since the last call.
     pub(super) fn push(&self, now: SystemTime) {
+        let _pushing = self.pushing.lock();
         let (series, working) = match self.insight.is_on() {
             true => self.exporter.take_second(),
             false => Default::default(),
