@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use seawall::limits::raise_descriptor_limit;
+use seawall::runtime::raise_descriptor_limit;
 use seawall_benches::{
     abuse::{
         ATTACKS, Attack,

@@ -217,19 +217,17 @@ fn pool(c: &mut Criterion) {
         .build()
         .expect("the runtime starts");
     let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
-    let observer = Arc::new(
-        Observer::new(
-            seawall::observe::Settings {
-                counts_shapes: true,
-                name_key: None,
-                max_shapes: 100,
-                max_namespaces: 100,
-                keeps_seconds: false,
-            },
-            None,
-        )
-        .expect("the settings are valid"),
-    );
+    let observer = Observer::new(
+        seawall::observe::Settings {
+            counts_shapes: true,
+            name_key: None,
+            max_shapes: 100,
+            max_namespaces: 100,
+            keeps_seconds: false,
+        },
+        None,
+    )
+    .expect("the settings are valid");
     let limits = Limits {
         max_pool_size: 32,
         min_pool_size: 0,
@@ -243,7 +241,7 @@ fn pool(c: &mut Criterion) {
     };
     let connector = Connector::new(None, Vec::new(), Duration::from_secs(1), nonces);
     let address = "127.0.0.1:1".parse().expect("the address is valid");
-    let metrics = observer.server("bench");
+    let metrics = observer.recorder.server("bench");
     let pool = ServerPool::new(
         address,
         limits,

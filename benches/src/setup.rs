@@ -103,7 +103,7 @@ impl Setup {
             targets,
             identity,
             connector: Connector::new(None, Vec::new(), Duration::from_secs(30), nonces),
-            metrics: observer.server("bench"),
+            metrics: observer.recorder.server("bench"),
             _scratch: scratch,
         };
         for target in &setup.targets {

@@ -1,6 +1,6 @@
 //! The composition root: builds every part from its settings, wires them, runs, drains.
 
-mod past;
+mod insight;
 
 use std::{
     fmt, io,
@@ -12,7 +12,6 @@ use bson::oid::ObjectId;
 use seawall_config as config;
 use tokio::{
     net::TcpListener,
-    runtime::{Builder, Runtime},
     sync::{Semaphore, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, sleep_until},
 };
@@ -28,16 +27,13 @@ use crate::{
         UserSecret,
     },
     connection::{Connector, TlsError, client_config},
-    history::StoreError,
-    limits::{
-        GATE_TICK_INTERVAL, Gate, Lateness, Limits, LoginGates, OperationPlaces, gather_wake_ups,
-        raise_descriptor_limit,
-    },
+    insight::StoreError,
+    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
-    observe::{ObserveError, Observer},
+    observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::{PinLimits, Pins},
     pool,
-    sight::Sight,
+    runtime::{Lateness, Planes, measure_lateness, raise_descriptor_limit},
     topology::{self, DeploymentError, DeploymentOptions, Topology},
     wire::{Compressor, MemoryBudget, Stream},
 };
@@ -122,8 +118,7 @@ pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
     shared: Arc<Shared>,
-    sight: Arc<Sight>,
-    pulse_off: &'static str,
+    feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
     closing: watch::Sender<u32>,
     drain_time: Duration,
@@ -161,19 +156,22 @@ impl App {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
-        let planes = Planes::start(&settings).map_err(StartError::Threads)?;
+        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
+        let in_flight = operations.clone();
+        let planes = Planes::start(settings.runtime.worker_threads, move || {
+            in_flight.in_flight()
+        });
+        let planes = planes.map_err(StartError::Threads)?;
         let Wired {
             shared,
-            sight,
-            pulse_off,
+            feed,
             draining,
-        } = wire(&settings, &planes).await?;
+        } = wire(&settings, &planes, operations).await?;
         let mut app = Self {
             client_addresses: Vec::new(),
             admin_address: None,
             shared,
-            sight,
-            pulse_off,
+            feed,
             draining,
             closing: watch::Sender::new(0),
             drain_time: settings.shutdown.drain,
@@ -231,18 +229,19 @@ impl App {
                 .clone()
                 .run_until_cancelled_owned(pace(Arc::clone(&self.shared))),
         );
-        let (sight, topology) = (&self.sight, &self.shared.topology);
-        let past = past::tick_history(Arc::clone(sight), Arc::clone(topology));
+        let (feed, topology) = (Arc::clone(&self.feed), Arc::clone(&self.shared.topology));
+        let pushes = insight::push_seconds(feed, topology);
         self.planes
             .control
-            .spawn(self.stop.clone().run_until_cancelled_owned(past));
-        let late = past::watch_data_plane(Arc::clone(&self.shared));
+            .spawn(self.stop.clone().run_until_cancelled_owned(pushes));
+        let exporter = &self.feed.exporter;
+        let late = watch_data_plane(Arc::clone(&self.shared), Arc::clone(exporter));
         data_plane.spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let late = past::watch_control_plane(Arc::clone(&self.shared.observer));
+        let late = watch_control_plane(Arc::clone(exporter));
         self.planes
             .control
             .spawn(self.stop.clone().run_until_cancelled_owned(late));
-        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.sight));
+        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed));
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
         Ok(())
@@ -271,10 +270,11 @@ impl App {
             .map(|address| address.to_string());
         let credentials = Arc::clone(&self.shared.credentials);
         let window = Arc::new(Window {
-            observer: Arc::clone(&self.shared.observer),
+            exporter: Arc::clone(&self.feed.exporter),
+            clients: Arc::clone(&self.shared.clients),
             topology: Arc::clone(&self.shared.topology),
-            sight: Arc::clone(&self.sight),
-            pulse_off: self.pulse_off,
+            insight: Arc::clone(&self.feed.insight),
+            pulse: self.feed.pulse.clone(),
             draining: self.draining.subscribe(),
             drain: self.drain_requested.clone(),
             injects_faults: settings.fault.is_some(),
@@ -326,13 +326,13 @@ impl App {
     }
 
     /// The statistics.
-    pub fn observer(&self) -> &Arc<Observer> {
-        &self.shared.observer
+    pub fn exporter(&self) -> &Exporter {
+        &self.feed.exporter
     }
 
-    /// The history, and the stalls and changes detected in it.
-    pub fn sight(&self) -> &Arc<Sight> {
-        &self.sight
+    /// The connected clients.
+    pub fn clients(&self) -> &ClientDirectory {
+        &self.shared.clients
     }
 
     /// The deployment.
@@ -367,82 +367,30 @@ impl App {
         self.closing.send_replace(100);
         self.tracker.wait().await;
         self.shared.topology.close();
-        self.sight.close();
+        self.feed.close();
         self.shared.observer.flush_slow_log();
         Drained { closed_clients }
-    }
-}
-
-/// The threads: two runtimes, so that monitors, scrapes and reports never delay an operation.
-struct Planes {
-    /// Number of threads of the data plane.
-    workers: usize,
-    /// Places for the operations in flight.
-    operations: OperationPlaces,
-    /// Serves clients and servers.
-    data: Plane,
-    /// Runs everything else.
-    control: Plane,
-}
-
-/// A runtime that can be dropped inside another runtime without blocking it.
-struct Plane(Option<Runtime>);
-
-impl std::ops::Deref for Plane {
-    type Target = Runtime;
-
-    fn deref(&self) -> &Runtime {
-        self.0.as_ref().expect("taken only in drop")
-    }
-}
-
-impl Drop for Plane {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Planes {
-    fn start(settings: &config::Settings) -> io::Result<Self> {
-        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
-        let workers = match settings.runtime.worker_threads {
-            Some(threads) => threads,
-            None => std::thread::available_parallelism()?,
-        };
-        let mut data = Builder::new_multi_thread();
-        data.worker_threads(workers.get());
-        gather_wake_ups(&mut data, workers.get(), &operations);
-        let data = data.thread_name("seawall-data").enable_all().build()?;
-        let mut control = Builder::new_multi_thread();
-        let control = control
-            .worker_threads(1)
-            .thread_name("seawall-control")
-            .enable_all();
-        Ok(Self {
-            workers: workers.get(),
-            operations,
-            data: Plane(Some(data)),
-            control: Plane(Some(control.build()?)),
-        })
     }
 }
 
 /// The parts that `wire` builds.
 struct Wired {
     shared: Arc<Shared>,
-    sight: Arc<Sight>,
-    pulse_off: &'static str,
+    feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
 }
 
 /// Builds the parts that clients share, and starts to monitor the deployment.
-async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, StartError> {
-    let observer = Arc::new(Observer::new(
-        past::observe_settings(settings),
-        past::slow_log(settings)?,
-    )?);
+async fn wire(
+    settings: &config::Settings,
+    planes: &Planes,
+    operations: OperationPlaces,
+) -> Result<Wired, StartError> {
+    let Observer {
+        recorder,
+        clients,
+        exporter,
+    } = insight::observer(settings)?;
     let nonces = Arc::new(NonceSource::new()?);
     let deployment = DeploymentOptions::parse(
         settings.deployment.uri.expose(),
@@ -450,15 +398,14 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
     );
     let deployment = deployment.await?;
     let control = planes.control.handle().clone();
-    let sight = past::sight(settings, &deployment, Arc::clone(&observer), control)?;
-    let pulse_off = past::pulse_is_off(settings, deployment.has_credentials()).unwrap_or("on");
+    let feed = insight::Feed::open(settings, &deployment, exporter, control)?;
     let credential_settings = credential_settings(&settings.auth, &settings.limits, &deployment)?;
     let connector = connector(settings, &deployment, &nonces)?;
     let topology = Topology::start(
         deployment,
         topology_settings(settings),
         connector,
-        Arc::clone(&observer),
+        Arc::clone(&recorder),
         planes.data.handle().clone(),
         planes.control.handle().clone(),
     );
@@ -473,13 +420,14 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
     let shared = Arc::new(Shared {
         settings: client_settings(settings),
         topology,
-        observer,
+        observer: recorder,
+        clients,
         limits: Limits::new(
             max_clients(settings),
             limits.unauthenticated_connections.get(),
             limits.monitor_connections.get(),
             limits.relayed_connections.get(),
-            planes.operations.clone(),
+            operations,
         )
         .with_workers(planes.workers)
         .with_rates(
@@ -501,8 +449,7 @@ async fn wire(settings: &config::Settings, planes: &Planes) -> Result<Wired, Sta
     });
     Ok(Wired {
         shared,
-        sight,
-        pulse_off,
+        feed,
         draining,
     })
 }
@@ -592,16 +539,27 @@ async fn pace(shared: Arc<Shared>) {
     }
 }
 
-async fn maintain(shared: Arc<Shared>, sight: Arc<Sight>) {
+/// Measures how late the data plane wakes its tasks, for the gate of new clients and the metrics.
+async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
+    let record = |late| exporter.event_loop_late("data", late);
+    measure_lateness(&shared.lateness, record).await;
+}
+
+/// Measures how late the control plane wakes its tasks, for the metrics.
+async fn watch_control_plane(exporter: Arc<Exporter>) {
+    let record = |late| exporter.event_loop_late("control", late);
+    measure_lateness(&Lateness::new(Instant::now()), record).await;
+}
+
+async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
     loop {
         ticks.tick().await;
         shared.topology.maintain_pools();
         shared.pins.maintain(Instant::now());
         shared.relay_pins.maintain(Instant::now());
-        shared.observer.collect();
-        shared.observer.watch_storms();
-        past::update_process_metrics(&shared, &sight);
+        feed.exporter.collect();
+        insight::update_process_metrics(&shared, &feed);
     }
 }
 

@@ -15,11 +15,14 @@
 //! | [`topology`] | the deployment's description; server selection |
 //! | [`pool`] | the connections to one server, with one pool per user |
 //! | [`connection`] | one connection to a server: establishing it, control commands |
+//! | [`runtime`] | the threads: two runtimes, their lateness, the limit of descriptors |
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
-//! | [`sight`], [`pulse`] | changes and stalls in the history; samples of `serverStatus` |
+//! | [`insight`] | the history; storms, stalls and changes |
+//! | [`pulse`] | samples of each server's `serverStatus` |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
-//! | [`command`], [`history`] | parsing of commands and replies; stored distributions |
-//! | [`shape`], [`command_table`] | fingerprints; everything that a command's name says |
+//! | [`command`], [`command_table`] | parsing of commands and replies; everything that a name says |
+//! | [`shape`] | fingerprints |
+//! | [`stats`] | the basic types of statistics: distributions, phases, outcomes, labels |
 //! | [`wire`], [`auth`] | messages; SCRAM. They use no other module |
 //! | [`load`] | the load harness: storms and steady loads against any endpoint |
 //! | [`mongod`] | a private mongod, for the demo and for tests |
@@ -32,7 +35,7 @@ pub mod command;
 pub mod command_table;
 pub mod commands;
 pub mod connection;
-pub mod history;
+pub mod insight;
 pub mod limits;
 pub mod listener;
 pub mod load;
@@ -41,7 +44,8 @@ pub mod observe;
 pub mod pins;
 pub mod pool;
 pub mod pulse;
+pub mod runtime;
 pub mod shape;
-pub mod sight;
+pub mod stats;
 pub mod topology;
 pub mod wire;

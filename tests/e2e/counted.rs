@@ -479,7 +479,7 @@ async fn relayed_operations_are_reported_by_server_and_client() {
         scene.seawall.metric(name, &[&label]).await.to_string(),
         "20"
     );
-    let clients = scene.seawall.app.observer().clients(10);
+    let clients = scene.seawall.app.clients().list(10);
     let [known] = &*clients else {
         panic!("{clients:?}")
     };

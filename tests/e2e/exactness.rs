@@ -191,7 +191,7 @@ fn place(command: &Document) -> Place {
 }
 
 fn seawall_counts(seawall: &Seawall) -> BTreeMap<Place, u64> {
-    let rows = seawall.app.observer().namespaces().into_iter();
+    let rows = seawall.app.exporter().namespaces().into_iter();
     let rows = rows.filter(|(namespace, _)| &*namespace.db == DB);
     rows.map(|(namespace, sums)| {
         let place = (

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use seawall::history::{Figures, History, Label, Level, TIERS};
+use seawall::{
+    insight::{History, TIERS},
+    stats::{Figures, Label, Level},
+};
 
 use tokio::time::Instant;
 
@@ -133,7 +136,7 @@ fn series(labels: &[Arc<Label>], random: &mut Random) -> BTreeMap<Arc<Label>, (F
             figures.documents += 1;
             figures
                 .phases
-                .iter_mut()
+                .values_mut()
                 .for_each(|phase| *phase += took / 6);
         }
         (Arc::clone(label), (figures, random.unit()))

@@ -11,12 +11,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     connection::ServerAddress,
-    history::{Distribution, Figures, PHASES},
-    observe::{
-        ClientRow, Departure, Names, Namespace, NamespaceSums, OUTCOMES, Outcome, Phase,
-        ServerSums, ShapeRow, Storm, code_name,
-    },
+    insight::Storm,
+    observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, code_name},
     pool::Snapshot,
+    stats::{Departure, Distribution, Figures, Names, OUTCOMES, Outcome, PhaseTimes},
     topology::TopologyDescription,
 };
 
@@ -46,8 +44,8 @@ pub(super) fn since_epoch(time: SystemTime) -> f64 {
         .as_secs_f64()
 }
 
-pub(super) fn phases(phases: &[Duration; PHASES]) -> Value {
-    let named = Phase::ALL.iter().zip(phases);
+pub(super) fn phases(phases: &PhaseTimes) -> Value {
+    let named = phases.iter();
     let named = named.map(|(phase, time)| (phase.as_str().to_owned(), json!(millis(*time))));
     Value::Object(named.collect())
 }
@@ -244,7 +242,7 @@ pub(super) fn client(row: &ClientRow) -> Value {
 const SHOWN_NAMES: usize = 10;
 
 pub(super) fn storm(storm: &Storm) -> Value {
-    let crowd = &storm.crowd;
+    let traffic = &storm.traffic;
     let names = |names: &Names| {
         let ranked = names.ranked().into_iter().take(SHOWN_NAMES);
         ranked
@@ -253,24 +251,24 @@ pub(super) fn storm(storm: &Storm) -> Value {
     };
     let departures: Map<String, Value> = Departure::ALL
         .iter()
-        .zip(crowd.departures)
+        .zip(traffic.departures)
         .map(|(how, count)| (how.as_str().to_owned(), json!(count)))
         .collect();
     json!({
         "started_at": since_epoch(storm.started_at),
         "ended_at": storm.ended_at.map(since_epoch),
-        "arrivals": crowd.arrivals,
+        "arrivals": traffic.arrivals,
         "peak_arrivals_per_second": storm.peak_arrivals,
         "usual_short_lived_per_second": storm.usual,
         "departures": departures,
-        "gave_up_in": crowd.gave_up_in,
-        "networks": names(&crowd.networks),
-        "applications": names(&crowd.applications),
-        "drivers": names(&crowd.drivers),
-        "users": names(&crowd.users),
-        "client_authentications": storm.client_authentications,
-        "server_connections_created": storm.server_connections,
-        "server_authentications": storm.server_authentications,
+        "gave_up_in": traffic.gave_up_in,
+        "networks": names(&traffic.networks),
+        "applications": names(&traffic.applications),
+        "drivers": names(&traffic.drivers),
+        "users": names(&traffic.users),
+        "client_authentications": traffic.client_authentications,
+        "server_connections_created": traffic.server_connections,
+        "server_authentications": traffic.server_authentications,
         "server_connections_absorbed": storm.connections_absorbed(),
         "server_authentications_absorbed": storm.authentications_absorbed(),
     })

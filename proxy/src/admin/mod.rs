@@ -2,8 +2,8 @@
 //! is to start a drain.
 
 mod guard;
+mod insight;
 mod json;
-mod past;
 mod profile;
 
 use std::{fmt, io, sync::Arc, time::SystemTime};
@@ -28,8 +28,9 @@ use tower::limit::ConcurrencyLimitLayer;
 
 pub use self::guard::Guard;
 use crate::{
-    observe::{Observer, PROTOBUF},
-    sight::Sight,
+    insight::Insight,
+    observe::{ClientDirectory, Exporter, PROTOBUF},
+    pulse::Pulse,
     topology::Topology,
 };
 
@@ -46,11 +47,13 @@ const MAX_LIMIT: usize = 10_000;
 /// The state that requests read.
 pub struct Window {
     /// The counters and tables.
-    pub observer: Arc<Observer>,
-    /// Access to the history.
-    pub sight: Arc<Sight>,
-    /// The reason why `serverStatus` is not sampled, if it is not.
-    pub pulse_off: &'static str,
+    pub exporter: Arc<Exporter>,
+    /// The connected clients.
+    pub clients: Arc<ClientDirectory>,
+    /// Access to the history, and to what was detected in it.
+    pub insight: Arc<Insight>,
+    /// Samples servers; or the reason why they are not sampled.
+    pub pulse: Result<Arc<Pulse>, &'static str>,
     /// The deployment.
     pub topology: Arc<Topology>,
     /// The deadline of the drain; `None` until a drain starts.
@@ -98,14 +101,14 @@ pub fn router(window: Arc<Window>) -> Router {
     let protected = Router::new()
         .route("/metrics", get(metrics))
         .route("/api/v1/status", get(status))
-        .route("/api/v1/shapes", get(past::shapes))
-        .route("/api/v1/shapes/{id}", get(past::shape))
-        .route("/api/v1/namespaces", get(past::namespaces))
+        .route("/api/v1/shapes", get(insight::shapes))
+        .route("/api/v1/shapes/{id}", get(insight::shape))
+        .route("/api/v1/namespaces", get(insight::namespaces))
         .route("/api/v1/servers", get(servers))
-        .route("/api/v1/timeline", get(past::timeline))
-        .route("/api/v1/changes", get(past::changes))
-        .route("/api/v1/stalls", get(past::stalls))
-        .route("/api/v1/report", get(past::report))
+        .route("/api/v1/timeline", get(insight::timeline))
+        .route("/api/v1/changes", get(insight::changes))
+        .route("/api/v1/stalls", get(insight::stalls))
+        .route("/api/v1/report", get(insight::report))
         .route("/api/v1/pools", get(pools))
         .route("/api/v1/topology", get(topology))
         .route("/api/v1/clients", get(clients))
@@ -160,13 +163,13 @@ fn exposition(window: &Window, is_protobuf: bool) -> Response {
     }
     if is_protobuf {
         let content_type = [(header::CONTENT_TYPE, PROTOBUF)];
-        return (content_type, window.observer.render_protobuf()).into_response();
+        return (content_type, window.exporter.render_protobuf()).into_response();
     }
     let content_type = [(
         header::CONTENT_TYPE,
         "text/plain; version=0.0.4; charset=utf-8",
     )];
-    (content_type, window.observer.render()).into_response()
+    (content_type, window.exporter.render()).into_response()
 }
 
 async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
@@ -178,7 +181,7 @@ fn status_value(window: &Window) -> Value {
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&crate::pool::Snapshot) -> usize| pools.iter().map(part).sum::<usize>();
     let operations: u64 = window
-        .observer
+        .exporter
         .namespaces()
         .iter()
         .map(|(_, sums)| sums.outcomes.iter().sum::<u64>())
@@ -191,7 +194,7 @@ fn status_value(window: &Window) -> Value {
         "credentials": (window.credentials)(),
         "draining": window.draining.borrow().is_some(),
         "deployment": snapshot.description.topology_type.as_str(),
-        "clients": window.observer.client_connections(),
+        "clients": window.clients.count(),
         "operations": operations,
         "server_connections": {
             "pending": sum(|p| p.pending),
@@ -199,7 +202,7 @@ fn status_value(window: &Window) -> Value {
             "in_use": sum(|p| p.in_use),
         },
         "wait_queue": sum(|p| p.wait_queue),
-        "history": { "on": window.sight.is_on(), "bytes": window.sight.size().bytes },
+        "history": { "on": window.insight.is_on(), "bytes": window.insight.size().bytes },
     })
 }
 
@@ -252,7 +255,7 @@ fn pools_value(window: &Window) -> Value {
 }
 
 async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {
-    let rows = window.observer.servers();
+    let rows = window.exporter.servers();
     Json(json!({ "servers": rows.iter().map(json::server).collect::<Vec<_>>() }))
 }
 
@@ -261,9 +264,9 @@ async fn topology(State(window): State<Arc<Window>>) -> Json<Value> {
 }
 
 async fn clients(State(window): State<Arc<Window>>, Query(listing): Query<Listing>) -> Json<Value> {
-    let rows = window.observer.clients(listing.limit());
+    let rows = window.clients.list(listing.limit());
     Json(json!({
-        "count": window.observer.client_connections(),
+        "count": window.clients.count(),
         "clients": rows.iter().map(json::client).collect::<Vec<_>>(),
     }))
 }
@@ -273,10 +276,10 @@ async fn storms(State(window): State<Arc<Window>>) -> Json<Value> {
 }
 
 fn storms_value(window: &Window) -> Value {
-    let storms = window.observer.storms();
+    let storms = window.insight.storms();
     json!({
         "active": storms.first().is_some_and(|storm| storm.ended_at.is_none()),
-        "learning": window.observer.learns_what_is_usual(),
+        "learning": window.insight.learns_what_is_usual(),
         "storms": storms.iter().map(json::storm).collect::<Vec<_>>(),
     })
 }

@@ -24,7 +24,8 @@ use crate::{
     command::{Command, MaxTime, ReplyFacts, ReplyForm},
     connection::Connection,
     limits::{Heavy, Limits},
-    observe::{Observation, Phase},
+    observe::Observation,
+    stats::Phase,
     wire::{
         COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header,
         InflateError, MAX_MESSAGE_BYTES, MORE_TO_COME, MemoryBudget, MemoryShare, Message,

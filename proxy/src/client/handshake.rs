@@ -20,7 +20,8 @@ use crate::{
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
     },
     command_table::ReplyBeforeLogin,
-    observe::{Observer, Stage},
+    observe::Recorder,
+    stats::Stage,
     wire::Sharer,
 };
 
@@ -368,7 +369,7 @@ impl Client {
 }
 
 /// Counts a monitor that is refused because the limit of monitors is reached, and the reply to it.
-pub(super) fn monitor_limit_reached(observer: &Observer) -> ErrorReply {
+pub(super) fn monitor_limit_reached(observer: &Recorder) -> ErrorReply {
     observer.client_refused("monitor_connections");
     let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
     ErrorReply::new(code, "monitor connection limit reached")

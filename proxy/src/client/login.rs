@@ -12,7 +12,7 @@ use crate::{
     auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation},
     command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
     limits::Limits,
-    observe::Observer,
+    observe::Recorder,
     wire::Sharer,
 };
 
@@ -47,7 +47,7 @@ enum LoginStep {
 /// Shared parts that a login uses.
 pub(super) struct LoginContext<'a> {
     pub(super) credentials: &'a Arc<Credentials>,
-    pub(super) observer: &'a Observer,
+    pub(super) observer: &'a Recorder,
     pub(super) nonces: &'a NonceSource,
     pub(super) limits: &'a Limits,
     pub(super) peer: Option<IpAddr>,

@@ -45,13 +45,15 @@ use crate::{
     command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
     command_table::ReplyBeforeLogin,
     limits::{
-        ClientPermit, Eviction, Gate, HandshakePermit, Heavy, Lateness, Limits, LoginGates,
-        MonitorPermit, Origin, RelayPermit,
+        ClientPermit, Eviction, Gate, HandshakePermit, Heavy, Limits, LoginGates, MonitorPermit,
+        Origin, RelayPermit,
     },
-    observe::{ConnectedClient, Departure, Observer, Stage},
+    observe::{ClientDirectory, ConnectedClient, Recorder},
     pins::Pins,
     pool::ServerPool,
+    runtime::Lateness,
     shape::{Input, Sequence},
+    stats::{Departure, Stage},
     topology::Topology,
     wire::{
         CompressedHead, Compressor, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message,
@@ -111,8 +113,10 @@ pub struct Shared {
     pub settings: Settings,
     /// The deployment.
     pub topology: Arc<Topology>,
-    /// Records all metrics and statistics.
-    pub observer: Arc<Observer>,
+    /// Counts operations and events.
+    pub observer: Arc<Recorder>,
+    /// The connected clients.
+    pub clients: Arc<ClientDirectory>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
     pub service_id: ObjectId,
     /// Limits on clients, logins, operations and CPU-heavy work.
@@ -225,7 +229,7 @@ pub async fn serve(
 }
 
 async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer: Newcomer) {
-    let connected = shared.observer.client_connected(&peer.text, peer.ip);
+    let connected = shared.clients.connected(&peer.text, peer.ip);
     let deadline = Instant::now() + shared.settings.authentication_timeout;
     let identity = shared.credentials.anonymous();
     let Newcomer {

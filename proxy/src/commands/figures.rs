@@ -2,6 +2,8 @@
 
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
+pub(super) use crate::stats::float;
+
 /// A time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
 pub(super) fn millis(ms: f64) -> String {
     let seconds = ms / 1e3;
@@ -168,12 +170,6 @@ pub(super) fn bar(share: f64, characters: usize) -> String {
     let eighths = eighths.max(usize::from(share > 0.0));
     let part = PARTS.get(eighths % 8).copied().unwrap_or_default();
     format!("{}{part}", "█".repeat(eighths / 8))
-}
-
-/// A count as a floating-point number.
-#[expect(clippy::as_conversions, reason = "counts are far under 2^53")]
-pub(super) fn float(count: u64) -> f64 {
-    count as f64
 }
 
 /// A positive number without its fraction. Numbers that do not fit become the maximum.

@@ -6,8 +6,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Exit, complain, say};
 use crate::{
-    limits::raise_descriptor_limit,
     load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work},
+    runtime::raise_descriptor_limit,
 };
 
 /// File descriptors that the harness itself uses.

@@ -1,13 +1,10 @@
 //! Limits on clients, handshakes and operations. Each permit is a guard that is released on drop.
 //! Beyond a limit, work waits or is refused.
 
-mod descriptors;
 mod fair;
 mod gate;
 mod heavy;
-mod lateness;
 mod operations;
-mod parking;
 mod places;
 mod rates;
 mod recent;
@@ -22,13 +19,10 @@ use tokio::time::Instant;
 use crate::wire::Sharer;
 
 pub use self::{
-    descriptors::raise_descriptor_limit,
     fair::{Origin, TurnQueue},
     gate::{GATE_TICK_INTERVAL, Gate, LoginGates},
     heavy::{Heavy, HeavyWork},
-    lateness::{BEAT, Lateness},
     operations::{OperationPlace, OperationPlaces, Operator},
-    parking::gather_wake_ups,
     places::Eviction,
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},

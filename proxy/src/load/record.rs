@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 use super::link::Failure;
-use crate::history::Distribution;
+use crate::stats::Distribution;
 
 /// One step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::{
     own::Share,
     record::{Record, Second, Step, Tally, milliseconds},
 };
-use crate::history::Distribution;
+use crate::stats::Distribution;
 
 /// The results of a load.
 #[derive(Clone, Debug, Serialize)]

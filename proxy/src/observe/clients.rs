@@ -1,13 +1,98 @@
 //! Connected clients: counted and listed while they are connected.
 
-use std::{net::IpAddr, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::SystemTime,
+};
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{
-    Observer,
-    storms::{Departure, Leaving, Stage},
-};
+use super::{metric_handles::Metrics, metric_name::MetricName};
+use crate::stats::{Departure, Leaving, Stage, Traffic};
+
+/// The connected clients, and those that came and left since they were taken last.
+pub struct ClientDirectory {
+    metrics: Arc<Metrics>,
+    pub(super) rows: Mutex<HashMap<i32, ClientRow>>,
+    next_id: AtomicI32,
+    traffic: Mutex<Traffic>,
+}
+
+impl fmt::Debug for ClientDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientDirectory").finish_non_exhaustive()
+    }
+}
+
+impl ClientDirectory {
+    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            rows: Mutex::default(),
+            next_id: AtomicI32::new(1),
+            traffic: Mutex::default(),
+        }
+    }
+
+    /// Counts and lists an accepted client.
+    pub fn connected(self: &Arc<Self>, peer: &str, ip: Option<IpAddr>) -> ConnectedClient {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let row = ClientRow {
+            id,
+            peer: peer.to_owned(),
+            connected_at: SystemTime::now(),
+            user: None,
+            application: None,
+            driver: None,
+        };
+        self.traffic.lock().arrivals += 1;
+        self.rows.lock().insert(id, row);
+        self.metrics.count(MetricName::ClientConnectionsTotal, &[]);
+        ConnectedClient {
+            directory: Arc::clone(self),
+            id,
+            ip,
+            since: Instant::now(),
+            stage: Stage::default(),
+            how: None,
+        }
+    }
+
+    fn left(&self, leaving: &Leaving<'_>) {
+        let labels = [
+            ("stage", leaving.stage.as_str()),
+            ("how", leaving.how.as_str()),
+        ];
+        self.metrics
+            .count(MetricName::ClientDeparturesTotal, &labels);
+        self.traffic.lock().add_departure(leaving);
+    }
+
+    /// Clients connected now.
+    pub fn count(&self) -> usize {
+        self.rows.lock().len()
+    }
+
+    /// The clients connected now in order of arrival, at most `limit`.
+    pub fn list(&self, limit: usize) -> Vec<ClientRow> {
+        let mut rows: Vec<_> = self.rows.lock().values().cloned().collect();
+        rows.sort_by_key(|row| row.id);
+        rows.truncate(limit);
+        rows
+    }
+
+    /// The arrivals and departures since the last call.
+    pub(super) fn take_traffic(&self) -> Traffic {
+        std::mem::take(&mut *self.traffic.lock())
+    }
+}
 
 /// Description of a connected client, shown in the API.
 #[derive(Clone, Debug)]
@@ -38,12 +123,12 @@ fn shortened(name: &str) -> String {
 #[derive(Debug)]
 #[must_use]
 pub struct ConnectedClient {
-    pub(super) observer: Arc<Observer>,
-    pub(super) id: i32,
-    pub(super) ip: Option<IpAddr>,
-    pub(super) since: Instant,
-    pub(super) stage: Stage,
-    pub(super) how: Option<Departure>,
+    directory: Arc<ClientDirectory>,
+    id: i32,
+    ip: Option<IpAddr>,
+    since: Instant,
+    stage: Stage,
+    how: Option<Departure>,
 }
 
 impl ConnectedClient {
@@ -85,7 +170,9 @@ impl ConnectedClient {
 
     /// Counts that the client left before its command was processed.
     pub fn record_left_unserved(&self) {
-        self.observer.client_left_unserved(self.stage.as_str());
+        let labels = [("stage", self.stage.as_str())];
+        let metrics = &self.directory.metrics;
+        metrics.count(MetricName::ClientsGoneTotal, &labels);
     }
 
     /// A client that leaves while it waits for a reply has given up.
@@ -104,7 +191,7 @@ impl ConnectedClient {
     }
 
     fn update(&self, change: impl FnOnce(&mut ClientRow)) {
-        if let Some(row) = self.observer.clients.lock().get_mut(&self.id) {
+        if let Some(row) = self.directory.rows.lock().get_mut(&self.id) {
             change(row);
         }
     }
@@ -112,10 +199,10 @@ impl ConnectedClient {
 
 impl Drop for ConnectedClient {
     fn drop(&mut self) {
-        let Some(row) = self.observer.clients.lock().remove(&self.id) else {
+        let Some(row) = self.directory.rows.lock().remove(&self.id) else {
             return;
         };
-        self.observer.client_left(&Leaving {
+        self.directory.left(&Leaving {
             age: self.since.elapsed(),
             ip: self.ip,
             application: row.application.as_deref(),

@@ -1,98 +1,475 @@
-//! Handles on metrics: registered once, kept, and rendered as Prometheus text.
+//! Collects the threads' sums once a second and before every scrape, and shows them: as metrics, as
+//! tables, and as the seconds that the history takes.
 
-use std::time::Duration;
-
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
-use metrics_exporter_prometheus::{
-    BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime},
 };
 
-use metrics_util::MetricKindMask;
+use metrics::Label as MetricLabel;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
 
-use super::metric_name::{MetricKind, MetricName};
-use crate::history::{Distribution, OCTAVES, octave_bound_seconds};
+use crate::{
+    shape::ShapeId,
+    stats::{
+        Distribution, Figures, Label, Level, Outcome, PerPhase, Traffic, WeighedSeries, add_weighed,
+    },
+};
 
-/// First octave of an exported classic histogram: all times under 15 µs are in one bucket.
-const FIRST_EXPORTED_OCTAVE: usize = 4;
-/// Last octave of an exported classic histogram: 64 s.
-const LAST_EXPORTED_OCTAVE: usize = 26;
-const _: () = assert!(LAST_EXPORTED_OCTAVE < OCTAVES);
+use super::{
+    Namespace, NamespaceSums, ObserveError, Recorder, ServerSums, Shape, ShapeRow, ShapeSums,
+    metric_handles::{Metrics, add_to_histogram},
+    metric_name::MetricName,
+    own::CpuTimes,
+    protobuf::{self, Natives},
+    registry::OTHER,
+    shape_series::{KEPT_RANK, ShapeSeries},
+    sums::{Sums, code_or_other, merge_rows},
+};
 
-const METADATA: Metadata<'static> = Metadata::new("seawall", Level::INFO, Some("seawall"));
+/// Average number of buckets in a fine distribution, used to estimate its size.
+const FINE_BUCKETS: usize = 100;
 
-/// A recorder of its own instead of the process-wide one, so that the metrics of two instances in a
-/// process do not mix.
-pub(super) struct Exporter {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
+/// All sums collected so far, except those of shapes, which are in the shapes' rows.
+pub(super) struct Collected {
+    namespaces: Vec<Option<Box<NamespaceSums>>>,
+    servers: Vec<Option<Box<ServerSums>>>,
+    phases: PerPhase<Distribution>,
+    /// The metric series of shapes, which come and go.
+    series: ShapeSeries,
+    turned_over_at: Instant,
+    /// Figures since the history took them last.
+    second: WeighedSeries,
+    /// The part of `second` from all operations except awaiting ones and those that Seawall
+    /// answered itself.
+    working: Figures,
+    /// History labels of namespaces, made once.
+    namespace_labels: HashMap<Namespace, Arc<Label>>,
+}
+
+impl Collected {
+    pub(super) fn new() -> Result<Self, ObserveError> {
+        Ok(Self {
+            namespaces: Vec::new(),
+            servers: Vec::new(),
+            phases: PerPhase::default(),
+            series: ShapeSeries::new()?,
+            turned_over_at: Instant::now(),
+            second: BTreeMap::new(),
+            working: Figures::default(),
+            namespace_labels: HashMap::new(),
+        })
+    }
+
+    /// Estimated memory of the sums, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let namespaces = self.namespaces.len() * (size_of::<NamespaceSums>() + FINE_BUCKETS * 10);
+        namespaces
+            + self.series.bytes()
+            + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
+    }
+
+    /// Adds figures to the second that the history takes next.
+    fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
+        add_weighed(&mut self.second, label, figures, weight);
+    }
+}
+
+/// Collects what the recorder counted, and shows it.
+pub struct Exporter {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) collected: Mutex<Collected>,
+    pub(super) cpu: Mutex<CpuTimes>,
+    /// True if the figures of each second are kept until the history takes them.
+    keeps_seconds: bool,
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exporter").finish_non_exhaustive()
+    }
 }
 
 impl Exporter {
-    /// Creates a recorder that knows every metric's help text. Series that were not updated for
-    /// `life` are no longer rendered.
-    pub(super) fn new(life: Option<Duration>) -> Result<Self, BuildError> {
-        let bounds: Vec<f64> = (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE)
-            .map(octave_bound_seconds)
-            .collect();
-        let recorder = PrometheusBuilder::new()
-            .set_buckets(&bounds)?
-            .idle_timeout(MetricKindMask::ALL, life)
-            .build_recorder();
-        for name in MetricName::ALL {
-            let (key, help) = (KeyName::from_const_str(name.as_str()), name.help().into());
-            match name.kind() {
-                MetricKind::Counter => recorder.describe_counter(key, None, help),
-                MetricKind::Gauge => recorder.describe_gauge(key, None, help),
-                MetricKind::Histogram => recorder.describe_histogram(key, None, help),
+    pub(super) fn new(recorder: Arc<Recorder>, keeps_seconds: bool) -> Result<Self, ObserveError> {
+        Ok(Self {
+            metrics: Arc::clone(&recorder.metrics),
+            recorder,
+            collected: Mutex::new(Collected::new()?),
+            cpu: Mutex::default(),
+            keeps_seconds,
+        })
+    }
+
+    /// Moves the threads' figures into the totals. Called once a second, and before the totals are
+    /// shown.
+    pub fn collect(&self) {
+        drop(self.collect_all());
+    }
+
+    fn collect_all(&self) -> MutexGuard<'_, Collected> {
+        let mut collected = self.collected.lock();
+        let mut fresh = self.recorder.take_sums();
+        let rows = self.add_to_registry(&mut fresh, &mut collected);
+        self.export(&rows.namespaces, &fresh);
+        collected.series.choose(&rows.heaviest);
+        let counted = rows.shapes.iter().filter(|row| row.sums.figures.count > 0);
+        counted.for_each(|row| collected.series.add(&row.shape, &row.sums));
+        self.export_turnover(&rows);
+        if self.keeps_seconds {
+            self.keep(&rows, &fresh, &mut collected);
+        }
+        let codes: Vec<_> = fresh.namespaces.iter().map(codes).collect();
+        merge_rows(
+            &mut collected.namespaces,
+            fresh.namespaces,
+            NamespaceSums::merge,
+        );
+        self.export_codes(&rows.namespaces, &codes, &collected.namespaces);
+        merge_rows(&mut collected.servers, fresh.servers, ServerSums::merge);
+        for (all, fresh) in collected.phases.values_mut().zip(fresh.phases.values()) {
+            all.merge(fresh);
+        }
+        collected.series.run_upkeep();
+        let clients = u32::try_from(self.recorder.clients.count()).unwrap_or(u32::MAX);
+        self.metrics
+            .gauge(MetricName::ClientConnections, vec![])
+            .set(f64::from(clients));
+        self.metrics.run_upkeep();
+        collected
+    }
+
+    /// Adds the sums to the shapes' rows, and copies what the caller needs from the rows. A thread
+    /// that sees a new shape waits for the registry's lock, so the lock is held no longer than
+    /// that.
+    fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
+        let now = SystemTime::now();
+        let mut registry = self.recorder.registry.lock();
+        let added = registry.add(std::mem::take(&mut fresh.shapes), now);
+        let shapes = added.into_iter().filter_map(|(serial, sums)| {
+            let (shape, label, weight) = registry.row(serial)?;
+            Some(FreshShape {
+                shape: shape.clone(),
+                label: Arc::clone(label),
+                weight,
+                sums,
+            })
+        });
+        let shapes = shapes.collect();
+        let heaviest = registry.heaviest(KEPT_RANK);
+        let heaviest = heaviest.iter().map(|shape| shape.id).collect();
+        let namespaces = registry.namespaces().cloned().collect();
+        let folded = std::mem::take(&mut fresh.folded);
+        let elapsed = collected.turned_over_at.elapsed();
+        if elapsed >= TURN_OVER_EVERY {
+            collected.turned_over_at = Instant::now();
+            if registry.turn_over(folded, elapsed, now) {
+                self.recorder.generation.fetch_add(1, Ordering::Release);
+            }
+        } else {
+            registry.watch(folded);
+        }
+        FreshRows {
+            namespaces,
+            shapes,
+            heaviest,
+            evicted: registry.evicted(),
+        }
+    }
+
+    /// Keeps the collected figures for the history.
+    fn keep(&self, rows: &FreshRows, fresh: &Sums, collected: &mut Collected) {
+        for (namespace, sums) in rows.namespaces.iter().zip(&fresh.namespaces) {
+            let Some(sums) = sums else { continue };
+            let figures = sums.figures();
+            let label = collected.namespace_labels.entry(namespace.clone());
+            let label = Arc::clone(label.or_insert_with(|| {
+                Arc::new(Label::Namespace {
+                    command: namespace.command.into(),
+                    db: (*namespace.db).into(),
+                    collection: (*namespace.collection).into(),
+                })
+            }));
+            collected.keep(&label, &figures, f64::INFINITY);
+        }
+        // `working` leaves out awaiting operations and those that Seawall answers itself: the first
+        // would make everything look slow, the second fast.
+        if fresh.working.count > 0 {
+            collected.keep(&Arc::new(Label::Whole), &fresh.working, f64::INFINITY);
+        }
+        let servers = self.recorder.servers.lock().clone();
+        for (address, sums) in servers.iter().zip(&fresh.servers) {
+            if let Some(sums) = sums {
+                let label = Arc::new(Label::Server((**address).into()));
+                collected.keep(&label, &sums.figures, f64::INFINITY);
             }
         }
-        let handle = recorder.handle();
-        Ok(Self { recorder, handle })
+        for shape in &rows.shapes {
+            collected.keep(&shape.label, &shape.sums.figures, shape.weight);
+        }
+        collected.working.merge(&fresh.working);
     }
 
-    pub(super) fn counter(&self, name: MetricName, labels: Vec<Label>) -> Counter {
-        debug_assert_eq!(name.kind(), MetricKind::Counter);
-        self.recorder
-            .register_counter(&key(name, labels), &METADATA)
+    /// The figures counted since the last call, for the history. The second value sums all
+    /// operations except awaiting ones and those that Seawall answered itself. Empty unless
+    /// `Settings::keeps_seconds` is set.
+    pub fn take_second(&self) -> (WeighedSeries, Figures) {
+        let mut collected = self.collect_all();
+        let working = std::mem::take(&mut collected.working);
+        (std::mem::take(&mut collected.second), working)
     }
 
-    pub(super) fn gauge(&self, name: MetricName, labels: Vec<Label>) -> Gauge {
-        debug_assert_eq!(name.kind(), MetricKind::Gauge);
-        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    /// Connections and logins since the last call.
+    pub fn take_traffic(&self) -> Traffic {
+        let mut traffic = self.recorder.clients.take_traffic();
+        self.recorder.logins.add_to(&mut traffic);
+        traffic
     }
 
-    pub(super) fn histogram(&self, name: MetricName, labels: Vec<Label>) -> Histogram {
-        debug_assert_eq!(name.kind(), MetricKind::Histogram);
-        self.recorder
-            .register_histogram(&key(name, labels), &METADATA)
+    /// Counts the beginning of a storm.
+    pub fn storm_began(&self) {
+        self.metrics.count(MetricName::StormsTotal, &[]);
+        self.set_storm_active(true);
     }
 
-    /// Moves samples into buckets; without it they would pile up until the next scrape.
-    pub(super) fn run_upkeep(&self) {
-        self.handle.run_upkeep();
+    /// Records the end of a storm.
+    pub fn storm_ended(&self) {
+        self.set_storm_active(false);
     }
 
-    pub(super) fn render(&self) -> String {
-        self.handle.render()
+    fn set_storm_active(&self, is_active: bool) {
+        let gauge = self.metrics.gauge(MetricName::StormActive, vec![]);
+        gauge.set(f64::from(u8::from(is_active)));
     }
-}
 
-fn key(name: MetricName, labels: Vec<Label>) -> Key {
-    Key::from_parts(KeyName::from_const_str(name.as_str()), labels)
-}
+    fn export(&self, namespaces: &[Namespace], fresh: &Sums) {
+        for (namespace, sums) in namespaces.iter().zip(&fresh.namespaces) {
+            if let Some(sums) = sums {
+                self.export_namespace(namespace, sums);
+            }
+        }
+        for (phase, distribution) in fresh.phases.iter() {
+            let labels = vec![MetricLabel::new("phase", phase.as_str())];
+            let name = MetricName::OperationPhaseSeconds;
+            add_to_histogram(&self.metrics.histogram(name, labels), distribution);
+        }
+        let servers = self.recorder.servers.lock().clone();
+        for (address, sums) in servers.iter().zip(&fresh.servers) {
+            if let Some(sums) = sums {
+                let labels = vec![MetricLabel::new("server", address.to_string())];
+                let name = MetricName::ServerOperationSeconds;
+                add_to_histogram(&self.metrics.histogram(name, labels), &sums.durations);
+            }
+        }
+    }
 
-/// Adds a distribution to an exported histogram. The octaves are the histogram's buckets, so counts
-/// and sums are exact.
-pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
-    histogram: &Histogram,
-    distribution: &Distribution<PER_OCTAVE>,
-) {
-    for (_, count, sum) in distribution.octaves() {
-        let Ok(samples) = u32::try_from(count) else {
-            continue;
+    fn export_namespace(&self, namespace: &Namespace, sums: &NamespaceSums) {
+        let labels = || labels_of(namespace);
+        let count = |name, more: Option<MetricLabel>, count| {
+            let labels = labels().into_iter().chain(more).collect();
+            self.metrics.counter(name, labels).increment(count);
         };
-        // The mean of an octave's values lies in the octave, so the sum is exact too.
-        let mean = sum.as_secs_f64() / f64::from(samples);
-        histogram.record_many(mean, usize::try_from(samples).unwrap_or(0));
+        for (outcome, ended) in Outcome::ALL.iter().zip(sums.outcomes) {
+            if ended > 0 {
+                let label = MetricLabel::new("outcome", outcome.as_str());
+                count(MetricName::OperationsTotal, Some(label), ended);
+            }
+        }
+        let always = [
+            (MetricName::OperationRequestBytesTotal, sums.request_bytes),
+            (MetricName::OperationReplyBytesTotal, sums.reply_bytes),
+            (MetricName::OperationDocumentsTotal, sums.documents),
+        ];
+        always
+            .into_iter()
+            .for_each(|(name, sum)| count(name, None, sum));
+        // Most namespaces never have such operations, and need no series.
+        let seldom = [
+            (MetricName::OperationsStreamedTotal, sums.streamed),
+            (MetricName::OperationsRetriedTotal, sums.retries),
+        ];
+        for (name, sum) in seldom.into_iter().filter(|(_, sum)| *sum > 0) {
+            count(name, None, sum);
+        }
+        let name = MetricName::OperationDurationSeconds;
+        add_to_histogram(&self.metrics.histogram(name, labels()), &sums.durations);
+    }
+
+    /// Exports errors by code. The total sums decide which codes have a label of their own, so each
+    /// code is looked up there.
+    fn export_codes(
+        &self,
+        namespaces: &[Namespace],
+        fresh: &[Vec<OfCode>],
+        sums: &[Option<Box<NamespaceSums>>],
+    ) {
+        for ((namespace, codes), sums) in namespaces.iter().zip(fresh).zip(sums) {
+            let Some(sums) = sums else { continue };
+            for ((name, of), code, errors) in codes {
+                let code = code_name(code_or_other(of(sums), *code));
+                let labels = labels_of(namespace).into_iter();
+                let labels = labels.chain([MetricLabel::new("code", code)]).collect();
+                self.metrics.counter(*name, labels).increment(*errors);
+            }
+        }
+    }
+
+    fn export_turnover(&self, rows: &FreshRows) {
+        for level in [Level::Coarse, Level::Rest] {
+            let of_level = rows.shapes.iter().filter(|row| row.shape.level == level);
+            let figures = of_level.map(|row| &row.sums.figures);
+            let folded: u64 = figures.map(|f| f.count + f.more_count).sum();
+            if folded > 0 {
+                let labels = vec![MetricLabel::new("level", level.as_str())];
+                let name = MetricName::FingerprintFoldedTotal;
+                self.metrics.counter(name, labels).increment(folded);
+            }
+        }
+        if rows.evicted > 0 {
+            let name = MetricName::FingerprintEvictedTotal;
+            self.metrics.counter(name, vec![]).increment(rows.evicted);
+        }
+    }
+
+    /// All metrics as Prometheus text, including everything counted so far.
+    pub fn render(&self) -> String {
+        self.render_with(&self.collect_all())
+    }
+
+    fn render_with(&self, collected: &Collected) -> String {
+        let mut text = self.metrics.render();
+        text.push_str(&collected.series.render());
+        text
+    }
+
+    /// All metrics in Prometheus' protobuf format, with native histograms where whole distributions
+    /// are kept.
+    pub fn render_protobuf(&self) -> Vec<u8> {
+        // One snapshot for both forms: a scraper refuses a histogram whose two forms differ.
+        let collected = self.collect_all();
+        let text = self.render_with(&collected);
+        let mut natives = Natives::default();
+        let namespaces: Vec<_> = self
+            .recorder
+            .registry
+            .lock()
+            .namespaces()
+            .cloned()
+            .collect();
+        for (namespace, sums) in namespaces.iter().zip(&collected.namespaces) {
+            let Some(sums) = sums else { continue };
+            let labels = [
+                ("command", namespace.command),
+                ("db", &*namespace.db),
+                ("collection", &*namespace.collection),
+            ];
+            let name = MetricName::OperationDurationSeconds.as_str();
+            natives.add(name, &labels, &sums.durations);
+        }
+        let servers = self.recorder.servers.lock().clone();
+        for (address, sums) in servers.iter().zip(&collected.servers) {
+            if let Some(sums) = sums {
+                let name = MetricName::ServerOperationSeconds.as_str();
+                natives.add(name, &[("server", &**address)], &sums.durations);
+            }
+        }
+        for (phase, distribution) in collected.phases.iter() {
+            let name = MetricName::OperationPhaseSeconds.as_str();
+            natives.add(name, &[("phase", phase.as_str())], distribution);
+        }
+        collected.series.add_natives(&mut natives);
+        drop(collected);
+        protobuf::encode(&text, &natives)
+    }
+
+    /// The sums by namespace so far.
+    pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
+        let collected = self.collect_all();
+        let registry = self.recorder.registry.lock();
+        let rows = registry.namespaces().zip(&collected.namespaces);
+        rows.filter_map(|(namespace, sums)| Some((namespace.clone(), sums.as_deref()?.clone())))
+            .collect()
+    }
+
+    /// The sums by shape so far.
+    pub fn shapes(&self) -> Vec<ShapeRow> {
+        self.collect();
+        let registry = self.recorder.registry.lock();
+        // A `getMore` has a row too, which stays empty while the origins of cursors are known.
+        let rows = registry.rows();
+        let rows = rows.filter(|row| row.sums.figures.count + row.sums.figures.more_count > 0);
+        rows.cloned().collect()
+    }
+
+    /// The sums by server so far.
+    pub fn servers(&self) -> Vec<(Arc<str>, ServerSums)> {
+        let collected = self.collect_all();
+        let servers = self.recorder.servers.lock().clone();
+        let rows = servers.into_iter().zip(&collected.servers);
+        rows.filter_map(|(address, sums)| Some((address, sums.as_deref()?.clone())))
+            .collect()
+    }
+}
+
+/// Copies of what is needed from rows outside the registry's lock.
+struct FreshRows {
+    namespaces: Vec<Namespace>,
+    shapes: Vec<FreshShape>,
+    /// The heaviest shapes, in descending order.
+    heaviest: Vec<ShapeId>,
+    /// Number of rows evicted.
+    evicted: u64,
+}
+
+struct FreshShape {
+    shape: Shape,
+    label: Arc<Label>,
+    weight: f64,
+    sums: ShapeSums,
+}
+
+fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {
+    vec![
+        MetricLabel::new("command", namespace.command),
+        MetricLabel::new("db", namespace.db.to_string()),
+        MetricLabel::new("collection", namespace.collection.to_string()),
+    ]
+}
+
+/// A metric by code, and the sums that it is made of.
+type ByCode = (MetricName, fn(&NamespaceSums) -> &HashMap<i32, u64>);
+
+/// A metric by code, one code, and its count.
+type OfCode = (ByCode, i32, u64);
+
+const BY_CODE: [ByCode; 3] = [
+    (MetricName::OperationErrorsTotal, |sums| &sums.codes),
+    (MetricName::WriteErrorsTotal, |sums| &sums.write_error_codes),
+    (MetricName::WriteConcernErrorsTotal, |sums| {
+        &sums.write_concern_codes
+    }),
+];
+
+/// The counts by code of one namespace.
+fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<OfCode> {
+    let Some(sums) = sums else {
+        return Vec::new();
+    };
+    let of = |by: ByCode| by.1(sums).iter().map(move |(code, n)| (by, *code, *n));
+    BY_CODE.into_iter().flat_map(of).collect()
+}
+
+/// Minimum time between two turnovers of the shapes' rows.
+const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
+
+/// The label of an error code.
+pub fn code_name(code: i32) -> String {
+    match code {
+        super::sums::OTHER_CODES => OTHER.to_owned(),
+        code => code.to_string(),
     }
 }

@@ -95,7 +95,10 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::observe::{Observer, Outcome, Settings};
+    use crate::{
+        observe::{Observer, Settings},
+        stats::Outcome,
+    };
 
     fn add(table: &NameTable, command: &Document) -> u64 {
         let body = command.to_vec().unwrap();
@@ -148,7 +151,7 @@ mod tests {
                 sequences: &[],
             };
             let now = Instant::now();
-            let observation = observer.begin(&input, 100, now);
+            let observation = observer.recorder.begin(&input, 100, now);
             observation.finish(Outcome::Ok, now);
         };
         let filter = |name: usize| doc! {"find": "games", "filter": {format!("scores.{}.best", word(name)): 1}, "$db": "d"};
@@ -167,7 +170,7 @@ mod tests {
     }
 
     fn counts(observer: &Observer) -> HashMap<String, u64> {
-        let shapes = observer.shapes().into_iter();
+        let shapes = observer.exporter.shapes().into_iter();
         let counts = shapes.map(|row| (row.shape.text.to_string(), row.sums.figures.count));
         counts.collect()
     }

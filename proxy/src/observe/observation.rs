@@ -1,145 +1,21 @@
 //! One observed operation: a guard that counts it, however it ends.
 
-use std::time::Duration;
-
 use metrics::Label;
 use tokio::time::Instant;
 
 use crate::{
-    command::{CodeCounts, ReplyFacts},
+    command::{CodeCounts, ReplyFacts, statements},
     shape::{Input, ShapeId},
+    stats::{Outcome, Phase, PhaseTimes},
 };
 
 use super::{
-    MetricName, Observer,
+    MetricName, Recorder,
+    recorder::CommandKind,
     registry::OTHER,
     slow::Sender,
     sums::{OTHER_CODES, Record, ServerIndex, ShapeIndex, TablePlace},
 };
-
-/// Number of phases.
-pub const PHASES: usize = 6;
-
-/// The parts of an operation's time, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Waiting to be admitted.
-    Permit,
-    /// Selecting a server and getting a connection to it.
-    Checkout,
-    /// From checkout to the last request byte written.
-    Forward,
-    /// From the last request byte to the first reply byte.
-    Server,
-    /// From the first reply byte to the last.
-    Receive,
-    /// Writing the rest of the reply to the client.
-    Send,
-}
-
-impl Phase {
-    /// All phases, in order.
-    pub const ALL: [Self; PHASES] = [
-        Self::Permit,
-        Self::Checkout,
-        Self::Forward,
-        Self::Server,
-        Self::Receive,
-        Self::Send,
-    ];
-
-    /// The name in metrics and in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Permit => "permit",
-            Self::Checkout => "checkout",
-            Self::Forward => "forward",
-            Self::Server => "server",
-            Self::Receive => "receive",
-            Self::Send => "send",
-        }
-    }
-
-    fn index(self) -> usize {
-        match self {
-            Self::Permit => 0,
-            Self::Checkout => 1,
-            Self::Forward => 2,
-            Self::Server => 3,
-            Self::Receive => 4,
-            Self::Send => 5,
-        }
-    }
-}
-
-/// Number of outcomes.
-pub const OUTCOMES: usize = 7;
-
-/// How an operation ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The server replied `ok: 1`, and no write failed.
-    Ok,
-    /// The server replied `ok: 1` with write errors or a write concern error.
-    WriteError,
-    /// The server replied `ok: 0`.
-    Error,
-    /// Seawall refused it, or gave up getting a connection.
-    Refused,
-    /// A server, or the connection to it, failed during the operation.
-    ServerFailed,
-    /// The client left before the end.
-    ClientGone,
-    /// Seawall answered it itself.
-    Local,
-}
-
-impl Outcome {
-    /// All outcomes.
-    pub const ALL: [Self; OUTCOMES] = [
-        Self::Ok,
-        Self::WriteError,
-        Self::Error,
-        Self::Refused,
-        Self::ServerFailed,
-        Self::ClientGone,
-        Self::Local,
-    ];
-
-    /// The label.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::WriteError => "write_error",
-            Self::Error => "error",
-            Self::Refused => "refused",
-            Self::ServerFailed => "server_failed",
-            Self::ClientGone => "client_gone",
-            Self::Local => "local",
-        }
-    }
-
-    /// The outcome of an operation that a server answered.
-    pub fn of(reply: &ReplyFacts) -> Self {
-        match reply.ok {
-            Some(true) if reply.write_errors > 0 || reply.write_concern_error => Self::WriteError,
-            Some(true) | None => Self::Ok,
-            Some(false) => Self::Error,
-        }
-    }
-
-    /// True if the client did not get what it asked for.
-    pub fn is_failure(self) -> bool {
-        !matches!(self, Self::Ok | Self::Local)
-    }
-
-    pub(super) fn index(self) -> usize {
-        Self::ALL
-            .iter()
-            .position(|o| *o == self)
-            .unwrap_or_default()
-    }
-}
 
 /// The operation that opened a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +30,7 @@ pub struct Origin {
 #[derive(Debug)]
 #[must_use]
 pub struct Observation<'a> {
-    observer: &'a Observer,
+    recorder: &'a Recorder,
     record: Record,
     phase: Phase,
     since: Instant,
@@ -164,8 +40,8 @@ pub struct Observation<'a> {
 }
 
 impl<'a> Observation<'a> {
-    pub(super) fn begin(
-        observer: &'a Observer,
+    fn begin(
+        recorder: &'a Recorder,
         place: TablePlace,
         request_bytes: usize,
         now: Instant,
@@ -181,7 +57,7 @@ impl<'a> Observation<'a> {
             write_errors: 0,
             write_error_codes: CodeCounts::default(),
             write_concern_code: None,
-            phases: [Duration::ZERO; PHASES],
+            phases: PhaseTimes::default(),
             request_bytes: u64::try_from(request_bytes).unwrap_or(u64::MAX),
             reply_bytes: 0,
             documents: 0,
@@ -192,7 +68,7 @@ impl<'a> Observation<'a> {
             cursor_time: None,
         };
         Self {
-            observer,
+            recorder,
             record,
             phase: Phase::Permit,
             since: now,
@@ -204,7 +80,7 @@ impl<'a> Observation<'a> {
 
     /// Starts to observe the next of several replies to one command.
     pub fn again(&self, now: Instant) -> Self {
-        let mut again = Self::begin(self.observer, self.record.place, 0, now);
+        let mut again = Self::begin(self.recorder, self.record.place, 0, now);
         again.record.origin = self.record.origin;
         again.record.origin_id = self.record.origin_id;
         again.record.origin_folded = self.record.origin_folded;
@@ -217,9 +93,7 @@ impl<'a> Observation<'a> {
 
     /// Ends the current phase and begins `phase`. The phases' sum is the total by construction.
     pub fn enter(&mut self, phase: Phase, now: Instant) {
-        if let Some(time) = self.record.phases.get_mut(self.phase.index()) {
-            *time += now.saturating_duration_since(self.since);
-        }
+        self.record.phases[self.phase] += now.saturating_duration_since(self.since);
         self.phase = phase;
         self.since = now;
     }
@@ -262,13 +136,13 @@ impl<'a> Observation<'a> {
     pub fn mark_repeated(&mut self) {
         // The client never sees the first reply.
         self.record.code = None;
-        let servers = self.observer.servers.lock();
+        let servers = self.recorder.servers.lock();
         let server = self.record.server.and_then(|server| servers.get(server.0));
         let server = server.map_or_else(|| OTHER.to_owned(), ToString::to_string);
         drop(servers);
         let labels = vec![Label::new("server", server)];
         let name = MetricName::OperationsRepeatedTotal;
-        self.observer.exporter.counter(name, labels).increment(1);
+        self.recorder.metrics.counter(name, labels).increment(1);
     }
 
     /// Attributes a `getMore` to the operation that opened its cursor.
@@ -337,14 +211,67 @@ impl<'a> Observation<'a> {
     }
 }
 
+impl Recorder {
+    /// Starts to observe an operation that a server will answer. `now` is when the last byte of its
+    /// command was read.
+    pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
+        let place = self.place(input, CommandKind::Operation);
+        let mut observation = Observation::begin(self, place, request_bytes, now);
+        observation.set_statements(statements(input));
+        observation
+    }
+
+    /// Starts to observe a handshake command that a server will answer; it has no shape.
+    pub fn begin_unshaped(
+        &self,
+        input: &Input<'_>,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Observation<'_> {
+        Observation::begin(
+            self,
+            self.place(input, CommandKind::Handshake),
+            request_bytes,
+            now,
+        )
+    }
+
+    /// Counts a command that Seawall answered itself; `error_code` is set if the reply is an error.
+    pub fn local(
+        &self,
+        input: &Input<'_>,
+        request_bytes: usize,
+        reply_bytes: usize,
+        error_code: Option<i32>,
+        began: Instant,
+    ) {
+        let place = self.place(input, CommandKind::Handshake);
+        let mut observation = Observation::begin(self, place, request_bytes, began);
+        observation.add_reply(reply_bytes, 0);
+        if let Some(code) = error_code {
+            observation.set_error_code(code);
+        }
+        observation.finish(Outcome::Local, Instant::now());
+    }
+}
+
+/// The outcome of an operation that a server answered.
+pub fn outcome_of(reply: &ReplyFacts) -> Outcome {
+    match reply.ok {
+        Some(true) if reply.write_errors > 0 || reply.write_concern_error => Outcome::WriteError,
+        Some(true) | None => Outcome::Ok,
+        Some(false) => Outcome::Error,
+    }
+}
+
 impl Drop for Observation<'_> {
     fn drop(&mut self) {
         if self.record.outcome == Outcome::ClientGone {
             self.enter(self.phase, Instant::now());
-            self.observer.client_gone(self.phase);
+            self.recorder.client_gone(self.phase);
         }
-        self.observer.record(&self.record);
-        self.observer.log_if_slow(&self.record, self.sender);
+        self.recorder.record(&self.record);
+        self.recorder.log_if_slow(&self.record, self.sender);
     }
 }
 
@@ -355,7 +282,7 @@ mod tests {
     use super::*;
     use crate::{
         command::ReplyForm,
-        observe::{NamespaceSums, Settings},
+        observe::{NamespaceSums, Observer, Settings},
         shape::Input,
     };
 
@@ -378,11 +305,11 @@ mod tests {
         };
         for reply in replies {
             let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
-            let mut observation = observer.begin(&input, 0, Instant::now());
+            let mut observation = observer.recorder.begin(&input, 0, Instant::now());
             observation.answered(&facts, Instant::now());
-            observation.finish(Outcome::of(&facts), Instant::now());
+            observation.finish(outcome_of(&facts), Instant::now());
         }
-        let rows = observer.namespaces();
+        let rows = observer.exporter.namespaces();
         let [(_, sums)] = &*rows else {
             panic!("{rows:?}");
         };
@@ -413,7 +340,7 @@ mod tests {
             let cursor = doc! {"id": 0i64, "firstBatch": [], "ns": "admin.$cmd.bulkWrite"};
             let reply = doc! {"cursor": cursor, "nErrors": errors, "nInserted": 2, "ok": 1.0};
             let facts = ReplyFacts::of(ReplyForm::BulkWrite, &reply.to_vec().unwrap());
-            Outcome::of(&facts)
+            outcome_of(&facts)
         };
         assert_eq!([outcome(0), outcome(1)], [Outcome::Ok, Outcome::WriteError]);
     }
@@ -451,17 +378,17 @@ mod tests {
         };
         let refusal = doc! {"ok": 0, "code": 10107}.to_vec().unwrap();
         let refusal = ReplyFacts::of(ReplyForm::Plain, &refusal);
-        let mut observation = observer.begin(&input, 0, Instant::now());
-        observation.sent_to(observer.server("a:1").index());
+        let mut observation = observer.recorder.begin(&input, 0, Instant::now());
+        observation.sent_to(observer.recorder.server("a:1").index());
         observation.answered(&refusal, Instant::now());
         observation.mark_repeated();
         drop(observation);
-        let rows = observer.namespaces();
+        let rows = observer.exporter.namespaces();
         let [(_, sums)] = &*rows else {
             panic!("{rows:?}");
         };
         assert!(sums.codes.is_empty());
-        let text = observer.render();
+        let text = observer.exporter.render();
         let repeated = r#"seawall_operations_repeated_total{server="a:1"} 1"#;
         assert!(text.contains(repeated), "{text}");
     }

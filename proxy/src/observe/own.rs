@@ -1,5 +1,4 @@
-//! Metrics of Seawall itself: CPU by thread, memory by owner, delay of the event loops, dropped
-//! lines of the slow log and dropped steps of the history.
+//! What the system says of this process: CPU time by thread, and resident memory.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -7,86 +6,8 @@ use std::{
     time::Duration,
 };
 
-use metrics::Label;
-
-use super::{Observer, TablePlace, metric_name::MetricName};
-use crate::shape::ShapeId;
-
-/// The memory of one owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory {
-    /// The label.
-    pub owner: &'static str,
-    /// Bytes.
-    pub bytes: usize,
-}
-
-impl Observer {
-    /// Records how late a task of a runtime was woken.
-    pub fn event_loop_late(&self, plane: &'static str, delay: Duration) {
-        let labels = vec![Label::new("plane", plane)];
-        let name = MetricName::EventLoopDelaySeconds;
-        self.exporter
-            .histogram(name, labels)
-            .record(delay.as_secs_f64());
-    }
-
-    /// Updates the metrics of the process. Called once a second.
-    pub fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
-        let tables = Memory {
-            owner: "tables",
-            bytes: self.table_bytes(),
-        };
-        let resident = resident_bytes().map(|bytes| Memory {
-            owner: "process",
-            bytes,
-        });
-        for Memory { owner, bytes } in memory.iter().copied().chain([tables]).chain(resident) {
-            let labels = vec![Label::new("owner", owner)];
-            let name = MetricName::MemoryBytes;
-            self.exporter.gauge(name, labels).set(float(bytes));
-        }
-        self.export_cpu();
-        let left_out = self.slow_log_left_out();
-        for (name, count) in [
-            (MetricName::SlowLogLeftOutTotal, left_out),
-            (MetricName::HistoryDroppedTotal, history_dropped),
-        ] {
-            self.exporter.counter(name, vec![]).absolute(count);
-        }
-    }
-
-    fn export_cpu(&self) {
-        let mut cpu = self.cpu.lock();
-        cpu.measure();
-        let ended = (ENDED, &cpu.ended);
-        let by_name = cpu.by_name.iter().map(|(name, time)| (&**name, time));
-        for (thread, time) in by_name.chain([ended]) {
-            let labels = vec![Label::new("thread", thread.to_owned())];
-            let name = MetricName::ThreadCpuSeconds;
-            self.exporter.gauge(name, labels).set(time.as_secs_f64());
-        }
-    }
-
-    /// Estimated memory of the rows and their sums, from their number and usual size.
-    fn table_bytes(&self) -> usize {
-        let collected = self.collected.lock();
-        let remembered = self
-            .shards
-            .iter()
-            .map(|shard| shard.lock().places.capacity());
-        let remembered = remembered.sum::<usize>() * size_of::<((ShapeId, bool), TablePlace)>();
-        self.registry.lock().bytes() + collected.bytes() + self.names.bytes() + remembered
-    }
-}
-
-fn float(bytes: usize) -> f64 {
-    // A `u32` of KiB holds up to 4 TiB.
-    u32::try_from(bytes / 1024).map_or(f64::NAN, |kibibytes| f64::from(kibibytes) * 1024.0)
-}
-
 /// Resident memory of the process; `None` if the system does not report it.
-fn resident_bytes() -> Option<usize> {
+pub(super) fn resident_bytes() -> Option<usize> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
@@ -106,11 +27,18 @@ pub(super) struct CpuTimes {
 }
 
 impl CpuTimes {
-    fn measure(&mut self) {
+    /// Adds the time since the last call.
+    pub(super) fn measure(&mut self) {
         // The process is measured first: time that live threads use in between must not count as
         // `ended`.
         let process = process_cpu();
         self.add(process, threads());
+    }
+
+    /// The time of each thread by its name, and of those that ended before they were measured.
+    pub(super) fn by_thread(&self) -> impl Iterator<Item = (&str, Duration)> {
+        let by_name = self.by_name.iter().map(|(name, time)| (&**name, *time));
+        by_name.chain([(ENDED, self.ended)])
     }
 
     fn add(&mut self, process: Option<Duration>, threads: Vec<Thread>) {

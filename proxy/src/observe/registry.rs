@@ -20,8 +20,8 @@ use std::{
 };
 
 use crate::{
-    history::{Label, Level},
     shape::{Description, Fingerprint, ShapeId},
+    stats::{Label, Level},
 };
 
 use super::{

@@ -8,7 +8,8 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram, Label};
 
-use super::{exporter::Exporter, metric_name::MetricName, storms::Totals, sums::ServerIndex};
+use super::{logins::Logins, metric_handles::Metrics, metric_name::MetricName, sums::ServerIndex};
+use crate::stats::float;
 
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +72,8 @@ impl Drop for Relayed {
 
 /// Registered handles on one server's metrics.
 pub struct ServerMetrics {
-    exporter: Arc<Exporter>,
-    totals: Arc<Totals>,
+    metrics: Arc<Metrics>,
+    logins: Arc<Logins>,
     server: String,
     index: ServerIndex,
     created: Counter,
@@ -96,8 +97,8 @@ impl fmt::Debug for ServerMetrics {
 
 impl ServerMetrics {
     pub(super) fn new(
-        exporter: Arc<Exporter>,
-        totals: Arc<Totals>,
+        metrics: Arc<Metrics>,
+        logins: Arc<Logins>,
         server: &str,
         index: ServerIndex,
     ) -> Self {
@@ -105,27 +106,27 @@ impl ServerMetrics {
         let state = |state: &'static str| {
             let mut labels = labels();
             labels.push(Label::new("state", state));
-            exporter.gauge(MetricName::ServerConnections, labels)
+            metrics.gauge(MetricName::ServerConnections, labels)
         };
         let awaiting = |state: &'static str| {
             let mut labels = labels();
             labels.push(Label::new("state", state));
-            exporter.gauge(MetricName::AwaitingOperations, labels)
+            metrics.gauge(MetricName::AwaitingOperations, labels)
         };
         Self {
             awaiting: awaiting("running"),
             lane_queue: awaiting("queued"),
-            relayed: exporter.gauge(MetricName::RelayedConnections, labels()),
+            relayed: metrics.gauge(MetricName::RelayedConnections, labels()),
             server: server.to_owned(),
             index,
-            totals,
-            created: exporter.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
-            checkout: exporter.histogram(MetricName::CheckoutSeconds, labels()),
+            logins,
+            created: metrics.counter(MetricName::ServerConnectionsCreatedTotal, labels()),
+            checkout: metrics.histogram(MetricName::CheckoutSeconds, labels()),
             pending: state("pending"),
             available: state("available"),
             in_use: state("in_use"),
-            wait_queue: exporter.gauge(MetricName::WaitQueueLength, labels()),
-            exporter,
+            wait_queue: metrics.gauge(MetricName::WaitQueueLength, labels()),
+            metrics,
         }
     }
 
@@ -137,7 +138,7 @@ impl ServerMetrics {
     /// Counts an established connection.
     pub fn connection_created(&self) {
         self.created.increment(1);
-        self.totals
+        self.logins
             .server_connections
             .fetch_add(1, Ordering::Relaxed);
     }
@@ -155,9 +156,7 @@ impl ServerMetrics {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
         self.counter(MetricName::ServerAuthenticationsTotal, &labels);
-        self.totals
-            .server_authentications
-            .fetch_add(1, Ordering::Relaxed);
+        self.logins.at_servers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a reply that was read after its client had left. `is_kept` is true if the reply was
@@ -186,24 +185,26 @@ impl ServerMetrics {
 
     /// Sets the gauges of the pool's state.
     pub fn show(&self, pending: usize, available: usize, in_use: usize, wait_queue: usize) {
-        let float = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
-        self.pending.set(float(pending));
-        self.available.set(float(available));
-        self.in_use.set(float(in_use));
-        self.wait_queue.set(float(wait_queue));
+        self.pending.set(count(pending));
+        self.available.set(count(available));
+        self.in_use.set(count(in_use));
+        self.wait_queue.set(count(wait_queue));
     }
 
     /// Sets the gauges of the lane of awaiting operations: those in it, and those queued for it.
     pub fn show_lane(&self, running: usize, queued: usize) {
-        let float = |n: usize| f64::from(u32::try_from(n).unwrap_or(u32::MAX));
-        self.awaiting.set(float(running));
-        self.lane_queue.set(float(queued));
+        self.awaiting.set(count(running));
+        self.lane_queue.set(count(queued));
     }
 
     /// Counts an event that is too rare to keep a handle for it.
     fn counter(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
         let mut all = vec![Label::new("server", self.server.clone())];
         all.extend(labels.iter().map(|(key, value)| Label::new(*key, *value)));
-        self.exporter.counter(name, all).increment(1);
+        self.metrics.counter(name, all).increment(1);
     }
+}
+
+fn count(number: usize) -> f64 {
+    float(u64::try_from(number).unwrap_or(u64::MAX))
 }

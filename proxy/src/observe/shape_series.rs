@@ -11,11 +11,11 @@ use std::{
 use metrics::Label;
 use tokio::time::Instant;
 
-use crate::{history::Distribution, shape::ShapeId};
+use crate::{shape::ShapeId, stats::Distribution};
 
 use super::{
     ObserveError, Shape, ShapeSums,
-    exporter::{Exporter, add_to_histogram},
+    metric_handles::{Metrics, add_to_histogram},
     metric_name::MetricName,
     protobuf::Natives,
     registry::OTHER,
@@ -36,7 +36,7 @@ const EXPORTED_TEXT_BYTES: usize = 256;
 
 /// The metric series of shapes.
 pub(super) struct ShapeSeries {
-    exporter: Exporter,
+    metrics: Metrics,
     exported: HashSet<ShapeId>,
     /// All durations added to each series, by its `shape` label.
     durations: HashMap<String, Kept>,
@@ -50,7 +50,7 @@ struct Kept {
 impl ShapeSeries {
     pub(super) fn new() -> Result<Self, ObserveError> {
         Ok(Self {
-            exporter: Exporter::new(Some(SERIES_LIFE))?,
+            metrics: Metrics::new(Some(SERIES_LIFE))?,
             exported: HashSet::new(),
             durations: HashMap::new(),
         })
@@ -77,11 +77,11 @@ impl ShapeSeries {
             false => OTHER.to_owned(),
         };
         let labels = || vec![Label::new("shape", name.clone())];
-        self.exporter
+        self.metrics
             .counter(MetricName::ShapeOperationsTotal, labels())
             .increment(sums.figures.count);
         let histogram = MetricName::ShapeDurationSeconds;
-        let histogram = self.exporter.histogram(histogram, labels());
+        let histogram = self.metrics.histogram(histogram, labels());
         add_to_histogram(&histogram, &sums.figures.durations);
         let now = Instant::now();
         let kept = self.durations.entry(name).or_insert_with(|| Kept {
@@ -103,12 +103,12 @@ impl ShapeSeries {
             Label::new("collection", shape.namespace.collection.to_string()),
             Label::new("text", shape.text.get(..end).unwrap_or_default().to_owned()),
         ];
-        self.exporter.gauge(MetricName::ShapeInfo, labels).set(1.0);
+        self.metrics.gauge(MetricName::ShapeInfo, labels).set(1.0);
     }
 
     /// Moves samples into buckets and removes old series. Called once a second.
     pub(super) fn run_upkeep(&mut self) {
-        self.exporter.run_upkeep();
+        self.metrics.run_upkeep();
         let life = SERIES_LIFE;
         if self
             .durations
@@ -118,12 +118,12 @@ impl ShapeSeries {
             self.durations
                 .retain(|_, kept| kept.added_at.elapsed() < life);
             // The exporter removes a series only when it renders, and there may be no scraper.
-            drop(self.exporter.render());
+            drop(self.metrics.render());
         }
     }
 
     pub(super) fn render(&self) -> String {
-        self.exporter.render()
+        self.metrics.render()
     }
 
     /// Adds the whole distributions of durations.
@@ -147,8 +147,8 @@ const BYTES_OF_SERIES: usize = 4 * 1024;
 mod tests {
     use super::*;
     use crate::{
-        history::Level,
         observe::{Namespace, protobuf},
+        stats::Level,
     };
 
     fn shape(number: u8) -> Shape {

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use crate::shape::{Input, ShapeId};
+use crate::{
+    shape::{Input, ShapeId},
+    stats::Outcome,
+};
 
 use super::{
-    Namespace, Observer, Outcome, PHASES,
+    Namespace, Recorder,
     registry::Registry,
     slow_log::{Entry, LinePermit, SlowLog},
     sums::{NamespaceIndex, Record},
@@ -23,14 +26,14 @@ pub(super) struct Sender<'a> {
     pub(super) command: Option<Input<'a>>,
 }
 
-impl Observer {
+impl Recorder {
     /// Logs an operation that has just ended, if it was slow enough.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let Some(log) = &self.slow_log else {
             return;
         };
         let is_excluded = matches!(record.outcome, Outcome::Local) || record.is_awaiting;
-        let total = record.phases.iter().sum();
+        let total = record.phases.total();
         if is_excluded || !log.wants(shape_of(record).as_u64(), total) {
             return;
         }
@@ -43,7 +46,6 @@ impl Observer {
     }
 
     fn log(&self, permit: LinePermit<'_>, at: SystemTime, record: &Record, sender: Sender<'_>) {
-        const _: () = assert!(PHASES == 6, "the slow log names each phase");
         let logged = LoggedOperation::of(record, &self.registry.lock());
         let Some(logged) = logged else { return };
         let servers = self.servers.lock();
@@ -52,7 +54,7 @@ impl Observer {
             .and_then(|server| servers.get(server.0))
             .cloned();
         drop(servers);
-        let clients = self.clients.lock();
+        let clients = self.clients.rows.lock();
         let client = clients.get(&sender.client).cloned();
         drop(clients);
         permit.write(&Entry {
@@ -67,7 +69,7 @@ impl Observer {
             text: &logged.text,
             outcome: record.outcome.as_str(),
             error_code: record.code,
-            total: record.phases.iter().sum(),
+            total: record.phases.total(),
             phases: record.phases,
             request_bytes: record.request_bytes,
             reply_bytes: record.reply_bytes,
@@ -149,7 +151,7 @@ mod tests {
 
     use super::{
         super::{
-            OTHER, Observation, Settings,
+            OTHER, Observation, Observer, Settings,
             slow_log::{
                 SlowLogSettings,
                 tests::{Held, Written, settings, start},
@@ -221,7 +223,9 @@ mod tests {
     }
 
     fn begin<'a>(observer: &'a Observer, command: &Command) -> Observation<'a> {
-        observer.begin(&command.input(), 100, Instant::now())
+        observer
+            .recorder
+            .begin(&command.input(), 100, Instant::now())
     }
 
     fn run(observer: &Observer, command: &Command) {
@@ -309,7 +313,7 @@ mod tests {
         let time = Duration::from_secs(1);
         let coarse = heavy.fingerprint().coarse;
         let folded = HashMap::from([(heavy.id(), Folded { coarse, time })]);
-        let mut registry = observer.registry.lock();
+        let mut registry = observer.recorder.registry.lock();
         // A shape that came only once gets no row.
         registry.watch(folded.clone());
         assert!(registry.turn_over(folded, time, SystemTime::now()));
@@ -335,15 +339,15 @@ mod tests {
         run(&observer, &command);
         // From now on the writing thread takes nothing from the queue.
         holder.wait_until_it_writes();
-        while observer.slow_log_left_out() == 0 {
+        while observer.recorder.slow_log_left_out() == 0 {
             run(&observer, &command);
         }
         let operations: Vec<_> = (0..100).map(|_| begin(&observer, &command)).collect();
         let (ended, all_ended) = mpsc::channel();
         thread::scope(|scope| {
-            let registry = observer.registry.lock();
-            let clients = observer.clients.lock();
-            let servers = observer.servers.lock();
+            let registry = observer.recorder.registry.lock();
+            let clients = observer.clients.rows.lock();
+            let servers = observer.recorder.servers.lock();
             scope.spawn(move || {
                 for operation in operations {
                     operation.finish(Outcome::Ok, Instant::now());
@@ -354,7 +358,7 @@ mod tests {
             drop((registry, clients, servers));
             ended.expect("no operation waits for a lock");
         });
-        assert_eq!(observer.slow_log_left_out(), 101);
+        assert_eq!(observer.recorder.slow_log_left_out(), 101);
         drop(holder);
         drop(observer);
         let lines = written.lines();

@@ -4,11 +4,11 @@ use std::{collections::HashMap, time::Duration};
 
 use crate::{
     command::CodeCounts,
-    history::{Distribution, Figures, FineDistribution},
     shape::ShapeId,
+    stats::{
+        Distribution, Figures, FineDistribution, OUTCOMES, Outcome, PerPhase, Phase, PhaseTimes,
+    },
 };
-
-use super::observation::{OUTCOMES, Outcome, PHASES};
 
 /// Maximum number of folded shapes that a thread distinguishes between two runs of the collector.
 const FOLDED_SHAPES: usize = 1_024;
@@ -77,7 +77,7 @@ pub(super) struct Record {
     pub(super) write_error_codes: CodeCounts,
     /// The code of its write concern error, if there was one.
     pub(super) write_concern_code: Option<i32>,
-    pub(super) phases: [Duration; PHASES],
+    pub(super) phases: PhaseTimes,
     pub(super) request_bytes: u64,
     pub(super) reply_bytes: u64,
     pub(super) documents: u64,
@@ -101,7 +101,7 @@ pub struct NamespaceSums {
     /// The part of their time that awaiting operations took.
     pub awaited_time: Duration,
     /// Their time in each phase.
-    pub phases: [Duration; PHASES],
+    pub phases: PhaseTimes,
     /// Bytes of their requests.
     pub request_bytes: u64,
     /// Bytes of their replies.
@@ -157,7 +157,7 @@ pub(super) struct Sums {
     pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,
     pub(super) shapes: HashMap<ShapeIndex, ShapeSums>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
-    pub(super) phases: [Distribution; PHASES],
+    pub(super) phases: PerPhase<Distribution>,
     /// All operations except awaiting ones and those that Seawall answered itself.
     pub(super) working: Figures,
     /// Time of shapes that have no row of their own.
@@ -166,13 +166,13 @@ pub(super) struct Sums {
 
 impl Sums {
     pub(super) fn add(&mut self, record: &Record) {
-        let total = record.phases.iter().sum();
+        let total = record.phases.total();
         row(&mut self.namespaces, record.place.namespace.0).add(record, total);
         if record.outcome == Outcome::Local {
             return;
         }
-        for (distribution, time) in self.phases.iter_mut().zip(record.phases) {
-            distribution.record(time);
+        for (distribution, time) in self.phases.values_mut().zip(record.phases.values()) {
+            distribution.record(*time);
         }
         if let Some(server) = record.server.filter(|_| !record.is_awaiting) {
             row(&mut self.servers, server.0).add(record, total);
@@ -216,7 +216,7 @@ impl Sums {
         for (index, sums) in other.shapes {
             self.shapes.entry(index).or_default().merge(&sums);
         }
-        let pairs = self.phases.iter_mut().zip(&other.phases);
+        let pairs = self.phases.values_mut().zip(other.phases.values());
         pairs.for_each(|(mine, theirs)| mine.merge(theirs));
         self.working.merge(&other.working);
         for (id, Folded { coarse, time }) in other.folded {
@@ -256,15 +256,10 @@ fn add_figures(figures: &mut Figures, record: &Record, total: Duration) {
     figures.count += 1;
     figures.errors += u64::from(record.outcome.is_failure());
     figures.durations.record(total);
-    add_phases(&mut figures.phases, &record.phases);
+    figures.phases.merge(&record.phases);
     figures.request_bytes += record.request_bytes;
     figures.reply_bytes += record.reply_bytes;
     figures.documents += record.documents;
-}
-
-fn add_phases(mine: &mut [Duration; PHASES], theirs: &[Duration; PHASES]) {
-    let pairs = mine.iter_mut().zip(theirs);
-    pairs.for_each(|(sum, time)| *sum += *time);
 }
 
 impl NamespaceSums {
@@ -276,7 +271,7 @@ impl NamespaceSums {
         if record.is_awaiting {
             self.awaited_time += total;
         }
-        add_phases(&mut self.phases, &record.phases);
+        self.phases.merge(&record.phases);
         self.request_bytes += record.request_bytes;
         self.reply_bytes += record.reply_bytes;
         self.documents += record.documents;
@@ -311,7 +306,7 @@ impl NamespaceSums {
         pairs.for_each(|(mine, theirs)| *mine += theirs);
         self.durations.merge(&other.durations);
         self.awaited_time += other.awaited_time;
-        add_phases(&mut self.phases, &other.phases);
+        self.phases.merge(&other.phases);
         self.request_bytes += other.request_bytes;
         self.reply_bytes += other.reply_bytes;
         self.documents += other.documents;
@@ -417,8 +412,7 @@ impl ShapeSums {
 impl ServerSums {
     fn add(&mut self, record: &Record, total: Duration) {
         add_figures(&mut self.figures, record, total);
-        let [_, _, _, in_server, ..] = record.phases;
-        self.durations.record(in_server);
+        self.durations.record(record.phases[Phase::Server]);
     }
 
     pub(super) fn merge(&mut self, other: &Self) {

@@ -20,7 +20,7 @@ use crate::{
         Connector,
         scripted::{Response, ScriptedServer},
     },
-    observe::Observer,
+    observe::Recorder,
 };
 
 /// The most polls for ended operations; a few are usually enough.
@@ -100,7 +100,7 @@ impl Scene {
         let server = server.await;
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
-        let metrics = Observer::without_shapes().server("test");
+        let metrics = Recorder::without_shapes().server("test");
         let (address, runtime) = (server.address().clone(), Handle::current());
         Self {
             pool: ServerPool::new(address, limits(), connector, metrics, runtime),

@@ -19,7 +19,7 @@ use crate::{
         ConnectionId, Connector,
         scripted::{Response, ScriptedServer},
     },
-    observe::{CloseReason, Observer},
+    observe::{CloseReason, Recorder},
     pool::Checkout,
     wire::Sharer,
 };
@@ -45,7 +45,7 @@ impl Scene {
         let server = ScriptedServer::start(|| reply_ok).await;
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
-        let metrics = Observer::without_shapes().server("test");
+        let metrics = Recorder::without_shapes().server("test");
         let (address, runtime) = (server.address().clone(), Handle::current());
         Self {
             pool: ServerPool::new(address, limits, connector.clone(), metrics, runtime),

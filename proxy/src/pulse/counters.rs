@@ -4,24 +4,15 @@
 //! server does not have is left out. After a restart of the server there are no rates until the
 //! next reply, because the totals started again.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{sync::LazyLock, time::Duration};
 
 use bson::{Bson, Document};
 
-/// The figures of one reply: gauges, and rates since the reply before.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Values(Box<[f64]>);
+use crate::stats::Counters;
 
-impl Values {
-    /// The figures by name, without missing ones.
-    pub(super) fn named(&self) -> BTreeMap<&'static str, f64> {
-        let of_counters = COUNTERS.iter().zip(&self.0);
-        of_counters
-            .filter(|(_, value)| !value.is_nan())
-            .map(|(counter, value)| (counter.name, *value))
-            .collect()
-    }
-}
+/// The names of all counters.
+static NAMES: LazyLock<Box<[&str]>> =
+    LazyLock::new(|| COUNTERS.iter().map(|counter| counter.name).collect());
 
 /// The counters of one `serverStatus` reply.
 #[derive(Clone, Debug)]
@@ -42,7 +33,7 @@ impl Reading {
     }
 
     /// The figures, with rates if there is an earlier reading of the same process, `elapsed` ago.
-    pub(super) fn values(&self, before: Option<(&Self, Duration)>) -> Values {
+    pub(super) fn values(&self, before: Option<(&Self, Duration)>) -> Counters {
         let before = before.filter(|(before, elapsed)| !elapsed.is_zero() && self.follows(before));
         let figures = COUNTERS.iter().enumerate().map(|(index, counter)| {
             let now = self.raw.get(index).copied().flatten();
@@ -55,7 +46,7 @@ impl Reading {
             };
             value.unwrap_or(f64::NAN)
         });
-        Values(figures.collect())
+        Counters::new(&NAMES, figures.collect())
     }
 
     /// True if it is of the same process as `before`: uptime and totals only rise.
@@ -249,9 +240,15 @@ const COUNTERS: &[Counter] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use bson::doc;
 
     use super::*;
+
+    fn named(counters: &Counters) -> BTreeMap<&'static str, f64> {
+        counters.iter().collect()
+    }
 
     const CHECKPOINT_BYTES: &str = "checkpoint_bytes_per_second";
 
@@ -259,9 +256,7 @@ mod tests {
     fn a_real_document_has_every_counter() {
         let status = server_status();
         let reading = Reading::of(&status);
-        let values = reading
-            .values(Some((&reading, Duration::from_secs(1))))
-            .named();
+        let values = named(&reading.values(Some((&reading, Duration::from_secs(1)))));
         let names: Vec<&str> = values.keys().copied().collect();
         let mut expected: Vec<&str> = COUNTERS.iter().map(|counter| counter.name).collect();
         expected.sort_unstable();
@@ -272,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_first_document_has_gauges_and_no_rates() {
-        let values = Reading::of(&server_status()).values(None).named();
+        let values = named(&Reading::of(&server_status()).values(None));
         let gauges = COUNTERS
             .iter()
             .filter(|counter| !matches!(counter.kind, CounterKind::Total));
@@ -295,7 +290,7 @@ mod tests {
             "opcounters": { "insert": 11 },
             "connections": { "current": 3, "totalCreated": 5.0 },
         });
-        let values = now.values(Some((&before, Duration::from_secs(2)))).named();
+        let values = named(&now.values(Some((&before, Duration::from_secs(2)))));
         let expected = BTreeMap::from([
             (CHECKPOINT_BYTES, 2_000.0),
             ("inserts_per_second", 0.5),
@@ -304,7 +299,7 @@ mod tests {
         ]);
         assert_eq!(values, expected);
         assert_eq!(
-            now.values(Some((&before, Duration::ZERO))).named(),
+            named(&now.values(Some((&before, Duration::ZERO)))),
             gauges_of(&now)
         );
     }
@@ -320,7 +315,7 @@ mod tests {
         };
         let before = status(1, 5_000, 100, 100);
         let second = Duration::from_secs(1);
-        let rates = |now: &Reading| now.values(Some((&before, second))).named().len() - 1;
+        let rates = |now: &Reading| named(&now.values(Some((&before, second)))).len() - 1;
         assert_eq!(rates(&status(1, 6_000, 100, 101)), 2);
         for (what, now) in [
             ("uptime fell", status(1, 4_999, 200, 200)),
@@ -336,7 +331,7 @@ mod tests {
         let before = Reading::of(&doc! { "opcounters": { "insert": 1 } });
         let now = Reading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
         let rates = |now: &Reading, before: &Reading| {
-            now.values(Some((before, Duration::from_secs(1)))).named()
+            named(&now.values(Some((before, Duration::from_secs(1)))))
         };
         assert_eq!(
             rates(&now, &before),
@@ -361,7 +356,7 @@ mod tests {
             "globalLock": 7,
             "wiredTiger": { "cache": { "tracked dirty bytes in the cache": f64::NAN, "maximum bytes configured": 0 } },
         });
-        assert_eq!(odd.values(None).named(), BTreeMap::new());
+        assert_eq!(named(&odd.values(None)), BTreeMap::new());
     }
 
     #[test]
@@ -380,7 +375,7 @@ mod tests {
             ("write_tickets_out", 3.0),
             ("write_tickets_available", 125.0),
         ]);
-        assert_eq!(values.values(None).named(), expected);
+        assert_eq!(named(&values.values(None)), expected);
     }
 
     #[test]
@@ -392,7 +387,7 @@ mod tests {
     }
 
     fn gauges_of(reading: &Reading) -> BTreeMap<&'static str, f64> {
-        reading.values(None).named()
+        named(&reading.values(None))
     }
 
     /// The reply of mongod 6.0.5 under a load of inserts, without the sections that are not read.

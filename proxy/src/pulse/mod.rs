@@ -10,7 +10,7 @@ mod counters;
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use bson::{Document, doc};
@@ -26,15 +26,12 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout_at},
 };
 
-use self::counters::{Reading, Values};
-use crate::history::Sample;
+use self::counters::Reading;
+use crate::stats::{Counters, ServerSample};
 
-/// How long samples are kept.
-const KEPT: Duration = Duration::from_secs(20 * 60);
-
-/// Maximum number of samples kept of one server: 20 minutes at the shortest interval, at about 400
-/// bytes each. At an interval of one second, 20 minutes take half a MiB.
-const MAX_SAMPLES: usize = 12_000;
+/// Maximum number of samples of one server that wait to be taken: a minute at the shortest
+/// interval, at about 400 bytes each.
+const MAX_SAMPLES: usize = 600;
 
 /// Time without a reply after which a command is given up and the next one is sent over a new
 /// connection.
@@ -113,16 +110,14 @@ impl Pulse {
         }
     }
 
-    /// The samples of a server from `since` on, the oldest first.
-    pub fn samples(&self, server: &str, since: SystemTime) -> Vec<Sample> {
-        let samples = self
-            .servers
-            .lock()
-            .get(server)
-            .map(|sampler| Arc::clone(&sampler.samples));
-        samples
-            .map(|samples| samples.lock().since(since))
-            .unwrap_or_default()
+    /// The samples of each server since the last call, by address, the oldest first.
+    pub fn take_samples(&self) -> Vec<(Box<str>, Vec<ServerSample>)> {
+        let servers = self.servers.lock();
+        let taken = servers.iter().map(|(address, sampler)| {
+            let samples = std::mem::take(&mut sampler.samples.lock().0);
+            (address.as_str().into(), samples.into())
+        });
+        taken.collect()
     }
 
     /// Results and cost of the sampling.
@@ -243,7 +238,7 @@ impl Server {
         }
     }
 
-    fn record_reply(&self, values: Values, round_trip: Duration) {
+    fn record_reply(&self, values: Counters, round_trip: Duration) {
         self.samples.lock().add(SystemTime::now(), true, values);
         let mut cost = self.cost.lock();
         cost.answered += 1;
@@ -255,7 +250,7 @@ impl Server {
     fn record_no_reply(&self) {
         self.samples
             .lock()
-            .add(SystemTime::now(), false, Values::default());
+            .add(SystemTime::now(), false, Counters::default());
         self.cost.lock().unanswered += 1;
     }
 
@@ -263,7 +258,7 @@ impl Server {
     fn record_refusal(&self, refusal: String) {
         self.samples
             .lock()
-            .add(SystemTime::now(), true, Values::default());
+            .add(SystemTime::now(), true, Counters::default());
         let mut cost = self.cost.lock();
         cost.refused += 1;
         let is_known = cost.refusals.get(&self.address) == Some(&refusal);
@@ -274,43 +269,20 @@ impl Server {
     }
 }
 
-/// The last samples of one server, the oldest first.
+/// The samples of one server that were not taken yet, the oldest first.
 #[derive(Default)]
-struct Samples(VecDeque<Kept>);
-
-/// A sample in a compact form.
-struct Kept {
-    at: SystemTime,
-    answered: bool,
-    values: Values,
-}
+struct Samples(VecDeque<ServerSample>);
 
 impl Samples {
-    fn add(&mut self, at: SystemTime, answered: bool, values: Values) {
-        let is_old = |kept: &Kept| at.duration_since(kept.at).is_ok_and(|age| age > KEPT);
-        while self.0.len() >= MAX_SAMPLES || self.0.front().is_some_and(is_old) {
+    fn add(&mut self, at: SystemTime, answered: bool, counters: Counters) {
+        if self.0.len() >= MAX_SAMPLES {
             self.0.pop_front();
         }
-        self.0.push_back(Kept {
+        self.0.push_back(ServerSample {
             at,
             answered,
-            values,
+            counters,
         });
-    }
-
-    fn since(&self, since: SystemTime) -> Vec<Sample> {
-        let wanted = self.0.iter().filter(|kept| kept.at >= since);
-        wanted
-            .map(|kept| Sample {
-                at: kept
-                    .at
-                    .duration_since(UNIX_EPOCH)
-                    .unwrap_or_default()
-                    .as_secs_f64(),
-                answered: kept.answered,
-                values: kept.values.named(),
-            })
-            .collect()
     }
 }
 

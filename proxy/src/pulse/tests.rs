@@ -19,8 +19,8 @@ fn server() -> Server {
 }
 
 fn answers(server: &Server) -> Vec<bool> {
-    let samples = server.samples.lock().since(UNIX_EPOCH);
-    samples.iter().map(|sample| sample.answered).collect()
+    let samples = server.samples.lock();
+    samples.0.iter().map(|sample| sample.answered).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -64,10 +64,11 @@ fn figures_and_cost_of_a_reply_are_kept() {
     let reading = Reading::of(&doc! { "connections": { "current": 3 } });
     server.record_reply(reading.values(None), Duration::from_millis(2));
     server.record_reply(reading.values(None), Duration::from_millis(1));
-    let samples = server.samples.lock().since(UNIX_EPOCH);
+    let samples = std::mem::take(&mut server.samples.lock().0);
     assert_eq!(samples.len(), 2);
-    assert!(samples[0].answered && samples[0].at > 0.0);
-    assert_eq!(samples[0].values, BTreeMap::from([("connections", 3.0)]));
+    assert!(samples[0].answered);
+    let counters: Vec<_> = samples[0].counters.iter().collect();
+    assert_eq!(counters, [("connections", 3.0)]);
     let cost = server.cost.lock().clone();
     assert_eq!((cost.answered, cost.unanswered, cost.refused), (2, 0, 0));
     assert_eq!(cost.total_time, Duration::from_millis(3));
@@ -82,25 +83,19 @@ fn a_refusal_is_no_stall_and_is_shown_until_the_next_reply() {
     assert_eq!(answers(&server), [true, true]);
     assert_eq!(server.cost.lock().refused, 2);
     assert_eq!(server.cost.lock().refusals.len(), 1);
-    server.record_reply(Values::default(), SECOND);
+    server.record_reply(Counters::default(), SECOND);
     assert!(server.cost.lock().refusals.is_empty());
 }
 
 #[test]
-fn samples_are_bounded_by_age_and_by_number() {
-    let at = |seconds: u64| UNIX_EPOCH + Duration::from_secs(seconds);
+fn samples_that_are_not_taken_are_bounded() {
+    let at = |seconds: usize| SystemTime::UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap();
     let mut samples = Samples::default();
-    for second in 0..=1_300 {
-        samples.add(at(second), true, Values::default());
-    }
-    let kept = samples.since(UNIX_EPOCH);
-    assert_eq!((kept[0].at, kept.len()), (100.0, 1_201));
-    assert_eq!(samples.since(at(1_299)).len(), 2);
-    assert!(samples.since(at(1_301)).is_empty());
-    for _ in 0..2 * MAX_SAMPLES {
-        samples.add(at(1_300), false, Values::default());
+    for second in 0..2 * MAX_SAMPLES {
+        samples.add(at(second), true, Counters::default());
     }
     assert_eq!(samples.0.len(), MAX_SAMPLES);
+    assert_eq!(samples.0[0].at, at(MAX_SAMPLES));
 }
 
 #[tokio::test]
@@ -127,7 +122,19 @@ async fn only_the_servers_that_were_set_have_samplers() {
     pulse.set_servers(&[address(2)]);
     assert_eq!((task(1), task(2)), (None, second));
     assert_eq!(pulse.cost(), Cost::default());
-    assert!(pulse.samples(&address(1), UNIX_EPOCH).is_empty());
+    let samplers = pulse.servers.lock();
+    samplers[&address(2)]
+        .samples
+        .lock()
+        .add(SystemTime::now(), false, Counters::default());
+    drop(samplers);
+    let taken = || {
+        let servers = pulse.take_samples().into_iter();
+        let counts = servers.map(|(server, samples)| (String::from(server), samples.len()));
+        counts.collect::<Vec<_>>()
+    };
+    assert_eq!(taken(), [(address(2), 1)]);
+    assert_eq!(taken(), [(address(2), 0)]);
 }
 
 #[test]

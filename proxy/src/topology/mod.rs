@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     command::ReadPreference,
     connection::{Connector, Generation, ServerAddress},
-    observe::Observer,
+    observe::Recorder,
     pool::{Checkout, Limits, ServerPool, Suspicion},
 };
 
@@ -123,7 +123,7 @@ pub struct Topology {
     state: Mutex<TopologyState>,
     published: watch::Sender<Arc<Snapshot>>,
     connector: Connector,
-    observer: Arc<Observer>,
+    recorder: Arc<Recorder>,
     data_plane: Handle,
     control_plane: Handle,
     stop: CancellationToken,
@@ -152,14 +152,14 @@ impl Topology {
         options: DeploymentOptions,
         settings: Settings,
         connector: Connector,
-        observer: Arc<Observer>,
+        recorder: Arc<Recorder>,
         data_plane: Handle,
         control_plane: Handle,
     ) -> Arc<Self> {
         let topology = Arc::new(Self::unwatched(
             settings,
             connector,
-            observer,
+            recorder,
             data_plane,
             control_plane,
         ));
@@ -174,7 +174,7 @@ impl Topology {
     fn unwatched(
         settings: Settings,
         connector: Connector,
-        observer: Arc<Observer>,
+        recorder: Arc<Recorder>,
         data_plane: Handle,
         control_plane: Handle,
     ) -> Self {
@@ -183,7 +183,7 @@ impl Topology {
             state: Mutex::default(),
             published: watch::Sender::new(Arc::default()),
             connector,
-            observer,
+            recorder,
             data_plane,
             control_plane,
             stop: CancellationToken::new(),
@@ -199,10 +199,10 @@ impl Topology {
         address: ServerAddress,
         limits: Limits,
         connector: Connector,
-        observer: Arc<Observer>,
+        recorder: Arc<Recorder>,
     ) -> Arc<Self> {
         let runtime = Handle::current();
-        let metrics = observer.server(&address.to_string());
+        let metrics = recorder.server(&address.to_string());
         let pool = ServerPool::new(
             address.clone(),
             limits.clone(),
@@ -229,7 +229,7 @@ impl Topology {
             heartbeat_frequency: Duration::from_secs(10),
             pool: limits,
         };
-        let topology = Self::unwatched(settings, connector, observer, runtime.clone(), runtime);
+        let topology = Self::unwatched(settings, connector, recorder, runtime.clone(), runtime);
         topology.published.send_replace(Arc::new(snapshot));
         Arc::new(topology)
     }

@@ -214,7 +214,7 @@ impl Topology {
             address.clone(),
             self.settings.pool.clone(),
             self.connector.clone(),
-            self.observer.server(&address.to_string()),
+            self.recorder.server(&address.to_string()),
             self.data_plane.clone(),
         );
         let (wake_prober, stop) = (Arc::new(Notify::new()), self.stop.child_token());

@@ -19,10 +19,10 @@ use seawall::{
     auth::NonceSource,
     command::{ReplyFacts, ReplyForm},
     connection::Connector,
-    observe::{self, Observer, Outcome},
+    insight::{self, Clock, Insight, Second},
+    observe::{self, Observer, Recorder, outcome_of},
     pool,
     shape::Input,
-    sight::{self, Clock, Sight},
     topology::{self, DeploymentOptions, Topology},
 };
 use tokio::{
@@ -176,8 +176,8 @@ fn check_json(body: &Bytes, line: &str) {
 
 /// The parts that the admin routes read.
 struct Parts {
-    observer: Arc<Observer>,
-    sight: Arc<Sight>,
+    observer: Observer,
+    insight: Arc<Insight>,
     topology: Arc<Topology>,
     draining: watch::Sender<Option<Instant>>,
 }
@@ -194,31 +194,32 @@ impl Parts {
             },
             None,
         );
-        let observer = Arc::new(observer.expect("the settings are valid"));
+        let observer = observer.expect("the settings are valid");
         let now = SystemTime::now();
-        let settings = sight::Settings {
+        let settings = insight::Settings {
             is_on: true,
             directory: None,
             max_bytes: 1 << 20,
             max_shapes: 50,
         };
         let clock = Clock::new(move || now);
-        let sight = Sight::open(Arc::clone(&observer), settings, None, clock);
-        let sight = Arc::new(sight.expect("there is no file to open"));
-        fill(&observer, &sight, now);
+        let insight = Insight::open(settings, clock);
+        let insight = Arc::new(insight.expect("there is no file to open"));
+        fill(&observer, &insight, now);
         Self {
-            topology: topology(&observer).await,
+            topology: topology(&observer.recorder).await,
             observer,
-            sight,
+            insight,
             draining: watch::Sender::new(None),
         }
     }
 
     fn window(&self, token: Option<String>) -> Window {
         Window {
-            observer: Arc::clone(&self.observer),
-            sight: Arc::clone(&self.sight),
-            pulse_off: "it is off",
+            exporter: Arc::clone(&self.observer.exporter),
+            clients: Arc::clone(&self.observer.clients),
+            insight: Arc::clone(&self.insight),
+            pulse: Err("it is off"),
             topology: Arc::clone(&self.topology),
             draining: self.draining.subscribe(),
             drain: CancellationToken::new(),
@@ -238,7 +239,7 @@ impl Parts {
 }
 
 /// Records operations over some minutes.
-fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
+fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
     let reply = documents::encode(&bson::doc! { "n": 1, "ok": 1.0 });
     for second in 0..OPERATIONS {
         let choices: Vec<u8> = (second..second.saturating_add(30)).collect();
@@ -248,20 +249,24 @@ fn fill(observer: &Observer, sight: &Sight, now: SystemTime) {
             sequences: &[],
         };
         let began = Instant::now();
-        let mut observation = observer.begin(&input, body.len(), began);
+        let mut observation = observer.recorder.begin(&input, body.len(), began);
         let facts = ReplyFacts::of(ReplyForm::Plain, &reply);
         observation.answered(&facts, began);
-        observation.finish(
-            Outcome::of(&facts),
-            began + Duration::from_millis(second.into()),
-        );
+        let ended = began + Duration::from_millis(second.into());
+        observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
-        sight.tick(now - ago);
+        let (series, working) = observer.exporter.take_second();
+        let measured = Second {
+            series,
+            working,
+            ..Second::default()
+        };
+        insight.add(measured, now - ago);
     }
 }
 
 /// Returns a deployment whose servers are never probed.
-async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
+async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
     let second = Duration::from_secs(1);
     let options = DeploymentOptions::parse("mongodb://127.0.0.1:1", second).await;
     let options = options.expect("the connection string is valid");
@@ -283,12 +288,12 @@ async fn topology(observer: &Arc<Observer>) -> Arc<Topology> {
     let nonces = NonceSource::new().expect("the system has random bytes");
     let connector = Connector::new(None, Vec::new(), second, Arc::new(nonces));
     let handle = tokio::runtime::Handle::current();
-    let observer = Arc::clone(observer);
+    let recorder = Arc::clone(recorder);
     let topology = Topology::start(
         options,
         settings,
         connector,
-        observer,
+        recorder,
         handle.clone(),
         handle,
     );

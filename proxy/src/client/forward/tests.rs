@@ -6,7 +6,7 @@ use tokio::net::UnixStream;
 use super::*;
 use crate::{
     limits::OperationPlaces,
-    observe::Observer,
+    observe::Recorder,
     shape::Input,
     wire::{Sharer, encode_op_msg_like},
 };
@@ -31,7 +31,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         body: body.as_bytes(),
         sequences: &[],
     };
-    let observer = Observer::without_shapes();
+    let observer = Recorder::without_shapes();
     let mut observation = observer.begin(&input, 1, Instant::now());
     let mut reader = MessageReader::default();
     let mut end = ClientEnd {

@@ -10,8 +10,9 @@ use crate::{
     client::{Settings, Shared, answer::ReplyTo, backlog::Backlog, forward::HeldReply},
     command::{Class, Command, ErrorReply, ReadPreference, Target},
     limits::{Heavy, StepwiseTurn},
-    observe::{Observation, Outcome},
+    observe::Observation,
     pins::SessionKey,
+    stats::Outcome,
     wire::{Elements, Message, OpMsg, Sharer},
 };
 

@@ -19,8 +19,9 @@ use crate::{
     },
     command::{ErrorReply, ReplyFacts, UNAUTHORIZED, conceal_state_change, nothing_was_done},
     connection::Generation,
-    observe::{Observation, Outcome, Phase},
+    observe::Observation,
     pool::Checkout,
+    stats::{Outcome, Phase},
     wire::{ReadError, encode_op_msg_like},
 };
 

@@ -9,8 +9,9 @@ use super::context::{Ended, Operation};
 use crate::{
     client::forward::{ClientEnd, HeldReply},
     command::{Class, ReplyFacts, ReplyForm},
-    observe::{Observation, Outcome, Phase},
+    observe::Observation,
     pool::{Checkout, ServerPool},
+    stats::{Outcome, Phase},
 };
 
 /// Lists in the reply; each cursor is in one of them.

@@ -41,8 +41,9 @@ use crate::{
     auth::{Identity, Standing},
     command::{Command, ErrorReply},
     limits::{OperationPlace, Operator},
-    observe::{Observation, Outcome, Phase},
+    observe::Observation,
     shape::{Input, Sequence},
+    stats::{Outcome, Phase},
     topology::TopologyType,
     wire::{Message, OpMsg},
 };

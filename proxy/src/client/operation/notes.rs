@@ -7,9 +7,10 @@ use tokio::time::Instant;
 use super::context::Operation;
 use crate::{
     command::{Class, Command, ReplyFacts},
-    observe::{CloseReason, Observation, Observer, Outcome},
+    observe::{CloseReason, Observation, Recorder, outcome_of},
     pins::{CursorPin, Pins, SessionKey},
     pool::Checkout,
+    stats::Outcome,
     wire::Elements,
 };
 
@@ -47,7 +48,7 @@ impl Operation<'_> {
             self.shared.observer.unobserved("reply_not_followed");
         }
         self.note_cursor(checkout, facts, observation);
-        (Outcome::of(facts), facts.documents())
+        (outcome_of(facts), facts.documents())
     }
 
     fn note_cursor(&self, checkout: &Checkout, facts: &ReplyFacts, observation: &Observation<'_>) {
@@ -96,7 +97,7 @@ pub(in crate::client) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,
     pins: &Pins<S>,
-    observer: &Observer,
+    observer: &Recorder,
     observation: &mut Observation<'_>,
 ) {
     let Some((lsid, number)) = command.numbered() else {

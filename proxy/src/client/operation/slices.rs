@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::context::{Ended, Operation};
 use crate::{
     command::Class,
-    observe::Outcome,
     pool::{LanePlace, ServerPool},
+    stats::Outcome,
 };
 
 /// How long a server waits for data if the client sets no time.

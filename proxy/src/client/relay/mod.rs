@@ -75,7 +75,7 @@ pub(super) async fn serve_relayed(
     newcomer: Newcomer,
     original: Option<SocketAddr>,
 ) {
-    let connected = shared.observer.client_connected(&peer.text, peer.ip);
+    let connected = shared.clients.connected(&peer.text, peer.ip);
     let Newcomer {
         client: _client,
         handshake,

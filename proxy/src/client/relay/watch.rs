@@ -19,9 +19,10 @@ use crate::{
         operation::{note_retry, sequences},
     },
     command::{Class, Command, ErrorReply, Handshake, ReplyForm},
-    observe::{ConnectedClient, Observation, Outcome, Phase, ServerIndex},
+    observe::{ConnectedClient, Observation, ServerIndex, outcome_of},
     pins::CursorPin,
     shape::Input,
+    stats::{Outcome, Phase},
     wire::{Elements, Header, Message, OpCode, OpMsg, OpQuery},
 };
 
@@ -437,7 +438,7 @@ impl<'a> Watch<'a> {
         let documents = reply.facts.documents();
         observation.add_reply(reply.header.message_length, documents);
         observation.enter(Phase::Send, now);
-        self.sending.push((observation, Outcome::of(&reply.facts)));
+        self.sending.push((observation, outcome_of(&reply.facts)));
         if let Some(mut again) = again {
             again.enter(Phase::Server, now);
             pending.observation = again;

@@ -10,7 +10,8 @@ use super::{
 };
 use crate::{
     app::App,
-    observe::{MetricName, Observer, Outcome, ShapeRow},
+    observe::{Exporter, MetricName, ShapeRow},
+    stats::Outcome,
 };
 
 /// The counts of driver and Seawall at one moment.
@@ -28,9 +29,9 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn take(observer: &Observer, sent: BTreeMap<String, u64>) -> Self {
+    pub(super) fn take(exporter: &Exporter, sent: BTreeMap<String, u64>) -> Self {
         let mut served = BTreeMap::<String, u64>::new();
-        for (namespace, sums) in observer.namespaces() {
+        for (namespace, sums) in exporter.namespaces() {
             let outcomes = Outcome::ALL.iter().zip(sums.outcomes);
             let by_servers = outcomes.filter(|(outcome, _)| **outcome != Outcome::Local);
             let count: u64 = by_servers.map(|(_, count)| count).sum();
@@ -38,9 +39,9 @@ impl Figures {
                 *served.entry(namespace.command.to_owned()).or_default() += count;
             }
         }
-        let mut shapes = observer.shapes();
+        let mut shapes = exporter.shapes();
         shapes.sort_by_cached_key(|row| Reverse(row.sums.load()));
-        let metrics = observer.render();
+        let metrics = exporter.render();
         let sum = |name: MetricName| sum_of_series(&metrics, name.as_str());
         Self {
             sent,

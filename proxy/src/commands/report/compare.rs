@@ -1,4 +1,4 @@
-//! Compares two reports with the algorithm of `history`. The result has the format of the API's
+//! Compares two reports with the algorithm of `insight`. The result has the format of the API's
 //! changes.
 
 use super::period::{period, whole};
@@ -7,8 +7,8 @@ use crate::{
         answers::{Bucket, Change, Changes, Rates, Report, Shape},
         figures::float,
     },
-    history::{self, Figures, Label, Period},
-    sight,
+    insight::{self, compare},
+    stats::{Figures, Label, Period},
 };
 
 /// One of the two reports.
@@ -33,8 +33,8 @@ impl Comparison {
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
         let periods = (period(&before.1), period(&now.1));
         let length = periods.1.length.as_secs();
-        let incomparable = sight::incomparable(&periods.0, &periods.1, length);
-        let changes = history::compare(&periods.0, &periods.1);
+        let incomparable = insight::incomparable(&periods.0, &periods.1, length);
+        let changes = compare(&periods.0, &periods.1);
         let changes = changes.iter().map(|change| Change {
             kind: change.kind.as_str().to_owned(),
             shape: named(&change.label),

@@ -25,7 +25,7 @@ use super::{
     answers::Report,
     complain,
 };
-use crate::sight::{Against, TimeError};
+use crate::insight::{Against, TimeError};
 
 /// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
 const SHOWN_SHAPES: usize = 50;

@@ -8,7 +8,7 @@ use crate::{
         answers::{Bucket, Phases, Report, Shape, Step},
         figures::whole as whole_number,
     },
-    history::{Distribution, Figures, Label, Level, PHASES, Period},
+    stats::{Distribution, Figures, Label, Level, Period, PhaseTimes},
 };
 
 /// The report's listed shapes, the sums of its other shapes, and the sums of all operations.
@@ -103,8 +103,8 @@ fn figures_of_step(step: &Step) -> Figures {
     }
 }
 
-fn phases(phases: &Phases) -> [Duration; PHASES] {
-    phases.named().map(|(_, ms)| nanos(ms * 1e6))
+fn phases(phases: &Phases) -> PhaseTimes {
+    phases.named().map(|(_, ms)| nanos(ms * 1e6)).into()
 }
 
 /// The distribution that the buckets in the JSON represent.

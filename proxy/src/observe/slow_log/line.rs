@@ -9,7 +9,7 @@ use bson::{RawBsonRef, RawDocument};
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
-use crate::shape::Input;
+use crate::{shape::Input, stats::PhaseTimes};
 
 /// A slow operation.
 #[derive(Clone, Debug)]
@@ -38,8 +38,8 @@ pub struct Entry<'a> {
     pub error_code: Option<i32>,
     /// From the last byte of the request to the last byte of the reply.
     pub total: Duration,
-    /// The time in each phase: permit, checkout, forward, server, receive, send.
-    pub phases: [Duration; 6],
+    /// The time in each phase.
+    pub phases: PhaseTimes,
     /// Bytes of the request.
     pub request_bytes: u64,
     /// Bytes of the replies.
@@ -187,7 +187,6 @@ impl Write for Bounded {
 
 /// The line without its end; [`finish`] adds the number of left-out lines and the end.
 pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>> {
-    let [permit, checkout, forward, server, receive, send] = entry.phases;
     let line = Line {
         at: rfc_3339(entry.at),
         shape: hex(entry.shape),
@@ -201,14 +200,7 @@ pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>
         outcome: entry.outcome,
         code: entry.error_code,
         total_ms: entry.total,
-        phases_ms: Phases {
-            permit,
-            checkout,
-            forward,
-            server,
-            receive,
-            send,
-        },
+        phases_ms: entry.phases,
         request_bytes: entry.request_bytes,
         reply_bytes: entry.reply_bytes,
         documents: entry.documents,
@@ -262,7 +254,8 @@ struct Line<'a> {
     code: Option<i32>,
     #[serde(serialize_with = "milliseconds")]
     total_ms: Duration,
-    phases_ms: Phases,
+    #[serde(serialize_with = "milliseconds_by_phase")]
+    phases_ms: PhaseTimes,
     request_bytes: u64,
     reply_bytes: u64,
     documents: u64,
@@ -280,19 +273,14 @@ struct Line<'a> {
 }
 
 #[derive(Serialize)]
-struct Phases {
-    #[serde(serialize_with = "milliseconds")]
-    permit: Duration,
-    #[serde(serialize_with = "milliseconds")]
-    checkout: Duration,
-    #[serde(serialize_with = "milliseconds")]
-    forward: Duration,
-    #[serde(serialize_with = "milliseconds")]
-    server: Duration,
-    #[serde(serialize_with = "milliseconds")]
-    receive: Duration,
-    #[serde(serialize_with = "milliseconds")]
-    send: Duration,
+struct Milliseconds(#[serde(serialize_with = "milliseconds")] Duration);
+
+fn milliseconds_by_phase<S: Serializer>(
+    phases: &PhaseTimes,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let named = phases.iter();
+    serializer.collect_map(named.map(|(phase, time)| (phase.as_str(), Milliseconds(*time))))
 }
 
 /// Milliseconds with at most six decimals. A float prints up to 15 digits exactly, so every

@@ -41,7 +41,9 @@ fn entry() -> Entry<'static> {
         outcome: "ok",
         error_code: None,
         total: Duration::from_nanos(120_000_021),
-        phases: [1, 2, 3, 120_000_000, 5, 10].map(Duration::from_nanos),
+        phases: [1, 2, 3, 120_000_000, 5, 10]
+            .map(Duration::from_nanos)
+            .into(),
         request_bytes: 100,
         reply_bytes: 2_000,
         documents: 7,

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     auth::{ClientConversation, ClientFirst, Mechanism, NonceSource},
     connection::Connector,
-    observe::Observer,
+    observe::Recorder,
     pool::{ServerPool, tests::limits},
     topology::Topology,
     wire::Sharer,
@@ -44,7 +44,7 @@ impl Scene {
         server.set_password("u", "secret");
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, Arc::clone(&nonces));
-        let observer = Arc::new(Observer::without_shapes());
+        let observer = Recorder::without_shapes();
         let address = server.server.address().clone();
         let topology = Topology::of_standalone(address, limits(), connector, observer);
         let pool = Arc::clone(&topology.snapshot().pools[0]);

@@ -1,0 +1,189 @@
+//! Wires observer, insight, pulse and slow log, and feeds the insight.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+use seawall_config as config;
+use tokio::{runtime::Handle, time::sleep};
+
+use super::StartError;
+use crate::{
+    client::Shared,
+    insight::{self, Clock, Insight, Second, StormTurn},
+    observe::{self, Exporter, Memory, Observer, SlowLog, SlowLogSettings},
+    pulse::{self, Pulse},
+    shape::NameKey,
+    topology::{DeploymentOptions, Topology},
+};
+
+/// Delay after the start of a second: operations that ended in the second before are counted by
+/// then.
+const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
+
+/// Creates the observer.
+pub(super) fn observer(settings: &config::Settings) -> Result<Observer, StartError> {
+    Ok(Observer::new(
+        observe_settings(settings),
+        slow_log(settings)?,
+    )?)
+}
+
+fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> {
+    let Some(log) = &settings.slow_log else {
+        return Ok(None);
+    };
+    let started = SlowLog::start(SlowLogSettings {
+        threshold: log.threshold,
+        shape_thresholds: log.shape_thresholds.clone(),
+        sample_percent: log.sample_percent,
+        file: log.file.clone(),
+        max_lines_per_second: log.max_lines_per_second,
+        redact: log.redact,
+        max_command_bytes: log.max_command_bytes,
+    });
+    started.map(Some).map_err(StartError::SlowLog)
+}
+
+/// Pushes each second from the parts that measure it into the insight.
+#[derive(Debug)]
+pub(super) struct Feed {
+    pub(super) exporter: Arc<Exporter>,
+    /// Samples servers; or the reason why they are not sampled.
+    pub(super) pulse: Result<Arc<Pulse>, &'static str>,
+    pub(super) insight: Arc<Insight>,
+    /// Locked during a push, so that seconds are added in the order in which they were taken.
+    pushing: Mutex<()>,
+}
+
+impl Feed {
+    /// Opens the insight, and creates the pulse, which runs on `runtime`.
+    pub(super) fn open(
+        settings: &config::Settings,
+        deployment: &DeploymentOptions,
+        exporter: Arc<Exporter>,
+        runtime: Handle,
+    ) -> Result<Arc<Self>, StartError> {
+        let pulse = pulse(settings, deployment, runtime);
+        let history = &settings.history;
+        let settings = insight::Settings {
+            is_on: history.enabled,
+            directory: history.directory.as_deref(),
+            max_bytes: history.memory_bytes,
+            max_shapes: history.max_series_shapes.get(),
+        };
+        Ok(Arc::new(Self {
+            exporter,
+            pulse,
+            insight: Arc::new(Insight::open(settings, Clock::default())?),
+            pushing: Mutex::default(),
+        }))
+    }
+
+    /// Pushes what was measured since the last call.
+    pub(super) fn push(&self, now: SystemTime) {
+        let _pushing = self.pushing.lock();
+        let (series, working) = match self.insight.is_on() {
+            true => self.exporter.take_second(),
+            false => Default::default(),
+        };
+        let pulse = self.pulse.as_ref();
+        let samples = pulse.map(|pulse| pulse.take_samples());
+        let second = Second {
+            series,
+            working,
+            traffic: self.exporter.take_traffic(),
+            samples: samples.unwrap_or_default(),
+        };
+        match self.insight.add(second, now) {
+            Some(StormTurn::Began) => self.exporter.storm_began(),
+            Some(StormTurn::Ended) => self.exporter.storm_ended(),
+            None => {}
+        }
+    }
+
+    /// Pushes what is left, and closes the history.
+    pub(super) fn close(&self) {
+        self.push(self.insight.now() + Duration::from_secs(1));
+        self.insight.close();
+    }
+}
+
+/// The pulse, or the reason why servers are not sampled.
+fn pulse(
+    settings: &config::Settings,
+    deployment: &DeploymentOptions,
+    runtime: Handle,
+) -> Result<Arc<Pulse>, &'static str> {
+    if !settings.history.enabled {
+        Err("off: history.enabled")
+    } else if !settings.pulse.enabled {
+        Err("off: pulse.enabled")
+    } else if !deployment.has_credentials() {
+        Err("off: no service account")
+    } else {
+        let settings = pulse::Settings {
+            interval: settings.pulse.interval,
+            timeout: settings.pulse.timeout,
+        };
+        let options = deployment.client_options();
+        Ok(Arc::new(Pulse::new(options, settings, runtime)))
+    }
+}
+
+/// Pushes each second, soon after its end.
+pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
+    let insight = Arc::clone(&feed.insight);
+    loop {
+        let now = insight.now();
+        let into_second = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = Duration::from_secs(1)
+            .saturating_sub(Duration::from_nanos(into_second.subsec_nanos().into()));
+        sleep(left + AFTER_THE_SECOND).await;
+        if let Ok(pulse) = &feed.pulse {
+            let servers = &topology.snapshot().description.servers;
+            let addresses: Vec<_> = servers.iter().map(|s| s.address.to_string()).collect();
+            pulse.set_servers(&addresses);
+        }
+        let now = insight.now();
+        let pushed = Arc::clone(&feed);
+        // Packing and comparing take milliseconds, for which other tasks must not wait.
+        drop(tokio::task::spawn_blocking(move || pushed.push(now)).await);
+        if insight.is_due(now) {
+            let insight = Arc::clone(&insight);
+            // Not awaited: a slow disk must not delay the next second.
+            drop(tokio::task::spawn_blocking(move || insight.write()));
+        }
+    }
+}
+
+/// Updates the metrics of Seawall's own memory, CPU and dropped steps.
+pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
+    let size = feed.insight.size();
+    let memory = [
+        Memory {
+            owner: "history",
+            bytes: size.bytes,
+        },
+        Memory {
+            owner: "messages",
+            bytes: shared.budget.used_bytes() + shared.reply_budget.used_bytes(),
+        },
+    ];
+    feed.exporter
+        .update_process_metrics(&memory, size.dropped_early);
+}
+
+/// What to count, and how many rows to keep.
+fn observe_settings(settings: &config::Settings) -> observe::Settings {
+    observe::Settings {
+        counts_shapes: settings.shapes.enabled,
+        max_shapes: settings.shapes.max_shapes.get(),
+        name_key: (settings.shapes.name_key.as_ref())
+            .map(|key| NameKey::new(key.expose().as_bytes())),
+        max_namespaces: settings.shapes.max_namespaces.get(),
+        keeps_seconds: settings.history.enabled,
+    }
+}

@@ -1,0 +1,26 @@
+//! Logins and server connections since they were taken last.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::stats::Traffic;
+
+/// Counts that many tasks add to without a lock.
+#[derive(Debug, Default)]
+pub(super) struct Logins {
+    /// Logins of clients.
+    pub(super) of_clients: AtomicU64,
+    /// Logins of Seawall at servers.
+    pub(super) at_servers: AtomicU64,
+    /// Server connections established.
+    pub(super) server_connections: AtomicU64,
+}
+
+impl Logins {
+    /// Moves the counts into `traffic`.
+    pub(super) fn add_to(&self, traffic: &mut Traffic) {
+        let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
+        traffic.client_authentications += take(&self.of_clients);
+        traffic.server_authentications += take(&self.at_servers);
+        traffic.server_connections += take(&self.server_connections);
+    }
+}

@@ -1,0 +1,105 @@
+//! Handles on metrics: registered once, kept, and rendered as Prometheus text.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{
+    BuildError, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+use metrics_util::MetricKindMask;
+
+use super::metric_name::{MetricKind, MetricName};
+use crate::stats::{Distribution, OCTAVES, octave_bound_seconds};
+
+/// First octave of an exported classic histogram: all times under 15 µs are in one bucket.
+const FIRST_EXPORTED_OCTAVE: usize = 4;
+/// Last octave of an exported classic histogram: 64 s.
+const LAST_EXPORTED_OCTAVE: usize = 26;
+const _: () = assert!(LAST_EXPORTED_OCTAVE < OCTAVES);
+
+const METADATA: Metadata<'static> = Metadata::new("seawall", Level::INFO, Some("seawall"));
+
+/// A recorder of its own instead of the process-wide one, so that the metrics of two instances in a
+/// process do not mix.
+pub(super) struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+}
+
+impl Metrics {
+    /// Creates a recorder that knows every metric's help text. Series that were not updated for
+    /// `life` are no longer rendered.
+    pub(super) fn new(life: Option<Duration>) -> Result<Self, BuildError> {
+        let bounds: Vec<f64> = (FIRST_EXPORTED_OCTAVE..=LAST_EXPORTED_OCTAVE)
+            .map(octave_bound_seconds)
+            .collect();
+        let recorder = PrometheusBuilder::new()
+            .set_buckets(&bounds)?
+            .idle_timeout(MetricKindMask::ALL, life)
+            .build_recorder();
+        for name in MetricName::ALL {
+            let (key, help) = (KeyName::from_const_str(name.as_str()), name.help().into());
+            match name.kind() {
+                MetricKind::Counter => recorder.describe_counter(key, None, help),
+                MetricKind::Gauge => recorder.describe_gauge(key, None, help),
+                MetricKind::Histogram => recorder.describe_histogram(key, None, help),
+            }
+        }
+        let handle = recorder.handle();
+        Ok(Self { recorder, handle })
+    }
+
+    pub(super) fn counter(&self, name: MetricName, labels: Vec<Label>) -> Counter {
+        debug_assert_eq!(name.kind(), MetricKind::Counter);
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
+    }
+
+    pub(super) fn gauge(&self, name: MetricName, labels: Vec<Label>) -> Gauge {
+        debug_assert_eq!(name.kind(), MetricKind::Gauge);
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
+    }
+
+    pub(super) fn histogram(&self, name: MetricName, labels: Vec<Label>) -> Histogram {
+        debug_assert_eq!(name.kind(), MetricKind::Histogram);
+        self.recorder
+            .register_histogram(&key(name, labels), &METADATA)
+    }
+
+    /// Adds one to a counter that is too rare to keep a handle for it.
+    pub(super) fn count(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
+        let labels = labels.iter();
+        let labels = labels.map(|(key, value)| Label::new(*key, *value));
+        self.counter(name, labels.collect()).increment(1);
+    }
+
+    /// Moves samples into buckets; without it they would pile up until the next scrape.
+    pub(super) fn run_upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+
+    pub(super) fn render(&self) -> String {
+        self.handle.render()
+    }
+}
+
+fn key(name: MetricName, labels: Vec<Label>) -> Key {
+    Key::from_parts(KeyName::from_const_str(name.as_str()), labels)
+}
+
+/// Adds a distribution to an exported histogram. The octaves are the histogram's buckets, so counts
+/// and sums are exact.
+pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
+    histogram: &Histogram,
+    distribution: &Distribution<PER_OCTAVE>,
+) {
+    for (_, count, sum) in distribution.octaves() {
+        let Ok(samples) = u32::try_from(count) else {
+            continue;
+        };
+        // The mean of an octave's values lies in the octave, so the sum is exact too.
+        let mean = sum.as_secs_f64() / f64::from(samples);
+        histogram.record_many(mean, usize::try_from(samples).unwrap_or(0));
+    }
+}

@@ -1,0 +1,74 @@
+//! Metrics of Seawall itself: CPU by thread, memory by owner, delay of the event loops, dropped
+//! lines of the slow log and dropped steps of the history.
+
+use std::time::Duration;
+
+use metrics::Label;
+
+use super::{Exporter, metric_name::MetricName, own::resident_bytes};
+use crate::stats::float;
+
+/// The memory of one owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The label.
+    pub owner: &'static str,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+impl Exporter {
+    /// Records how late a task of a runtime was woken.
+    pub fn event_loop_late(&self, plane: &'static str, delay: Duration) {
+        let labels = vec![Label::new("plane", plane)];
+        let name = MetricName::EventLoopDelaySeconds;
+        self.metrics
+            .histogram(name, labels)
+            .record(delay.as_secs_f64());
+    }
+
+    /// Updates the metrics of the process. Called once a second.
+    pub fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
+        let tables = Memory {
+            owner: "tables",
+            bytes: self.table_bytes(),
+        };
+        let resident = resident_bytes().map(|bytes| Memory {
+            owner: "process",
+            bytes,
+        });
+        for Memory { owner, bytes } in memory.iter().copied().chain([tables]).chain(resident) {
+            let labels = vec![Label::new("owner", owner)];
+            let name = MetricName::MemoryBytes;
+            self.metrics
+                .gauge(name, labels)
+                .set(float(u64::try_from(bytes).unwrap_or(u64::MAX)));
+        }
+        self.export_cpu();
+        let left_out = self.recorder.slow_log_left_out();
+        for (name, count) in [
+            (MetricName::SlowLogLeftOutTotal, left_out),
+            (MetricName::HistoryDroppedTotal, history_dropped),
+        ] {
+            self.metrics.counter(name, vec![]).absolute(count);
+        }
+    }
+
+    fn export_cpu(&self) {
+        let mut cpu = self.cpu.lock();
+        cpu.measure();
+        for (thread, time) in cpu.by_thread() {
+            let labels = vec![Label::new("thread", thread.to_owned())];
+            let name = MetricName::ThreadCpuSeconds;
+            self.metrics.gauge(name, labels).set(time.as_secs_f64());
+        }
+    }
+
+    /// Estimated memory of the rows and their sums, from their number and usual size.
+    fn table_bytes(&self) -> usize {
+        let collected = self.collected.lock();
+        let recorder = &self.recorder;
+        let rows = recorder.registry.lock().bytes();
+        rows + collected.bytes() + recorder.names.bytes() + recorder.cache_bytes()
+    }
+}

@@ -1,0 +1,407 @@
+//! What the data path calls: it counts operations, logins, refusals and connections to servers.
+//!
+//! An operation costs its thread one look-up and a few additions in the thread's own table.
+
+use std::{
+    cell::Cell,
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use metrics::Label;
+use parking_lot::Mutex;
+
+use super::{
+    ClientDirectory, ServerIndex, ServerMetrics, Settings, SlowLog, TablePlace,
+    logins::Logins,
+    metric_handles::Metrics,
+    metric_name::MetricName,
+    names::NameTable,
+    registry::{OTHER, Registry},
+    sums::{Record, Sums},
+};
+use crate::{
+    shape::{self, Collection, Description, Fingerprint, Input, LearnedNames, ShapeId},
+    stats::Phase,
+};
+
+/// Maximum number of server rows. A deployment has far fewer servers; the limit protects against a
+/// deployment whose members' addresses keep changing.
+const MAX_SERVERS: usize = 1_000;
+
+/// Maximum number of places that a shard caches; a full cache is cleared.
+const MAX_CACHED_PLACES: usize = 16_384;
+
+/// Number of shards: enough that threads of the data plane rarely share one.
+const SHARDS: usize = 64;
+
+/// Records what happens on the data path.
+pub struct Recorder {
+    pub(super) metrics: Arc<Metrics>,
+    /// The clients that the slow log names.
+    pub(super) clients: Arc<ClientDirectory>,
+    pub(super) registry: Mutex<Registry>,
+    /// Changes when rows are evicted and when names are learned.
+    pub(super) generation: AtomicU64,
+    pub(super) names: NameTable,
+    pub(super) servers: Mutex<Vec<Arc<str>>>,
+    pub(super) slow_log: Option<SlowLog>,
+    pub(super) logins: Arc<Logins>,
+    shards: Vec<Mutex<Shard>>,
+    settings: Settings,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    places: HashMap<(ShapeId, bool), TablePlace>,
+    /// The recorder's generation when `places` were looked up.
+    generation: u64,
+    /// Learned names, if any.
+    names: Option<Arc<LearnedNames>>,
+    /// Number of cache hits; each time it wraps to 0, the shape's text is checked.
+    hits: u16,
+    sums: Sums,
+}
+
+/// How statistics treat a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CommandKind {
+    /// A command of a client that has logged in.
+    Operation,
+    /// A command of the handshake, or of a client that has not logged in yet.
+    Handshake,
+}
+
+impl Recorder {
+    pub(super) fn new(
+        settings: Settings,
+        slow_log: Option<SlowLog>,
+        metrics: Arc<Metrics>,
+        clients: Arc<ClientDirectory>,
+    ) -> Self {
+        Self {
+            metrics,
+            clients,
+            registry: Mutex::new(Registry::new(settings.max_shapes, settings.max_namespaces)),
+            generation: AtomicU64::new(0),
+            names: NameTable::default(),
+            servers: Mutex::default(),
+            slow_log,
+            logins: Arc::default(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            settings,
+        }
+    }
+
+    /// The rows that count a command.
+    pub(super) fn place(&self, input: &Input<'_>, kind: CommandKind) -> TablePlace {
+        let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
+        let generation = self.generation.load(Ordering::Acquire);
+        let mut shard = self.shard().lock();
+        if shard.generation != generation || shard.places.len() >= MAX_CACHED_PLACES {
+            shard.places.clear();
+            shard.generation = generation;
+            shard.names = self.names.learned();
+        }
+        let fingerprint = match kind {
+            CommandKind::Operation => fingerprint(input, shard.names.as_deref()),
+            CommandKind::Handshake => without_names(&shape::fingerprint(input)),
+        };
+        let key = (fingerprint.shape, counts_shapes);
+        if let Some(place) = shard.places.get(&key) {
+            let place = *place;
+            shard.hits = shard.hits.wrapping_add(1);
+            if shard.hits == 0 && counts_shapes {
+                let names = shard.names.clone();
+                drop(shard);
+                self.check_text(place, input, names.as_deref());
+            }
+            return place;
+        }
+        let names = shard.names.clone();
+        drop(shard);
+        if counts_shapes && self.learn_names(input) {
+            return self.place(input, kind);
+        }
+        let now = SystemTime::now();
+        let describe = || self.describe(input, names.as_deref());
+        let mut registry = self.registry.lock();
+        let place = registry.place(&fingerprint, counts_shapes, now, describe);
+        drop(registry);
+        let mut shard = self.shard().lock();
+        // If rows were evicted since the look-up, the place may be wrong, so it is not cached.
+        let is_current = self.generation.load(Ordering::Acquire) == generation;
+        if is_current && shard.generation == generation {
+            shard.places.insert(key, place);
+        }
+        place
+    }
+
+    /// Learns names from a command. True if a prefix now has too many names, which changes the
+    /// command's shape.
+    fn learn_names(&self, input: &Input<'_>) -> bool {
+        let learned = self.names.add_names(input);
+        if learned > 0 {
+            self.metrics
+                .counter(MetricName::FingerprintNamesLearnedTotal, vec![])
+                .increment(learned);
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        learned > 0
+    }
+
+    fn describe(&self, input: &Input<'_>, names: Option<&LearnedNames>) -> Description {
+        let none = LearnedNames::default();
+        let names = names.unwrap_or(&none);
+        names.describe(input, self.settings.name_key.as_ref())
+    }
+
+    /// Checks that the row's text is that of the command. A mismatch means that two shapes have the
+    /// same hash, which is nearly impossible, or that the two walks over a command disagree: one
+    /// makes the hash, the other the text.
+    fn check_text(&self, place: TablePlace, input: &Input<'_>, names: Option<&LearnedNames>) {
+        let Some(index) = place.shape.filter(|_| place.folded.is_none()) else {
+            return;
+        };
+        let text = self.describe(input, names).shape;
+        let registry = self.registry.lock();
+        let is_wrong = registry
+            .row(index.serial)
+            .is_some_and(|(shape, _, _)| *shape.text != *text);
+        drop(registry);
+        if is_wrong {
+            self.metrics
+                .count(MetricName::FingerprintMismatchTotal, &[]);
+        }
+    }
+
+    pub(super) fn record(&self, record: &Record) {
+        self.shard().lock().sums.add(record);
+    }
+
+    fn shard(&self) -> &Mutex<Shard> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        let mine = MINE.get() % self.shards.len();
+        self.shards
+            .get(mine)
+            .expect("the remainder is less than the number of shards")
+    }
+
+    /// Takes the sums of all threads.
+    pub(super) fn take_sums(&self) -> Sums {
+        let mut fresh = Sums::default();
+        for shard in &self.shards {
+            let taken = std::mem::take(&mut shard.lock().sums);
+            fresh.merge(taken);
+        }
+        fresh
+    }
+
+    /// Memory of the threads' caches, in bytes.
+    pub(super) fn cache_bytes(&self) -> usize {
+        let capacities = self
+            .shards
+            .iter()
+            .map(|shard| shard.lock().places.capacity());
+        capacities.sum::<usize>() * size_of::<((ShapeId, bool), TablePlace)>()
+    }
+
+    /// Counts a client that was refused before it was served.
+    pub fn client_refused(&self, reason: &'static str) {
+        self.metrics.count(
+            MetricName::ClientConnectionsRefusedTotal,
+            &[("reason", reason)],
+        );
+    }
+
+    /// Counts the end of a client's login; `time` starts at its `saslStart`.
+    pub fn client_authenticated(
+        &self,
+        mechanism: &'static str,
+        result: &'static str,
+        time: Duration,
+    ) {
+        let labels = [("mechanism", mechanism), ("result", result)];
+        self.metrics
+            .count(MetricName::ClientAuthenticationsTotal, &labels);
+        self.logins.of_clients.fetch_add(1, Ordering::Relaxed);
+        let labels = labels
+            .iter()
+            .map(|(key, value)| Label::new(*key, *value))
+            .collect();
+        let histogram = self
+            .metrics
+            .histogram(MetricName::ClientAuthenticationSeconds, labels);
+        histogram.record(time.as_secs_f64());
+    }
+
+    /// Counts an operation that Seawall refused.
+    pub fn shed(&self, reason: &'static str) {
+        self.metrics
+            .count(MetricName::OperationsShedTotal, &[("reason", reason)]);
+    }
+
+    /// Counts a login that has to wait for its turn.
+    pub fn login_delayed(&self) {
+        self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
+    }
+
+    /// Counts a new client that has to wait for its turn.
+    pub fn arrival_delayed(&self) {
+        self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
+    }
+
+    /// Counts an injected fault.
+    pub fn fault_injected(&self, kind: &'static str) {
+        self.metrics
+            .count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
+    }
+
+    /// Counts something that was not understood or not included in statistics.
+    pub fn unobserved(&self, reason: &'static str) {
+        self.metrics
+            .count(MetricName::UnobservedTotal, &[("reason", reason)]);
+    }
+
+    /// Counts a client that left before its handshake continued; `stage` is how far it had come.
+    pub fn client_left_unserved(&self, stage: &'static str) {
+        self.metrics
+            .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
+    }
+
+    pub(super) fn client_gone(&self, phase: Phase) {
+        self.metrics
+            .count(MetricName::ClientsGoneTotal, &[("stage", phase.as_str())]);
+    }
+
+    /// Registers handles on a server's metrics.
+    pub fn server(&self, address: &str) -> ServerMetrics {
+        ServerMetrics::new(
+            Arc::clone(&self.metrics),
+            Arc::clone(&self.logins),
+            address,
+            self.server_index(address),
+        )
+    }
+
+    /// The server's row; servers beyond `MAX_SERVERS` share the last row.
+    fn server_index(&self, address: &str) -> ServerIndex {
+        let mut servers = self.servers.lock();
+        let known = servers.iter().position(|known| **known == *address);
+        let index = known.unwrap_or_else(|| {
+            match servers.len() {
+                len if len + 1 < MAX_SERVERS => servers.push(address.into()),
+                len if len < MAX_SERVERS => servers.push(OTHER.into()),
+                _ => {}
+            }
+            servers.len() - 1
+        });
+        ServerIndex(index)
+    }
+}
+
+fn fingerprint<'a>(input: &Input<'a>, names: Option<&LearnedNames>) -> Fingerprint<'a> {
+    match names {
+        None => shape::fingerprint(input),
+        Some(names) => names.fingerprint(input),
+    }
+}
+
+/// The fingerprint that counts a handshake command. Anyone may connect and send names of databases
+/// and collections that do not exist, so these names get no rows.
+fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
+    let db = match fingerprint.db {
+        b"admin" => "admin",
+        _ => OTHER,
+    };
+    Fingerprint {
+        shape: ShapeId::of_other_row(fingerprint.op, db, ""),
+        db: db.as_bytes(),
+        collection: Collection::NONE,
+        ..*fingerprint
+    }
+}
+
+#[cfg(test)]
+impl Recorder {
+    /// A recorder for tests in which shapes do not matter.
+    pub fn without_shapes() -> Arc<Self> {
+        let settings = Settings {
+            counts_shapes: false,
+            max_shapes: 1,
+            name_key: None,
+            max_namespaces: 1,
+            keeps_seconds: false,
+        };
+        super::Observer::new(settings, None).unwrap().recorder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{observe::Observer, stats::Outcome};
+
+    #[test]
+    fn unauthenticated_names_get_no_rows() {
+        let settings = Settings {
+            counts_shapes: true,
+            max_shapes: 100,
+            name_key: None,
+            max_namespaces: 10,
+            keeps_seconds: false,
+        };
+        let observer = Observer::new(settings, None).unwrap();
+        let now = Instant::now();
+        for number in 0..1_000 {
+            let body =
+                doc! {"find": format!("c{number}"), "filter": {}, "$db": format!("d{number}")};
+            let body = body.to_vec().unwrap();
+            let input = Input {
+                body: &body,
+                sequences: &[],
+            };
+            observer.recorder.local(&input, 100, 100, None, now);
+        }
+        let body = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"}
+            .to_vec()
+            .unwrap();
+        let input = Input {
+            body: &body,
+            sequences: &[],
+        };
+        observer
+            .recorder
+            .begin(&input, 100, now)
+            .finish(Outcome::Ok, now);
+        let rows = observer.exporter.namespaces();
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(name, sums)| {
+                (
+                    &*name.db,
+                    &*name.collection,
+                    sums.outcomes.iter().sum::<u64>(),
+                )
+            })
+            .collect();
+        assert_eq!(rows, [(OTHER, "", 1_000), ("shop", "orders", 1)]);
+    }
+}

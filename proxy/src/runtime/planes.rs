@@ -1,0 +1,69 @@
+//! The two runtimes, so that monitors, scrapes and reports never delay an operation.
+
+use std::{io, num::NonZero, ops::Deref, thread::available_parallelism};
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::parking::gather_wake_ups;
+
+/// The two runtimes.
+#[derive(Debug)]
+pub struct Planes {
+    /// Number of threads of the data plane.
+    pub workers: usize,
+    /// Serves clients and servers.
+    pub data: Plane,
+    /// Runs everything else.
+    pub control: Plane,
+}
+
+/// A runtime that can be dropped inside another runtime without blocking it.
+#[derive(Debug)]
+pub struct Plane(Option<Runtime>);
+
+impl Planes {
+    /// Starts the threads. The data plane has `workers` threads; without a number, one per core.
+    /// `in_flight` returns the number of operations in flight.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn start(
+        workers: Option<NonZero<usize>>,
+        in_flight: impl Fn() -> usize + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let workers = match workers {
+            Some(workers) => workers.get(),
+            None => available_parallelism()?.get(),
+        };
+        let mut data = Builder::new_multi_thread();
+        data.worker_threads(workers);
+        gather_wake_ups(&mut data, workers, in_flight);
+        let data = data.thread_name("seawall-data").enable_all().build()?;
+        let mut control = Builder::new_multi_thread();
+        let control = control
+            .worker_threads(1)
+            .thread_name("seawall-control")
+            .enable_all();
+        Ok(Self {
+            workers,
+            data: Plane(Some(data)),
+            control: Plane(Some(control.build()?)),
+        })
+    }
+}
+
+impl Deref for Plane {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        self.0.as_ref().expect("taken only in drop")
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
+//! with their labels, the connections of clients, and samples of servers.
+//!
+//! Pure values: no clock, no I/O, and no knowledge of where they come from.
+
+mod distribution;
+mod figures;
+mod label;
+mod outcome;
+mod phase;
+mod sample;
+mod traffic;
+
+pub use self::{
+    distribution::{Distribution, FineDistribution, OCTAVES, octave_bound_seconds},
+    figures::{Figures, Period, WeighedSeries, add_weighed},
+    label::{Label, Level},
+    outcome::{OUTCOMES, Outcome},
+    phase::{PerPhase, Phase, PhaseTimes},
+    sample::{Counters, ServerSample},
+    traffic::{Departure, Leaving, Names, Stage, Traffic},
+};
+
+/// A count as a floating-point number.
+#[expect(
+    clippy::as_conversions,
+    reason = "counts and seconds are far under 2^53"
+)]
+pub fn float(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,62 @@
+//! How operations end.
+
+/// Number of outcomes.
+pub const OUTCOMES: usize = 7;
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The server replied `ok: 1`, and no write failed.
+    Ok,
+    /// The server replied `ok: 1` with write errors or a write concern error.
+    WriteError,
+    /// The server replied `ok: 0`.
+    Error,
+    /// Seawall refused it, or gave up getting a connection.
+    Refused,
+    /// A server, or the connection to it, failed during the operation.
+    ServerFailed,
+    /// The client left before the end.
+    ClientGone,
+    /// Seawall answered it itself.
+    Local,
+}
+
+impl Outcome {
+    /// All outcomes.
+    pub const ALL: [Self; OUTCOMES] = [
+        Self::Ok,
+        Self::WriteError,
+        Self::Error,
+        Self::Refused,
+        Self::ServerFailed,
+        Self::ClientGone,
+        Self::Local,
+    ];
+
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::WriteError => "write_error",
+            Self::Error => "error",
+            Self::Refused => "refused",
+            Self::ServerFailed => "server_failed",
+            Self::ClientGone => "client_gone",
+            Self::Local => "local",
+        }
+    }
+
+    /// True if the client did not get what it asked for.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Self::Ok | Self::Local)
+    }
+
+    /// The position in [`Outcome::ALL`].
+    pub fn index(self) -> usize {
+        Self::ALL
+            .iter()
+            .position(|o| *o == self)
+            .unwrap_or_default()
+    }
+}
