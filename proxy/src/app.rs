@@ -368,7 +368,7 @@ impl App {
         self.tracker.wait().await;
         self.shared.topology.close();
         self.feed.close();
-        self.shared.observer.flush_slow_log();
+        self.shared.recorder.flush_slow_log();
         Drained { closed_clients }
     }
 }
@@ -420,7 +420,7 @@ async fn wire(
     let shared = Arc::new(Shared {
         settings: client_settings(settings),
         topology,
-        observer: recorder,
+        recorder,
         clients,
         limits: Limits::new(
             max_clients(settings),

@@ -136,7 +136,7 @@ impl Client {
         let limits = &self.shared.limits;
         self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
         if self.monitor.is_none() {
-            return Err(monitor_limit_reached(&self.shared.observer));
+            return Err(monitor_limit_reached(&self.shared.recorder));
         }
         self.eviction.set_exempt(true);
         self.handshake = None;
@@ -231,7 +231,7 @@ impl Client {
     fn login_context(&self) -> LoginContext<'_> {
         LoginContext {
             credentials: &self.shared.credentials,
-            observer: &self.shared.observer,
+            recorder: &self.shared.recorder,
             nonces: &self.shared.nonces,
             limits: &self.shared.limits,
             peer: self.peer.ip,
@@ -253,7 +253,7 @@ impl Client {
         if shared.gates.try_pass(user) {
             return Ok(());
         }
-        shared.observer.login_delayed();
+        shared.recorder.login_delayed();
         self.connected.reached(Stage::LoggingIn);
         let mut end = ClientEnd {
             stream: &mut self.stream,
@@ -369,8 +369,8 @@ impl Client {
 }
 
 /// Counts a monitor that is refused because the limit of monitors is reached, and the reply to it.
-pub(super) fn monitor_limit_reached(observer: &Recorder) -> ErrorReply {
-    observer.client_refused("monitor_connections");
+pub(super) fn monitor_limit_reached(recorder: &Recorder) -> ErrorReply {
+    recorder.client_refused("monitor_connections");
     let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
     ErrorReply::new(code, "monitor connection limit reached")
 }

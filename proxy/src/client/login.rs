@@ -47,7 +47,7 @@ enum LoginStep {
 /// Shared parts that a login uses.
 pub(super) struct LoginContext<'a> {
     pub(super) credentials: &'a Arc<Credentials>,
-    pub(super) observer: &'a Recorder,
+    pub(super) recorder: &'a Recorder,
     pub(super) nonces: &'a NonceSource,
     pub(super) limits: &'a Limits,
     pub(super) peer: Option<IpAddr>,
@@ -341,7 +341,7 @@ impl LoginContext<'_> {
         let name = (user.name.as_str(), user.source.as_str());
         let turn = self.limits.login_turn(from, name, is_ok, Instant::now());
         if let Some(turn) = turn {
-            self.observer.login_delayed();
+            self.recorder.login_delayed();
             sleep_until(turn).await;
         }
     }
@@ -362,7 +362,7 @@ impl LoginContext<'_> {
     }
 
     fn count(&self, mechanism: Mechanism, result: &'static str, began: Instant) {
-        self.observer
+        self.recorder
             .client_authenticated(mechanism.name(), result, began.elapsed());
     }
 }

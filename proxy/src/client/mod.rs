@@ -114,7 +114,7 @@ pub struct Shared {
     /// The deployment.
     pub topology: Arc<Topology>,
     /// Counts operations and events.
-    pub observer: Arc<Recorder>,
+    pub recorder: Arc<Recorder>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,
     /// `serviceId` in replies to load-balanced clients: it identifies this process.
@@ -287,7 +287,7 @@ impl Client {
         if arrivals.try_pass() {
             return Ok(());
         }
-        self.shared.observer.arrival_delayed();
+        self.shared.recorder.arrival_delayed();
         let from = Origin {
             sharer: self.sharer,
             user: None,
@@ -336,7 +336,7 @@ impl Client {
             OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
             // A server ignores opcode 0 and keeps the connection open.
             OpCode::Other(0) => {
-                self.shared.observer.unobserved("opcode_0");
+                self.shared.recorder.unobserved("opcode_0");
                 Ok(())
             }
             OpCode::Other(OP_GET_MORE) => {
@@ -428,7 +428,7 @@ impl Client {
     }
 
     fn close<T>(&self, reason: &'static str) -> Result<T, End> {
-        self.shared.observer.unobserved(reason);
+        self.shared.recorder.unobserved(reason);
         Err(End::Closed)
     }
 
@@ -441,7 +441,7 @@ impl Client {
         let parsed = match parsing.await {
             Ok(parsed) => parsed,
             Err(error) => {
-                self.shared.observer.unobserved(error.reason());
+                self.shared.recorder.unobserved(error.reason());
                 let Some(code) = error.code() else {
                     return Err(End::Closed);
                 };
@@ -458,7 +458,7 @@ impl Client {
         let command = match inspecting.await {
             Ok(command) => command,
             Err(error) => {
-                self.shared.observer.unobserved("invalid_command");
+                self.shared.recorder.unobserved("invalid_command");
                 return self
                     .refuse(reply_to, &ErrorReply::new(error.code(), error.to_string()))
                     .await;
@@ -522,7 +522,7 @@ impl Client {
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
             Err(error) => {
-                self.shared.observer.unobserved("invalid_command");
+                self.shared.recorder.unobserved("invalid_command");
                 return self
                     .refuse(reply_to, &ErrorReply::new(error.code(), error.to_string()))
                     .await;
@@ -558,7 +558,7 @@ impl Client {
 
     /// Refuses reads by opcodes that servers no longer support.
     async fn refuse_legacy_read(&mut self, message: &Message, op_code: &str) -> Result<(), End> {
-        self.shared.observer.unobserved("legacy_read");
+        self.shared.recorder.unobserved("legacy_read");
         let reply_to = ReplyTo::of(message, Form::LegacyRead);
         let message =
             format!("{op_code} is no longer supported. The client driver may require an upgrade");
@@ -602,7 +602,7 @@ impl Client {
         let reply_bytes = reply.as_bytes().len();
         let error_code = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes()).error_code();
         self.shared
-            .observer
+            .recorder
             .local(&input, command.body.len(), reply_bytes, error_code, began);
         Ok(())
     }

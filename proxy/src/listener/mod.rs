@@ -243,21 +243,21 @@ pub async fn accept(listener: Listener, acceptor: Acceptor) {
 /// The permits of a client that has just connected; `None` if it is refused.
 pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     let Shared {
-        limits, observer, ..
+        limits, recorder, ..
     } = shared;
     if let Some(ip) = peer.ip
         && !limits.admits_arrival(ip, Instant::now())
     {
-        observer.client_refused("address_rate");
+        recorder.client_refused("address_rate");
         return None;
     }
     let (sharer, eviction) = (Sharer::at(peer.ip), Eviction::default());
     let Some(client) = limits.admit_client(sharer, &eviction) else {
-        observer.client_refused("max_client_connections");
+        recorder.client_refused("max_client_connections");
         return None;
     };
     let Some(handshake) = limits.admit_handshake(sharer, &eviction) else {
-        observer.client_refused("unauthenticated_connections");
+        recorder.client_refused("unauthenticated_connections");
         return None;
     };
     Some(Newcomer {
@@ -278,11 +278,11 @@ fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer, number: u32) {
     // Pinned outside the task: if the future were moved into the task, it would occupy its memory
     // twice for the connection's whole lifetime.
     let mut served = Box::pin(serve_accepted(acceptor.clone(), stream, peer, newcomer));
-    let observer = Arc::clone(&acceptor.shared.observer);
+    let recorder = Arc::clone(&acceptor.shared.recorder);
     acceptor.tracker.spawn(async move {
         tokio::select! {
             () = &mut served => {}
-            () = eviction.wait() => observer.client_refused("gave_way"),
+            () = eviction.wait() => recorder.client_refused("gave_way"),
             // Clients are closed in steps: each belongs to one of 100 groups.
             _ = closing.wait_for(|percent| *percent > number % 100) => {}
         }
@@ -300,18 +300,18 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(tls_acceptor)) => {
             if peer_has_left(&stream) {
-                acceptor.shared.observer.client_left_unserved("tls");
+                acceptor.shared.recorder.client_left_unserved("tls");
                 return;
             }
             match timeout(TLS_LIMIT, Box::pin(tls_acceptor.accept(stream))).await {
                 Ok(Ok(stream)) => Stream::Tls(Box::new(TlsStream::Server(stream))),
                 Ok(Err(error)) => {
                     tracing::debug!(%error, peer = %peer.text, "TLS handshake");
-                    acceptor.shared.observer.client_refused("tls");
+                    acceptor.shared.recorder.client_refused("tls");
                     return;
                 }
                 Err(_) => {
-                    acceptor.shared.observer.client_refused("tls_timeout");
+                    acceptor.shared.recorder.client_refused("tls_timeout");
                     return;
                 }
             }

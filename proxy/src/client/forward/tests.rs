@@ -31,8 +31,8 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         body: body.as_bytes(),
         sequences: &[],
     };
-    let observer = Recorder::without_shapes();
-    let mut observation = observer.begin(&input, 1, Instant::now());
+    let recorder = Recorder::without_shapes();
+    let mut observation = recorder.begin(&input, 1, Instant::now());
     let mut reader = MessageReader::default();
     let mut end = ClientEnd {
         stream: &mut client,

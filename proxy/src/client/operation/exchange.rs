@@ -173,7 +173,7 @@ impl Operation<'_> {
         // Outgoing::new may compute a checksum.
         let outgoing = self.heavy().walk(self.message.bytes.len(), arranged).await;
         if outgoing.omits_client() {
-            self.shared.observer.unobserved("client_name_omitted");
+            self.shared.recorder.unobserved("client_name_omitted");
         }
         let written = outgoing.write(checkout.connection(), self.heavy()).await;
         written.map_err(StreamError::Server)?;
@@ -198,22 +198,22 @@ impl Operation<'_> {
     /// Handles a request that was not sent completely. Its server connection is in mid-message and
     /// gets closed.
     fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
-        let observer = &self.shared.observer;
+        let recorder = &self.shared.recorder;
         let ended = match error {
             StreamError::Server(error) => {
                 return self.server_failed(&error, checkout, generation);
             }
             StreamError::Client(ReadError::Stalled) => {
-                observer.unobserved("message_stalled");
+                recorder.unobserved("message_stalled");
                 Ended::Close(Outcome::ClientGone)
             }
             StreamError::Client(ReadError::Evicted) => {
-                observer.unobserved("message_evicted");
+                recorder.unobserved("message_evicted");
                 Ended::Close(Outcome::ClientGone)
             }
             StreamError::Client(_) => Ended::Gone,
             StreamError::Malformed(error) => {
-                observer.unobserved(error.reason());
+                recorder.unobserved(error.reason());
                 match error.code() {
                     Some(code) => {
                         let error = ErrorReply::new(code, error.to_string());

@@ -68,7 +68,7 @@ impl Client {
         };
         let request_bytes = message.header.message_length;
         let heavy = shared.limits.heavy(self.sharer);
-        let begun = || shared.observer.begin(&input, request_bytes, now);
+        let begun = || shared.recorder.begin(&input, request_bytes, now);
         let mut observation = heavy.walk(message.bytes.len(), begun).await;
         observation.sent_by(self.connected.id(), Some(input));
         if message.is_head() {
@@ -230,7 +230,7 @@ impl Operation<'_> {
         if !fault.selects(self.command) {
             return None;
         }
-        self.shared.observer.fault_injected(fault.kind());
+        self.shared.recorder.fault_injected(fault.kind());
         if end.unless_gone(sleep(fault.delay)).await.is_none() {
             return Some(Ended::Gone);
         }
@@ -252,19 +252,19 @@ impl Operation<'_> {
         failure: CheckOutFailure,
         observation: &Observation<'_>,
     ) -> Ended {
-        let observer = &self.shared.observer;
+        let recorder = &self.shared.recorder;
         if self
             .time_limit()
             .is_some_and(|limit| observation.began().elapsed() >= limit)
         {
-            observer.shed("max_time_ms");
+            recorder.shed("max_time_ms");
             return Ended::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
         }
         let failure = match failure {
             CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
             CheckOutFailure::Unauthenticated => Failure::Unauthenticated,
             CheckOutFailure::NoServer => {
-                observer.shed("no_server");
+                recorder.shed("no_server");
                 self.no_server()
             }
             CheckOutFailure::Overload(reason) => {
@@ -275,7 +275,7 @@ impl Operation<'_> {
                 if end.unless_gone(sleep_until(until)).await.is_none() {
                     return Ended::Gone;
                 }
-                observer.shed(reason);
+                recorder.shed(reason);
                 Failure::Overload
             }
         };

@@ -21,7 +21,7 @@ impl Operation<'_> {
             self.command,
             user,
             &self.shared.pins,
-            &self.shared.observer,
+            &self.shared.recorder,
             observation,
         );
     }
@@ -45,7 +45,7 @@ impl Operation<'_> {
     ) -> (Outcome, u64) {
         observation.answered(facts, Instant::now());
         if facts.is_opaque {
-            self.shared.observer.unobserved("reply_not_followed");
+            self.shared.recorder.unobserved("reply_not_followed");
         }
         self.note_cursor(checkout, facts, observation);
         (outcome_of(facts), facts.documents())
@@ -68,7 +68,7 @@ impl Operation<'_> {
                 };
                 let user = self.identity.id().as_u64();
                 if !self.shared.pins.pin_cursor(id, user, pin, Instant::now()) {
-                    self.shared.observer.unobserved("cursor_pins_full");
+                    self.shared.recorder.unobserved("cursor_pins_full");
                 }
             }
             _ => {}
@@ -97,7 +97,7 @@ pub(in crate::client) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,
     pins: &Pins<S>,
-    observer: &Recorder,
+    recorder: &Recorder,
     observation: &mut Observation<'_>,
 ) {
     let Some((lsid, number)) = command.numbered() else {
@@ -106,7 +106,7 @@ pub(in crate::client) fn note_retry<S: Clone>(
     match pins.record_write(SessionKey { user, lsid }, number, observation.began()) {
         Some(true) => observation.mark_retry(),
         Some(false) => {}
-        None => observer.unobserved("retries_not_told"),
+        None => recorder.unobserved("retries_not_told"),
     }
 }
 

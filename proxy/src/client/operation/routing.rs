@@ -115,7 +115,7 @@ impl Operation<'_> {
             }
             let pool = self.select(&ReadPreference::PRIMARY, deadline).await?;
             if !pins.pin_transaction(key, number, Arc::clone(&pool), now) {
-                self.shared.observer.unobserved("transaction_pins_full");
+                self.shared.recorder.unobserved("transaction_pins_full");
             }
             return Ok(pool);
         }

@@ -120,7 +120,7 @@ impl<'a> Admission<'a> {
         let limits = &self.shared.limits;
         self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
         if self.monitor.is_none() {
-            return Err(monitor_limit_reached(&self.shared.observer));
+            return Err(monitor_limit_reached(&self.shared.recorder));
         }
         self.handshake = None;
         self.deadline.send_replace(None);

@@ -88,7 +88,7 @@ pub(super) async fn serve_relayed(
     let head = match timeout_at(login_deadline, reader.peek_header(&mut stream)).await {
         Ok(Ok(head)) => head,
         Ok(Err(_)) => return,
-        Err(_) => return shared.observer.unobserved("authentication_timeout"),
+        Err(_) => return shared.recorder.unobserved("authentication_timeout"),
     };
     let is_encrypted = is_encrypted(&head);
     if is_encrypted {
@@ -98,7 +98,7 @@ pub(super) async fn serve_relayed(
         } else {
             "relay_encrypted_refused"
         };
-        shared.observer.unobserved(reason);
+        shared.recorder.unobserved(reason);
         if !passes {
             return;
         }
@@ -108,12 +108,12 @@ pub(super) async fn serve_relayed(
         Ok(target) => target,
         Err(error) => {
             tracing::debug!(%error, peer = %peer.text, "client not relayed");
-            shared.observer.unobserved("relay_no_server");
+            shared.recorder.unobserved("relay_no_server");
             return;
         }
     };
     if is_encrypted && is_on_this_host(&target.server) {
-        return shared.observer.unobserved("relay_encrypted_same_host");
+        return shared.recorder.unobserved("relay_encrypted_same_host");
     }
     if is_encrypted {
         // A login cannot be seen.
@@ -170,7 +170,7 @@ async fn pass_encrypted(
         reader.forward_record(&mut client, &mut server).await?;
         let record_type = timeout(limit, server.read_u8()).await??;
         if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
-            shared.observer.unobserved("relay_not_encrypted");
+            shared.recorder.unobserved("relay_not_encrypted");
             return Ok(());
         }
         client.write_all(&[record_type]).await?;
@@ -216,8 +216,8 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         () = relay.run(stream, reader, first, server) => {}
         () = relay_server_changed(shared, address.as_ref()) => {
             relay.abandon();
-            shared.observer.unobserved("relay_server_changed");
+            shared.recorder.unobserved("relay_server_changed");
         }
-        () = login_overdue => shared.observer.unobserved("authentication_timeout"),
+        () = login_overdue => shared.recorder.unobserved("authentication_timeout"),
     }
 }

@@ -241,7 +241,7 @@ impl<'a> Relay<'a> {
             StreamError::Server(_) => Ended::Server,
             StreamError::Client(_) => Ended::Broken,
             StreamError::Malformed(_) => {
-                self.shared.observer.unobserved("relay_malformed");
+                self.shared.recorder.unobserved("relay_malformed");
                 Ended::Broken
             }
         }
@@ -278,7 +278,7 @@ impl<'a> Relay<'a> {
                 None => to_client.lock().await,
             };
             if self.inspect(&mut replies, bytes).is_err() {
-                self.shared.observer.unobserved("relay_reply_malformed");
+                self.shared.recorder.unobserved("relay_reply_malformed");
                 return Ended::Broken;
             }
             let sent = timeout(self.shared.settings.client_write_idle_timeout, async {

@@ -73,7 +73,7 @@ pub(super) async fn destination(
             server,
             requires_authentication,
             counted: shared
-                .observer
+                .recorder
                 .server(&pool.address().to_string())
                 .relayed(),
             address: Some(pool.address().clone()),
@@ -101,7 +101,7 @@ pub(super) async fn destination(
     Ok(Target {
         server,
         requires_authentication,
-        counted: shared.observer.server(&label).relayed(),
+        counted: shared.recorder.server(&label).relayed(),
         address: None,
     })
 }
@@ -187,7 +187,7 @@ pub(in crate::client) async fn connect_with_hello(
         requires_authentication,
         server: connection.stream,
         counted: shared
-            .observer
+            .recorder
             .server(&pool.address().to_string())
             .relayed(),
         address: Some(pool.address().clone()),

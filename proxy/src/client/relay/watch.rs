@@ -152,7 +152,7 @@ impl<'a> Watch<'a> {
 
     /// Closes the client: a server might understand what Seawall cannot parse.
     fn not_followed(&self, reason: &'static str) -> Verdict {
-        self.shared.observer.unobserved(reason);
+        self.shared.recorder.unobserved(reason);
         Verdict::Close(reason)
     }
 
@@ -161,7 +161,7 @@ impl<'a> Watch<'a> {
         match self.has_to_log_in() {
             true => self.not_followed("relay_opcode"),
             false => {
-                self.shared.observer.unobserved("relay_opcode");
+                self.shared.recorder.unobserved("relay_opcode");
                 Verdict::Pass
             }
         }
@@ -261,7 +261,7 @@ impl<'a> Watch<'a> {
         let reply_bytes = reply.as_ref().map_or(0, Vec::len);
         let code = Some(error.code);
         self.shared
-            .observer
+            .recorder
             .local(input, request_bytes, reply_bytes, code, now);
         Verdict::Refuse(reply)
     }
@@ -320,21 +320,21 @@ impl<'a> Watch<'a> {
         now: Instant,
     ) -> Observation<'a> {
         let Shared {
-            observer,
+            recorder,
             relay_pins,
             ..
         } = self.shared;
         let bytes = message.header.message_length;
         let mut observation = match request_kind(command) {
             RequestKind::Operation => {
-                let mut observation = observer.begin(input, bytes, now);
-                note_retry(command, ANY_USER, relay_pins, observer, &mut observation);
+                let mut observation = recorder.begin(input, bytes, now);
+                note_retry(command, ANY_USER, relay_pins, recorder, &mut observation);
                 observation
             }
             RequestKind::Greeting
             | RequestKind::Login
             | RequestKind::Logout
-            | RequestKind::Other => observer.begin_unshaped(input, bytes, now),
+            | RequestKind::Other => recorder.begin_unshaped(input, bytes, now),
         };
         // The message may be dropped before the reply arrives.
         observation.sent_by(self.connected.id(), None);
@@ -426,11 +426,11 @@ impl<'a> Watch<'a> {
         let id = reply.header.response_to;
         let place = self.pending.iter().position(|p| p.request_id == id);
         let Some(mut pending) = place.and_then(|place| self.pending.remove(place)) else {
-            self.shared.observer.unobserved("relay_reply_unasked");
+            self.shared.recorder.unobserved("relay_reply_unasked");
             return;
         };
         if reply.facts.is_opaque {
-            self.shared.observer.unobserved("reply_not_followed");
+            self.shared.recorder.unobserved("reply_not_followed");
         }
         self.note_reply(&mut pending, reply);
         let mut observation = pending.observation;
@@ -463,7 +463,7 @@ impl<'a> Watch<'a> {
                             is_resumable: false,
                         };
                         if !pins.pin_cursor(id, ANY_USER, pin, now) {
-                            self.shared.observer.unobserved("cursor_pins_full");
+                            self.shared.recorder.unobserved("cursor_pins_full");
                         }
                     }
                     _ => {}
@@ -499,8 +499,8 @@ impl<'a> Watch<'a> {
         };
         let result = if is_ok { "ok" } else { "failed" };
         let time = login.since.elapsed();
-        let observer = &self.shared.observer;
-        observer.client_authenticated(login.mechanism, result, time);
+        let recorder = &self.shared.recorder;
+        recorder.client_authenticated(login.mechanism, result, time);
         // A logout that was sent before this reply came runs after the login.
         let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);
         if is_ok && !logs_out {

@@ -44,9 +44,9 @@ impl Scene {
         server.set_password("u", "secret");
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, Arc::clone(&nonces));
-        let observer = Recorder::without_shapes();
+        let recorder = Recorder::without_shapes();
         let address = server.server.address().clone();
-        let topology = Topology::of_standalone(address, limits(), connector, observer);
+        let topology = Topology::of_standalone(address, limits(), connector, recorder);
         let pool = Arc::clone(&topology.snapshot().pools[0]);
         let settings = CredentialSettings {
             mode,
