@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each key is declared once, in `settings.rs`. The check, the settings, the environment's
-//! variables, the documentation and the full example are derived from that.
+//! variables, the documentation, the full example and the JSON schema are derived from that.
 //!
 //! The command line overrides the environment, the environment the file, and the file the
 //! defaults. All problems are reported at once, and no problem shows a secret.
@@ -21,6 +21,7 @@ mod address;
 mod check;
 mod declare;
 mod environment;
+mod json_schema;
 mod kinds;
 mod overrides;
 mod path;
@@ -41,6 +42,7 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 pub use address::{AddressError, AdminAddress, ListenAddress};
+pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
 pub use schema::{Change, KEYS, Key, Kind, Section};
