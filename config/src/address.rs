@@ -7,11 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use serde::Deserialize;
-
 /// An address that clients connect to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// `host:port`. The host is a name or an address. With port 0 the system chooses a port.
     Tcp(String),
@@ -40,14 +37,6 @@ impl FromStr for ListenAddress {
     }
 }
 
-impl TryFrom<String> for ListenAddress {
-    type Error = AddressError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -58,8 +47,7 @@ impl fmt::Display for ListenAddress {
 }
 
 /// The address of metrics, health and the API.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AdminAddress {
     /// The admin part is not started.
     Off,
@@ -87,14 +75,6 @@ impl FromStr for AdminAddress {
         }
         check_host_and_port(text)?;
         Ok(Self::Tcp(text.to_owned()))
-    }
-}
-
-impl TryFrom<String> for AdminAddress {
-    type Error = AddressError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
     }
 }
 

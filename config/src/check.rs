@@ -1,14 +1,15 @@
 //! Checks each value alone, against the schema.
 //!
 //! The check returns the table without the wrong values. So one mistake does not hide another, and
-//! the rest fits the types of [`crate::file`]. Relations between values are not checked here.
+//! the rest fits the types of the settings. Relations between values are not checked here.
 
 use toml::{Table, Value};
 
 use crate::address::{AddressError, AdminAddress, ListenAddress};
-use crate::base64;
-use crate::problem::{HIDDEN, Problem, Problems, shown, shown_text, shown_type};
-use crate::schema::{self, Key, Kind, LIST};
+use crate::path::KeyPath;
+use crate::problem::{HIDDEN, Problem, Problems, shown, shown_type};
+use crate::schema::{self, Key, Kind};
+use crate::secret;
 use crate::suggestion::{did_you_mean, most_similar};
 
 /// The source of a value. Problems name it, because the value must be corrected there.
@@ -165,56 +166,6 @@ impl Check<'_> {
     }
 }
 
-/// The path of the checked key.
-#[derive(Debug, Clone, Default)]
-struct KeyPath {
-    /// As in the schema: `auth.users[].name`.
-    schema: String,
-    /// As in messages: `auth.users[0].name`.
-    shown: String,
-}
-
-impl KeyPath {
-    fn child(&self, name: &str) -> Self {
-        let is_bare = name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-        // A name with a dot must not look like two names, and one with a line break must not span
-        // two lines. Quoted, it is on one line and matches nothing in the schema.
-        let name = if is_bare && !name.is_empty() {
-            name.to_owned()
-        } else {
-            shown_text(name)
-        };
-        Self {
-            schema: join(&self.schema, &name),
-            shown: join(&self.shown, &name),
-        }
-    }
-
-    fn list(&self) -> Self {
-        Self {
-            schema: format!("{}{LIST}", self.schema),
-            shown: self.shown.clone(),
-        }
-    }
-
-    fn element(&self, index: usize) -> Self {
-        Self {
-            schema: format!("{}{LIST}", self.schema),
-            shown: format!("{}[{index}]", self.shown),
-        }
-    }
-}
-
-fn join(section: &str, name: &str) -> String {
-    if section.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{section}.{name}")
-    }
-}
-
 fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
     let names = schema::names_in(&parent.schema);
     let name = path.shown.rsplit('.').next().unwrap_or_default();
@@ -238,9 +189,15 @@ fn must_be(key: &Key) -> String {
 /// reason.
 fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
-        (Kind::Text | Kind::Secret | Kind::Path | Kind::Directory, Value::String(text)) => {
-            !text.is_empty()
-        }
+        (
+            Kind::Text
+            | Kind::Secret
+            | Kind::Path
+            | Kind::ReadableFile
+            | Kind::SecretFile
+            | Kind::Directory,
+            Value::String(text),
+        ) => !text.is_empty(),
         (Kind::ConnectionString, Value::String(text)) => is_connection_string(text),
         (Kind::Integer { min, max }, Value::Integer(number)) => (min..=max).contains(number),
         (Kind::Percent, Value::Integer(number)) => (0..=100).contains(number),
@@ -274,7 +231,7 @@ fn base64_problem(text: &str, key: &Key) -> Option<String> {
     let Kind::Base64 { min, max } = key.kind else {
         return None;
     };
-    match base64::decode(text) {
+    match secret::decode(text) {
         Ok(bytes) if (min..=max).contains(&bytes.len()) => None,
         Ok(bytes) => Some(format!("{}, not of {}", must_be(key), bytes.len())),
         Err(error) => Some(format!("{}: {error}", must_be(key))),

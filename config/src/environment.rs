@@ -3,12 +3,11 @@
 //! Two underscores separate section and key, because keys contain single ones. A value is parsed by
 //! its key's kind. A value that cannot be parsed stays text, and the check reports it.
 
-use toml::{Table, Value};
+use toml::Table;
 
-use crate::keys::KEYS;
 use crate::overrides::insert;
 use crate::problem::{Problem, Problems};
-use crate::schema::{self, Key, Kind};
+use crate::schema::{self, KEYS, Key};
 use crate::suggestion::{did_you_mean, most_similar};
 
 /// Converts the variables. Unknown variables with our prefix become problems.
@@ -19,7 +18,7 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
             continue;
         }
         if let Some(key) = key_of(name) {
-            insert(&mut table, key.path, typed(value, key.kind));
+            insert(&mut table, key.path, key.kind.parse(value));
         } else if !is_service_link(name) {
             // The value may be a secret under a misspelled name.
             problems.add(Problem::without_value(
@@ -52,38 +51,6 @@ fn unknown(variable: &str) -> String {
         _ => String::new(),
     };
     format!("unknown variable; {suggestion}{EXPECTED}{listed}")
-}
-
-fn typed(text: &str, kind: Kind) -> Value {
-    let text_value = || Value::String(text.to_owned());
-    match kind {
-        Kind::Integer { .. } => text.parse().map_or_else(|_| text_value(), Value::Integer),
-        Kind::Percent => text.parse().map_or_else(|_| text_value(), Value::Float),
-        Kind::ShapeThresholds { .. } => {
-            let entries = text.split(',').map(|entry| {
-                let (id, ms) = entry.split_once('=')?;
-                let ms = ms.trim().parse().ok()?;
-                Some((id.trim().to_owned(), Value::Integer(ms)))
-            });
-            entries
-                .collect::<Option<Table>>()
-                .map_or_else(text_value, Value::Table)
-        }
-        Kind::Boolean => text.parse().map_or_else(|_| text_value(), Value::Boolean),
-        Kind::Addresses if text.contains(',') => {
-            let addresses = text.split(',').map(|address| address.trim().into());
-            Value::Array(addresses.collect())
-        }
-        Kind::Text
-        | Kind::Secret
-        | Kind::Path
-        | Kind::Directory
-        | Kind::ConnectionString
-        | Kind::Base64 { .. }
-        | Kind::Addresses
-        | Kind::AdminAddress
-        | Kind::Choice { .. } => text_value(),
-    }
 }
 
 /// True if Kubernetes made this variable. For a service named `seawall` or `seawall-…`, each pod of
@@ -156,15 +123,5 @@ mod tests {
         ] {
             assert_eq!(is_service_link(name), is_link, "{name}");
         }
-    }
-
-    #[test]
-    fn only_lists_of_addresses_are_split() {
-        assert_eq!(
-            typed("a:1, b:2", Kind::Addresses).as_array().unwrap().len(),
-            2
-        );
-        assert!(typed("a:1", Kind::Addresses).is_str());
-        assert!(typed("a,b", Kind::ConnectionString).is_str());
     }
 }

@@ -1,34 +1,39 @@
 //! Seawall's configuration: converts file, environment and command line to validated [`Settings`].
 //!
 //! ```text
-//!  file ────────┐                                            every value alone, against KEYS
-//!  environment ─┼─► tables ─► check ─► merged ─► file::File ─► convert ─► Settings
-//!  command line ┘      │        │                                 │
-//!                      └────────┴── problems, all of them ────────┴────► Problems
+//!  file ────────┐                                  every value alone, against KEYS
+//!  environment ─┼─► tables ─► check ─► merged ─► read ─► relations ─► Settings
+//!  command line ┘      │        │                 │          │
+//!                      └────────┴─ all problems ──┴──────────┴──────► Problems
 //! ```
 //!
+//! Each key is declared once, in `settings.rs`. The check, the settings, the environment's
+//! variables, the documentation, the full example and the JSON schema are derived from that.
+//!
 //! The command line overrides the environment, the environment the file, and the file the
-//! [`defaults`]. All problems are reported at once, and no problem shows a secret.
+//! defaults. All problems are reported at once, and no problem shows a secret.
 //!
 //! This crate is independent of the proxy: it resolves no host and opens no socket. The driver
 //! crate parses the connection string. The only files that are read are the configuration and the
 //! secret files that it names.
 
 mod address;
-mod base64;
 mod check;
-mod convert;
-pub mod defaults;
+mod declare;
 mod environment;
-mod file;
-mod keys;
+mod json_schema;
 mod kinds;
 mod overrides;
+mod path;
 mod problem;
+mod read;
+mod relations;
 mod schema;
 mod secret;
 mod settings;
 mod suggestion;
+mod users;
+mod words;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -37,19 +42,20 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 pub use address::{AddressError, AdminAddress, ListenAddress};
-pub use base64::Base64Error;
-pub use keys::KEYS;
+pub use json_schema::json_schema;
 pub use overrides::Overrides;
 pub use problem::{Problem, Problems};
-pub use schema::{Change, Key, Kind};
+pub use schema::{Change, KEYS, Key, Kind, Section};
 pub use secret::{Secret, SecretBytes};
 pub use settings::{
-    Admin, Auth, Compressor, Credentials, Deployment, Fault, History, Limits, Listen, Log,
-    LogFormat, LogLevel, Mode, OtherMechanisms, Pool, Pulse, Runtime, ScramKeys, Settings, Shapes,
-    Shutdown, SlowLog, Tls, User, UserCredential, UserKeys,
+    Admin, Auth, Deployment, Fault, History, Limits, Listen, Log, Pool, Pulse, Runtime, SECTIONS,
+    Settings, Shapes, Shutdown, SlowLog, Tls,
 };
+pub use users::{ScramKeys, User, UserCredential, UserKeys};
+pub use words::{Compressor, Credentials, LogFormat, LogLevel, Mode, OtherMechanisms};
 
 use check::Origin;
+use read::Part;
 
 /// The sources of the configuration. The caller provides them all; this crate reads no environment.
 #[derive(Debug, Clone, Default)]
@@ -92,8 +98,8 @@ impl Settings {
     }
 }
 
-/// Checks each source alone, then the merged result. `file` is `None` if it could not be read: the
-/// other sources are still checked, but no key is reported as missing.
+/// Checks each source alone, then reads the merged result. `file` is `None` if it could not be
+/// read: the other sources are still checked, but no key is reported as missing.
 fn merge_and_convert(
     file: Option<Table>,
     sources: &Sources,
@@ -113,16 +119,13 @@ fn merge_and_convert(
     overrides::lay_over(&mut merged, environment);
     overrides::lay_over(&mut merged, flags);
 
-    let Ok(written) = merged.try_into() else {
-        // The check accepts only what the file's types accept, so this is a bug. serde's message
-        // could contain a secret value, so it is not shown.
-        problems.add(Problem::without_value(
-            "configuration",
-            "a value does not have its key's type; this is a bug in Seawall",
-        ));
-        return Err(problems);
-    };
-    match convert::settings(written, &mut problems) {
+    let mut part = Part::file(&merged, &mut problems);
+    let settings = Settings::read(&mut part);
+    let user_count = part.below("auth").tables("users").len();
+    if let Some(settings) = &settings {
+        relations::check(settings, user_count, &mut problems);
+    }
+    match settings {
         Some(settings) if problems.is_empty() => Ok(settings),
         _ => Err(problems),
     }

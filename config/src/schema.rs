@@ -4,8 +4,30 @@
 //! `auth.users[].name` is the `name` of each `[[auth.users]]`.
 
 use std::fmt;
+use std::sync::LazyLock;
 
-use crate::keys::KEYS;
+use toml::{Table, Value};
+
+use crate::settings::SECTIONS;
+
+/// Every key, in the order of the documentation.
+pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let sections = SECTIONS.iter();
+    sections.flat_map(|section| section.keys).copied().collect()
+});
+
+/// A section of the configuration: a table, or a list of tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section {
+    /// Its path: `pool`, `listen.tls`, `auth.users[]`.
+    pub path: &'static str,
+    /// A description.
+    pub about: &'static str,
+    /// True if its presence alone has a meaning.
+    pub is_optional: bool,
+    /// Its keys.
+    pub keys: &'static [Key],
+}
 
 /// One key of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,15 +38,24 @@ pub struct Key {
     pub kind: Kind,
     /// The default, as text; `None` if the key is required or has no default.
     pub default: Option<&'static str>,
+    /// A value for the full example, if there is no default.
+    pub example: Option<&'static str>,
     /// The unit of its number; empty if it is not a number.
     pub unit: &'static str,
     /// When a change takes effect.
     pub change: Change,
-    /// A description of one line.
+    /// A description, without line breaks.
     pub meaning: &'static str,
 }
 
 impl Key {
+    /// The last part of its path.
+    pub fn name(&self) -> &'static str {
+        self.path
+            .rsplit_once('.')
+            .map_or(self.path, |(_, name)| name)
+    }
+
     /// The environment variable of the key. Keys in lists of tables have none.
     pub fn variable(&self) -> Option<String> {
         let is_in_list = self.path.contains(LIST);
@@ -42,8 +73,12 @@ pub enum Kind {
     Text,
     /// A string that is not empty. Never shown.
     Secret,
-    /// The path of a file. Its content is checked when it is read.
+    /// The path of a file. Not accessed by this crate.
     Path,
+    /// The path of a file that must be readable at the start.
+    ReadableFile,
+    /// The path of a file whose content is the value. It is read at the start.
+    SecretFile,
     /// The path of a directory. Not accessed by this crate.
     Directory,
     /// A MongoDB connection string. Only the scheme is checked. Never shown.
@@ -89,6 +124,8 @@ impl Kind {
             Self::Secret | Self::ConnectionString | Self::Base64 { .. } => true,
             Self::Text
             | Self::Path
+            | Self::ReadableFile
+            | Self::SecretFile
             | Self::Directory
             | Self::Addresses
             | Self::AdminAddress
@@ -99,6 +136,43 @@ impl Kind {
             | Self::Boolean => false,
         }
     }
+
+    /// Parses a text that is not in a TOML file: a variable or a default. A text that cannot be
+    /// parsed stays text, and the check reports it.
+    pub(crate) fn parse(self, text: &str) -> Value {
+        let parsed = match self {
+            Self::Integer { .. } => text.parse().ok().map(Value::Integer),
+            Self::Percent => text.parse().ok().map(Value::Float),
+            Self::Boolean => text.parse().ok().map(Value::Boolean),
+            Self::ShapeThresholds { .. } => shape_thresholds(text).map(Value::Table),
+            Self::Addresses if text.contains(',') => {
+                let addresses = text.split(',').map(|address| address.trim().into());
+                Some(Value::Array(addresses.collect()))
+            }
+            Self::Text
+            | Self::Secret
+            | Self::Path
+            | Self::ReadableFile
+            | Self::SecretFile
+            | Self::Directory
+            | Self::ConnectionString
+            | Self::Base64 { .. }
+            | Self::Addresses
+            | Self::AdminAddress
+            | Self::Choice { .. } => None,
+        };
+        parsed.unwrap_or_else(|| text.into())
+    }
+}
+
+/// Parses `id=ms,id=ms`.
+fn shape_thresholds(text: &str) -> Option<Table> {
+    let entries = text.split(',').map(|entry| {
+        let (id, ms) = entry.split_once('=')?;
+        let ms = ms.trim().parse().ok()?;
+        Some((id.trim().to_owned(), Value::Integer(ms)))
+    });
+    entries.collect()
 }
 
 impl fmt::Display for Kind {
@@ -106,7 +180,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),
-            Self::Path => f.write_str("the path of a file"),
+            Self::Path | Self::ReadableFile | Self::SecretFile => f.write_str("the path of a file"),
             Self::Directory => f.write_str("the path of a directory"),
             Self::ConnectionString => {
                 f.write_str("a string that begins with mongodb:// or mongodb+srv://")
@@ -166,8 +240,7 @@ pub(crate) fn key(path: &str) -> Option<&'static Key> {
 
 /// The path of the key with this name, if only one section has such a key.
 pub(crate) fn path_of_name(name: &str) -> Option<&'static str> {
-    let is_named = |key: &&Key| key.path.rsplit('.').next() == Some(name);
-    let mut keys = KEYS.iter().filter(is_named);
+    let mut keys = KEYS.iter().filter(|key| key.name() == name);
     let key = keys.next()?;
     keys.next().is_none().then_some(key.path)
 }
@@ -195,6 +268,7 @@ pub(crate) const LIST: &str = "[]";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::join;
 
     #[test]
     fn no_key_is_listed_twice() {
@@ -236,8 +310,28 @@ mod tests {
     }
 
     #[test]
+    fn only_lists_of_addresses_are_split() {
+        let parse = |text, kind: Kind| kind.parse(text);
+        let addresses = parse("a:1, b:2", Kind::Addresses);
+        assert_eq!(addresses.as_array().unwrap().len(), 2);
+        assert!(parse("a:1", Kind::Addresses).is_str());
+        assert!(parse("a,b", Kind::ConnectionString).is_str());
+    }
+
+    #[test]
+    fn every_key_is_in_its_section_and_has_a_default_or_an_example() {
+        for section in SECTIONS {
+            for key in section.keys {
+                assert_eq!(key.path, join(section.path, key.name()));
+                let is_one = key.default.is_some() != key.example.is_some();
+                assert!(is_one, "{}", key.path);
+            }
+        }
+    }
+
+    #[test]
     fn every_number_has_a_unit() {
-        for key in KEYS {
+        for key in KEYS.iter() {
             let is_number = matches!(
                 key.kind,
                 Kind::Integer { .. } | Kind::Percent | Kind::ShapeThresholds { .. }

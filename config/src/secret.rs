@@ -5,15 +5,12 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-
-use crate::base64;
+use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 
 /// A password, a token, or a connection string that may contain a password.
 ///
 /// Equality is for tests only: its time depends on the contents.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
@@ -37,27 +34,18 @@ impl fmt::Debug for Secret {
 /// A key of exactly `N` bytes, written in base64.
 ///
 /// Equality is for tests only: its time depends on the contents.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, PartialEq, Eq)]
 pub struct SecretBytes<const N: usize>([u8; N]);
 
 impl<const N: usize> SecretBytes<N> {
+    /// `None` if `text` is not base64 of `N` bytes.
+    pub(crate) fn decoded(text: &str) -> Option<Self> {
+        decode(text).ok()?.try_into().ok().map(Self)
+    }
+
     /// The bytes themselves. Never put them into a log or an error.
     pub fn expose(&self) -> &[u8; N] {
         &self.0
-    }
-}
-
-impl<const N: usize> TryFrom<String> for SecretBytes<N> {
-    type Error = base64::Base64Error;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let bytes = base64::decode(&text)?;
-        let found = bytes.len();
-        match <[u8; N]>::try_from(bytes) {
-            Ok(bytes) => Ok(Self(bytes)),
-            Err(_) => Err(base64::Base64Error::WrongLength { found, wanted: N }),
-        }
     }
 }
 
@@ -65,6 +53,20 @@ impl<const N: usize> fmt::Debug for SecretBytes<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SecretBytes(hidden)")
     }
+}
+
+/// Decodes base64: only the standard alphabet, with padding. The error is the reason.
+pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
+    BASE64_STANDARD.decode(text).map_err(|error| match error {
+        // The character is not shown, because it may be part of the secret.
+        DecodeError::InvalidByte(index, character) if character != b'=' => {
+            format!("not base64: invalid character at index {index}")
+        }
+        DecodeError::InvalidByte(..)
+        | DecodeError::InvalidLength(_)
+        | DecodeError::InvalidLastSymbol { .. }
+        | DecodeError::InvalidPadding => "not base64: incomplete or wrongly padded".to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -80,15 +82,23 @@ mod tests {
 
     #[test]
     fn secret_bytes_hide_from_debug_and_have_their_length() {
-        let key = SecretBytes::<3>::try_from("AQID".to_owned()).unwrap();
+        let key = SecretBytes::<3>::decoded("AQID").unwrap();
         assert_eq!(key.expose(), &[1, 2, 3]);
         assert_eq!(format!("{key:?}"), "SecretBytes(hidden)");
-        assert_eq!(
-            SecretBytes::<4>::try_from("AQID".to_owned()).unwrap_err(),
-            base64::Base64Error::WrongLength {
-                found: 3,
-                wanted: 4
-            },
-        );
+        assert_eq!(SecretBytes::<4>::decoded("AQID"), None);
+    }
+
+    #[test]
+    fn a_reason_does_not_show_the_character() {
+        for (text, reason) in [
+            ("Zg", "incomplete or wrongly padded"),
+            ("Zh==", "incomplete or wrongly padded"),
+            ("Zm9v=", "incomplete or wrongly padded"),
+            ("Zm9-", "invalid character at index 3"),
+            ("Zm 9v", "invalid character at index 2"),
+        ] {
+            let reason = format!("not base64: {reason}");
+            assert_eq!(decode(text).unwrap_err(), reason, "{text}");
+        }
     }
 }

@@ -1,22 +1,152 @@
-//! `docs/configuration.md`, `examples/` and the schema agree.
+//! `docs/configuration.md` and `examples/full.toml` are written from the declarations of the keys.
+//! All examples load.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use seawall_config::{KEYS, Key, Kind, Overrides, Secret, Settings, Sources, load};
+use seawall_config::{
+    KEYS, Key, Kind, Overrides, SECTIONS, Secret, Section, Settings, Sources, load,
+};
 
 #[test]
-fn documentation_has_exactly_the_keys_of_the_schema() {
-    let text = fs::read_to_string(folder().join("../docs/configuration.md")).unwrap();
-    let documented: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("| `"))
-        .collect();
-    let expected: Vec<String> = KEYS.iter().map(row).collect();
-    for (documented, expected) in documented.iter().zip(&expected) {
-        assert_eq!(documented, expected);
+fn the_tables_of_the_documentation_are_up_to_date() {
+    let path = folder().join("../docs/configuration.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut updated = String::new();
+    let mut written = Vec::new();
+    let mut is_in_table = false;
+    for line in text.lines() {
+        is_in_table &= !line.is_empty();
+        if !is_in_table {
+            updated += &format!("{line}\n");
+        }
+        let marked = line.strip_prefix("<!-- keys of ");
+        if let Some(section) = marked.and_then(|rest| rest.strip_suffix(" -->")) {
+            is_in_table = true;
+            let keys = keys_of(section);
+            updated += &table(&keys);
+            written.extend(keys.iter().map(|key| key.path));
+        }
     }
-    assert_eq!(documented.len(), expected.len());
+    let paths: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
+    assert_eq!(
+        written, paths,
+        "each section has a line `<!-- keys of … -->`"
+    );
+    expect_up_to_date(&path, &text, &updated);
+}
+
+#[test]
+fn the_full_example_is_up_to_date() {
+    let path = folder().join("examples/full.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    expect_up_to_date(&path, &text, &full_example());
+}
+
+fn expect_up_to_date(path: &Path, text: &str, updated: &str) {
+    if std::env::var_os("SEAWALL_BLESS").is_some() {
+        fs::write(path, updated).expect("the checkout is writable");
+        return;
+    }
+    for (line, updated) in text.lines().zip(updated.lines()) {
+        assert_eq!(line, updated, "{}: {UPDATE}", path.display());
+    }
+    assert!(text == updated, "{}: {UPDATE}", path.display());
+}
+
+/// The keys of a section of the documentation, with those of the sections below it.
+fn keys_of(section: &str) -> Vec<&'static Key> {
+    let is_of = |key: &&Key| key.path.split('.').next() == Some(section);
+    KEYS.iter().filter(is_of).collect()
+}
+
+fn table(keys: &[&Key]) -> String {
+    let mut text = "| key | default | unit | allowed | live or restart | meaning |\n\
+                    |---|---|---|---|---|---|\n"
+        .to_owned();
+    for key in keys {
+        let default = key.default.map(|default| format!("`{default}`"));
+        let default = default.as_deref().unwrap_or("–");
+        let unit = if key.unit.is_empty() { "–" } else { key.unit };
+        text += &format!(
+            "| `{}` | {default} | {unit} | {} | {} | {} |\n",
+            key.path, key.kind, key.change, key.meaning
+        );
+    }
+    text
+}
+
+fn full_example() -> String {
+    let mut text = comment(
+        "Every key with its default. Keys without a default are commented out with one `#`; text \
+         is behind two. docs/configuration.md has units, bounds, and when a change takes effect.",
+    );
+    let mut earlier = "";
+    for section in SECTIONS {
+        if section.path != earlier {
+            text += &format!("\n{}{}\n", comment(section.about), header(section));
+            earlier = section.path;
+        }
+        section.keys.iter().for_each(|key| {
+            text += &comment(&explanation(key));
+            text += &format!("{}\n", line(section, key));
+        });
+    }
+    text
+}
+
+fn header(section: &Section) -> String {
+    let path = section.path.replace("[]", "");
+    let header = match section.path.ends_with("[]") {
+        true => format!("[[{path}]]"),
+        false => format!("[{path}]"),
+    };
+    commented_out(section.is_optional, &header)
+}
+
+fn explanation(key: &Key) -> String {
+    match key.kind {
+        Kind::Choice { .. } | Kind::Addresses | Kind::AdminAddress => {
+            format!("{} Allowed: {}.", key.meaning, key.kind)
+        }
+        _ => key.meaning.to_owned(),
+    }
+}
+
+fn line(section: &Section, key: &Key) -> String {
+    // The connection string is the only value that must be given.
+    let is_given = key.default.is_some() || key.kind == Kind::ConnectionString;
+    let value = key.default.or(key.example).expect("a key has one of them");
+    let line = format!("{} = {}", key.name(), toml(key.kind, value));
+    commented_out(section.is_optional || !is_given, &line)
+}
+
+fn toml(kind: Kind, text: &str) -> String {
+    match kind {
+        Kind::Integer { .. } | Kind::Percent | Kind::Boolean | Kind::ShapeThresholds { .. } => {
+            text.to_owned()
+        }
+        _ => format!("{text:?}"),
+    }
+}
+
+fn commented_out(is_out: bool, line: &str) -> String {
+    let mark = if is_out { "# " } else { "" };
+    format!("{mark}{line}")
+}
+
+/// A comment in lines of at most 100 columns.
+fn comment(text: &str) -> String {
+    let mut lines = vec!["##".to_owned()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if line.chars().count() + 1 + word.chars().count() > 100 {
+            lines.push(format!("## {word}"));
+        } else {
+            *line += &format!(" {word}");
+        }
+    }
+    format!("{}\n", lines.join("\n"))
 }
 
 #[test]
@@ -44,16 +174,7 @@ fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let keys = KEYS.iter().filter(|key| !key.path.contains("[]"));
     for key in keys.filter(|key| is_wanted(key)) {
         if let Some(default) = key.default {
-            let is_bare = matches!(
-                key.kind,
-                Kind::Integer { .. } | Kind::Percent | Kind::Boolean
-            );
-            let value = if is_bare {
-                default.to_owned()
-            } else {
-                format!("{default:?}")
-            };
-            text += &format!("{} = {value}\n", key.path);
+            text += &format!("{} = {}\n", key.path, toml(key.kind, default));
         }
     }
     text
@@ -125,47 +246,21 @@ fn minimal_and_full_examples_are_all_defaults() {
 }
 
 #[test]
-fn full_example_has_every_key_with_its_default() {
-    let text = fs::read_to_string(folder().join("examples/full.toml")).unwrap();
-    let named = keys_named(&text);
-    let paths: Vec<&str> = KEYS.iter().map(|key| key.path).collect();
-    let named_paths: Vec<&str> = named.iter().map(|(path, _)| path.as_str()).collect();
-    assert_eq!(named_paths, paths);
-    for (key, (path, value)) in KEYS.iter().zip(&named) {
-        if let Some(default) = key.default {
-            assert_eq!(value.trim_matches('"'), default, "{path}");
-        }
+fn the_full_example_is_valid_with_its_comments_in_force() {
+    let text: String = full_example()
+        .lines()
+        .filter(|line| !line.starts_with("##"))
+        .map(|line| format!("{}\n", line.strip_prefix("# ").unwrap_or(line)))
+        .collect();
+    let problems = Settings::from_toml(&text).unwrap_err();
+    // The files do not exist, the SCRAM keys are no base64, and some keys exclude each other.
+    for problem in &problems {
+        let is_expected = problem.key.ends_with("_file")
+            || problem.key.ends_with("_key")
+            || problem.key.ends_with("salt")
+            || problem.key.starts_with("auth.users");
+        assert!(is_expected, "{problem}");
     }
-}
-
-/// The keys of a file with their values, including commented-out keys. Prose comments begin with
-/// two `#`.
-fn keys_named(text: &str) -> Vec<(String, String)> {
-    let mut section = String::new();
-    let mut keys = Vec::new();
-    for line in text.lines().filter(|line| !line.starts_with("##")) {
-        let line = line.strip_prefix("# ").unwrap_or(line);
-        if line.starts_with('[') {
-            let is_list = line.starts_with("[[");
-            section = line.trim_matches(['[', ']']).to_owned();
-            section = section.replace("auth.users", "auth.users[]");
-            assert_eq!(is_list, section.ends_with("[]"), "{line}");
-        } else if let Some((name, value)) = line.split_once(" = ") {
-            keys.push((format!("{section}.{name}"), value.to_owned()));
-        }
-    }
-    keys
-}
-
-fn row(key: &Key) -> String {
-    let default = key
-        .default
-        .map_or_else(|| "–".to_owned(), |default| format!("`{default}`"));
-    let unit = if key.unit.is_empty() { "–" } else { key.unit };
-    format!(
-        "| `{}` | {default} | {unit} | {} | {} | {} |",
-        key.path, key.kind, key.change, key.meaning
-    )
 }
 
 fn folder() -> PathBuf {
@@ -174,5 +269,8 @@ fn folder() -> PathBuf {
 
 /// The section that is off if it is absent.
 const SLOW_LOG: &str = "slow_log.";
+
+const UPDATE: &str =
+    "run `SEAWALL_BLESS=1 cargo test -p seawall-config --test documentation` to update it";
 
 const DEPLOYMENT: &str = "deployment.uri = \"mongodb://server/\"\n";

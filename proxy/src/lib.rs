@@ -7,7 +7,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`commands`] | the subcommands: serve, demo, check, load, top, report, completions |
+//! | [`commands`] | the subcommands: serve, demo, check, config, load, top, report, completions |
 //! | [`app`] | the composition root: builds and connects all parts, runs, drains |
 //! | [`listener`] | accepts client connections: TCP, Unix sockets, TLS |
 //! | [`admin`] | metrics, health checks and the JSON API over HTTP |

@@ -152,6 +152,15 @@ async fn check_validates_the_configuration_and_with_connect_tries_the_deployment
 }
 
 #[tokio::test]
+async fn config_schema_prints_json_with_the_default_of_a_key() {
+    let printed = run(&["config", "schema"]).await;
+    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let schema: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    let default = "/properties/pool/properties/max_pool_size/default";
+    assert_eq!(schema.pointer(default), Some(&serde_json::json!(100)));
+}
+
+#[tokio::test]
 async fn the_official_driver_works_over_a_unix_socket() {
     let server = shared_standalone().await.unwrap();
     let scratch = Scratch::create().unwrap();

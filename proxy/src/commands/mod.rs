@@ -3,6 +3,7 @@
 mod admin_client;
 mod answers;
 mod check;
+mod config;
 mod demo;
 mod figures;
 mod load;
@@ -37,6 +38,9 @@ enum Command {
     Demo(demo::Arguments),
     /// Validate a configuration and print every problem in it.
     Check(check::Arguments),
+    /// Describe the configuration file.
+    #[command(subcommand)]
+    Config(config::Config),
     /// Put an endpoint under load: a connection storm or a steady load.
     #[command(subcommand)]
     Load(load::Load),
@@ -127,6 +131,7 @@ pub fn run(cli: Cli) -> Exit {
         Command::Serve(arguments) => runtime.block_on(serve::run(arguments)),
         Command::Demo(arguments) => runtime.block_on(demo::run(arguments)),
         Command::Check(arguments) => runtime.block_on(check::run(arguments)),
+        Command::Config(config) => config::run(&config),
         Command::Load(load) => runtime.block_on(load::run(load)),
         Command::Top(arguments) => runtime.block_on(top::run(arguments)),
         Command::Report(arguments) => runtime.block_on(report::run(arguments)),

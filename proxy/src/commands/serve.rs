@@ -110,7 +110,7 @@ fn init_log(settings: &Settings) {
     let filter = EnvFilter::builder()
         .with_env_var(LOG_VARIABLE)
         .try_from_env()
-        .unwrap_or_else(|_| EnvFilter::new(settings.log.level.as_str()));
+        .unwrap_or_else(|_| EnvFilter::new(settings.log.level.name()));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr);

@@ -1,0 +1,133 @@
+//! The macros that declare sections, keys and words.
+//!
+//! [`section!`] writes a section's settings: the struct, its [`Section`](crate::Section) for the
+//! check and the documentation, and the function that reads the struct from a table. A key is one
+//! field:
+//!
+//! ```text
+//! /// Connections of one user to one server.                     meaning, and the field's rustdoc
+//! max_pool_size: NonZeroUsize = key("pool.max_pool_size",        type, path
+//!     CONNECTIONS, Restart, default 100, unit "connections");    allowed, change, default, unit
+//! ```
+//!
+//! `default` and `unit` may be absent. A key without a default has an `example`, for the full
+//! example. Defaults and examples are written as in TOML, without `_`. Fields that are not read
+//! from one key follow in braces, each with the function that reads it.
+
+/// Declares a section and its keys. `optional` before the path: its presence has a meaning, so the
+/// full example comments it out.
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])*
+        $($optional:ident)? $path:literal => $name:ident;
+        $($(#[doc = $meaning:literal])* $field:ident: $type:ty = key $key:tt;)*
+        $({ $($(#[doc = $doc:literal])* $other:ident: $other_type:ty = $read:path;)* })?
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Debug, Clone, PartialEq)]
+        pub struct $name {
+            $($(#[doc = $meaning])* pub $field: $type,)*
+            $($($(#[doc = $doc])* pub $other: $other_type,)*)?
+        }
+
+        // No number is NaN: the check refuses it.
+        impl Eq for $name {}
+
+        impl $name {
+            pub(crate) const SECTION: $crate::Section = $crate::Section {
+                path: $path,
+                about: concat!($($about),*).trim_ascii(),
+                is_optional: !stringify!($($optional)?).is_empty(),
+                keys: keys! { $($(#[doc = $meaning])* key $key;)* },
+            };
+        }
+
+        impl $crate::read::ReadSection for $name {
+            fn read(part: &mut $crate::read::Part<'_>) -> Option<Self> {
+                let mut keys = Self::SECTION.keys.iter();
+                $(let $field = part.value(keys.next()?);)*
+                $($(let $other = $read(part);)*)?
+                Some(Self { $($field: $field?,)* $($($other: $other?,)*)? })
+            }
+        }
+    };
+}
+
+/// Declares keys without fields, for values that are read in a way of their own.
+macro_rules! keys {
+    ($(
+        $(#[doc = $meaning:literal])*
+        key(
+            $path:literal, $kind:expr, $change:ident
+            $(, default $default:literal)? $(, example $example:literal)? $(, unit $unit:literal)?
+        );
+    )*) => {
+        &[$($crate::Key {
+            path: $path,
+            kind: $kind,
+            default: $crate::declare::literal!($($default)?),
+            example: $crate::declare::literal!($($example)?),
+            unit: concat!($($unit)?),
+            change: $crate::Change::$change,
+            meaning: concat!($($meaning),*).trim_ascii(),
+        }),*]
+    };
+}
+
+/// Declares the words that a key accepts, as an enum.
+macro_rules! words {
+    (
+        $(#[doc = $about:literal])*
+        $name:ident { $($(#[doc = $meaning:literal])* $variant:ident = $word:literal,)* }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[doc = $meaning])* $variant,)*
+        }
+
+        impl $name {
+            /// All of them, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Exactly one of the words.
+            pub const KIND: $crate::Kind = $crate::Kind::Choice { accepted: &[$($word),*] };
+
+            /// The word in the configuration.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+
+            pub(crate) fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|word| word.name() == name)
+            }
+        }
+
+        impl $crate::read::Setting for $name {
+            fn read(value: &toml::Value, given: &mut $crate::read::Given<'_>) -> Option<Self> {
+                given.fitting(value.as_str().and_then(Self::named))
+            }
+        }
+    };
+}
+
+/// A literal as text, strings without their quotes.
+macro_rules! literal {
+    () => {
+        None
+    };
+    ($literal:literal) => {
+        Some($crate::declare::unquoted(stringify!($literal)))
+    };
+}
+
+pub(crate) use {keys, literal, section, words};
+
+pub(crate) const fn unquoted(literal: &'static str) -> &'static str {
+    match literal.as_bytes() {
+        [b'"', .., b'"'] => literal.split_at(literal.len() - 1).0.split_at(1).1,
+        _ => literal,
+    }
+}

@@ -1,0 +1,116 @@
+//! A JSON schema of the configuration file, for editors.
+
+use serde_json::{Map, Value, json};
+
+use crate::path::join;
+use crate::schema::{self, Change, Key, Kind, LIST};
+use crate::settings::SECTIONS;
+
+/// The JSON schema (draft 7) of a configuration file: every key with its type, bounds, default and
+/// meaning. It requires no key, because the environment and the command line can give them too.
+pub fn json_schema() -> Value {
+    let mut schema = object("");
+    if let Value::Object(members) = &mut schema {
+        members.insert("$schema".to_owned(), DRAFT.into());
+        members.insert("title".to_owned(), "Seawall's configuration".into());
+    }
+    schema
+}
+
+/// A section with all that is below it.
+fn object(path: &str) -> Value {
+    let names = schema::names_in(path).into_iter();
+    let properties = names.map(|name| (name.to_owned(), property(&join(path, name))));
+    let section = SECTIONS.iter().find(|section| section.path == path);
+    json!({
+        "type": "object",
+        "description": section.map_or("Seawall's configuration.", |section| section.about),
+        "additionalProperties": false,
+        "properties": properties.collect::<Map<_, _>>(),
+    })
+}
+
+fn property(path: &str) -> Value {
+    let list = format!("{path}{LIST}");
+    if let Some(key) = schema::key(path) {
+        of_key(key)
+    } else if schema::names_in(&list).is_empty() {
+        object(path)
+    } else {
+        json!({ "type": "array", "items": object(&list) })
+    }
+}
+
+fn of_key(key: &Key) -> Value {
+    let mut schema = of_kind(key.kind);
+    if let Value::Object(members) = &mut schema {
+        members.insert("description".to_owned(), description(key).into());
+        if let Some(default) = key.default {
+            members.insert("default".to_owned(), default_value(key.kind, default));
+        }
+    }
+    schema
+}
+
+fn description(key: &Key) -> String {
+    let unit = match key.unit {
+        "" => String::new(),
+        unit => format!(" Unit: {unit}."),
+    };
+    let change = match key.change {
+        Change::Live => "reload",
+        Change::Restart => "start",
+    };
+    format!(
+        "{}{unit} Allowed: {}. A change takes effect at the next {change}.",
+        key.meaning, key.kind
+    )
+}
+
+/// The default as it would be written in a file.
+fn default_value(kind: Kind, text: &str) -> Value {
+    match kind {
+        Kind::Integer { .. } | Kind::Percent | Kind::Boolean => {
+            text.parse().unwrap_or_else(|_| text.into())
+        }
+        _ => text.into(),
+    }
+}
+
+fn of_kind(kind: Kind) -> Value {
+    match kind {
+        Kind::Text
+        | Kind::Secret
+        | Kind::Path
+        | Kind::ReadableFile
+        | Kind::SecretFile
+        | Kind::Directory
+        | Kind::Base64 { .. }
+        | Kind::AdminAddress => json!({ "type": "string", "minLength": 1 }),
+        Kind::ConnectionString => json!({ "type": "string", "pattern": CONNECTION_STRING }),
+        Kind::Addresses => json!({ "anyOf": [
+            { "type": "string", "minLength": 1 },
+            { "type": "array", "minItems": 1, "items": { "type": "string", "minLength": 1 } },
+        ] }),
+        Kind::Choice { accepted } => json!({ "type": "string", "enum": accepted }),
+        Kind::Integer { min, max } => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
+        Kind::ShapeThresholds { max_ms } => json!({
+            "type": "object",
+            "additionalProperties": false,
+            "patternProperties": {
+                SHAPE_ID: { "type": "integer", "minimum": 0, "maximum": max_ms },
+            },
+        }),
+        Kind::Boolean => json!({ "type": "boolean" }),
+    }
+}
+
+/// The draft that editors for TOML support.
+const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
+
+const CONNECTION_STRING: &str = r"^mongodb(\+srv)?://.";
+
+const SHAPE_ID: &str = "^[0-9a-f]{16}$";

@@ -1,0 +1,400 @@
+//! Reads sections and values from the merged and checked table.
+//!
+//! Absent values get their defaults here, secrets are read from their files, and lists in a text
+//! are split. Reading continues after a problem. A problem that follows from an earlier one is not
+//! reported: a connection string of the wrong type is not also missing.
+
+use std::fs;
+use std::net::IpAddr;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::{Table, Value};
+
+use crate::address::{AdminAddress, ListenAddress};
+use crate::check::{is_connection_string, shape_id};
+use crate::path::KeyPath;
+use crate::problem::{Problem, Problems, shown_text};
+use crate::schema::{self, Key, Kind};
+use crate::secret::{self, Secret, SecretBytes};
+use crate::words::Compressor;
+use crate::{MAX_SECRET_BYTES, read_bounded};
+
+/// A section's settings.
+pub(crate) trait ReadSection: Sized {
+    /// `None` if a problem was reported that leaves a value out.
+    fn read(part: &mut Part<'_>) -> Option<Self>;
+}
+
+/// A table that is read, with its path.
+pub(crate) struct Part<'a> {
+    /// `None` if the section is absent.
+    table: Option<&'a Table>,
+    pub(crate) path: KeyPath,
+    pub(crate) problems: &'a mut Problems,
+}
+
+impl<'a> Part<'a> {
+    /// The whole file.
+    pub(crate) fn file(table: &'a Table, problems: &'a mut Problems) -> Self {
+        Self {
+            table: Some(table),
+            path: KeyPath::default(),
+            problems,
+        }
+    }
+
+    /// The value of a key of this section, or its default. `None` if a problem was reported.
+    pub(crate) fn value<T: Setting>(&mut self, key: &Key) -> Option<T> {
+        let path = self.path.child(key.name()).shown;
+        let default = || key.default.map(|default| key.kind.parse(default));
+        let Some(value) = self.given(key.name()).cloned().or_else(default) else {
+            let absent = T::absent();
+            if absent.is_none() && !self.problems.has(&path) {
+                self.add(&path, "", "must be given");
+            }
+            return absent;
+        };
+        let mut given = Given {
+            kind: key.kind,
+            path: &path,
+            problems: self.problems,
+        };
+        T::read(&value, &mut given)
+    }
+
+    /// As [`Part::value`], by the last part of the key's path.
+    pub(crate) fn named<T: Setting>(&mut self, name: &str) -> Option<T> {
+        let key = schema::key(&self.path.child(name).schema)?;
+        self.value(key)
+    }
+
+    /// A section below this one, which may be absent: all its values have defaults.
+    pub(crate) fn section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
+        T::read(&mut self.below(name))
+    }
+
+    /// A section whose absence has a meaning.
+    pub(crate) fn optional_section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
+        self.given(name)?;
+        self.section(name)
+    }
+
+    /// The part with this name.
+    pub(crate) fn below(&mut self, name: &str) -> Part<'_> {
+        Part {
+            table: self.given(name).and_then(Value::as_table),
+            path: self.path.child(name),
+            problems: self.problems,
+        }
+    }
+
+    /// An element of a list of tables.
+    pub(crate) fn element(&mut self, name: &str, index: usize) -> Part<'_> {
+        Part {
+            table: self.tables(name).get(index).and_then(Value::as_table),
+            path: self.path.child(name).element(index),
+            problems: self.problems,
+        }
+    }
+
+    /// The list of tables with this name; empty if it is absent.
+    pub(crate) fn tables(&self, name: &str) -> &'a [Value] {
+        let list = self.given(name).and_then(Value::as_array);
+        list.map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The given value, without a default.
+    pub(crate) fn given(&self, name: &str) -> Option<&'a Value> {
+        self.table.and_then(|table| table.get(name))
+    }
+
+    pub(crate) fn add(&mut self, path: &str, given: &str, allowed: &str) {
+        self.problems.add(Problem::new(path, given, allowed));
+    }
+}
+
+/// A type of settings.
+pub(crate) trait Setting: Sized {
+    /// Reads a value that the check accepted. `None` if a problem was reported.
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self>;
+
+    /// The value of an absent key without a default; `None` if the key is required.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+/// The key of a value that is read.
+pub(crate) struct Given<'a> {
+    kind: Kind,
+    path: &'a str,
+    problems: &'a mut Problems,
+}
+
+impl Given<'_> {
+    /// Returns `value`. The check accepts only what the settings accept, so `None` is a bug.
+    pub(crate) fn fitting<T>(&mut self, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            let allowed = "the value does not have its key's type; this is a bug in Seawall";
+            self.problems
+                .add(Problem::without_value(self.path, allowed));
+        }
+        value
+    }
+
+    fn add(&mut self, given: &str, allowed: &str) {
+        let problem = Problem::new(self.path, &shown_text(given), allowed);
+        self.problems.add(problem);
+    }
+
+    fn text<'v>(&mut self, value: &'v Value) -> Option<&'v str> {
+        self.fitting(value.as_str())
+    }
+}
+
+/// Types whose values are accepted as they are.
+macro_rules! plain {
+    ($($type:ty: $read:expr;)*) => {$(
+        impl Setting for $type {
+            fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+                let read: fn(&Value) -> Option<Self> = $read;
+                given.fitting(read(value))
+            }
+        }
+    )*};
+}
+
+plain! {
+    bool: Value::as_bool;
+    i32: integer;
+    u32: integer;
+    u64: integer;
+    usize: integer;
+    f64: |value| value.as_float().or_else(|| integer(value).map(u32::into));
+    NonZeroU32: |value| integer(value).and_then(Self::new);
+    NonZeroUsize: |value| integer(value).and_then(Self::new);
+    Duration: |value| integer(value).map(Self::from_millis);
+    String: |value| value.as_str().map(str::to_owned);
+    AdminAddress: |value| value.as_str()?.parse().ok();
+    ListenAddress: |value| value.as_str()?.parse().ok();
+    Vec<u8>: |value| secret::decode(value.as_str()?).ok();
+}
+
+fn integer<T: TryFrom<i64>>(value: &Value) -> Option<T> {
+    T::try_from(value.as_integer()?).ok()
+}
+
+/// A key without a default, or a number that is 0 for none.
+impl<T: Setting> Setting for Option<T> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let is_none = value.as_integer() == Some(0);
+        Some((!is_none).then(|| T::read(value, given)).flatten())
+    }
+
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+}
+
+impl<const N: usize> Setting for SecretBytes<N> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        given.fitting(value.as_str().and_then(Self::decoded))
+    }
+}
+
+impl Setting for Secret {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let text = given.text(value)?;
+        match given.kind {
+            Kind::SecretFile => secret_from(given.path, Path::new(text), given.problems),
+            _ => Some(Self::new(text.to_owned())),
+        }
+    }
+}
+
+impl Setting for PathBuf {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let path = Self::from(given.text(value)?);
+        // An error at a later start would be less clear.
+        if given.kind == Kind::ReadableFile
+            && let Err(error) = fs::File::open(&path)
+        {
+            given.problems.add(unreadable(given.path, &path, &error));
+            return None;
+        }
+        Some(path)
+    }
+}
+
+impl Setting for Vec<ListenAddress> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let Value::Array(elements) = value else {
+            return ListenAddress::read(value, given).map(|address| vec![address]);
+        };
+        elements
+            .iter()
+            .map(|element| ListenAddress::read(element, given))
+            .collect()
+    }
+}
+
+impl Setting for Vec<Compressor> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let joined = given.text(value)?;
+        let mut compressors = Self::new();
+        for name in joined.split(',').filter(|_| joined != "disabled") {
+            match Compressor::named(name.trim()) {
+                Some(compressor) if !compressors.contains(&compressor) => {
+                    compressors.push(compressor);
+                }
+                _ => {
+                    given.add(
+                        joined,
+                        "must be \"disabled\", or some of snappy, zstd and zlib, each once, joined by commas",
+                    );
+                    break;
+                }
+            }
+        }
+        Some(compressors)
+    }
+}
+
+impl Setting for Vec<IpNet> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let mut networks = Self::new();
+        for text in parts(given.text(value)?) {
+            let address = text.parse::<IpAddr>().map(IpNet::from);
+            match text.parse::<IpNet>().ok().or(address.ok()) {
+                Some(network) => networks.push(network),
+                None => given.add(
+                    text,
+                    "must be IP addresses or ranges such as 10.0.0.0/8, joined by commas",
+                ),
+            }
+        }
+        Some(networks)
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
+/// Host names, in lower case.
+impl Setting for Vec<String> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let names: Vec<&str> = parts(given.text(value)?).collect();
+        for name in &names {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            if !name.chars().all(is_part) {
+                given.add(name, "must be host names without ports, joined by commas");
+            }
+        }
+        Some(names.iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
+/// Thresholds by shape id.
+impl Setting for Vec<(u64, Duration)> {
+    fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
+        let table = given.fitting(value.as_table())?;
+        // Ids have one length and one case, so their text order is their numeric order.
+        let thresholds = table.iter().map(|(id, threshold)| {
+            Some((
+                given.fitting(shape_id(id))?,
+                Duration::read(threshold, given)?,
+            ))
+        });
+        thresholds.collect()
+    }
+
+    fn absent() -> Option<Self> {
+        Some(Self::new())
+    }
+}
+
+/// The parts of a text that are joined by commas.
+fn parts(joined: &str) -> impl Iterator<Item = &str> {
+    let parts = joined.split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty())
+}
+
+/// Reads `uri` or `uri_file`. After a problem it returns an empty text, so that the relations
+/// between the other settings are checked too.
+pub(crate) fn connection_string(deployment: &mut Part<'_>) -> Option<Secret> {
+    let uri: Option<Secret> = deployment.named("uri")?;
+    let file: Option<PathBuf> = deployment.named("uri_file")?;
+    let uri = match (uri, file) {
+        (Some(uri), None) => Some(uri),
+        (None, Some(path)) => connection_string_from(&path, deployment.problems),
+        (Some(_), Some(path)) => {
+            deployment.add(
+                "deployment.uri_file",
+                &shown_path(&path),
+                "must not be given together with deployment.uri",
+            );
+            None
+        }
+        (None, None) => {
+            let paths = ["deployment", "deployment.uri", "deployment.uri_file"];
+            if !paths.iter().any(|path| deployment.problems.has(path)) {
+                deployment.add(
+                    "deployment.uri",
+                    "",
+                    "must be given as deployment.uri, deployment.uri_file or SEAWALL_DEPLOYMENT__URI",
+                );
+            }
+            None
+        }
+    };
+    Some(uri.unwrap_or_else(|| Secret::new(String::new())))
+}
+
+fn connection_string_from(path: &Path, problems: &mut Problems) -> Option<Secret> {
+    let uri = secret_from("deployment.uri_file", path, problems)?;
+    if is_connection_string(uri.expose()) {
+        return Some(uri);
+    }
+    problems.add(Problem::new(
+        "deployment.uri_file",
+        &shown_path(path),
+        "must hold a string that begins with mongodb:// or mongodb+srv://",
+    ));
+    None
+}
+
+/// The content of the file without the line break at its end, which editors and `echo` add.
+pub(crate) fn secret_from(key: &str, path: &Path, problems: &mut Problems) -> Option<Secret> {
+    let text = match read_bounded(path, MAX_SECRET_BYTES) {
+        Ok(text) => text,
+        Err(error) => {
+            problems.add(unreadable(key, path, &error));
+            return None;
+        }
+    };
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let secret = line.strip_suffix('\r').unwrap_or(line);
+    if secret.is_empty() {
+        let allowed = "must not be an empty file";
+        problems.add(Problem::new(key, &shown_path(path), allowed));
+        return None;
+    }
+    Some(Secret::new(secret.to_owned()))
+}
+
+fn unreadable(key: &str, path: &Path, error: &std::io::Error) -> Problem {
+    let allowed = format!("must be a readable file: {error}");
+    Problem::new(key, &shown_path(path), &allowed)
+}
+
+fn shown_path(path: &Path) -> String {
+    shown_text(&path.display().to_string())
+}

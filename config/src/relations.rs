@@ -1,0 +1,143 @@
+//! Checks the relations between settings that are valid alone.
+
+use crate::address::ListenAddress;
+use crate::problem::{Problem, Problems, shown_text};
+use crate::settings::{Admin, Deployment, Pool, Settings};
+use crate::words::{Credentials, Mode};
+
+/// Adds a problem for each relation that does not hold. `user_count` includes users with problems.
+pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
+    no_address_twice(&settings.listen.addresses, problems);
+    options_of_relays(&settings.deployment, problems);
+    users_fit(user_count, settings, problems);
+    pool_sizes(&settings.pool, problems);
+    token_if_public(&settings.admin, problems);
+}
+
+fn no_address_twice(addresses: &[ListenAddress], problems: &mut Problems) {
+    for (index, address) in addresses.iter().enumerate() {
+        let mut earlier = addresses.iter().take(index);
+        if earlier.any(|other| other == address) {
+            problems.add(Problem::new(
+                &format!("listen.address[{index}]"),
+                &shown_text(&address.to_string()),
+                "must not be listed twice",
+            ));
+        }
+    }
+}
+
+fn options_of_relays(deployment: &Deployment, problems: &mut Problems) {
+    for (key, is_set) in [
+        (
+            "deployment.original_destination",
+            deployment.original_destination,
+        ),
+        ("deployment.relay_encrypted", deployment.relay_encrypted),
+    ] {
+        if is_set && deployment.mode == Mode::Pooled {
+            let allowed = r#"must be false unless deployment.mode is "relay""#;
+            problems.add(Problem::new(key, "true", allowed));
+        }
+    }
+}
+
+fn users_fit(user_count: usize, settings: &Settings, problems: &mut Problems) {
+    match (user_count, settings.auth.credentials) {
+        (0, Credentials::Users) if !problems.has("auth.users") => {
+            problems.add(Problem::without_value(
+                "auth.users",
+                r#"must hold at least one user when auth.credentials is "users""#,
+            ));
+        }
+        (0, _) | (_, Credentials::Auto | Credentials::Users) => {}
+        (_, Credentials::Own | Credentials::Lookup | Credentials::None) => {
+            problems.add(Problem::without_value(
+                "auth.users",
+                r#"must be absent unless auth.credentials is "users" or "auto""#,
+            ));
+        }
+    }
+    let max_users = settings.limits.max_users;
+    if user_count > max_users.get() {
+        problems.add(Problem::new(
+            "auth.users",
+            &format!("({user_count} users)"),
+            &format!("must be at most limits.max_users, {max_users}"),
+        ));
+    }
+}
+
+fn pool_sizes(pool: &Pool, problems: &mut Problems) {
+    let (min, max) = (pool.min_pool_size, pool.max_pool_size);
+    if min > max.get() && !problems.has("pool.max_pool_size") {
+        problems.add(Problem::new(
+            "pool.min_pool_size",
+            &min.to_string(),
+            &format!("must be at most pool.max_pool_size, {max}"),
+        ));
+    }
+}
+
+fn token_if_public(admin: &Admin, problems: &mut Problems) {
+    let is_given = admin.token.is_some() || problems.has("admin.token_file");
+    if !is_given && !admin.address.is_private() {
+        let address = &admin.address;
+        problems.add(Problem::without_value(
+            "admin.token_file",
+            &format!("must be given, because admin.address is not loopback: {address}"),
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn defaults() -> Settings {
+        Settings::default_for("mongodb://server/").unwrap()
+    }
+
+    #[test]
+    fn defaults_fit_each_other() {
+        let Settings {
+            deployment,
+            pool,
+            limits,
+            shapes,
+            history,
+            pulse,
+            ..
+        } = defaults();
+        assert!(pool.max_pool_size <= pool.max_server_connections);
+        assert!(pool.max_connecting <= pool.max_pool_size);
+        assert!(pool.max_idle_time.unwrap() < pool.max_life_time.unwrap());
+        assert!(shapes.max_namespaces <= shapes.max_shapes);
+        assert!(history.max_series_shapes <= shapes.max_shapes);
+        assert!(pulse.timeout <= pulse.interval);
+        assert_eq!(limits.relayed_connections, pool.max_server_connections);
+        // Several connection attempts, and a check of the server, fit into the wait for a server.
+        assert!(deployment.connect_timeout < deployment.server_selection_timeout);
+        assert!(deployment.heartbeat_frequency < deployment.server_selection_timeout);
+        assert!(pool.wait_queue_timeout <= deployment.server_selection_timeout);
+    }
+
+    #[test]
+    fn with_the_default_limits_an_operation_of_every_client_is_held() {
+        let Settings {
+            listen,
+            pool,
+            limits,
+            ..
+        } = defaults();
+        assert!(listen.max_client_connections <= limits.max_in_flight_operations);
+        assert!(listen.max_client_connections <= pool.wait_queue_size);
+        // Clients that have not logged in leave room for others, and each of their messages fits
+        // into the budget of all clients.
+        let unauthenticated = limits.unauthenticated_connections.get();
+        let strangers = unauthenticated + limits.monitor_connections.get();
+        assert!(strangers <= listen.max_client_connections.get());
+        let bytes = limits.pre_auth_message_bytes * unauthenticated;
+        assert!(bytes < limits.message_memory_bytes);
+    }
+}

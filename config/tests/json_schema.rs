@@ -1,0 +1,169 @@
+//! The JSON schema accepts what loads, and refuses what does not.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+
+use seawall_config::{KEYS, Kind, json_schema};
+use serde_json::{Map, Value, json};
+
+#[test]
+fn every_example_is_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(errors(&text), [""; 0], "{}", path.display());
+        count += 1;
+    }
+    assert_eq!(count, 5);
+}
+
+#[test]
+fn wrong_values_are_refused_at_their_place() {
+    for (text, place) in [
+        ("[pol]", "/pol"),
+        ("pool = 3", "/pool"),
+        ("pool.max_pol_size = 1", "/pool/max_pol_size"),
+        ("pool.max_pool_size = 0", "/pool/max_pool_size"),
+        ("pool.max_pool_size = 1000001", "/pool/max_pool_size"),
+        ("pool.max_pool_size = 1.5", "/pool/max_pool_size"),
+        ("deployment.uri = \"server\"", "/deployment/uri"),
+        ("deployment.mode = \"direct\"", "/deployment/mode"),
+        ("deployment.repeat = \"yes\"", "/deployment/repeat"),
+        ("listen.address = 7", "/listen/address"),
+        ("listen.address = []", "/listen/address"),
+        ("listen.tls.key = \"k\"", "/listen/tls/key"),
+        ("auth.users = 7", "/auth/users"),
+        ("[[auth.users]]\nnam = \"a\"", "/auth/users/0/nam"),
+        (
+            "[[auth.users]]\nscram_sha_1.iterations = 1",
+            "/auth/users/0/scram_sha_1/iterations",
+        ),
+        ("history.directory = \"\"", "/history/directory"),
+        (
+            "slow_log.sample_percent = 100.5",
+            "/slow_log/sample_percent",
+        ),
+        (
+            "slow_log.shape_thresholds_ms.0123456789ABCDEF = 5",
+            "/slow_log/shape_thresholds_ms/0123456789ABCDEF",
+        ),
+    ] {
+        assert_eq!(errors(text), [place], "{text}");
+    }
+}
+
+#[test]
+fn every_key_has_its_default_and_its_description() {
+    let schema = json_schema();
+    for key in KEYS.iter() {
+        let path = key.path.replace("[]", "/items");
+        let pointer = format!("/properties/{}", path.replace('.', "/properties/"));
+        let property = schema.pointer(&pointer).unwrap();
+        let description = property["description"].as_str().unwrap();
+        assert!(description.starts_with(key.meaning), "{}", key.path);
+        let default = match (key.kind, key.default) {
+            (_, None) => Value::Null,
+            (Kind::Integer { .. } | Kind::Percent | Kind::Boolean, Some(text)) => {
+                serde_json::from_str(text).unwrap()
+            }
+            (_, Some(text)) => text.into(),
+        };
+        assert_eq!(property["default"], default, "{}", key.path);
+        if !default.is_null() {
+            let mut wrong = Vec::new();
+            validate(property, &default, "", &mut wrong);
+            assert_eq!(wrong, [""; 0], "{}", key.path);
+        }
+    }
+}
+
+/// The places of the values that the schema refuses.
+fn errors(text: &str) -> Vec<String> {
+    let table: toml::Table = text.parse().unwrap();
+    let mut errors = Vec::new();
+    validate(&json_schema(), &json!(table), "", &mut errors);
+    errors
+}
+
+/// Validates against the part of JSON Schema that our schema uses. Fails for other keywords.
+fn validate(schema: &Value, value: &Value, place: &str, errors: &mut Vec<String>) {
+    let schema = schema.as_object().unwrap();
+    let mut is_valid = true;
+    for (keyword, expected) in schema {
+        is_valid &= match keyword.as_str() {
+            "$schema" | "title" | "description" | "default" => true,
+            "type" => has_type(value, expected.as_str().unwrap()),
+            "minimum" => value.as_f64() >= expected.as_f64(),
+            "maximum" => value.as_f64() <= expected.as_f64(),
+            "minLength" => value.as_str().is_none_or(|text| !text.is_empty()),
+            "minItems" => value.as_array().is_none_or(|items| !items.is_empty()),
+            "enum" => expected.as_array().unwrap().contains(value),
+            "pattern" => matches(value.as_str().unwrap_or_default(), expected),
+            "anyOf" => expected.as_array().unwrap().iter().any(|schema| {
+                let mut errors = Vec::new();
+                validate(schema, value, place, &mut errors);
+                errors.is_empty()
+            }),
+            "items" => {
+                for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+                    validate(expected, item, &format!("{place}/{index}"), errors);
+                }
+                true
+            }
+            // Together, below.
+            "properties" | "patternProperties" | "additionalProperties" => true,
+            other => panic!("unknown keyword {other}"),
+        };
+    }
+    if !is_valid {
+        errors.push(place.to_owned());
+    }
+    for (name, member) in value.as_object().into_iter().flatten() {
+        let place = format!("{place}/{name}");
+        match member_schema(schema, name) {
+            Some(schema) => validate(schema, member, &place, errors),
+            None => errors.push(place),
+        }
+    }
+}
+
+/// The schema of a member of a table. All our tables refuse other members.
+fn member_schema<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    assert_eq!(schema["additionalProperties"], false);
+    let patterns = schema.get("patternProperties").and_then(Value::as_object);
+    let mut patterns = patterns.into_iter().flatten();
+    let of_pattern = patterns.find(|(pattern, _)| matches(name, &json!(pattern)));
+    let property = schema.get("properties").and_then(|all| all.get(name));
+    property.or(of_pattern.map(|(_, schema)| schema))
+}
+
+fn has_type(value: &Value, name: &str) -> bool {
+    match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        other => panic!("unknown type {other}"),
+    }
+}
+
+/// Our two patterns.
+fn matches(text: &str, pattern: &Value) -> bool {
+    match pattern.as_str().unwrap() {
+        r"^mongodb(\+srv)?://." => ["mongodb://", "mongodb+srv://"].iter().any(|scheme| {
+            text.strip_prefix(scheme)
+                .is_some_and(|rest| !rest.is_empty())
+        }),
+        "^[0-9a-f]{16}$" => {
+            let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+            text.len() == 16 && text.bytes().all(is_digit)
+        }
+        other => panic!("unknown pattern {other}"),
+    }
+}
