@@ -233,3 +233,161 @@ fn comments_are_wrapped() {
     }
     assert!(wide.is_empty(), "over {COMMENT_WIDTH} columns: {wide:#?}");
 }
+
+/// The words of a path: `a::b as c` is `a` and `b`.
+fn words(path: &str) -> Vec<String> {
+    let path = path.split(" as ").next().unwrap();
+    let words = path.split("::").map(str::trim);
+    words
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Adds the paths of a `use` tree, with its groups expanded.
+fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
+    let Some((head, group)) = tree.split_once('{') else {
+        paths.push([prefix, &words(tree)].concat());
+        return;
+    };
+    let prefix = [prefix, &words(head)].concat();
+    // Text that only looks like a tree may have no closing bracket.
+    let group = group.rsplit_once('}').map_or(group, |(group, _)| group);
+    let (mut depth, mut start) = (0, 0);
+    for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !group[start..at].trim().is_empty() {
+                    expand(&prefix, &group[start..at], paths);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The paths after `use` in a source, without those of its unit tests.
+fn used_paths(source: &str) -> Vec<Vec<String>> {
+    let source = source.split("#[cfg(test)]\nmod ").next().unwrap();
+    let lines = source.lines().map(|line| line.split("//").next().unwrap());
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let mut paths = Vec::new();
+    for statement in code.split(';') {
+        let mut statement = statement.rsplitn(2, "use ");
+        let tree = statement.next().unwrap();
+        if statement.next().is_some() {
+            expand(&[], tree, &mut paths);
+        }
+    }
+    paths
+}
+
+/// The files and folders beside each other in one folder, and which of them each uses.
+fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let root = folder.join("mod.rs");
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut files = Vec::new();
+    sources(folder, &mut files);
+    let name_of = |file: &Path| {
+        let inside = file.strip_prefix(folder).unwrap();
+        let first = inside.iter().next().unwrap().to_str().unwrap();
+        first.trim_end_matches(".rs").to_owned()
+    };
+    let siblings: BTreeSet<_> = files.iter().map(|file| name_of(file)).collect();
+    // Where the names that the folder's own file lends to the others come from.
+    let mut lent = BTreeMap::new();
+    for path in used_paths(&fs::read_to_string(&root).unwrap_or_default()) {
+        if let [first, sibling, .., name] = path.as_slice()
+            && first == "self"
+            && siblings.contains(sibling)
+        {
+            lent.insert(name.clone(), sibling.clone());
+        }
+    }
+    for file in files.iter().filter(|file| **file != root) {
+        let inside: Vec<_> = file.strip_prefix(folder).unwrap().iter().collect();
+        let is_test = inside
+            .iter()
+            .any(|part| part.to_str().unwrap().contains("test"));
+        let is_own_root = inside.last().is_some_and(|name| *name == "mod.rs");
+        let depth = inside.len() - usize::from(is_own_root);
+        let from = name_of(file);
+        for path in used_paths(&fs::read_to_string(file).unwrap()) {
+            let ups = path.iter().take_while(|word| *word == "super").count();
+            if is_test || ups != depth {
+                continue;
+            }
+            let name = &path[ups];
+            let used = siblings.get(name).or_else(|| lent.get(name));
+            if let Some(used) = used.filter(|used| **used != from && *used != "tests") {
+                uses.entry(from.clone()).or_default().insert(used.clone());
+            }
+        }
+    }
+    uses
+}
+
+/// True if `to` can be reached from `from`.
+fn reaches(uses: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
+    let mut seen = BTreeSet::new();
+    let mut left = vec![from];
+    while let Some(name) = left.pop() {
+        for next in uses.get(name).into_iter().flatten() {
+            if next == to {
+                return true;
+            }
+            if seen.insert(next) {
+                left.push(next);
+            }
+        }
+    }
+    false
+}
+
+fn folders(folder: &Path, found: &mut Vec<PathBuf>) {
+    found.push(folder.to_owned());
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            folders(&path, found);
+        }
+    }
+}
+
+#[test]
+fn files_of_a_module_use_each_other_without_circles() {
+    let mut found = Vec::new();
+    for crate_folder in ["proxy/src", "config/src"] {
+        folders(&root().join(crate_folder), &mut found);
+    }
+    let (mut circles, mut total) = (Vec::new(), 0);
+    for folder in found {
+        let uses = uses_of_siblings(&folder);
+        total += uses.len();
+        for name in uses.keys().filter(|name| reaches(&uses, name, name)) {
+            circles.push(folder.join(name));
+        }
+    }
+    assert!(total > 100, "too few uses found: {total}");
+    assert!(circles.is_empty(), "in a circle: {circles:#?}");
+}
+
+#[test]
+fn use_trees_are_expanded() {
+    let source =
+        "pub use self::a::{b::{C, D as E}, F};\nuse super::super::g; // use x::y;\nlet h = 1;";
+    let paths: Vec<_> = used_paths(source)
+        .iter()
+        .map(|path| path.join("::"))
+        .collect();
+    let expected = [
+        "self::a::b::C",
+        "self::a::b::D",
+        "self::a::F",
+        "super::super::g",
+    ];
+    assert_eq!(paths, expected);
+}

@@ -20,7 +20,7 @@
 //! | [`insight`] | the history; storms, stalls and changes |
 //! | [`pulse`] | samples of each server's `serverStatus` |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
-//! | [`command`], [`command_table`] | parsing of commands and replies; everything that a name says |
+//! | [`command`], [`command_table`] | commands and replies; everything that a name says |
 //! | [`shape`] | fingerprints |
 //! | [`stats`] | the basic types of statistics: distributions, phases, outcomes, labels |
 //! | [`wire`], [`auth`] | messages; SCRAM. They use no other module |

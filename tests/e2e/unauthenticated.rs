@@ -286,12 +286,12 @@ fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) 
             let keys: Vec<_> = command.keys().map(String::as_str).collect();
             match keys[0] {
                 "saslStart" => {
-                    let expected = ["saslStart", "mechanism", "payload", "options", "$db"];
+                    let expected = ["saslStart", "mechanism", "options", "$db", "payload"];
                     assert_eq!(keys, expected);
                     introduced += 1;
                 }
                 "saslContinue" => {
-                    assert_eq!(keys, ["saslContinue", "conversationId", "payload", "$db"])
+                    assert_eq!(keys, ["saslContinue", "conversationId", "$db", "payload"])
                 }
                 name => assert!(command == reading || handshake.contains(name), "{command}"),
             }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::forward::{Unread, drain_reply};
+use super::reply::{Unread, drain_reply};
 use crate::pool::Checkout;
 
 /// Limits on time and bytes for draining a reply. Beyond them, its connection is closed.

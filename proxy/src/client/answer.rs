@@ -2,7 +2,7 @@
 
 use bson::RawDocument;
 
-use super::forward::pack;
+use super::request::pack;
 use crate::{
     command::ErrorReply,
     limits::Heavy,

@@ -21,8 +21,9 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::forward::{
-    Awaited, ClientEnd, REPLY_HEAD_BYTES, RelayError, Reply, Unread, check_flags, poll_read_into,
+use super::{
+    client_end::ClientEnd,
+    reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread, check_flags, poll_read_into},
 };
 use crate::{
     command::{ReplyFacts, ReplyScanner},
@@ -313,7 +314,7 @@ pub(super) async fn forward_large(
     first: Vec<u8>,
     length: usize,
     awaited: Awaited<'_>,
-) -> Result<Reply, RelayError> {
+) -> Result<Forwarded, RelayError> {
     let mut transfer = Transfer {
         awaited,
         length,
@@ -351,11 +352,11 @@ pub(super) async fn forward_large(
         transfer.check_pace(client)?;
         steps.moved(moved).await;
     }
-    Ok(Reply::Forwarded(Forwarded {
+    Ok(Forwarded {
         facts: *transfer.scanner.facts(),
         bytes: length,
         backlog: transfer.backlog,
-    }))
+    })
 }
 
 impl Transfer<'_> {

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use super::{
     Client, CredentialMode, End, LoginDue,
     answer::{ReplyTo, requires_authentication},
+    client_end::ClientEnd,
     credentials::UserName,
-    forward::ClientEnd,
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
     login::{Login, LoginContext, claimed_user},
 };

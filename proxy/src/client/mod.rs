@@ -15,6 +15,7 @@
 mod abandoned;
 mod answer;
 mod backlog;
+mod client_end;
 mod credentials;
 mod fallback;
 mod fault;
@@ -24,6 +25,8 @@ mod hello;
 mod login;
 mod operation;
 mod relay;
+mod reply;
+mod request;
 mod streaming;
 
 use std::{
@@ -65,7 +68,7 @@ pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, Use
 pub use self::fault::{Fault, FaultEnd};
 use self::{
     answer::{Form, ReplyTo},
-    forward::ClientEnd,
+    client_end::ClientEnd,
     hello::Compressors,
     login::Login,
     relay::{Target, serve_relayed},

@@ -18,17 +18,16 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::error::Error;
-use super::process::Mongod;
 
-/// Runs one command over a new connection that has not logged in. A reply with `ok: 0` is an error.
+/// Runs one command over a new connection that has not logged in, and uses TLS if there is a CA
+/// file. A reply with `ok: 0` is an error.
 pub(super) async fn run_command(
-    mongod: &Mongod,
+    address: SocketAddr,
+    ca_file: Option<&Path>,
     db: &str,
     mut command: Document,
 ) -> Result<Document, Error> {
     command.insert("$db", db);
-    let address = mongod.address();
-    let ca_file = mongod.options().tls.as_ref().map(|tls| &*tls.ca_file);
     let reply = timeout(COMMAND_LIMIT, exchange(address, ca_file, &command))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))

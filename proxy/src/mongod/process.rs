@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bson::doc;
+use bson::{Document, doc};
 use mongodb::Client;
 use mongodb::options::{ClientOptions, Credential, ServerAddress, TlsOptions};
 use rand::TryRng as _;
@@ -272,6 +272,13 @@ impl Mongod {
         Ok(mongod)
     }
 
+    /// Runs one command over a new connection that has not logged in. A reply with `ok: 0` is an
+    /// error.
+    pub(super) async fn run_command(&self, db: &str, command: Document) -> Result<Document, Error> {
+        let ca_file = self.options().tls.as_ref().map(|tls| &*tls.ca_file);
+        run_command(self.address(), ca_file, db, command).await
+    }
+
     /// Waits until the process listens and replies.
     ///
     /// The log is checked first: another process may reply on a port that mongod could not bind.
@@ -284,7 +291,7 @@ impl Mongod {
             }
             self.pause_until(deadline).await?;
         }
-        while let Err(error) = run_command(self, "admin", doc! { "ping": 1 }).await {
+        while let Err(error) = self.run_command("admin", doc! { "ping": 1 }).await {
             tracing::debug!(address = %self.address(), %error, "mongod does not reply yet");
             self.pause_until(deadline).await?;
         }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bson::{Document, doc};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::control::run_command;
 use super::error::Error;
 use super::process::{Mongod, POLL_INTERVAL};
 
@@ -75,7 +74,7 @@ pub async fn initiate_replica_set(
         .as_deref()
         .ok_or(Error::NotAMember)?;
     let command = doc! { "replSetInitiate": configuration(set, members, settings) };
-    run_command(first.mongod, "admin", command).await?;
+    first.mongod.run_command("admin", command).await?;
 
     let highest = members.iter().map(|member| member.priority).max();
     let deadline = Instant::now() + COMPLETE_LIMIT;
@@ -113,7 +112,7 @@ pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> R
         "roles": ["root"],
         "writeConcern": { "w": "majority" },
     };
-    run_command(mongod, "admin", command).await.map(drop)
+    mongod.run_command("admin", command).await.map(drop)
 }
 
 fn configuration(set: &str, members: &[Member<'_>], settings: Settings) -> Document {
@@ -156,7 +155,7 @@ async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
         // The legacy name of `hello`, which every version knows.
-        let hello = run_command(mongod, "admin", doc! { "isMaster": 1 });
+        let hello = mongod.run_command("admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
             // Until the set has made its keys, replies lack `$clusterTime`: two clients with the
             // same command could get different replies.

@@ -168,9 +168,14 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the client's number and the command, whose values may appear in the slow log.
-    pub fn sent_by(&mut self, client: i32, command: Option<Input<'a>>) {
-        self.sender = Sender { client, command };
+    /// Sets the client's number, the user whose share of the slow log's lines it uses, and the
+    /// command, whose values may appear in the slow log.
+    pub fn sent_by(&mut self, client: i32, user: u64, command: Option<Input<'a>>) {
+        self.sender = Sender {
+            client,
+            user,
+            command,
+        };
     }
 
     /// Sets the server to which the operation is sent.

@@ -22,6 +22,8 @@ const EVICTED: &str = "evicted";
 pub(super) struct Sender<'a> {
     /// The client's number.
     pub(super) client: i32,
+    /// Whose share of the slow log's lines it uses.
+    pub(super) user: u64,
     /// The command with its values.
     pub(super) command: Option<Input<'a>>,
 }
@@ -40,7 +42,7 @@ impl Recorder {
         // This comes before all look-ups: when all operations are slow, nearly all lines are left
         // out.
         let at = SystemTime::now();
-        if let Some(permit) = log.admit(at) {
+        if let Some(permit) = log.admit(sender.user, at) {
             self.log(permit, at, record, sender);
         }
     }

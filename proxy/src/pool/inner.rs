@@ -10,7 +10,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits, Snapshot, UserSnapshot,
-    queue::{Asker, Waiter},
+    queue::{Asker, Ticket, Waiter},
     user::User,
 };
 use crate::{
@@ -31,10 +31,6 @@ const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
 /// The most users that are examined, in their turn, when room becomes free.
 const MAX_USERS_TRIED: usize = 8;
-
-/// A waiter's number, in order of arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(u64);
 
 /// The states of the specification, and one more between ready and paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

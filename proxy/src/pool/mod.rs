@@ -55,10 +55,11 @@ pub use self::{
 };
 use self::{
     ending::EndQueue,
-    inner::{Inner, Start, Ticket, Todo},
+    inner::{Inner, Start, Todo},
     latency::Latency,
     pace::Pace,
     queue::Asker,
+    queue::Ticket,
 };
 
 /// A pool's limits; the same for every server.

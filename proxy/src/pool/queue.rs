@@ -4,8 +4,12 @@ use std::collections::VecDeque;
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{CheckOutError, inner::Ticket};
+use super::CheckOutError;
 use crate::{connection::Connection, limits::TurnQueue, wire::Sharer};
+
+/// A waiter's number, in order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(pub(super) u64);
 
 /// An operation that waits for a connection.
 pub(super) struct Waiter {

@@ -7,8 +7,9 @@ use tokio::{net::UnixStream, sync::oneshot, time::Instant};
 
 use super::{
     CheckOutError, Limits,
-    inner::{Inner, Start, Suspicion, Ticket, Todo},
+    inner::{Inner, Start, Suspicion, Todo},
     queue::Asker,
+    queue::Ticket,
 };
 use crate::{
     auth::Identity,

@@ -4,9 +4,13 @@
 //! two forms at a time, the fine and the coarse one, as a [`Node`]. A set or sequence has its own
 //! coarse version only from the first member that differs.
 
-use super::digest::Digest;
+pub(super) use super::hash::Bracket;
+use super::hash::Digest;
 use super::name::Name;
-use super::walk::MAX_SET_ENTRIES;
+
+/// Maximum number of different members that a set prints. It bounds the stack that a set needs, and
+/// the time to compare members.
+pub(super) const MAX_SET_ENTRIES: usize = 64;
 
 /// One printed form: a leaf, an entry, a document or a list.
 pub(super) trait Form: Clone + Default + PartialEq {
@@ -42,15 +46,6 @@ pub(super) trait Room<F>: Clone + Default {
     fn taken(&self, count: usize) -> &[F];
     /// Stores a member after the first `count` members.
     fn put(&mut self, count: usize, member: F);
-}
-
-/// The brackets around a set or sequence.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-pub(super) enum Bracket {
-    /// `{…}`
-    Document,
-    /// `[…]`
-    List,
 }
 
 /// A constant text with its digest. [`word`] makes it at compile time.

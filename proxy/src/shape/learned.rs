@@ -12,10 +12,7 @@ use std::{
     collections::HashSet,
 };
 
-use super::{
-    Collection, Description, Fingerprint, Input, NameKey, bson::Document, digest::Digest,
-    text::Text, walk::Walk,
-};
+use super::{Collection, NameKey, hash::Digest};
 
 /// Maximum number of names that are collected from one command. Only contrived commands have more.
 const MAX_MET: usize = 256;
@@ -48,33 +45,6 @@ impl LearnedNames {
     pub fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
     }
-
-    /// The same as [`super::fingerprint`], but with the learned names.
-    pub fn fingerprint<'a>(&self, input: &Input<'a>) -> Fingerprint<'a> {
-        let names = Names::of(self, None);
-        let body = Document::at(input.body);
-        Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
-    }
-
-    /// The same as [`super::describe`], but with the learned names. With a key, names print as
-    /// hashes. It allocates.
-    pub fn describe(&self, input: &Input<'_>, key: Option<&NameKey>) -> Description {
-        let names = Names {
-            key,
-            ..Names::of(self, None)
-        };
-        let body = Document::at(input.body);
-        Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
-    }
-
-    /// The names directly below prefixes in a command, except those already known to be data. It
-    /// allocates.
-    pub fn met(&self, input: &Input<'_>) -> Vec<(Prefix, ChildName)> {
-        let names = Names::of(self, Some(RefCell::default()));
-        let body = Document::at(input.body);
-        Walk::<Digest>::with_names(&names).command(body, input.sequences, b"");
-        names.met.map(RefCell::into_inner).unwrap_or_default()
-    }
 }
 
 /// The learned names and the key, for one walk over a command.
@@ -90,13 +60,27 @@ pub(super) struct Names<'n> {
 }
 
 impl<'n> Names<'n> {
-    fn of(learned: &'n LearnedNames, met: Option<RefCell<Vec<(Prefix, ChildName)>>>) -> Self {
+    /// With a key, names print as hashes.
+    pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
-            key: None,
-            met,
+            key,
+            met: None,
             scope: Cell::new(Prefix(0)),
         }
+    }
+
+    /// Collects the names below prefixes during the walk.
+    pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
+        Self {
+            met: Some(RefCell::default()),
+            ..Self::new(learned, None)
+        }
+    }
+
+    /// The collected names.
+    pub(super) fn into_met(self) -> Vec<(Prefix, ChildName)> {
+        self.met.map(RefCell::into_inner).unwrap_or_default()
     }
 
     /// The key that hides names, if any.

@@ -38,6 +38,7 @@ mod digest;
 mod expression;
 mod filter;
 mod form;
+mod hash;
 mod hidden;
 mod learned;
 mod legacy;
@@ -54,7 +55,8 @@ use std::fmt;
 
 use self::bson::Document;
 use self::command::ShapedCommand;
-use self::digest::Digest;
+use self::hash::Digest;
+use self::learned::Names;
 use self::text::Text;
 use self::walk::Walk;
 
@@ -181,6 +183,32 @@ pub fn fingerprint<'a>(input: &Input<'a>) -> Fingerprint<'a> {
 pub fn describe(input: &Input<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))
+}
+
+impl LearnedNames {
+    /// The same as [`fingerprint`], but with the learned names.
+    pub fn fingerprint<'a>(&self, input: &Input<'a>) -> Fingerprint<'a> {
+        let names = Names::new(self, None);
+        let body = Document::at(input.body);
+        Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
+    }
+
+    /// The same as [`describe`], but with the learned names. With a key, names print as hashes. It
+    /// allocates.
+    pub fn describe(&self, input: &Input<'_>, key: Option<&NameKey>) -> Description {
+        let names = Names::new(self, key);
+        let body = Document::at(input.body);
+        Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
+    }
+
+    /// The names directly below prefixes in a command, except those already known to be data. It
+    /// allocates.
+    pub fn met(&self, input: &Input<'_>) -> Vec<(Prefix, ChildName)> {
+        let names = Names::collecting(self);
+        let body = Document::at(input.body);
+        Walk::<Digest>::with_names(&names).command(body, input.sequences, b"");
+        names.into_met()
+    }
 }
 
 /// Computes the fingerprint of a legacy message: the fingerprint of the equivalent command.

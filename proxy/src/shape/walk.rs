@@ -283,9 +283,6 @@ fn integer<F: Form>(number: i64) -> F {
 
 /// Maximum depth of the walk. It bounds the recursion, and so the stack.
 pub(super) const MAX_DEPTH: u32 = 32;
-/// Maximum number of different members that a set prints. It bounds the stack that a set needs, and
-/// the time to compare members.
-pub(super) const MAX_SET_ENTRIES: usize = 64;
 /// Maximum number of fields and elements that are looked at in one command. It bounds the time of a
 /// fingerprint.
 const MAX_LOOKS: u32 = 4096;

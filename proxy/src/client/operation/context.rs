@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
     auth::Identity,
-    client::{Settings, Shared, answer::ReplyTo, backlog::Backlog, forward::HeldReply},
+    client::{Settings, Shared, answer::ReplyTo, backlog::Backlog, reply::HeldReply},
     command::{Class, Command, ErrorReply, ReadPreference, Target},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::context::{Ended, Operation};
 use crate::{
-    client::forward::{ClientEnd, HeldReply},
+    client::{client_end::ClientEnd, reply::HeldReply},
     command::{Class, ReplyFacts, ReplyForm},
     observe::Observation,
     pool::{Checkout, ServerPool},

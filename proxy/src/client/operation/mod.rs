@@ -31,11 +31,8 @@ use self::{
     slices::{Slice, Wait},
 };
 use super::{
-    Client, End,
-    answer::ReplyTo,
-    backlog::Backlog,
-    fault::FaultEnd,
-    forward::{ClientEnd, HeldReply},
+    Client, End, answer::ReplyTo, backlog::Backlog, client_end::ClientEnd, fault::FaultEnd,
+    reply::HeldReply,
 };
 use crate::{
     auth::{Identity, Standing},
@@ -70,7 +67,7 @@ impl Client {
         let heavy = shared.limits.heavy(self.sharer);
         let begun = || shared.recorder.begin(&input, request_bytes, now);
         let mut observation = heavy.walk(message.bytes.len(), begun).await;
-        observation.sent_by(self.connected.id(), Some(input));
+        observation.sent_by(self.connected.id(), identity.id().as_u64(), Some(input));
         if message.is_head() {
             observation.mark_streamed();
         }

@@ -336,8 +336,10 @@ impl<'a> Watch<'a> {
             | RequestKind::Logout
             | RequestKind::Other => recorder.begin_unshaped(input, bytes, now),
         };
-        // The message may be dropped before the reply arrives.
-        observation.sent_by(self.connected.id(), None);
+        let client = self.connected.id();
+        // The user is unknown, so each client counts as one. The message may be dropped before the
+        // reply arrives.
+        observation.sent_by(client, client.unsigned_abs().into(), None);
         if message.is_head() {
             observation.mark_streamed();
         }

@@ -9,6 +9,7 @@
 //! secrets. This module does not measure operations.
 
 mod line;
+mod rate;
 mod secrets;
 mod writer;
 
@@ -22,12 +23,13 @@ use std::{
         mpsc::{SyncSender, sync_channel},
     },
     thread::{self, JoinHandle},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 pub use self::line::Entry;
 use self::{
     line::Values,
+    rate::Rate,
     writer::{Destination, Queued},
 };
 use crate::shape::Input;
@@ -120,10 +122,10 @@ impl SlowLog {
         self.choice.takes(shape, total)
     }
 
-    /// Reserves a place for the line of a wanted operation that ended at `at`. If there is none,
-    /// the line is counted as left out.
-    pub(super) fn admit(&self, at: SystemTime) -> Option<LinePermit<'_>> {
-        let is_admitted = self.rate.admits(at) && self.counts.reserve_place();
+    /// Reserves a place for the line of a user's wanted operation that ended at `at`. If there is
+    /// none, the line is counted as left out.
+    pub(super) fn admit(&self, user: u64, at: SystemTime) -> Option<LinePermit<'_>> {
+        let is_admitted = self.rate.admits(user, at) && self.counts.reserve_place();
         if !is_admitted {
             self.counts.left_out.add(1);
         }
@@ -301,45 +303,6 @@ fn scattered(turn: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
-}
-
-/// Limits the number of lines per second.
-#[derive(Debug)]
-struct Rate {
-    max_lines: Option<NonZeroU32>,
-    /// Upper half: the last second with a line, since the epoch. Lower half: its number of lines.
-    second_and_lines: AtomicU64,
-}
-
-impl Rate {
-    fn new(max_lines: Option<NonZeroU32>) -> Self {
-        Self {
-            max_lines,
-            second_and_lines: AtomicU64::new(0),
-        }
-    }
-
-    /// True if one more line may be written for an operation that ended at `at`; counts that line.
-    /// An operation that ended one second earlier counts in the current second. A clock that was
-    /// set back further starts a new second.
-    fn admits(&self, at: SystemTime) -> bool {
-        let Some(max_lines) = self.max_lines else {
-            return true;
-        };
-        let max_lines = u64::from(max_lines.get());
-        let second = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let second = second & u64::from(u32::MAX);
-        let one_more = |state: u64| {
-            let (current, lines) = (state >> 32, state & u64::from(u32::MAX));
-            if second != current && second + 1 != current {
-                return Some((second << 32) | 1);
-            }
-            (lines < max_lines).then_some(state + 1)
-        };
-        self.second_and_lines
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
-            .is_ok()
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use std::{
     io::{self, Write},
     sync::{Arc, mpsc},
+    time::UNIX_EPOCH,
 };
 
 use bson::RawDocument;
@@ -57,7 +58,7 @@ fn entry() -> Entry<'static> {
 }
 
 fn write(log: &SlowLog, entry: &Entry<'_>) {
-    if let Some(permit) = log.admit(entry.at) {
+    if let Some(permit) = log.admit(1, entry.at) {
         permit.write(entry);
     }
 }
@@ -439,30 +440,6 @@ fn lines_over_the_rate_are_left_out_and_counted_in_the_next_line() {
 }
 
 #[test]
-fn the_rate_limit_holds_however_many_threads_log() {
-    let rate = Rate::new(NonZeroU32::new(100));
-    let at = |second| UNIX_EPOCH + Duration::from_secs(second);
-    let admitted = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for thread in 0..4 {
-            let (rate, admitted) = (&rate, &admitted);
-            // Half of the threads are one second late.
-            let second = 1_000 - thread % 2;
-            scope.spawn(move || {
-                for _ in 0..1_000 {
-                    admitted.fetch_add(rate.admits(at(second)).into(), Ordering::Relaxed);
-                }
-            });
-        }
-    });
-    // Before that, the late threads may have filled the earlier second.
-    let admitted = admitted.into_inner();
-    assert!((100..=200).contains(&admitted), "{admitted}");
-    assert!(!rate.admits(at(1_000)) && !rate.admits(at(999)));
-    assert!(rate.admits(at(1_001)));
-}
-
-#[test]
 fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
     let out = Written::default();
     let (held, holder) = Held::new(&out);
@@ -476,7 +453,7 @@ fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
     }
     assert_eq!(log.left_out(), 0);
     for _ in 0..100 {
-        assert!(log.admit(entry().at).is_none());
+        assert!(log.admit(1, entry().at).is_none());
     }
     assert_eq!(log.left_out(), 100);
     drop(holder);
@@ -490,7 +467,7 @@ fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
 fn an_unused_permit_frees_its_place_and_counts_a_left_out_line() {
     let lines = written(settings(), |log| {
         for _ in 0..QUEUED_LINES * 2 {
-            drop(log.admit(entry().at).unwrap());
+            drop(log.admit(1, entry().at).unwrap());
         }
     });
     assert_eq!(

@@ -1,0 +1,92 @@
+//! The client's end of an exchange: sending to the client, and noticing that it has left.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{io::AsyncWrite as _, time::timeout};
+
+use crate::wire::{MessageReader, Stream};
+
+/// The client's end of an exchange.
+pub(super) struct ClientEnd<'c> {
+    pub(super) stream: &'c mut Stream,
+    pub(super) reader: &'c mut MessageReader,
+    /// How long the client may stall while reading a reply.
+    pub(super) write_idle: Duration,
+    /// True if the client waits for a reply. If not (`moreToCome`), it is sent nothing, and the
+    /// operation continues when it leaves: many clients leave right after their last unacknowledged
+    /// write, which a server would carry out.
+    pub(super) is_awaiting: bool,
+}
+
+impl ClientEnd<'_> {
+    /// Runs `work` until it is done or the client has left.
+    pub(super) async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            self.poll_gone(cx).map(|()| None)
+        })
+        .await
+    }
+
+    /// Ready when a client that waits for a reply has left.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_awaiting {
+            self.reader.poll_gone(cx, self.stream)
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Sends bytes to the client, if it waits for a reply.
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.is_awaiting {
+            return Ok(());
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let write = poll_fn(|cx| Pin::new(&mut *self.stream).poll_write(cx, rest));
+            // The first attempt usually writes everything. Only the rest needs a timer.
+            let step = match poll_once(write).await {
+                Ok(step) => step?,
+                Err(write) => match timeout(self.write_idle, write).await {
+                    Ok(step) => step?,
+                    Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+                },
+            };
+            if step == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = rest.get(step..).unwrap_or_default();
+        }
+        self.flush().await
+    }
+
+    /// Flushes TLS. The client has to accept the bytes within `write_idle`.
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
+        if !self.stream.is_encrypted() {
+            return Ok(());
+        }
+        let flush = poll_fn(|cx| Pin::new(&mut *self.stream).poll_flush(cx));
+        match poll_once(flush).await {
+            Ok(flushed) => flushed,
+            Err(flush) => timeout(self.write_idle, flush).await?,
+        }
+    }
+}
+
+/// Polls a future once; returns it if it is not ready.
+async fn poll_once<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
+    match poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => Err(future),
+    }
+}

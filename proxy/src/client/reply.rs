@@ -1,0 +1,171 @@
+//! A server's reply: what is expected of it, its checks, and why none reached the client.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead as _, ReadBuf};
+
+use crate::{
+    command::ReplyForm,
+    limits::Limits,
+    wire::{
+        HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, MemoryBudget, MemoryShare, OpCode,
+        Sharer, Stream, with_scratch,
+    },
+};
+
+/// Bytes of an `OP_MSG` reply before its document: header, flags, section kind.
+pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
+
+/// Why no reply reached the client.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RelayError {
+    /// The server failed before the first byte of its reply. The client can still get an error.
+    #[error("server failed before its reply: {0}")]
+    Server(io::Error),
+    /// The server failed in mid-reply. The client cannot get an error any more.
+    #[error("server failed in mid-reply: {0}")]
+    MidReply(io::Error),
+    /// The reply belongs to another request, or is malformed.
+    #[error("reply does not match the request: {0}")]
+    Foreign(&'static str),
+    /// The client has left.
+    #[error("client left")]
+    ClientGone {
+        /// The part of the reply that is still unread.
+        unread: Unread,
+    },
+}
+
+/// The unread part of a reply on a server connection whose client has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// All of it: no byte has been read.
+    Whole,
+    /// This many bytes. The header has been read.
+    Rest(usize),
+    /// A part of the header was read. The end of the reply is unknown, so the connection must be
+    /// closed.
+    InHeader,
+}
+
+/// A whole reply, not yet sent.
+pub(super) struct HeldReply {
+    pub(super) bytes: Vec<u8>,
+    /// Its share of the reply budget, if it is large.
+    pub(super) share: Option<MemoryShare>,
+}
+
+/// The awaited reply, and how to handle a large one.
+#[derive(Clone, Copy)]
+pub(super) struct Awaited<'a> {
+    pub(super) request_id: i32,
+    pub(super) form: ReplyForm,
+    /// True if the reply must be compressed for the client. It must then be held whole.
+    pub(super) must_compress: bool,
+    pub(super) budget: &'a MemoryBudget,
+    pub(super) limits: &'a Limits,
+    /// The client's address, or its user behind a shared address. Its share of the budget and of
+    /// turns is used.
+    pub(super) sharer: Sharer,
+    /// Returns true if other operations wait for the server connection.
+    pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
+}
+
+pub(super) fn check_header(
+    head: &[u8; HEADER_BYTES],
+    request_id: i32,
+) -> Result<Header, RelayError> {
+    let header = Header::parse(head, MAX_MESSAGE_BYTES)
+        .map_err(|_| RelayError::Foreign("length out of range"))?;
+    if header.response_to != request_id {
+        return Err(RelayError::Foreign("responds to another request"));
+    }
+    let is_reply = matches!(header.op_code, OpCode::Msg | OpCode::Compressed);
+    if !is_reply || header.message_length < REPLY_HEAD_BYTES {
+        return Err(RelayError::Foreign("not OP_MSG"));
+    }
+    Ok(header)
+}
+
+/// Refuses a reply with `moreToCome`. The request allowed only one reply; a second one would reach
+/// the next client that uses the connection.
+pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
+    let flags = reply
+        .get(HEADER_BYTES..)
+        .and_then(|rest| rest.first_chunk::<4>());
+    let flags = flags
+        .map(|bytes| u32::from_le_bytes(*bytes))
+        .unwrap_or_default();
+    if flags & MORE_TO_COME != 0 {
+        return Err(RelayError::Foreign("moreToCome is set"));
+    }
+    Ok(())
+}
+
+pub(super) fn poll_read_into(
+    cx: &mut Context<'_>,
+    stream: &mut Stream,
+    held: &mut Vec<u8>,
+) -> Poll<io::Result<usize>> {
+    with_scratch(|scratch| {
+        let mut room = ReadBuf::new(scratch);
+        ready!(Pin::new(stream).poll_read(cx, &mut room))?;
+        held.extend_from_slice(room.filled());
+        Poll::Ready(Ok(room.filled().len()))
+    })
+}
+
+/// Reads and drops the rest of a reply whose client has left, so that the server connection can be
+/// used again.
+pub(super) async fn drain_reply(
+    server: &mut Stream,
+    request_id: i32,
+    unread: Unread,
+    max_bytes: usize,
+) -> Result<(), RelayError> {
+    let mut held = Vec::new();
+    let read = |held: &mut Vec<u8>, left: usize, result: io::Result<usize>| match result {
+        Ok(0) => Err(RelayError::MidReply(io::ErrorKind::UnexpectedEof.into())),
+        Ok(n) if n > left => Err(RelayError::Foreign("bytes after the reply")),
+        Ok(n) => {
+            held.clear();
+            Ok(left - n)
+        }
+        Err(error) => Err(RelayError::MidReply(error)),
+    };
+    let mut left = match unread {
+        Unread::InHeader => return Err(RelayError::Foreign("header partly read")),
+        Unread::Rest(left) => left,
+        Unread::Whole => {
+            let length = loop {
+                if let Some(head) = held.first_chunk::<HEADER_BYTES>() {
+                    break check_header(head, request_id)?.message_length;
+                }
+                if poll_fn(|cx| poll_read_into(cx, server, &mut held))
+                    .await
+                    .unwrap_or(0)
+                    == 0
+                {
+                    return Err(RelayError::MidReply(io::ErrorKind::UnexpectedEof.into()));
+                }
+            };
+            length
+                .checked_sub(held.len())
+                .ok_or(RelayError::Foreign("bytes after the reply"))?
+        }
+    };
+    if left > max_bytes {
+        return Err(RelayError::Foreign("too long to drain"));
+    }
+    while left > 0 {
+        held.clear();
+        let result = poll_fn(|cx| poll_read_into(cx, server, &mut held)).await;
+        left = read(&mut held, left, result)?;
+    }
+    Ok(())
+}

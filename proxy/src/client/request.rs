@@ -1,0 +1,269 @@
+//! A request as it is sent to a server: the client's bytes with the edits listed here.
+//!
+//! The edits: `moreToCome` and `exhaustAllowed` are cleared (one request has one reply), `$client`
+//! is added, `maxTimeMS` is set to its remainder, and a checksum is recomputed if there was one.
+
+use std::{
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
+use crate::{
+    command::{Command, MaxTime},
+    connection::Connection,
+    limits::Heavy,
+    wire::{
+        Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
+        Message, OpMsg, Stream, checksum, deflate,
+    },
+};
+
+/// Largest number of pieces of an edited request.
+const MAX_PIECES: usize = 10;
+
+/// Size of an element `maxTimeMS` of type int32: type, name, value.
+const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
+
+/// A request as sent to a server: borrowed pieces of the client's message between edits.
+pub(super) struct Outgoing<'m> {
+    head: [u8; HEADER_BYTES + 4],
+    body_length: [u8; 4],
+    max_time: [u8; 8],
+    /// Set for a command that has no `maxTimeMS` of its own.
+    added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
+    checksum: Option<[u8; 4]>,
+    /// False for commands that carry credentials (compression specification) and for streamed
+    /// requests.
+    may_be_compressed: bool,
+    /// True if `$client` was left out because the message would have been too long for the server.
+    omits_client: bool,
+    layout: Layout<'m>,
+}
+
+/// Compresses a message. If that fails, returns it plain, which is always allowed.
+pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
+    let plain_bytes = plain.len();
+    let pack = move || {
+        deflate(&plain, compressor).unwrap_or_else(|error| {
+            tracing::warn!(%error, "message not compressed");
+            plain
+        })
+    };
+    heavy.run(plain_bytes, pack).await
+}
+
+/// Parts of the client's message between the edits.
+struct Layout<'m> {
+    before_body: &'m [u8],
+    body_front: &'m [u8],
+    max_time_bytes: usize,
+    body_back: &'m [u8],
+    client: &'m [u8],
+    after_body: &'m [u8],
+}
+
+impl<'m> Outgoing<'m> {
+    /// Prepares a message. `client` is an element to add to the body; `max_time_ms` replaces the
+    /// client's `maxTimeMS`.
+    pub(super) fn new(
+        message: &'m Message,
+        parsed: &OpMsg<'m>,
+        command: &Command<'m>,
+        client: Option<&'m [u8]>,
+        max_time_ms: Option<u64>,
+    ) -> Self {
+        let wanted = client.filter(|_| !command.has_client);
+        let added =
+            |client: &[u8]| client.len() + max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
+        let message_bytes = message.header.message_length;
+        // A server closes the connection on a longer message, which would look like a server
+        // failure.
+        let fits = |c: &&[u8]| {
+            command.has_room_for(c.len()) && message_bytes + added(c) <= MAX_MESSAGE_BYTES
+        };
+        let client = wanted.filter(fits).unwrap_or_default();
+        let omits_client = wanted.is_some() && client.is_empty();
+        let body_end = parsed.body_offset + parsed.body.len();
+        let bytes = message.bytes.as_slice();
+        let end = bytes.len() - if parsed.has_checksum() { 4 } else { 0 };
+        let part = |from: usize, to: usize| bytes.get(from..to).unwrap_or_default();
+        let inside = |from: usize, to: usize| parsed.body.get(from..to).unwrap_or_default();
+        let last = parsed.body.len() - 1;
+        let (split, max_time, max_time_bytes) = match (command.max_time, max_time_ms) {
+            (Some(place), Some(left)) => max_time_bytes(place, left),
+            (_, None) | (None, Some(_)) => (last, [0; 8], 0),
+        };
+        let added_max_time = match (command.max_time, max_time_ms) {
+            (None, Some(left)) => Some(max_time_element(left)),
+            (_, None) | (Some(_), Some(_)) => None,
+        };
+        let added = client.len() + added_max_time.map_or(0, |element| element.len());
+        let layout = Layout {
+            before_body: part(HEADER_BYTES + 4, parsed.body_offset),
+            body_front: inside(4, split),
+            max_time_bytes,
+            body_back: inside(split + max_time_bytes, last),
+            client,
+            after_body: part(body_end, end),
+        };
+        let header = Header {
+            message_length: message.header.message_length + added,
+            // Always 0: with another value, mongod mistakes the first request on a connection for
+            // TLS.
+            response_to: 0,
+            ..message.header
+        };
+        let flags = parsed.flags & !(MORE_TO_COME | EXHAUST_ALLOWED);
+        let mut head = [0; HEADER_BYTES + 4];
+        let (front, back) = head.split_at_mut(HEADER_BYTES);
+        front.copy_from_slice(&header.to_bytes());
+        back.copy_from_slice(&flags.to_le_bytes());
+        let body_length = i32::try_from(parsed.body.len() + added).unwrap_or(i32::MAX);
+        let body_length = body_length.to_le_bytes();
+        let mut outgoing = Self {
+            head,
+            body_length,
+            max_time,
+            added_max_time,
+            checksum: None,
+            // A streamed request cannot be compressed: its rest is still to come.
+            may_be_compressed: !message.is_head() && command.spec.may_be_compressed,
+            omits_client,
+            layout,
+        };
+        if parsed.has_checksum() {
+            let sum = checksum(outgoing.pieces());
+            outgoing.checksum = Some(sum.to_le_bytes());
+        }
+        outgoing
+    }
+
+    fn pieces(&self) -> [&[u8]; MAX_PIECES] {
+        let Layout {
+            before_body,
+            body_front,
+            max_time_bytes,
+            body_back,
+            client,
+            after_body,
+        } = self.layout;
+        [
+            &self.head,
+            before_body,
+            &self.body_length,
+            body_front,
+            self.max_time.get(..max_time_bytes).unwrap_or_default(),
+            body_back,
+            client,
+            self.added_max_time.as_ref().map_or(&[][..], |e| &e[..]),
+            // The body's closing NUL, after the added elements.
+            NUL,
+            after_body,
+        ]
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.pieces().concat();
+        bytes.extend(self.checksum.iter().flatten());
+        bytes
+    }
+
+    /// True if `$client` was left out because the message would have been too long for the server.
+    pub(super) fn omits_client(&self) -> bool {
+        self.omits_client
+    }
+
+    /// Size on the wire, uncompressed.
+    pub(super) fn len(&self) -> usize {
+        let checksum_bytes = self.checksum.map_or(0, |c| c.len());
+        self.pieces().iter().map(|piece| piece.len()).sum::<usize>() + checksum_bytes
+    }
+
+    /// Writes the whole request, compressed if the connection allows it.
+    pub(super) async fn write(
+        &self,
+        connection: &mut Connection,
+        heavy: Heavy<'_>,
+    ) -> io::Result<()> {
+        let compressor = connection.compressor.filter(|_| self.may_be_compressed);
+        let stream = &mut connection.stream;
+        if let Some(compressor) = compressor {
+            let plain = heavy.walk(self.len(), || self.to_bytes()).await;
+            let packed = pack(plain, compressor, heavy).await;
+            stream.write_all(&packed).await?;
+            return stream.flush().await;
+        }
+        let mut written = 0;
+        let length = self.len();
+        while written < length {
+            let step = poll_fn(|cx| self.poll_write(cx, stream, written)).await?;
+            if step == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            written += step;
+        }
+        if stream.is_encrypted() {
+            poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await?;
+        }
+        Ok(())
+    }
+
+    fn poll_write(
+        &self,
+        cx: &mut Context<'_>,
+        stream: &mut Stream,
+        skip: usize,
+    ) -> Poll<io::Result<usize>> {
+        let mut skip = skip;
+        let mut slices = [IoSlice::new(&[]); MAX_PIECES + 1];
+        let mut count = 0;
+        let checksum = self.checksum.as_ref().map_or(&[][..], |c| &c[..]);
+        for piece in self.pieces().into_iter().chain([checksum]) {
+            let rest = piece.get(skip.min(piece.len())..).unwrap_or_default();
+            skip -= piece.len() - rest.len();
+            if let (false, Some(place)) = (rest.is_empty(), slices.get_mut(count)) {
+                *place = IoSlice::new(rest);
+                count += 1;
+            }
+        }
+        let slices = slices.get(..count).unwrap_or_default();
+        Pin::new(stream).poll_write_vectored(cx, slices)
+    }
+}
+
+const NUL: &[u8] = &[0];
+
+fn max_time_element(milliseconds: u64) -> [u8; MAX_TIME_ELEMENT_BYTES] {
+    let mut element = *b"\x10maxTimeMS\0....";
+    let milliseconds = i32::try_from(milliseconds).unwrap_or(i32::MAX);
+    let (_, value) = element.split_at_mut(MAX_TIME_ELEMENT_BYTES - 4);
+    value.copy_from_slice(&milliseconds.to_le_bytes());
+    element
+}
+
+fn max_time_bytes(place: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
+    let mut bytes = [0; 8];
+    let left = u32::try_from(left_ms)
+        .unwrap_or(u32::MAX)
+        .min(i32::MAX.unsigned_abs());
+    let length = match place.bson_type {
+        16 => {
+            let (front, _) = bytes.split_at_mut(4);
+            front.copy_from_slice(&left.to_le_bytes());
+            4
+        }
+        1 => {
+            bytes = f64::from(left).to_le_bytes();
+            8
+        }
+        _ => {
+            bytes = u64::from(left).to_le_bytes();
+            8
+        }
+    };
+    (place.offset, bytes, length)
+}

@@ -1,0 +1,140 @@
+//! The limit of lines per second, and how users share it.
+
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// Users are counted in this many groups. Users whose numbers have the same hash share a group.
+const GROUPS: usize = 1 << GROUP_BITS;
+const GROUP_BITS: u32 = 8;
+
+/// A user may write at most this many times as many lines in a second as are left.
+const SHARE: u64 = 8;
+
+/// The lines of the current second. No operation waits for another one here.
+#[derive(Debug)]
+pub(super) struct Rate {
+    max_lines: Option<NonZeroU32>,
+    all: Lines,
+    by_group: Box<[Lines]>,
+}
+
+impl Rate {
+    /// `None` is no limit.
+    pub(super) fn new(max_lines: Option<NonZeroU32>) -> Self {
+        let groups = max_lines.map_or(0, |_| GROUPS);
+        Self {
+            max_lines,
+            all: Lines::default(),
+            by_group: (0..groups).map(|_| Lines::default()).collect(),
+        }
+    }
+
+    /// True if one more line may be written for an operation of this user that ended at `at`;
+    /// counts that line. An operation that ended one second earlier counts in the current second. A
+    /// clock that was set back further starts a new second.
+    pub(super) fn admits(&self, user: u64, at: SystemTime) -> bool {
+        let Some(max_lines) = self.max_lines else {
+            return true;
+        };
+        let max_lines = u64::from(max_lines.get());
+        let second = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let second = second & u64::from(u32::MAX);
+        let left = max_lines.saturating_sub(self.all.count(second));
+        let Some(own) = self.by_group.get(group_of(user)) else {
+            return true;
+        };
+        let is_within_share = own.count(second) < SHARE * left;
+        is_within_share && self.all.add(second, max_lines) && own.add(second, max_lines)
+    }
+}
+
+fn group_of(user: u64) -> usize {
+    // Fibonacci hashing: the high bits of the product are mixed best.
+    let hash = user.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - GROUP_BITS);
+    usize::try_from(hash).unwrap_or_default()
+}
+
+/// Upper half: the last second with a line, since the epoch. Lower half: its number of lines.
+#[derive(Debug, Default)]
+struct Lines(AtomicU64);
+
+impl Lines {
+    /// The number of lines in the second to which a line of `second` belongs.
+    fn count(&self, second: u64) -> u64 {
+        let (current, lines) = halves(self.0.load(Ordering::Relaxed));
+        match is_same(second, current) {
+            true => lines,
+            false => 0,
+        }
+    }
+
+    /// Counts one more line, unless there are `max` already.
+    fn add(&self, second: u64, max: u64) -> bool {
+        let one_more = |state: u64| {
+            let (current, lines) = halves(state);
+            if !is_same(second, current) {
+                return Some((second << 32) | 1);
+            }
+            (lines < max).then_some(state + 1)
+        };
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .is_ok()
+    }
+}
+
+fn halves(state: u64) -> (u64, u64) {
+    (state >> 32, state & u64::from(u32::MAX))
+}
+
+fn is_same(second: u64, current: u64) -> bool {
+    second == current || second + 1 == current
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicUsize, thread, time::Duration};
+
+    use super::*;
+
+    fn at(second: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(second)
+    }
+
+    #[test]
+    fn the_limit_holds_however_many_threads_log() {
+        let rate = Rate::new(NonZeroU32::new(100));
+        let admitted = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (rate, admitted) = (&rate, &admitted);
+                // Half of the threads are one second late.
+                let second = 1_000 - thread % 2;
+                scope.spawn(move || {
+                    for user in 0..1_000 {
+                        let is_admitted = rate.admits(user, at(second));
+                        admitted.fetch_add(is_admitted.into(), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        // Before that, the late threads may have filled the earlier second.
+        let admitted = admitted.into_inner();
+        assert!((100..=200).contains(&admitted), "{admitted}");
+        assert!(!rate.admits(1, at(1_000)) && !rate.admits(1, at(999)));
+        assert!(rate.admits(1, at(1_001)));
+    }
+
+    #[test]
+    fn a_user_leaves_lines_to_others() {
+        let rate = Rate::new(NonZeroU32::new(90));
+        let lines = |user, times| (0..times).filter(|_| rate.admits(user, at(1_000))).count();
+        assert_eq!(lines(1, 1_000), 80, "eight ninths");
+        assert_eq!(lines(2, 5), 5);
+        assert_eq!(lines(1, 1_000), 0);
+        assert_eq!(lines(2, 1_000) + lines(3, 1_000), 5, "the rest");
+    }
+}
