@@ -74,6 +74,8 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
+        // The message that was handed over has been served as far as the pooled client goes.
+        self.eviction.mark_activity();
         let relayed = Relayed {
             stream: self.stream,
             reader: self.reader,

@@ -20,7 +20,6 @@ use crate::{
         NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
     },
     command_table::ReplyBeforeLogin,
-    observe::Recorder,
     stats::Stage,
     wire::Sharer,
 };
@@ -136,7 +135,14 @@ impl Client {
         let limits = &self.shared.limits;
         self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
         if self.monitor.is_none() {
-            return Err(monitor_limit_reached(&self.shared.recorder));
+            // A client that logs in by a mechanism other than SCRAM sends the same hello. It keeps
+            // the deadline of its login.
+            if self.shared.settings.relays_other_mechanisms && self.handshake.is_some() {
+                return Ok(());
+            }
+            self.shared.recorder.client_refused("monitor_connections");
+            let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
+            return Err(ErrorReply::new(code, "monitor connection limit reached"));
         }
         self.eviction.set_exempt(true);
         self.handshake = None;
@@ -366,13 +372,6 @@ impl Client {
         let nonce = format!("{:016x}", u64::from_le_bytes(bytes));
         rawdoc! { "nonce": nonce, "ok": 1.0 }
     }
-}
-
-/// Counts a monitor that is refused because the limit of monitors is reached, and the reply to it.
-pub(super) fn monitor_limit_reached(recorder: &Recorder) -> ErrorReply {
-    recorder.client_refused("monitor_connections");
-    let code = NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT;
-    ErrorReply::new(code, "monitor connection limit reached")
 }
 
 /// True if a hello asks for a stream of replies without `maxAwaitTimeMS`.

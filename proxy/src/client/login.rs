@@ -35,6 +35,16 @@ enum KeySource {
     Configuration(ScramKeys),
 }
 
+impl KeySource {
+    /// The same keys. Other logins may now use them on trust.
+    fn without_trust(self) -> Self {
+        match self {
+            Self::Server(known) => Self::Server(known.without_trust()),
+            Self::Configuration(keys) => Self::Configuration(keys),
+        }
+    }
+}
+
 enum LoginStep {
     /// Seawall verifies the proof.
     Verify(Box<(KeySource, ServerConversation)>),
@@ -114,7 +124,10 @@ impl Login {
         let (mechanism, user) = (start.mechanism, start.user.clone());
         match Self::obtain(context, start, began).await {
             Ok(started) => Ok(started),
-            Err(error) => Err(context.fail(mechanism, &user, error, began).await),
+            Err(error) => {
+                context.delay_refused(&user, error).await;
+                Err(context.fail(mechanism, error, began))
+            }
         }
     }
 
@@ -237,7 +250,7 @@ impl Login {
         };
         let (identity, server_final) = match verified {
             Ok(verified) => verified,
-            Err(error) => return Err(context.fail(mechanism, &self.user, error, began).await),
+            Err(error) => return Err(context.fail(mechanism, error, began)),
         };
         if let Some(current) = current {
             refuse_second_user(current, &identity)?;
@@ -276,9 +289,12 @@ impl Login {
             if let KeySource::Server(known) = &from {
                 credentials.proof_failed(user, &known.identity);
             }
+            context.delay(user, false).await;
             return Err(CredentialError::Refused);
         };
-        // The keys are compared with the latest ones after the delay.
+        // The keys are compared with the latest ones after the delay. Other logins must not wait
+        // for it.
+        let from = from.without_trust();
         context.delay(user, true).await;
         let client_key = verified.client_key;
         let known = match from {
@@ -302,7 +318,13 @@ impl Login {
         carried: Carried,
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Secret), CredentialError> {
-        let (known, server_final) = carried.finish(payload).await?;
+        let (known, server_final) = match carried.finish(payload).await {
+            Ok(finished) => finished,
+            Err(error) => {
+                context.delay_refused(user, error).await;
+                return Err(error);
+            }
+        };
         context.delay(user, true).await;
         Ok((permitted(context, known)?, server_final))
     }
@@ -346,17 +368,15 @@ impl LoginContext<'_> {
         }
     }
 
-    /// Counts and delays a failed login. Returns the reply.
-    async fn fail(
-        &self,
-        mechanism: Mechanism,
-        user: &UserName,
-        error: CredentialError,
-        began: Instant,
-    ) -> ErrorReply {
+    /// Delays a login that was refused.
+    async fn delay_refused(&self, user: &UserName, error: CredentialError) {
         if matches!(error, CredentialError::Refused) {
             self.delay(user, false).await;
         }
+    }
+
+    /// Counts a failed login. Returns the reply.
+    fn fail(&self, mechanism: Mechanism, error: CredentialError, began: Instant) -> ErrorReply {
         self.count(mechanism, error.into(), began);
         reply_to(error)
     }

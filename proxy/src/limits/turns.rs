@@ -13,7 +13,10 @@ use tokio::sync::oneshot;
 use super::fair::TurnQueue;
 use crate::wire::Sharer;
 
-/// What turns are shared by.
+/// The least number of waiters at which those that have left are removed.
+const CLEAN_AT: usize = 64;
+
+/// The key by which turns are shared.
 pub trait TurnKey: Copy + Eq + Hash {}
 
 impl<K: Copy + Eq + Hash> TurnKey for K {}
@@ -25,6 +28,8 @@ pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 #[derive(Debug)]
 struct TurnsState<K: TurnKey> {
     free: usize,
+    /// At this number of waiters, those that have left are removed.
+    clean_at: usize,
     /// Empty while turns are free, except for waiters that have left.
     waiters: TurnQueue<K, oneshot::Sender<Turn<K>>>,
 }
@@ -39,6 +44,7 @@ impl<K: TurnKey> Turns<K> {
     pub fn new(count: usize) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
             free: count,
+            clean_at: CLEAN_AT,
             waiters: TurnQueue::default(),
         })))
     }
@@ -76,6 +82,11 @@ impl<K: TurnKey> Turns<K> {
         if state.free > 0 {
             state.free -= 1;
             return Ok(Turn(self.clone()));
+        }
+        if state.waiters.len() >= state.clean_at {
+            // Remove waiters that left before they far outnumber those that still wait.
+            state.waiters.retain(|waiter| !waiter.is_closed());
+            state.clean_at = CLEAN_AT.max(2 * state.waiters.len());
         }
         let (turn, given) = oneshot::channel();
         state.waiters.push(key, turn);
@@ -193,6 +204,7 @@ mod tests {
         for _ in 0..100_000 {
             assert!(take_now(&turns, from(1)).is_none());
         }
+        assert!(turns.0.lock().waiters.len() <= CLEAN_AT);
         drop(held);
         let _both = [0, 1].map(|_| take_now(&turns, from(2)).unwrap());
         assert!(take_now(&turns, from(2)).is_none());

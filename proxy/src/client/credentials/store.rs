@@ -79,6 +79,14 @@ impl Known {
         self.doubted_at.is_some()
     }
 
+    /// The same user; other logins may now use its keys on trust.
+    pub(in crate::client) fn without_trust(self) -> Self {
+        Self {
+            trust: None,
+            ..self
+        }
+    }
+
     /// Handles a login whose keys were requested before these: it succeeds only if its keys are the
     /// same.
     fn prove_lagging(&self, credentials: &auth::Credentials, login: Option<Login>) -> Option<Self> {
@@ -112,10 +120,10 @@ pub(in crate::client) enum Reading {
     Unavailable,
 }
 
-/// What a reading said that ended a user. Without it, a reading that was requested earlier and
-/// arrives later would bring the user back.
+/// The reading that ended a user. Without it, a reading that was requested earlier and arrives later
+/// would bring the user back.
 #[derive(Debug)]
-struct Ended {
+pub(super) struct Ended {
     asked_at: Instant,
     /// Keys that a server refused; `None` if the user no longer exists.
     refused: Option<Arc<auth::Credentials>>,
@@ -131,6 +139,16 @@ impl Ended {
 
 /// Entries that were evicted from a table.
 pub(super) type Evicted<V> = Retired<NameHash, V>;
+
+/// Entries that were evicted when a reading was applied. Drop it after the store's lock.
+#[derive(Debug, Default)]
+#[must_use = "drop it after the lock"]
+pub(super) struct Confirmed {
+    #[expect(dead_code, reason = "held for its drop")]
+    known: Option<Evicted<Known>>,
+    #[expect(dead_code, reason = "held for its drop")]
+    ended: Option<Evicted<Ended>>,
+}
 
 /// Bounded tables of users, keyed by hashes of their names.
 #[derive(Debug)]
@@ -327,30 +345,37 @@ impl Store {
         identity: &Arc<Identity>,
         reading: Reading,
         asked_at: Instant,
-    ) -> Option<Evicted<Known>> {
+    ) -> Confirmed {
         let hash = self.hash(user);
         let current = self.known.get(&hash);
         let current = current.filter(|known| known.identity.id() == identity.id());
         let (standing, refused) = match reading {
-            Reading::Unavailable => return None,
+            Reading::Unavailable => return Confirmed::default(),
             Reading::Keys(credentials) if current.is_some() => {
-                return self.learn(user, *credentials, None, asked_at).1;
+                let (_, known) = self.learn(user, *credentials, None, asked_at);
+                return Confirmed { known, ended: None };
             }
-            Reading::Keys(_) => return None,
+            Reading::Keys(_) => return Confirmed::default(),
             Reading::Gone => (Standing::Gone, None),
             // These keys have been replaced since.
-            Reading::Refused(version) if version != identity.login_version() => return None,
+            Reading::Refused(version) if version != identity.login_version() => {
+                return Confirmed::default();
+            }
             Reading::Refused(_) => {
                 let refused = current.map(|known| Arc::clone(&known.credentials));
                 (Standing::Refused, refused)
             }
         };
         identity.end(standing);
-        if current.is_some() {
-            self.known.remove(&hash);
-            drop(self.ended.insert(hash, Ended { asked_at, refused }));
+        if current.is_none() {
+            return Confirmed::default();
         }
-        None
+        self.known.remove(&hash);
+        let ended = self.ended.insert(hash, Ended { asked_at, refused });
+        Confirmed {
+            known: None,
+            ended: Some(ended),
+        }
     }
 
     /// Records that a proof failed against the known keys.
@@ -429,12 +454,12 @@ mod tests {
         let (mut store, now) = (store(), Instant::now());
         let before = learn(&mut store, "u", "one", 1, now);
         let (changed, _) = credentials("u", "two", 1);
-        store.confirm(
+        drop(store.confirm(
             &user("u"),
             &before.identity,
             Reading::Keys(Box::new(changed)),
             now,
-        );
+        ));
         let after = store.known(&user("u"), now).unwrap();
         assert_eq!(after.identity.id(), before.identity.id());
         assert!(matches!(after.identity.login(), Login::Unknown));
@@ -448,10 +473,10 @@ mod tests {
         store.doubt(&user("u"), began + Duration::from_millis(2));
         let reading = || Reading::Keys(Box::new(credentials("u", "one", 1).0));
         let asked = began + Duration::from_millis(1);
-        store.confirm(&user("u"), &known.identity, reading(), asked);
+        drop(store.confirm(&user("u"), &known.identity, reading(), asked));
         assert!(store.is_doubted(&user("u")));
         let asked = began + Duration::from_millis(3);
-        store.confirm(&user("u"), &known.identity, reading(), asked);
+        drop(store.confirm(&user("u"), &known.identity, reading(), asked));
         assert!(!store.is_doubted(&user("u")));
     }
 
@@ -482,7 +507,7 @@ mod tests {
         let (old, old_key) = credentials("u", "one", 1);
         let keys = old.sha256.clone().unwrap();
         let reading = Reading::Keys(Box::new(old.clone()));
-        store.confirm(&user("u"), &newer.identity, reading, earlier);
+        drop(store.confirm(&user("u"), &newer.identity, reading, earlier));
         let login = Some((old_key, keys));
         let (known, _) = store.learn(&user("u"), old, login, earlier);
         assert!(known.is_none(), "an introduction with outdated keys fails");
@@ -540,7 +565,7 @@ mod tests {
         assert_eq!(before.identity.standing(), Standing::Gone);
         // A later result for the old identity does not affect the new one.
         let version = before.identity.login_version();
-        store.confirm(&user("u"), &before.identity, Reading::Refused(version), now);
+        drop(store.confirm(&user("u"), &before.identity, Reading::Refused(version), now));
         assert!(store.known(&user("u"), now).is_some());
     }
 
@@ -548,10 +573,10 @@ mod tests {
     async fn refused_keys_are_evicted() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
-        store.confirm(&user("u"), &known.identity, Reading::Unavailable, now);
+        drop(store.confirm(&user("u"), &known.identity, Reading::Unavailable, now));
         assert!(store.known(&user("u"), now).is_some());
         let version = known.identity.login_version();
-        store.confirm(&user("u"), &known.identity, Reading::Refused(version), now);
+        drop(store.confirm(&user("u"), &known.identity, Reading::Refused(version), now));
         assert!(store.known(&user("u"), now).is_none());
         assert_eq!(known.identity.standing(), Standing::Refused);
     }
@@ -566,19 +591,19 @@ mod tests {
             (credentials, login)
         };
         let gone = learn(&mut store, "u", "one", 1, earlier);
-        store.confirm(&user("u"), &gone.identity, Reading::Gone, now);
+        drop(store.confirm(&user("u"), &gone.identity, Reading::Gone, now));
         let (credentials, login) = proven("one");
         let (known, _) = store.learn(&user("u"), credentials, login, earlier);
         assert!(known.is_none());
         let refused = learn(&mut store, "u", "one", 1, now);
         let version = refused.identity.login_version();
         let later = now + Duration::from_millis(2);
-        store.confirm(
+        drop(store.confirm(
             &user("u"),
             &refused.identity,
             Reading::Refused(version),
             later,
-        );
+        ));
         let between = now + Duration::from_millis(1);
         let (credentials, login) = proven("one");
         let (known, _) = store.learn(&user("u"), credentials, login, between);
@@ -594,7 +619,7 @@ mod tests {
         let known = learn(&mut store, "u", "one", 1, now);
         let before = known.identity.login_version();
         let known = learn(&mut store, "u", "two", 1, now);
-        store.confirm(&user("u"), &known.identity, Reading::Refused(before), now);
+        drop(store.confirm(&user("u"), &known.identity, Reading::Refused(before), now));
         assert!(store.known(&user("u"), now).is_some());
         assert_eq!(known.identity.standing(), Standing::Good);
     }
@@ -679,7 +704,7 @@ mod tests {
         let current = learn(&mut store, "u", "two", 2, now);
         let (read, _) = credentials("u", "three", 1);
         let reading = Reading::Keys(Box::new(read));
-        store.confirm(&user("u"), &earlier.identity, reading, now);
+        drop(store.confirm(&user("u"), &earlier.identity, reading, now));
         let known = store.known(&user("u"), now).unwrap();
         assert_eq!(known.identity.id(), current.identity.id());
         assert_eq!(known.credentials, current.credentials);

@@ -1,4 +1,4 @@
-//! What the steps of an operation share: its command, its client, and how it ends.
+//! The parts that the steps of an operation share: its command, its client, and how it ends.
 
 use std::{sync::Arc, time::Duration};
 

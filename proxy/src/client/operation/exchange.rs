@@ -173,8 +173,12 @@ impl Operation<'_> {
                 max_time_ms,
             )
         };
-        // Outgoing::new may compute a checksum.
-        let outgoing = self.heavy().walk(self.message.bytes.len(), arranged).await;
+        // Only a checksum needs a walk over all bytes.
+        let walked = match self.parsed.has_checksum() {
+            true => self.message.bytes.len(),
+            false => 0,
+        };
+        let outgoing = self.heavy().walk(walked, arranged).await;
         if outgoing.omits_client() {
             self.shared.recorder.unobserved("client_name_omitted");
         }

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// What an error reply depends on, besides the failure.
+/// The parts of a command that its error reply depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedCommand<'a> {
     pub(super) name: &'a str,

@@ -7,8 +7,7 @@ use tokio::{
 };
 
 use crate::{
-    client::{LoginDue, Shared, handshake::monitor_limit_reached},
-    command::ErrorReply,
+    client::{LoginDue, Shared},
     limits::{Eviction, HandshakePermit, MonitorPermit},
     wire::Sharer,
 };
@@ -47,14 +46,20 @@ impl<'a> Admission<'a> {
             monitor: None,
             deadline: watch::Sender::new(None),
         };
-        match due.filter(|_| requires_login) {
-            Some(due) => {
+        match (requires_login, due) {
+            (false, _) => admission.admit(),
+            (true, Some(due)) => {
                 admission.handshake = due.permit;
                 admission.deadline.send_replace(Some(due.deadline));
             }
-            None => admission.admit(),
+            (true, None) => admission.require_login(),
         }
         admission
+    }
+
+    /// Records that a message of the client begins to be served, or has been served.
+    pub(super) fn mark_activity(&self) {
+        self.eviction.mark_activity();
     }
 
     /// Resolves when the login is overdue. Later changes of the deadline count.
@@ -98,34 +103,34 @@ impl<'a> Admission<'a> {
         self.eviction.set_exempt(false);
     }
 
-    /// A client that has not logged in begins to.
-    pub(super) fn note_login(&mut self) {
+    /// A client that has not logged in begins to. False if it was a monitor, and the limit of
+    /// clients that have not logged in is reached.
+    pub(super) fn note_login(&mut self) -> bool {
         if self.monitor.is_some() {
             self.require_login();
+            return self.handshake.is_some();
         }
+        true
     }
 
-    /// A client that has not logged in says hello.
-    ///
-    /// # Errors
-    /// If the client is a monitor and the limit of monitors is reached.
-    pub(super) fn note_hello(&mut self, is_from_monitor: bool) -> Result<(), ErrorReply> {
+    /// A client that has not logged in says hello. If the limit of monitors is reached, a monitor
+    /// keeps the deadline of a login: a client that logs in by a mechanism other than SCRAM sends
+    /// the same hello.
+    pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
-            return Ok(());
+            return;
         }
         if !is_from_monitor {
-            return Ok(());
+            return;
         }
         let limits = &self.shared.limits;
         self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
-        if self.monitor.is_none() {
-            return Err(monitor_limit_reached(&self.shared.recorder));
+        if self.monitor.is_some() {
+            self.handshake = None;
+            self.deadline.send_replace(None);
+            self.eviction.set_exempt(true);
         }
-        self.handshake = None;
-        self.deadline.send_replace(None);
-        self.eviction.set_exempt(true);
-        Ok(())
     }
 
     /// A reply to a monitor's hello arrived. A server that streams replies gets no further hello.

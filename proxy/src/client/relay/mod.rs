@@ -29,12 +29,12 @@ use std::{io, net::SocketAddr, sync::Arc};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use super::{LoginDue, Newcomer, Peer, Shared};
 use crate::{
-    limits::Eviction,
+    limits::{Eviction, HandshakePermit},
     observe::ConnectedClient,
     wire::{HEADER_BYTES, Message, MessageReader, OpCode, Sharer, Stream},
 };
@@ -116,10 +116,12 @@ pub(super) async fn serve_relayed(
         return shared.recorder.unobserved("relay_encrypted_same_host");
     }
     if is_encrypted {
-        // A login cannot be seen.
-        drop(handshake);
-        eviction.set_exempt(true);
-        return pass_encrypted(&shared, stream, reader, target).await;
+        let until_tls = UntilTls {
+            deadline: login_deadline,
+            permit: handshake,
+            eviction,
+        };
+        return pass_encrypted(&shared, stream, reader, target, until_tls).await;
     }
     let relayed = Relayed {
         stream,
@@ -150,6 +152,14 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
+/// The rules for a client until the server has replied to it in TLS. After that, nothing is known
+/// of the client: its login cannot be seen.
+struct UntilTls {
+    deadline: Instant,
+    permit: HandshakePermit,
+    eviction: Eviction,
+}
+
 /// Passes the bytes of a client that speaks TLS with the server itself. Only the client's first
 /// record passes until the server has replied in TLS. A server that mistakes this record for a
 /// message sees only the beginning of a longer one.
@@ -158,6 +168,7 @@ async fn pass_encrypted(
     mut client: Stream,
     mut reader: MessageReader,
     target: Target,
+    until_tls: UntilTls,
 ) {
     let Target {
         mut server,
@@ -165,14 +176,19 @@ async fn pass_encrypted(
         counted: _counted,
         ..
     } = target;
-    let limit = shared.settings.authentication_timeout;
-    let passed = async {
+    let begun = async {
         reader.forward_record(&mut client, &mut server).await?;
-        let record_type = timeout(limit, server.read_u8()).await??;
-        if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
-            shared.recorder.unobserved("relay_not_encrypted");
-            return Ok(());
-        }
+        server.read_u8().await
+    };
+    let Ok(Ok(record_type)) = timeout_at(until_tls.deadline, begun).await else {
+        return;
+    };
+    if !matches!(record_type, TLS_HANDSHAKE | TLS_ALERT) {
+        return shared.recorder.unobserved("relay_not_encrypted");
+    }
+    drop(until_tls.permit);
+    until_tls.eviction.set_exempt(true);
+    let passed = async {
         client.write_all(&[record_type]).await?;
         server.write_all(reader.buffered()).await?;
         copy_bidirectional(&mut client, &mut server).await?;

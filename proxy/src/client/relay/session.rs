@@ -127,6 +127,7 @@ impl<'a> Relay<'a> {
                     Err(()) => return Ended::Broken,
                 },
             };
+            self.watch.lock().mark_activity();
             while self.watch.lock().pending() >= MAX_PENDING {
                 self.has_room.notified().await;
             }
@@ -137,6 +138,7 @@ impl<'a> Relay<'a> {
                     if self.send_reply(&reply, to_client).await.is_err() {
                         return Ended::Broken;
                     }
+                    self.watch.lock().mark_activity();
                     continue;
                 }
                 Verdict::Close(reason) => {
@@ -148,7 +150,9 @@ impl<'a> Relay<'a> {
             if let Err(ended) = sent.await {
                 return ended;
             }
-            self.watch.lock().forwarded(Instant::now());
+            let mut watch = self.watch.lock();
+            watch.forwarded(Instant::now());
+            watch.mark_activity();
         }
     }
 

@@ -114,6 +114,11 @@ impl<'a> Watch<'a> {
         self.requires_login && !self.is_authenticated
     }
 
+    /// Records that a message of the client begins to be served, or has been served.
+    pub(super) fn mark_activity(&self) {
+        self.admission.mark_activity();
+    }
+
     /// Resolves when the client's login is overdue.
     pub(super) fn login_overdue(&self) -> impl Future<Output = ()> + use<> {
         self.admission.overdue()
@@ -150,7 +155,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Closes the client: a server might understand what Seawall cannot parse.
+    /// Closes the client, for example because a server might understand what Seawall cannot parse.
     fn not_followed(&self, reason: &'static str) -> Verdict {
         self.shared.recorder.unobserved(reason);
         Verdict::Close(reason)
@@ -188,8 +193,12 @@ impl<'a> Watch<'a> {
             body: parsed.body,
             sequences: sequences.get(..count).unwrap_or_default(),
         };
-        if let Some(error) = self.refusal(&command) {
-            return self.refuse(message, Form::Msg { flags }, &input, &error, now);
+        match self.refusal(&command) {
+            Ok(None) => {}
+            Ok(Some(error)) => {
+                return self.refuse(message, Form::Msg { flags }, &input, &error, now);
+            }
+            Err(reason) => return self.not_followed(reason),
         }
         self.begin(message, &input, &command, parsed.more_to_come(), now);
         Verdict::Pass
@@ -219,31 +228,36 @@ impl<'a> Watch<'a> {
             body: command.body,
             sequences: &[],
         };
-        if let Some(error) = self.refusal(&command) {
-            return self.refuse(message, Form::Query, &input, &error, now);
+        match self.refusal(&command) {
+            Ok(None) => {}
+            Ok(Some(error)) => return self.refuse(message, Form::Query, &input, &error, now),
+            Err(reason) => return self.not_followed(reason),
         }
         self.begin(message, &input, &command, false, now);
         Verdict::Pass
     }
 
     /// The error for a command that must not reach the server; `None` if it may pass.
-    fn refusal(&mut self, command: &Command<'_>) -> Option<ErrorReply> {
+    ///
+    /// # Errors
+    /// The reason if the client has to be closed.
+    fn refusal(&mut self, command: &Command<'_>) -> Result<Option<ErrorReply>, &'static str> {
         let has_to_log_in = self.has_to_log_in();
         let refusal = guard::refusal(command, has_to_log_in);
         if refusal.is_some() || !has_to_log_in {
-            return refusal;
+            return Ok(refusal);
         }
         match command.class {
             Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
                 let is_monitor = RawDocument::from_bytes(command.body).is_ok_and(is_from_monitor);
-                self.admission.note_hello(is_monitor).err()
+                self.admission.note_hello(is_monitor);
             }
-            Class::Handshake(Handshake::SaslStart) => {
-                self.admission.note_login();
-                None
+            Class::Handshake(Handshake::SaslStart) if !self.admission.note_login() => {
+                return Err("unauthenticated_connections");
             }
-            _ => None,
+            _ => {}
         }
+        Ok(None)
     }
 
     fn refuse(
