@@ -5,6 +5,8 @@ mod guard;
 mod insight;
 mod json;
 mod profile;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, io, sync::Arc, time::SystemTime};
 
