@@ -78,7 +78,7 @@ pub(super) async fn shapes(
 
 /// The shapes since the start, sorted. `None` for an unknown key.
 fn rows(mut rows: Vec<ShapeRow>, sort: &str, limit: usize) -> Option<Value> {
-    shown::sort_shapes(&mut rows, sort)?;
+    shown::sort(&mut rows, sort, |row| &row.sums.figures)?;
     let mut rest = Figures::default();
     let unlisted = rows.iter().skip(limit);
     unlisted.for_each(|row| rest.merge(&row.sums.figures));
@@ -129,7 +129,7 @@ fn shapes_of(
         .iter()
         .filter(|(label, _)| matches!(***label, Label::Shape { .. }))
         .collect();
-    sort_figures(&mut rows, sort)?;
+    shown::sort(&mut rows, sort, |(_, figures)| figures)?;
     let mut rest = period
         .series
         .get(&Label::OtherShapes)
@@ -152,19 +152,6 @@ fn shapes_of(
         "shapes": shapes,
         "other": shown::figures(&rest),
     }))
-}
-
-fn sort_figures(rows: &mut [(&Arc<Label>, &Figures)], key: &str) -> Option<()> {
-    match key {
-        "total_time" => rows.sort_by_cached_key(|(_, f)| Reverse(f.load())),
-        "count" => rows.sort_by_key(|(_, f)| Reverse(f.count)),
-        "errors" => rows.sort_by_key(|(_, f)| Reverse(f.errors)),
-        "documents" => rows.sort_by_key(|(_, f)| Reverse(f.documents)),
-        "p99" => rows.sort_by_cached_key(|(_, f)| Reverse(f.durations.quantile(0.99))),
-        "bytes" => rows.sort_by_key(|(_, f)| Reverse(f.request_bytes + f.reply_bytes)),
-        _ => return None,
-    }
-    Some(())
 }
 
 fn id_of(label: &Label) -> Option<&str> {

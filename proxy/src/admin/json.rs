@@ -10,24 +10,26 @@ use std::{
 use serde_json::{Map, Value, json};
 
 use crate::{
+    api,
     connection::ServerAddress,
     insight::Storm,
     observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, code_name},
     pool::Snapshot,
-    stats::{Departure, Distribution, Figures, Names, OUTCOMES, Outcome, PhaseTimes},
+    stats::{Departure, Distribution, Figures, Names, OUTCOMES, Outcome, PhaseTimes, float},
     topology::TopologyDescription,
 };
 
-/// Sorts in descending order. `None` for an unknown key.
-pub(super) fn sort_shapes(rows: &mut [ShapeRow], key: &str) -> Option<()> {
+/// Sorts rows by their figures in descending order. `None` for an unknown key.
+pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) -> Option<()> {
     match key {
-        "total_time" => rows.sort_by_cached_key(|row| Reverse(row.sums.load())),
-        "count" => rows.sort_by_key(|row| Reverse(row.sums.figures.count)),
-        "errors" => rows.sort_by_key(|row| Reverse(row.sums.figures.errors)),
-        "documents" => rows.sort_by_key(|row| Reverse(row.sums.figures.documents)),
-        "p99" => rows.sort_by_cached_key(|row| Reverse(row.sums.figures.durations.quantile(0.99))),
+        "total_time" => rows.sort_by_cached_key(|row| Reverse(figures(row).load())),
+        "count" => rows.sort_by_key(|row| Reverse(figures(row).count)),
+        "errors" => rows.sort_by_key(|row| Reverse(figures(row).errors)),
+        "documents" => rows.sort_by_key(|row| Reverse(figures(row).documents)),
+        "p99" => rows.sort_by_cached_key(|row| Reverse(figures(row).durations.quantile(0.99))),
         "bytes" => rows.sort_by_key(|row| {
-            Reverse(row.sums.figures.request_bytes + row.sums.figures.reply_bytes)
+            let figures = figures(row);
+            Reverse(figures.request_bytes + figures.reply_bytes)
         }),
         _ => return None,
     }
@@ -187,89 +189,95 @@ pub(super) fn distribution(distribution: &Distribution) -> Value {
     rows.collect()
 }
 
-pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> Value {
-    let users = pool.users.iter().map(|user| {
-        json!({
-            "name": user.name, "source": user.source, "pending": user.pending,
-            "available": user.available, "in_use": user.in_use, "wait_queue": user.wait_queue,
-        })
+pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> api::Pool {
+    let users = pool.users.iter().map(|user| api::PoolUser {
+        available: whole(user.available),
+        in_use: whole(user.in_use),
+        name: user.name.clone(),
+        pending: whole(user.pending),
+        source: user.source.clone(),
+        wait_queue: whole(user.wait_queue),
     });
-    json!({
-        "server": address.to_string(),
-        "state": pool.state,
-        "pending": pool.pending,
-        "available": pool.available,
-        "in_use": pool.in_use,
-        "wait_queue": pool.wait_queue,
-        "users": users.collect::<Vec<_>>(),
-    })
+    api::Pool {
+        available: whole(pool.available),
+        in_use: whole(pool.in_use),
+        pending: whole(pool.pending),
+        server: address.to_string(),
+        state: pool.state.to_owned(),
+        users: users.collect(),
+        wait_queue: whole(pool.wait_queue),
+    }
 }
 
-pub(super) fn topology(description: &TopologyDescription) -> Value {
-    let servers = description.servers.iter().map(|server| {
-        let tags: Map<String, Value> = server
-            .tags
-            .iter()
-            .map(|(name, value)| (name.clone(), json!(value)))
-            .collect();
-        json!({
-            "address": server.address.to_string(),
-            "type": server.server_type.as_str(),
-            "tags": tags,
-            "round_trip_ms": server.probe.round_trip.map(millis),
-            "max_wire_version": server.probe.max_wire_version,
-            "suspect": server.is_suspect,
-        })
-    });
-    json!({
-        "type": description.topology_type.as_str(),
-        "set_name": description.set_name,
-        "servers": servers.collect::<Vec<_>>(),
-    })
+/// A number of things in memory.
+pub(super) fn whole(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-pub(super) fn client(row: &ClientRow) -> Value {
-    json!({
-        "id": row.id,
-        "peer": row.peer,
-        "connected_at": since_epoch(row.connected_at),
-        "user": row.user,
-        "application": row.application,
-    })
+pub(super) fn topology(description: &TopologyDescription) -> api::Topology {
+    let servers = description.servers.iter();
+    let servers = servers.map(|server| api::TopologyServer {
+        address: server.address.to_string(),
+        max_wire_version: server.probe.max_wire_version,
+        round_trip_ms: server.probe.round_trip.map(millis),
+        suspect: server.is_suspect,
+        tags: server.tags.iter().cloned().collect(),
+        server_type: server.server_type.as_str().to_owned(),
+    });
+    api::Topology {
+        servers: servers.collect(),
+        set_name: description.set_name.clone(),
+        topology_type: description.topology_type.as_str().to_owned(),
+    }
+}
+
+pub(super) fn client(row: ClientRow) -> api::Client {
+    api::Client {
+        application: row.application,
+        connected_at: since_epoch(row.connected_at),
+        id: row.id,
+        peer: row.peer,
+        user: row.user,
+    }
 }
 
 /// Maximum number of names of each kind in a storm.
 const SHOWN_NAMES: usize = 10;
 
-pub(super) fn storm(storm: &Storm) -> Value {
+pub(super) fn storm(storm: &Storm) -> api::Storm {
     let traffic = &storm.traffic;
-    let names = |names: &Names| {
-        let ranked = names.ranked().into_iter().take(SHOWN_NAMES);
-        ranked
-            .map(|(name, count)| json!({ "name": name, "count": count }))
-            .collect::<Vec<_>>()
-    };
-    let departures: Map<String, Value> = Departure::ALL
-        .iter()
-        .zip(traffic.departures)
-        .map(|(how, count)| (how.as_str().to_owned(), json!(count)))
-        .collect();
-    json!({
-        "started_at": since_epoch(storm.started_at),
-        "ended_at": storm.ended_at.map(since_epoch),
-        "arrivals": traffic.arrivals,
-        "peak_arrivals_per_second": storm.peak_arrivals,
-        "usual_short_lived_per_second": storm.usual,
-        "departures": departures,
-        "gave_up_in": traffic.gave_up_in,
-        "networks": names(&traffic.networks),
-        "applications": names(&traffic.applications),
-        "drivers": names(&traffic.drivers),
-        "users": names(&traffic.users),
-        "client_authentications": traffic.client_authentications,
-        "server_connections_created": traffic.server_connections,
-        "server_authentications": traffic.server_authentications,
-        "server_connections_absorbed": storm.connections_absorbed(),
-        "server_authentications_absorbed": storm.authentications_absorbed(),
-    })
+    let departures = Departure::ALL.iter().zip(traffic.departures);
+    let gave_up_in = traffic.gave_up_in.iter();
+    api::Storm {
+        applications: names(&traffic.applications),
+        arrivals: traffic.arrivals,
+        client_authentications: traffic.client_authentications,
+        departures: departures
+            .map(|(how, count)| (how.as_str().to_owned(), count))
+            .collect(),
+        drivers: names(&traffic.drivers),
+        ended_at: storm.ended_at.map(since_epoch),
+        gave_up_in: gave_up_in
+            .map(|(stage, count)| ((*stage).to_owned(), *count))
+            .collect(),
+        networks: names(&traffic.networks),
+        peak_arrivals_per_second: float(storm.peak_arrivals),
+        server_authentications: traffic.server_authentications,
+        server_authentications_absorbed: storm.authentications_absorbed(),
+        server_connections_absorbed: storm.connections_absorbed(),
+        server_connections_created: traffic.server_connections,
+        started_at: since_epoch(storm.started_at),
+        users: names(&traffic.users),
+        usual_short_lived_per_second: storm.usual,
+    }
+}
+
+/// The most frequent names.
+fn names(names: &Names) -> Vec<api::Named> {
+    let ranked = names.ranked().into_iter().take(SHOWN_NAMES);
+    let named = ranked.map(|(name, count)| api::Named {
+        count,
+        name: name.to_owned(),
+    });
+    named.collect()
 }

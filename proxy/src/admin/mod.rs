@@ -5,6 +5,8 @@ mod guard;
 mod insight;
 mod json;
 mod profile;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, io, sync::Arc, time::SystemTime};
 
@@ -28,9 +30,12 @@ use tower::limit::ConcurrencyLimitLayer;
 
 pub use self::guard::Guard;
 use crate::{
+    api,
     insight::Insight,
     observe::{ClientDirectory, Exporter, PROTOBUF},
+    pool,
     pulse::Pulse,
+    stats::float,
     topology::Topology,
 };
 
@@ -172,38 +177,38 @@ fn exposition(window: &Window, is_protobuf: bool) -> Response {
     (content_type, window.exporter.render()).into_response()
 }
 
-async fn status(State(window): State<Arc<Window>>) -> Json<Value> {
-    Json(status_value(&window))
+async fn status(State(window): State<Arc<Window>>) -> Json<api::Status> {
+    Json(status_of(&window))
 }
 
-fn status_value(window: &Window) -> Value {
+fn status_of(window: &Window) -> api::Status {
     let snapshot = window.topology.snapshot();
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
-    let sum = |part: fn(&crate::pool::Snapshot) -> usize| pools.iter().map(part).sum::<usize>();
-    let operations: u64 = window
-        .exporter
-        .namespaces()
-        .iter()
-        .map(|(_, sums)| sums.outcomes.iter().sum::<u64>())
-        .sum();
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "uptime_seconds": window.started_at.elapsed().unwrap_or_default().as_secs(),
-        "mode": window.mode,
-        "injects_faults": window.injects_faults,
-        "credentials": (window.credentials)(),
-        "draining": window.draining.borrow().is_some(),
-        "deployment": snapshot.description.topology_type.as_str(),
-        "clients": window.clients.count(),
-        "operations": operations,
-        "server_connections": {
-            "pending": sum(|p| p.pending),
-            "available": sum(|p| p.available),
-            "in_use": sum(|p| p.in_use),
+    let sum = |part: fn(&pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
+    let namespaces = window.exporter.namespaces();
+    let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
+    let uptime = window.started_at.elapsed().unwrap_or_default();
+    api::Status {
+        clients: json::whole(window.clients.count()),
+        credentials: (window.credentials)().to_owned(),
+        deployment: snapshot.description.topology_type.as_str().to_owned(),
+        draining: window.draining.borrow().is_some(),
+        history: api::HistoryStatus {
+            bytes: json::whole(window.insight.size().bytes),
+            on: Some(window.insight.is_on()),
         },
-        "wait_queue": sum(|p| p.wait_queue),
-        "history": { "on": window.insight.is_on(), "bytes": window.insight.size().bytes },
-    })
+        injects_faults: window.injects_faults,
+        mode: window.mode.to_owned(),
+        operations: operations.sum(),
+        server_connections: api::Connections {
+            available: sum(|p| p.available),
+            in_use: sum(|p| p.in_use),
+            pending: sum(|p| p.pending),
+        },
+        uptime_seconds: float(uptime.as_secs()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        wait_queue: sum(|p| p.wait_queue),
+    }
 }
 
 /// Runs a task of some milliseconds on a thread where blocking is allowed. The number of tasks at
@@ -241,17 +246,17 @@ impl Listing {
     }
 }
 
-async fn pools(State(window): State<Arc<Window>>) -> Json<Value> {
-    Json(pools_value(&window))
+async fn pools(State(window): State<Arc<Window>>) -> Json<api::Pools> {
+    Json(pools_of(&window))
 }
 
-fn pools_value(window: &Window) -> Value {
+fn pools_of(window: &Window) -> api::Pools {
     let snapshot = window.topology.snapshot();
-    let pools = snapshot
-        .pools
-        .iter()
-        .map(|pool| json::pool(pool.address(), &pool.snapshot()));
-    json!({ "pools": pools.collect::<Vec<_>>() })
+    let pools = snapshot.pools.iter();
+    let pools = pools.map(|pool| json::pool(pool.address(), &pool.snapshot()));
+    api::Pools {
+        pools: pools.collect(),
+    }
 }
 
 async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {
@@ -259,29 +264,32 @@ async fn servers(State(window): State<Arc<Window>>) -> Json<Value> {
     Json(json!({ "servers": rows.iter().map(json::server).collect::<Vec<_>>() }))
 }
 
-async fn topology(State(window): State<Arc<Window>>) -> Json<Value> {
+async fn topology(State(window): State<Arc<Window>>) -> Json<api::Topology> {
     Json(json::topology(&window.topology.snapshot().description))
 }
 
-async fn clients(State(window): State<Arc<Window>>, Query(listing): Query<Listing>) -> Json<Value> {
-    let rows = window.clients.list(listing.limit());
-    Json(json!({
-        "count": window.clients.count(),
-        "clients": rows.iter().map(json::client).collect::<Vec<_>>(),
-    }))
-}
-
-async fn storms(State(window): State<Arc<Window>>) -> Json<Value> {
-    Json(storms_value(&window))
-}
-
-fn storms_value(window: &Window) -> Value {
-    let storms = window.insight.storms();
-    json!({
-        "active": storms.first().is_some_and(|storm| storm.ended_at.is_none()),
-        "learning": window.insight.learns_what_is_usual(),
-        "storms": storms.iter().map(json::storm).collect::<Vec<_>>(),
+async fn clients(
+    State(window): State<Arc<Window>>,
+    Query(listing): Query<Listing>,
+) -> Json<api::Clients> {
+    let rows = window.clients.list(listing.limit()).into_iter();
+    Json(api::Clients {
+        clients: rows.map(json::client).collect(),
+        count: json::whole(window.clients.count()),
     })
+}
+
+async fn storms(State(window): State<Arc<Window>>) -> Json<api::Storms> {
+    Json(storms_of(&window))
+}
+
+fn storms_of(window: &Window) -> api::Storms {
+    let storms = window.insight.storms();
+    api::Storms {
+        active: storms.first().is_some_and(|storm| storm.ended_at.is_none()),
+        learning: window.insight.learns_what_is_usual(),
+        storms: storms.iter().map(json::storm).collect(),
+    }
 }
 
 async fn drain(State(window): State<Arc<Window>>) -> StatusCode {

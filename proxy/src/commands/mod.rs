@@ -1,7 +1,6 @@
 //! The command line: one file per subcommand, and the exit codes.
 
 mod admin_client;
-mod answers;
 mod check;
 mod config;
 mod demo;

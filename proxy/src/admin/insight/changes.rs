@@ -13,8 +13,9 @@ use super::{
     JsonResult, Parameters, named, need_history,
 };
 use crate::{
+    api,
     insight::{self, Change, Changes, Compared, SpanError, whole},
-    stats::{Figures, Period},
+    stats::{Figures, Period, float},
 };
 
 /// Maximum length of each of the two periods if the request has no `window`.
@@ -40,13 +41,11 @@ pub(in crate::admin) async fn changes(
 
 /// The two periods of a comparison and the changes between them.
 pub(super) fn changes_value(changes: &Changes, against: &str) -> Value {
-    let period = |of: &Compared| {
-        json!({
-            "from": of.from,
-            "to": of.to,
-            "seconds": of.period.length.as_secs(),
-            "count": whole(&of.period).count,
-        })
+    let period = |of: &Compared| api::Span {
+        count: whole(&of.period).count,
+        from: float(of.from),
+        seconds: float(of.period.length.as_secs()),
+        to: float(of.to),
     };
     let (before, now) = (&changes.before, &changes.now);
     let all = changes.changes.iter();
@@ -68,21 +67,7 @@ pub(super) fn refusal_value(refusal: SpanError, against: &str) -> Value {
     })
 }
 
-#[expect(clippy::as_conversions, reason = "counts far under 2^53")]
 fn change(change: &Change, before: &Period, now: &Period) -> Value {
-    let side = |figures: &Figures, period: &Period| {
-        let seconds = period.length.as_secs_f64().max(1.0);
-        let count = (figures.count as f64).max(1.0);
-        json!({
-            "count": figures.count,
-            "per_second": figures.count as f64 / seconds,
-            "p50_ms": shown::millis(figures.durations.quantile(0.5)),
-            "p99_ms": shown::millis(figures.durations.quantile(0.99)),
-            "total_time_ms_per_second": shown::millis(figures.durations.sum()) / seconds,
-            "bytes_per_operation": (figures.request_bytes + figures.reply_bytes) as f64 / count,
-            "documents_per_operation": figures.documents as f64 / count,
-        })
-    };
     let mut shape = named(&change.label);
     if let Some(text) = shape.remove("shape") {
         shape.insert("text".to_owned(), text);
@@ -90,12 +75,26 @@ fn change(change: &Change, before: &Period, now: &Period) -> Value {
     json!({
         "kind": change.kind.as_str(),
         "shape": shape,
-        "before": side(&change.before, before),
-        "now": side(&change.now, now),
+        "before": rates(&change.before, before),
+        "now": rates(&change.now, now),
         "ratio": change.ratio,
         "effect": change.effect,
         "cost_ms_per_second": shown::millis(change.cost_per_second),
     })
+}
+
+fn rates(figures: &Figures, period: &Period) -> api::Rates {
+    let seconds = period.length.as_secs_f64().max(1.0);
+    let operations = float(figures.count).max(1.0);
+    api::Rates {
+        bytes_per_operation: float(figures.request_bytes + figures.reply_bytes) / operations,
+        count: figures.count,
+        documents_per_operation: float(figures.documents) / operations,
+        p50_ms: shown::millis(figures.durations.quantile(0.5)),
+        p99_ms: shown::millis(figures.durations.quantile(0.99)),
+        per_second: float(figures.count) / seconds,
+        total_time_ms_per_second: shown::millis(figures.durations.sum()) / seconds,
+    }
 }
 
 #[cfg(test)]

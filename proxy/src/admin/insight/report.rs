@@ -9,7 +9,7 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{Window, json as shown, pools_value, status_value, storms_value, work},
+    super::{Window, json as shown, pools_of, status_of, storms_of, work},
     DEFAULT_SINCE, JsonResult, Parameters, Past, ago,
     changes::{changes_value, refusal_value},
     named, need_history, shapes_of,
@@ -17,6 +17,7 @@ use super::{
     step_for, steps,
 };
 use crate::{
+    api,
     insight::{self, Against},
     stats::{Label, Period},
 };
@@ -35,16 +36,16 @@ pub(in crate::admin) async fn report(
     need_history(&window.insight)?;
     let since = parameters.since()?.unwrap_or(DEFAULT_SINCE);
     let (against, text) = parameters.against()?;
-    let status = status_value(&window);
-    let pools = pools_value(&window);
-    let storms = storms_value(&window);
+    let status = json!(status_of(&window));
+    let api::Pools { pools } = pools_of(&window);
+    let storms = json!(storms_of(&window));
     let value = work(&window, move |window| {
         history_part(window, since, against, &text)
     });
     let mut report = value.await?;
     report.insert("status".to_owned(), status);
     report.insert("storms".to_owned(), storms);
-    report.extend(shown::object(pools));
+    report.insert("pools".to_owned(), json!(pools));
     Ok(Json(Value::Object(report)))
 }
 

@@ -16,6 +16,7 @@ use super::{
     JsonResult, Parameters, ago, named, need_history,
 };
 use crate::{
+    api,
     insight::{RecurringStall, Stall},
     topology::TopologyType,
 };
@@ -75,10 +76,11 @@ fn stall(stall: &Stall) -> Value {
         shape.insert("operations".to_owned(), json!(waiting.operations));
         Value::Object(shape)
     });
-    let moved = stall.moved.iter().map(|moved| {
-        json!({
-            "counter": moved.counter, "during": moved.during, "otherwise": moved.otherwise, "score": moved.score,
-        })
+    let moved = stall.moved.iter().map(|moved| api::Moved {
+        counter: moved.counter.to_owned(),
+        during: moved.during,
+        otherwise: moved.otherwise,
+        score: moved.score,
     });
     json!({
         "server": stall.server,
@@ -95,17 +97,18 @@ fn stall(stall: &Stall) -> Value {
     })
 }
 
-fn recurring_stall(stall: &RecurringStall) -> Value {
+fn recurring_stall(stall: &RecurringStall) -> api::Recurring {
     let recurrence = &stall.recurrence;
-    json!({
-        "server": stall.server,
-        "period_seconds": recurrence.period.as_secs_f64(),
-        "length_seconds": recurrence.length.as_secs_f64(),
-        "times": recurrence.times,
-        "last_at": recurrence.last_at,
-        "current": recurrence.is_current,
-        "phase": recurrence.phase.as_str(),
-        "counter": stall.counter.as_ref().map(|moved| moved.counter),
-        "unanswered": stall.is_unanswered,
-    })
+    let counter = stall.counter.as_ref();
+    api::Recurring {
+        counter: counter.map(|moved| moved.counter.to_owned()),
+        current: Some(recurrence.is_current),
+        last_at: recurrence.last_at,
+        length_seconds: recurrence.length.as_secs_f64(),
+        period_seconds: recurrence.period.as_secs_f64(),
+        phase: recurrence.phase.as_str().to_owned(),
+        server: stall.server.as_deref().map(str::to_owned),
+        times: shown::whole(recurrence.times),
+        unanswered: stall.is_unanswered,
+    }
 }

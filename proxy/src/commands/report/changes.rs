@@ -8,10 +8,12 @@ use super::{
     shapes,
     text::period,
 };
-use crate::commands::{
-    answers::{Change, Rates},
-    figures::{bytes, count, exact, float, millis, percent, printable, ratio, table},
-    top::panes,
+use crate::{
+    api::{Change, Rates},
+    commands::{
+        figures::{bytes, count, exact, float, millis, percent, printable, ratio, table},
+        top::panes,
+    },
 };
 
 pub(super) fn text(comparison: &Comparison) -> String {
@@ -82,7 +84,7 @@ pub(super) fn json(comparison: &Comparison) -> Value {
             "made_at": side.report.made_at,
             "since_seconds": side.report.covered_seconds(),
             "errors": side.errors,
-            "operations": rates(&side.whole),
+            "operations": side.whole,
         })
     };
     let changes = comparison.changes.changes.iter().map(change);
@@ -105,23 +107,11 @@ fn change(change: &Change) -> Value {
             "id": shape.id, "command": shape.command, "db": shape.db, "collection": shape.collection,
             "text": shape.shape,
         },
-        "before": rates(&change.before),
-        "now": rates(&change.now),
+        "before": change.before,
+        "now": change.now,
         "ratio": change.ratio,
         "effect": change.effect,
         "cost_ms_per_second": change.cost_ms_per_second,
-    })
-}
-
-fn rates(rates: &Rates) -> Value {
-    json!({
-        "count": rates.count,
-        "per_second": rates.per_second,
-        "p50_ms": rates.p50_ms,
-        "p99_ms": rates.p99_ms,
-        "total_time_ms_per_second": rates.total_time_ms_per_second,
-        "bytes_per_operation": rates.bytes_per_operation,
-        "documents_per_operation": rates.documents_per_operation,
     })
 }
 
@@ -184,7 +174,7 @@ mod tests {
             .find(|change| change["kind"] == "new")
             .unwrap();
         assert!(new["ratio"].is_number());
-        let read: Change = crate::commands::answers::read(new.clone()).unwrap();
+        let read: Change = crate::api::read(new.clone()).unwrap();
         assert_eq!(read.shape.collection, "<wishes>");
         assert_eq!(read.now.count, new["now"]["count"].as_u64().unwrap());
     }

@@ -3,10 +3,8 @@
 
 use super::period::{period, whole};
 use crate::{
-    commands::{
-        answers::{Bucket, Change, Changes, Rates, Report, Shape},
-        figures::float,
-    },
+    api::{Bucket, Change, Changes, Rates, Report, Shape},
+    commands::figures::float,
     insight::{self, compare},
     stats::{Figures, Label, Period},
 };

@@ -6,10 +6,12 @@ use super::{
     scale::Axis,
     shapes, text,
 };
-use crate::commands::{
-    answers::{Pools, Report, Stalls, Step, Storms},
-    figures::{count, exact, float, millis, moment, seconds, uptime},
-    top::panes,
+use crate::{
+    api::{Pools, Report, Stalls, Step, Storms},
+    commands::{
+        figures::{count, exact, float, millis, moment, seconds, uptime},
+        top::panes,
+    },
 };
 
 pub(super) fn report(report: &Report) -> String {

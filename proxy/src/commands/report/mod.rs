@@ -22,10 +22,12 @@ use self::compare::Comparison;
 use super::{
     Exit,
     admin_client::{AdminClient, Endpoint, percent_encode},
-    answers::Report,
     complain,
 };
-use crate::insight::{Against, TimeError};
+use crate::{
+    api::Report,
+    insight::{Against, TimeError},
+};
 
 /// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
 const SHOWN_SHAPES: usize = 50;

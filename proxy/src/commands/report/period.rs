@@ -4,10 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
-    commands::{
-        answers::{Bucket, Phases, Report, Shape, Step},
-        figures::whole as whole_number,
-    },
+    api::{Bucket, Phases, Report, Shape, Step},
+    commands::figures::whole as whole_number,
     stats::{Distribution, Figures, Label, Level, Period, PhaseTimes},
 };
 

@@ -6,9 +6,9 @@ use super::{
     page::escape,
     scale::{Axis, Scale, time_ticks},
 };
-use crate::commands::{
-    answers::Bucket,
-    figures::{float, millis, percent, seconds},
+use crate::{
+    api::Bucket,
+    commands::figures::{float, millis, percent, seconds},
 };
 
 /// Height of a drawing in its own units. Its width is 1000.

@@ -5,10 +5,12 @@ use super::{
     page::{Cells, escape},
     plot,
 };
-use crate::commands::{
-    answers::{Bucket, Changes, Phases, Rates, Report, Shape},
-    figures::{bytes, count, exact, float, millis, namespace, percent, ratio},
-    top::panes,
+use crate::{
+    api::{Bucket, Changes, Phases, Rates, Report, Shape},
+    commands::{
+        figures::{bytes, count, exact, float, millis, namespace, percent, ratio},
+        top::panes,
+    },
 };
 
 /// The table of the heaviest shapes.

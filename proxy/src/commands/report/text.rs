@@ -1,13 +1,15 @@
 //! A report as text for a terminal.
 
 use super::{SHOWN_SHAPES, period::all};
-use crate::commands::{
-    answers::{Report, Shape, Step},
-    figures::{
-        bytes, clock, count, exact, float, millis, moment, namespace, percent, printable, seconds,
-        sparks, table, uptime,
+use crate::{
+    api::{Report, Shape, Step},
+    commands::{
+        figures::{
+            bytes, clock, count, exact, float, millis, moment, namespace, percent, printable,
+            seconds, sparks, table, uptime,
+        },
+        top::panes,
     },
-    top::panes,
 };
 
 /// Maximum width of a timeline in characters.

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 
 use super::histogram::Scale;
-use crate::commands::{answers::Shape, figures::float};
+use crate::{api::Shape, commands::figures::float};
 
 /// A pane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

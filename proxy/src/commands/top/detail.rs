@@ -12,9 +12,9 @@ use super::{
     histogram::{Histogram, Scale, linear, logarithmic},
     model::Model,
 };
-use crate::commands::{
-    answers::{Latency, Phases, Point, Shape},
-    figures::{
+use crate::{
+    api::{Latency, Phases, Point, Shape},
+    commands::figures::{
         bar, bytes, clock, count, exact, float, millis, namespace, percent, printable, seconds,
         sparks,
     },

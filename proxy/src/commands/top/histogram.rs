@@ -1,8 +1,8 @@
 //! A distribution as bins to draw: logarithmic, or linear over a chosen range.
 
-use crate::commands::{
-    answers::Bucket,
-    figures::{float, whole},
+use crate::{
+    api::Bucket,
+    commands::figures::{float, whole},
 };
 
 /// Number of buckets in which the duration doubles.

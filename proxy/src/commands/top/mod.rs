@@ -34,8 +34,9 @@ use self::{
 use super::{
     Exit,
     admin_client::{AdminClient, Endpoint, Error},
-    answers, complain, say,
+    complain, say,
 };
+use crate::api;
 
 /// The refresh interval.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -69,7 +70,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let started = Instant::now();
     // If the proxy cannot be reached, this is reported before the terminal is taken over.
     let status = client.ask("/api/v1/status").await;
-    match status.and_then(|status| answers::read(status).map_err(Error::NotJson)) {
+    match status.and_then(|status| api::read(status).map_err(Error::NotJson)) {
         Ok(status) => model.status = Some(status),
         Err(error) => return complain(&error.to_string(), error.exit()),
     }
@@ -203,7 +204,7 @@ async fn ask<T: DeserializeOwned>(
     let answer = client
         .ask(path)
         .await
-        .and_then(|value| answers::read(value).map_err(Error::NotJson));
+        .and_then(|value| api::read(value).map_err(Error::NotJson));
     answer
         .map_err(|error| first_error.get_or_insert(error.to_string()))
         .ok()

@@ -7,10 +7,9 @@ use super::{
     choice::{Choice, Since, Tab},
     histogram::{Move, Range, Scale},
 };
-use crate::commands::{
-    admin_client::percent_encode,
-    answers::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms},
-    figures::float,
+use crate::{
+    api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms},
+    commands::{admin_client::percent_encode, figures::float},
 };
 
 /// Maximum number of shapes to request. Users do not scroll through more.
@@ -209,9 +208,9 @@ pub(super) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::commands::{
-        answers::{Report, read},
-        top::choice::Sort,
+    use crate::{
+        api::{Report, read},
+        commands::top::choice::Sort,
     };
 
     /// A model of the example report.

@@ -1,10 +1,8 @@
 //! Storms, stalls, changes and pools as lines, for the terminal and for the text report.
 
-use crate::commands::{
-    answers::{
-        Change, Changes, Episode, Named, Pools, Pulse, Recurring, Span, Stalls, Storm, Storms,
-    },
-    figures::{
+use crate::{
+    api::{Change, Changes, Episode, Named, Pools, Pulse, Recurring, Span, Stalls, Storm, Storms},
+    commands::figures::{
         bytes, count, float, millis, moment, namespace, percent, printable, ratio, seconds, table,
     },
 };
@@ -351,7 +349,7 @@ mod tests {
             "baseline": { "from": 1_795_197_000, "to": 1_795_197_600, "seconds": 0 },
             "now": { "from": 1_795_283_400, "to": 1_795_284_000, "seconds": 600 },
         });
-        let missing = crate::commands::answers::read(missing).unwrap();
+        let missing = crate::api::read(missing).unwrap();
         let expected = [
             "now compared with yesterday",
             "baseline 2026-11-20 17:50:00 to 2026-11-20 18:00:00 UTC (data for 0), \

@@ -1,9 +1,9 @@
 //! The table of shapes as strings, for the terminal and for plain output.
 
 use super::{choice::Sort, model::Model};
-use crate::commands::{
-    answers::Shape,
-    figures::{bytes, count, float, millis, namespace, percent, printable},
+use crate::{
+    api::Shape,
+    commands::figures::{bytes, count, float, millis, namespace, percent, printable},
 };
 
 /// The headings with their sort keys. `<` aligns a column to the left.

@@ -1,19 +1,35 @@
-//! The responses of the admin API, as `top` and `report` read them.
+//! The replies of the admin API: what the handlers return, and `top` and `report` read.
 //!
-//! A missing or null member takes its default and unknown members are ignored: the proxy may have
-//! another version.
+//! The handlers' JSON has its members in alphabetical order, so the fields of a type that is
+//! written are declared in this order. A reader gives a missing or null member its default and
+//! ignores unknown members: the proxy may have another version.
 
+mod deployment;
 mod found;
+mod storms;
 
-use serde::{Deserialize, de::DeserializeOwned};
+use std::time::Duration;
+
+use serde::{Deserialize, Serializer, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-pub(super) use self::found::{
-    Change, Changes, Episode, Named, Pools, Pulse, Rates, Recurring, Span, Stalls, Storm, Storms,
+pub(crate) use self::{
+    deployment::{
+        Client, Clients, Connections, HistoryStatus, Pool, PoolUser, Pools, Status, Topology,
+        TopologyServer,
+    },
+    found::{Change, Changes, Episode, Moved, Pulse, Rates, Recurring, Span, Stalls},
+    storms::{Named, Storm, Storms},
 };
 
+/// Writes a whole number of seconds, or of anything else, as an integer. Readers accept both forms.
+fn as_integer<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    let whole = Duration::try_from_secs_f64(*number).unwrap_or_default();
+    serializer.serialize_u64(whole.as_secs())
+}
+
 /// Parses a response.
-pub(super) fn read<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
+pub(crate) fn read<T: DeserializeOwned>(value: Value) -> Result<T, serde_json::Error> {
     serde_json::from_value(without_nulls(value))
 }
 
@@ -32,17 +48,17 @@ fn without_nulls(value: Value) -> Value {
 /// A whole report.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Report {
-    pub(super) made_at: f64,
-    pub(super) since_seconds: f64,
-    pub(super) status: Status,
-    pub(super) shapes: Shapes,
-    pub(super) timeline: Timeline,
-    pub(super) servers: Vec<Server>,
-    pub(super) storms: Storms,
-    pub(super) stalls: Stalls,
-    pub(super) changes: Changes,
-    pub(super) pools: Pools,
+pub(crate) struct Report {
+    pub(crate) made_at: f64,
+    pub(crate) since_seconds: f64,
+    pub(crate) status: Status,
+    pub(crate) shapes: Shapes,
+    pub(crate) timeline: Timeline,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) storms: Storms,
+    pub(crate) stalls: Stalls,
+    pub(crate) changes: Changes,
+    pub(crate) pools: Pools,
 }
 
 impl Report {
@@ -50,7 +66,7 @@ impl Report {
     const VERSION: u64 = 1;
 
     /// Parses a report.
-    pub(super) fn read(mut value: Value) -> Result<Self, String> {
+    pub(crate) fn read(mut value: Value) -> Result<Self, String> {
         // A list is either an array or an object, as the endpoint of that list returns it.
         let of = |value: &Value, key| value.get(key).cloned().unwrap_or_default();
         let (since, other) = (of(&value, "since_seconds"), of(&value, "other"));
@@ -67,27 +83,27 @@ impl Report {
     }
 
     /// The seconds of the period for which there is data.
-    pub(super) fn covered_seconds(&self) -> f64 {
+    pub(crate) fn covered_seconds(&self) -> f64 {
         covered(self.since_seconds, self.status.uptime_seconds)
     }
 
     /// The server load of all shapes, listed or not.
-    pub(super) fn load_ms(&self) -> f64 {
+    pub(crate) fn load_ms(&self) -> f64 {
         self.shapes.load_ms()
     }
 
     /// The number of operations of all shapes, listed or not.
-    pub(super) fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         self.shapes.operations()
     }
 
     /// The number of operations of shapes that are not listed.
-    pub(super) fn unlisted(&self) -> u64 {
+    pub(crate) fn unlisted(&self) -> u64 {
         self.shapes.other.count
     }
 
     /// The number of errors of all shapes, listed or not.
-    pub(super) fn errors(&self) -> u64 {
+    pub(crate) fn errors(&self) -> u64 {
         self.shapes.errors()
     }
 }
@@ -100,56 +116,19 @@ fn covered(since_seconds: f64, uptime_seconds: f64) -> f64 {
     }
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Status {
-    pub(super) version: String,
-    pub(super) uptime_seconds: f64,
-    pub(super) mode: String,
-    pub(super) injects_faults: bool,
-    pub(super) draining: bool,
-    pub(super) deployment: String,
-    pub(super) clients: u64,
-    pub(super) operations: u64,
-    pub(super) server_connections: Connections,
-    pub(super) wait_queue: u64,
-    pub(super) history: HistoryStatus,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct HistoryStatus {
-    /// `None` if the proxy does not report it.
-    pub(super) on: Option<bool>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Connections {
-    pub(super) pending: u64,
-    pub(super) available: u64,
-    pub(super) in_use: u64,
-}
-
-impl Connections {
-    pub(super) fn total(self) -> u64 {
-        self.pending + self.available + self.in_use
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(super) struct Latency {
-    pub(super) p50: f64,
-    pub(super) p90: f64,
-    pub(super) p99: f64,
-    pub(super) p999: f64,
-    pub(super) max: f64,
+pub(crate) struct Latency {
+    pub(crate) p50: f64,
+    pub(crate) p90: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Phases {
+pub(crate) struct Phases {
     permit: f64,
     checkout: f64,
     forward: f64,
@@ -160,7 +139,7 @@ pub(super) struct Phases {
 
 impl Phases {
     /// The name and milliseconds of each phase, in the order in which they happen.
-    pub(super) fn named(&self) -> [(&'static str, f64); 6] {
+    pub(crate) fn named(&self) -> [(&'static str, f64); 6] {
         [
             ("permit", self.permit),
             ("checkout", self.checkout),
@@ -171,7 +150,7 @@ impl Phases {
         ]
     }
 
-    pub(super) fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         self.named().iter().map(|(_, ms)| ms).sum()
     }
 }
@@ -179,54 +158,54 @@ impl Phases {
 /// `getMore`s on the cursors of a shape.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct More {
-    pub(super) count: u64,
-    pub(super) total_time_ms: f64,
+pub(crate) struct More {
+    pub(crate) count: u64,
+    pub(crate) total_time_ms: f64,
 }
 
 /// One bucket of a distribution: durations over `gt_seconds` and up to `le_seconds`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(super) struct Bucket {
-    pub(super) gt_seconds: f64,
-    pub(super) le_seconds: f64,
-    pub(super) count: u64,
+pub(crate) struct Bucket {
+    pub(crate) gt_seconds: f64,
+    pub(crate) le_seconds: f64,
+    pub(crate) count: u64,
 }
 
 /// The names and the figures of a shape.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Shape {
-    pub(super) id: String,
-    pub(super) command: String,
-    pub(super) db: String,
-    pub(super) collection: String,
+pub(crate) struct Shape {
+    pub(crate) id: String,
+    pub(crate) command: String,
+    pub(crate) db: String,
+    pub(crate) collection: String,
     #[serde(alias = "text")]
-    pub(super) shape: String,
+    pub(crate) shape: String,
     /// The level of detail: the row covers one shape or several. Empty if not reported.
-    pub(super) level: String,
-    pub(super) count: u64,
-    pub(super) errors: u64,
-    pub(super) total_time_ms: f64,
-    pub(super) latency_ms: Latency,
-    pub(super) phases_ms: Phases,
-    pub(super) request_bytes: u64,
-    pub(super) reply_bytes: u64,
-    pub(super) documents: u64,
-    pub(super) more: More,
-    pub(super) distribution: Vec<Bucket>,
-    pub(super) timeline: Vec<Point>,
+    pub(crate) level: String,
+    pub(crate) count: u64,
+    pub(crate) errors: u64,
+    pub(crate) total_time_ms: f64,
+    pub(crate) latency_ms: Latency,
+    pub(crate) phases_ms: Phases,
+    pub(crate) request_bytes: u64,
+    pub(crate) reply_bytes: u64,
+    pub(crate) documents: u64,
+    pub(crate) more: More,
+    pub(crate) distribution: Vec<Bucket>,
+    pub(crate) timeline: Vec<Point>,
     /// In an episode of a stall: the number of operations of this shape that waited.
-    pub(super) operations: u64,
+    pub(crate) operations: u64,
 }
 
 impl Shape {
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.request_bytes.saturating_add(self.reply_bytes)
     }
 
     /// The server load: the time of its operations and of the `getMore`s on its cursors.
-    pub(super) fn load_ms(&self) -> f64 {
+    pub(crate) fn load_ms(&self) -> f64 {
         self.total_time_ms + self.more.total_time_ms
     }
 }
@@ -234,36 +213,36 @@ impl Shape {
 /// A step of one shape's timeline.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Point {
-    pub(super) at: f64,
-    pub(super) count: u64,
-    pub(super) p99_ms: f64,
+pub(crate) struct Point {
+    pub(crate) at: f64,
+    pub(crate) count: u64,
+    pub(crate) p99_ms: f64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Shapes {
-    pub(super) since_seconds: f64,
-    pub(super) shapes: Vec<Shape>,
-    pub(super) other: Other,
+pub(crate) struct Shapes {
+    pub(crate) since_seconds: f64,
+    pub(crate) shapes: Vec<Shape>,
+    pub(crate) other: Other,
 }
 
 impl Shapes {
-    pub(super) fn load_ms(&self) -> f64 {
+    pub(crate) fn load_ms(&self) -> f64 {
         let listed = self.shapes.iter().map(Shape::load_ms);
         listed.sum::<f64>() + self.other.load_ms()
     }
 
-    pub(super) fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         self.shapes.iter().map(|s| s.count).sum::<u64>() + self.other.count
     }
 
-    pub(super) fn errors(&self) -> u64 {
+    pub(crate) fn errors(&self) -> u64 {
         self.shapes.iter().map(|s| s.errors).sum::<u64>() + self.other.errors
     }
 
     /// The seconds that the figures cover.
-    pub(super) fn covered_seconds(&self, uptime_seconds: f64) -> f64 {
+    pub(crate) fn covered_seconds(&self, uptime_seconds: f64) -> f64 {
         covered(self.since_seconds, uptime_seconds)
     }
 }
@@ -271,54 +250,54 @@ impl Shapes {
 /// The sums of the shapes that are not listed.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Other {
-    pub(super) count: u64,
-    pub(super) errors: u64,
-    pub(super) total_time_ms: f64,
-    pub(super) more: More,
-    pub(super) request_bytes: u64,
-    pub(super) reply_bytes: u64,
-    pub(super) documents: u64,
+pub(crate) struct Other {
+    pub(crate) count: u64,
+    pub(crate) errors: u64,
+    pub(crate) total_time_ms: f64,
+    pub(crate) more: More,
+    pub(crate) request_bytes: u64,
+    pub(crate) reply_bytes: u64,
+    pub(crate) documents: u64,
 }
 
 impl Other {
-    pub(super) fn load_ms(&self) -> f64 {
+    pub(crate) fn load_ms(&self) -> f64 {
         self.total_time_ms + self.more.total_time_ms
     }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Timeline {
-    pub(super) step_seconds: f64,
-    pub(super) steps: Vec<Step>,
+pub(crate) struct Timeline {
+    pub(crate) step_seconds: f64,
+    pub(crate) steps: Vec<Step>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Step {
-    pub(super) at: f64,
+pub(crate) struct Step {
+    pub(crate) at: f64,
     /// The seconds of the step for which there is data.
-    pub(super) seconds: f64,
-    pub(super) count: u64,
-    pub(super) errors: u64,
-    pub(super) request_bytes: u64,
-    pub(super) reply_bytes: u64,
-    pub(super) documents: u64,
-    pub(super) total_time_ms: f64,
-    pub(super) latency_ms: Latency,
-    pub(super) phases_ms: Phases,
-    pub(super) distribution: Vec<Bucket>,
+    pub(crate) seconds: f64,
+    pub(crate) count: u64,
+    pub(crate) errors: u64,
+    pub(crate) request_bytes: u64,
+    pub(crate) reply_bytes: u64,
+    pub(crate) documents: u64,
+    pub(crate) total_time_ms: f64,
+    pub(crate) latency_ms: Latency,
+    pub(crate) phases_ms: Phases,
+    pub(crate) distribution: Vec<Bucket>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Server {
-    pub(super) address: String,
-    pub(super) count: u64,
-    pub(super) errors: u64,
+pub(crate) struct Server {
+    pub(crate) address: String,
+    pub(crate) count: u64,
+    pub(crate) errors: u64,
     /// The durations of whole operations.
-    pub(super) latency_ms: Latency,
+    pub(crate) latency_ms: Latency,
 }
 
 #[cfg(test)]

@@ -1,0 +1,374 @@
+//! The members of every JSON reply, their order and their types, compared with `replies.txt`:
+//! programs of users depend on them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use axum::{
+    body::{self, Body},
+    http::Request,
+};
+use bson::doc;
+use mongodb::options::ClientOptions;
+use serde::Serialize;
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::{
+    auth::NonceSource,
+    command::{ReplyFacts, ReplyForm},
+    connection::Connector,
+    insight::{self, Clock, Second},
+    observe::{self, Observer, outcome_of},
+    pool::{Snapshot, UserSnapshot, tests::limits},
+    pulse,
+    shape::Input,
+    stats::{
+        Counters, Departure, Figures, Label, Leaving, Level, Phase, ServerSample, Stage, Traffic,
+        WeighedSeries,
+    },
+    topology::{TopologyDescription, TopologyType},
+};
+
+/// The beginning of the history, in seconds since the epoch.
+const START: u64 = 1_795_200_000;
+
+/// The length of the history, in seconds. Stalls and slow operations occur in its second half.
+const SECONDS: u64 = 1_800;
+
+const SERVER: &str = "127.0.0.1:1";
+
+/// Operations with errors of every kind, and a cursor.
+fn operations(observer: &Observer) {
+    let server = observer.recorder.server(SERVER).index();
+    let failures = doc! {
+        "n": 0, "ok": 1, "writeErrors": [{ "code": 11_000 }], "writeConcernError": { "code": 64 },
+    };
+    let operations = [
+        (doc! { "find": "c", "$db": "d" }, doc! { "ok": 1 }),
+        (
+            doc! { "find": "c", "$db": "d" },
+            doc! { "ok": 0, "code": 13 },
+        ),
+        (doc! { "insert": "c", "$db": "d" }, failures),
+    ];
+    for (command, reply) in operations {
+        let command = command.to_vec().unwrap();
+        let input = Input {
+            body: &command,
+            sequences: &[],
+        };
+        let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
+        let now = Instant::now();
+        let mut observation = observer.recorder.begin(&input, 10, now);
+        observation.enter(Phase::Server, now);
+        observation.sent_to(server);
+        observation.answered(&facts, now);
+        observation.finish(outcome_of(&facts), now);
+    }
+}
+
+/// The id of the shape of the finds.
+fn find_id(exporter: &Exporter) -> String {
+    let rows = exporter.shapes();
+    let mut finds = rows
+        .iter()
+        .filter(|row| row.shape.namespace.command == "find");
+    finds.next().unwrap().shape.id.to_string()
+}
+
+fn figures(count: u64, time: Duration) -> Figures {
+    let mut figures = Figures {
+        count,
+        request_bytes: 100,
+        reply_bytes: 1_000,
+        documents: 3,
+        ..Figures::default()
+    };
+    (0..count).for_each(|_| figures.durations.record(time));
+    figures.phases[Phase::Server] = time * u32::try_from(count).unwrap();
+    figures
+}
+
+fn shape(id: &str) -> Label {
+    Label::Shape {
+        level: Level::Fine,
+        id: id.into(),
+        command: "find".into(),
+        db: "d".into(),
+        collection: "c".into(),
+        text: "{filter:{a:?}}".into(),
+    }
+}
+
+fn traffic(clients: u64) -> Traffic {
+    let mut traffic = Traffic {
+        arrivals: clients,
+        client_authentications: clients,
+        ..Traffic::default()
+    };
+    let leaving = Leaving {
+        age: Duration::from_millis(100),
+        ip: Some([10, 1, 2, 3].into()),
+        application: Some("shop"),
+        driver: Some("nodejs 6.8"),
+        user: Some("admin.u"),
+        stage: Stage::LoggingIn,
+        how: Departure::GaveUp,
+    };
+    (0..clients).for_each(|_| traffic.add_departure(&leaving));
+    traffic
+}
+
+/// The second that begins `at` seconds after the start.
+fn second(at: u64, known: &str) -> Second {
+    let is_late = at >= SECONDS / 2;
+    let is_stall = is_late && at.is_multiple_of(60);
+    let time = Duration::from_millis(if is_stall { 2_000 } else { 2 });
+    let usual = Duration::from_millis(if is_late { 12 } else { 2 });
+    let namespace = Label::Namespace {
+        command: "find".into(),
+        db: "d".into(),
+        collection: "c".into(),
+    };
+    let labels = [
+        Label::Whole,
+        Label::OtherShapes,
+        namespace,
+        Label::Server(SERVER.into()),
+        shape(known),
+    ];
+    let series = labels.map(|label| (Arc::new(label), (figures(20, time), 1.0)));
+    let mut series = WeighedSeries::from(series);
+    series.insert(Arc::new(shape("without_a_row")), (figures(20, usual), 1.0));
+    let storms = [100..110, SECONDS - 5..SECONDS];
+    let clients = if storms.iter().any(|storm| storm.contains(&at)) {
+        100
+    } else {
+        0
+    };
+    let counter = if is_stall { 100.0 } else { 10.0 };
+    let sample = ServerSample {
+        at: UNIX_EPOCH + Duration::from_secs(START + at),
+        answered: at % 240 != 61,
+        counters: Counters::new(&["checkpoint"], [counter].into()),
+    };
+    Second {
+        series,
+        working: figures(20, time),
+        traffic: traffic(clients),
+        samples: vec![(SERVER.into(), vec![sample])],
+    }
+}
+
+/// A Seawall after half an hour, with storms, stalls and changes.
+fn window() -> Window {
+    let settings = observe::Settings {
+        counts_shapes: true,
+        max_shapes: 10,
+        name_key: None,
+        max_namespaces: 10,
+        keeps_seconds: false,
+    };
+    let observer = Observer::new(settings, None).unwrap();
+    operations(&observer);
+    let known = find_id(&observer.exporter);
+    let now = Arc::new(AtomicU64::new(START));
+    let read = Arc::clone(&now);
+    let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+    let clock = Clock::new(move || at(read.load(Ordering::Relaxed)));
+    let settings = insight::Settings {
+        is_on: true,
+        directory: None,
+        max_bytes: 64 << 20,
+        max_shapes: 200,
+    };
+    let insight = Insight::open(settings, clock).unwrap();
+    for second_at in 0..SECONDS {
+        now.store(START + second_at + 1, Ordering::Relaxed);
+        insight.add(second(second_at, &known), insight.now());
+    }
+    let nonces = Arc::new(NonceSource::new().unwrap());
+    let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
+    let recorder = Arc::clone(&observer.recorder);
+    let address = SERVER.parse().unwrap();
+    let pulse = pulse::Settings {
+        interval: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
+    };
+    let runtime = tokio::runtime::Handle::current();
+    Window {
+        exporter: observer.exporter,
+        clients: observer.clients,
+        insight: Arc::new(insight),
+        pulse: Ok(Arc::new(Pulse::new(
+            ClientOptions::default(),
+            pulse,
+            runtime,
+        ))),
+        topology: Topology::of_standalone(address, limits(), connector, recorder),
+        draining: watch::channel(None).1,
+        drain: CancellationToken::new(),
+        injects_faults: false,
+        mode: "pooled",
+        credentials: Box::new(|| "self"),
+        guard: Guard {
+            token: None,
+            allowed_hosts: Vec::new(),
+        },
+        profiles: false,
+        places: Arc::new(Semaphore::new(MAX_REQUESTS)),
+        started_at: SystemTime::now(),
+    }
+}
+
+/// The members of each object by its path, with their types. The elements of a list share a path.
+type Members = BTreeMap<String, BTreeSet<String>>;
+
+fn describe(path: &str, value: &Value, members: &mut Members) {
+    match value {
+        Value::Array(items) => {
+            let path = format!("{path}[]");
+            items.iter().for_each(|item| describe(&path, item, members));
+        }
+        Value::Object(of) => {
+            let typed = of
+                .iter()
+                .map(|(name, value)| format!("{name} {}", kind(value)));
+            members.entry(path.to_owned()).or_default().extend(typed);
+            for (name, value) in of {
+                describe(&format!("{path}.{name}"), value, members);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "float",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+        Value::Object(_) => "object",
+    }
+}
+
+/// A line for each object of a reply.
+fn described(name: &str, text: &str) -> String {
+    let value: Value = serde_json::from_str(text).unwrap();
+    // A map sorts its members: equal texts mean that the reply was sorted. Numbers may differ in
+    // their last digit.
+    let sorted = value.to_string();
+    let strings = |text: &str| -> Vec<String> {
+        let strings = text.split('"').skip(1).step_by(2);
+        strings.map(str::to_owned).collect()
+    };
+    assert_eq!(strings(text), strings(&sorted), "{name}");
+    let mut members = Members::new();
+    describe("", &value, &mut members);
+    let mut lines = format!("{name}\n");
+    for (path, members) in members {
+        let members: Vec<_> = members.into_iter().collect();
+        writeln!(lines, "  {path}{{{}}}", members.join(", ")).unwrap();
+    }
+    lines
+}
+
+async fn get_described(window: &Arc<Window>, path: &str) -> String {
+    let request = Request::get(path).body(Body::empty()).unwrap();
+    let response = router(Arc::clone(window)).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    let content_type = &response.headers()[header::CONTENT_TYPE];
+    assert_eq!(content_type, "application/json", "{path}");
+    let body = body::to_bytes(response.into_body(), usize::MAX).await;
+    described(path, str::from_utf8(&body.unwrap()).unwrap())
+}
+
+/// A part of a reply that no connection is needed for.
+fn part_described(name: &str, part: impl Serialize) -> String {
+    described(name, &serde_json::to_string(&part).unwrap())
+}
+
+fn pool() -> Snapshot {
+    let user = UserSnapshot {
+        name: "u".to_owned(),
+        source: "admin".to_owned(),
+        pending: 1,
+        available: 2,
+        in_use: 3,
+        wait_queue: 4,
+    };
+    Snapshot {
+        state: "ready",
+        pending: 1,
+        available: 2,
+        in_use: 3,
+        wait_queue: 4,
+        users: vec![user],
+    }
+}
+
+/// The description of a replica set whose server was probed.
+fn replica_set(window: &Window) -> TopologyDescription {
+    let mut description = window.topology.snapshot().description.clone();
+    description.topology_type = TopologyType::ReplicaSetWithPrimary;
+    description.set_name = Some("rs".to_owned());
+    let server = &mut description.servers[0];
+    server.tags = vec![("dc".to_owned(), "east".to_owned())];
+    server.probe.round_trip = Some(Duration::from_millis(1));
+    description
+}
+
+#[tokio::test]
+async fn replies_have_the_documented_members() {
+    let window = window();
+    let clients = Arc::clone(&window.clients);
+    let client = clients.connected("127.0.0.1:2", None);
+    let other = clients.connected("127.0.0.1:3", None);
+    other.set_application(Some("shop"));
+    other.set_user(Some("admin.u".to_owned()));
+    let id = find_id(&window.exporter);
+    let address = SERVER.parse().unwrap();
+    let mut replies = part_described("part: pool", json::pool(&address, &pool()));
+    let topology = json::topology(&replica_set(&window));
+    replies += &part_described("part: topology", topology);
+    let window = Arc::new(window);
+    for path in [
+        "status",
+        "shapes",
+        "shapes?since=1h&limit=1",
+        "shapes/ID",
+        "shapes/ID?since=1h",
+        "shapes/without_a_row",
+        "namespaces",
+        "namespaces?since=1h",
+        "servers",
+        "timeline?since=1m",
+        "changes?against=20m&window=5m",
+        "changes?against=yesterday",
+        "stalls",
+        "report?since=10m&against=20m",
+        "report?since=10m&against=4102444800",
+        "pools",
+        "topology",
+        "clients",
+        "storms",
+    ] {
+        let path = path.replace("ID", &id);
+        replies += &get_described(&window, &format!("/api/v1/{path}")).await;
+    }
+    drop((client, other));
+    let mut window = Arc::into_inner(window).unwrap();
+    window.pulse = Err("off: no service account");
+    replies += &get_described(&Arc::new(window), "/api/v1/stalls?since=1s").await;
+    let replies = replies.replace(&id, "ID");
+    let expected = include_str!("replies.txt");
+    assert!(replies == expected, "the replies are now:\n{replies}");
+}
