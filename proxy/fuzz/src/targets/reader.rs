@@ -151,13 +151,13 @@ async fn finish(
 ) -> Result<Vec<u8>, ReadError> {
     if !message.is_head() {
         assert_eq!(message.bytes.len(), message.header.message_length);
-        return Ok(message.bytes);
+        return Ok(message.bytes.clone());
     }
     match treatment {
         Treatment::Complete => {
             let whole = reader.complete(message, input, budget).await?;
             assert_eq!(whole.bytes.len(), whole.header.message_length);
-            Ok(whole.bytes)
+            Ok(whole.bytes.clone())
         }
         Treatment::TakePieces => {
             let mut bytes = message.bytes.clone();

@@ -19,7 +19,7 @@ pub(super) struct Churn {
 /// A change of the detector's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StormTurn {
-    /// A storm began [`StormDetector::BEGINS_AFTER`] seconds ago.
+    /// A storm began `StormDetector::BEGINS_AFTER` seconds ago.
     Began,
     /// The storm ended.
     Ended,
