@@ -4,8 +4,8 @@
 //! exact size: nearly every request is one read and one small allocation. The scratch buffer is
 //! then zeroed, because the bytes may be a login's. If a message is incomplete after its first
 //! read, the bytes that have arrived are charged to the memory budget of all connections. So are
-//! bytes that were sent ahead, behind a complete message, before that message is returned. Without a
-//! charge, a reader holds at most [`FREE_BYTES`], and one read while it waits for memory.
+//! bytes that were sent ahead, behind a complete message, before that message is returned. Without
+//! a charge, a reader holds at most [`FREE_BYTES`], and one read while it waits for memory.
 //!
 //! A message over [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length.
 //! For a message over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can

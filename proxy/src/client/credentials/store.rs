@@ -120,8 +120,8 @@ pub(in crate::client) enum Reading {
     Unavailable,
 }
 
-/// The reading that ended a user. Without it, a reading that was requested earlier and arrives later
-/// would bring the user back.
+/// The reading that ended a user. Without it, a reading that was requested earlier and arrives
+/// later would bring the user back.
 #[derive(Debug)]
 pub(super) struct Ended {
     asked_at: Instant,
