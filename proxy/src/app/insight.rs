@@ -176,7 +176,7 @@ pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
         .update_process_metrics(&memory, size.dropped_early);
 }
 
-/// What to count, and how many rows to keep.
+/// The settings of the recorder: which statistics to keep, and how many rows.
 fn observe_settings(settings: &config::Settings) -> observe::Settings {
     observe::Settings {
         counts_shapes: settings.shapes.enabled,

@@ -66,12 +66,12 @@ pub struct Insight {
     is_on: bool,
 }
 
-/// What was added to the history.
+/// The seconds that were added to the history.
 #[derive(Debug, Default)]
 struct Added {
     /// The last second.
     last: Option<u64>,
-    /// What was measured since, if the clock repeated that second.
+    /// The figures measured since, if the clock repeated that second.
     left: Option<Second>,
 }
 

@@ -1,4 +1,4 @@
-//! What is measured in a second.
+//! The figures of one second.
 
 use crate::stats::{Figures, ServerSample, Traffic, WeighedSeries, add_weighed};
 

@@ -1,4 +1,4 @@
-//! What the system says of this process: CPU time by thread, and resident memory.
+//! Figures of the system about this process: CPU time by thread, and resident memory.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,5 @@
-//! What the data path calls: it counts operations, logins, refusals and connections to servers.
+//! The recorder, which the data path calls: it counts operations, logins, refusals and connections
+//! to servers.
 //!
 //! An operation costs its thread one look-up and a few additions in the thread's own table.
 
