@@ -104,7 +104,7 @@ impl Feed {
         }
     }
 
-    /// Pushes what is left, and closes the history.
+    /// Pushes the last second, and closes the history.
     pub(super) fn close(&self) {
         self.push(self.insight.now() + Duration::from_secs(1));
         self.insight.close();

@@ -58,11 +58,7 @@ impl Client {
     ) -> Result<(), End> {
         let shared = Arc::clone(&self.shared);
         let sequences = sequences(parsed);
-        let count = parsed.sequences().count();
-        let input = Input {
-            body: parsed.body,
-            sequences: sequences.get(..count).unwrap_or_default(),
-        };
+        let input = input(parsed, &sequences);
         let request_bytes = message.header.message_length;
         let heavy = shared.limits.heavy(self.sharer);
         let begun = || shared.recorder.begin(&input, request_bytes, now);
@@ -341,4 +337,16 @@ pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::M
         };
     }
     sequences
+}
+
+/// The input of a fingerprint. `all` are the [`sequences`] of the message.
+pub(super) fn input<'a>(
+    parsed: &OpMsg<'a>,
+    all: &'a [Sequence<'a>; crate::wire::MAX_SEQUENCES],
+) -> Input<'a> {
+    let count = parsed.sequences().count();
+    Input {
+        body: parsed.body,
+        sequences: all.get(..count).unwrap_or_default(),
+    }
 }

@@ -57,6 +57,11 @@ impl<'a> Admission<'a> {
         admission
     }
 
+    /// True if the server requires a login.
+    pub(super) fn requires_login(&self) -> bool {
+        self.requires_login
+    }
+
     /// Records that a message of the client begins to be served, or has been served.
     pub(super) fn mark_activity(&self) {
         self.eviction.mark_activity();

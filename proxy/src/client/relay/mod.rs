@@ -218,15 +218,8 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
         sharer,
         eviction,
     } = relayed;
-    let requires_login = requires_authentication;
-    let admission = Admission::new(shared, sharer, eviction, handshake, requires_login);
-    let relay = Relay::new(
-        shared,
-        &connected,
-        counted.index(),
-        requires_login,
-        admission,
-    );
+    let admission = Admission::new(shared, sharer, eviction, handshake, requires_authentication);
+    let relay = Relay::new(shared, &connected, counted.index(), admission);
     let login_overdue = relay.login_overdue();
     tokio::select! {
         () = relay.run(stream, reader, first, server) => {}

@@ -54,15 +54,14 @@ enum Ended {
 type ClientWriter = AsyncMutex<WriteHalf<Stream>>;
 
 impl<'a> Relay<'a> {
-    /// `requires_login` is true if the server requires a login; `admission` has the rules for it.
+    /// `admission` has the rules for a client that has not logged in.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connected: &'a ConnectedClient,
         server: ServerIndex,
-        requires_login: bool,
         admission: Admission<'a>,
     ) -> Self {
-        let watch = Watch::new(shared, connected, server, requires_login, admission);
+        let watch = Watch::new(shared, connected, server, admission);
         Self {
             shared,
             watch: Mutex::new(watch),

@@ -16,7 +16,7 @@ use crate::{
         Shared,
         answer::{Form, ReplyTo},
         hello::Hello,
-        operation::{note_retry, sequences},
+        operation::{input, note_retry, sequences},
     },
     command::{Class, Command, ErrorReply, Handshake, ReplyForm},
     observe::{ConnectedClient, Observation, ServerIndex, outcome_of},
@@ -83,7 +83,6 @@ pub(super) struct Watch<'a> {
     /// Operations whose replies are complete and about to be forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
-    requires_login: bool,
     is_authenticated: bool,
     admission: Admission<'a>,
 }
@@ -93,7 +92,6 @@ impl<'a> Watch<'a> {
         shared: &'a Shared,
         connected: &'a ConnectedClient,
         server: ServerIndex,
-        requires_login: bool,
         admission: Admission<'a>,
     ) -> Self {
         Self {
@@ -103,7 +101,6 @@ impl<'a> Watch<'a> {
             pending: VecDeque::new(),
             sending: Vec::new(),
             login: None,
-            requires_login,
             is_authenticated: false,
             admission,
         }
@@ -111,7 +108,7 @@ impl<'a> Watch<'a> {
 
     /// True if the server requires a login and the client has not logged in.
     pub(super) fn has_to_log_in(&self) -> bool {
-        self.requires_login && !self.is_authenticated
+        self.admission.requires_login() && !self.is_authenticated
     }
 
     /// Records that a message of the client begins to be served, or has been served.
@@ -188,11 +185,7 @@ impl<'a> Watch<'a> {
         }
         let flags = parsed.flags;
         let sequences = sequences(&parsed);
-        let count = parsed.sequences().count();
-        let input = Input {
-            body: parsed.body,
-            sequences: sequences.get(..count).unwrap_or_default(),
-        };
+        let input = input(&parsed, &sequences);
         match self.refusal(&command) {
             Ok(None) => {}
             Ok(Some(error)) => {
