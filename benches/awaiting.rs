@@ -9,8 +9,8 @@
 use std::{io::Write, time::Duration};
 
 use bson::{RawDocument, rawdoc};
-use seawall::connection::Connection;
 use seawall_benches::{load, setup::Setup};
+use seawall_transport::connection::Connection;
 use tokio::{runtime::Builder, sync::mpsc, task::JoinSet};
 
 /// Seawall's `max_pool_size`.

@@ -125,7 +125,7 @@ async fn connect(
     setup: &Setup,
     target: &Target,
     count: usize,
-) -> Vec<seawall::connection::Connection> {
+) -> Vec<seawall_transport::connection::Connection> {
     let mut open = Vec::new();
     while open.len() < count {
         let batch = (count - open.len()).min(CONNECTING);

@@ -8,20 +8,20 @@ use std::{hint::black_box, sync::Arc, time::Duration};
 use bson::{Document, doc};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use seawall::{
-    auth::{
-        ClientConversation, ClientFirst, Identity, Mechanism, NonceSource, ServerConversation,
-        derive_from_password,
-    },
-    command::{Command, ReplyScanner},
-    connection::{Connection, Connector},
     observe::Observer,
     pool::{Limits, ServerPool},
-    shape::{self, Input},
-    wire::{
-        MAX_MESSAGE_BYTES, MemoryBudget, MessageReader, OpMsg, RestOfMessage, SectionWalk, Sharer,
-        Stream, encode_request,
-    },
 };
+use seawall_auth::{
+    ClientConversation, ClientFirst, Identity, Mechanism, NonceSource, ServerConversation,
+    derive_from_password,
+};
+use seawall_command::CommandBytes;
+use seawall_command::{Command, ReplyScanner};
+use seawall_transport::{
+    MemoryBudget, MessageReader, RestOfMessage, Sharer, Stream,
+    connection::{Connection, Connector},
+};
+use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, SectionWalk, encode_request};
 use sha2::{Digest, Sha256};
 use tokio::{net::UnixStream, runtime::Builder, time::Instant};
 
@@ -77,7 +77,7 @@ fn inspection(c: &mut Criterion) {
         });
         c.bench_function(&format!("shape/fingerprint/{name}"), |b| {
             b.iter(|| {
-                shape::fingerprint(&Input {
+                seawall_shape::fingerprint(&CommandBytes {
                     body: black_box(&body),
                     sequences: &[],
                 })
@@ -88,11 +88,11 @@ fn inspection(c: &mut Criterion) {
             b.iter(|| {
                 let parsed = OpMsg::parse(black_box(&message)).expect("the bytes are valid");
                 let command = Command::inspect(parsed.body).expect("the bytes are valid");
-                let input = Input {
+                let input = CommandBytes {
                     body: parsed.body,
                     sequences: &[],
                 };
-                (command.class, shape::fingerprint(&input).shape)
+                (command.class, seawall_shape::fingerprint(&input).shape)
             })
         });
     }

@@ -4,18 +4,17 @@
 
 use allocation_counter::{AllocationInfo, measure};
 use bson::{Document, doc};
-use seawall::{
-    command::Command,
-    shape::{Input, fingerprint},
-    wire::{OpMsg, encode_request},
-};
+use seawall_command::Command;
+use seawall_command::CommandBytes;
+use seawall_shape::fingerprint;
+use seawall_wire::{OpMsg, encode_request};
 
 fn inspected(command: &Document) -> AllocationInfo {
     let message = encode_request(1, &command.to_vec().unwrap());
     measure(|| {
         let parsed = OpMsg::parse(&message).unwrap();
         let command = Command::inspect(parsed.body).unwrap();
-        let input = Input {
+        let input = CommandBytes {
             body: command.body,
             sequences: &[],
         };

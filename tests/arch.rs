@@ -105,13 +105,29 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// The text of a source without its comments.
+fn without_comments(source: &str) -> String {
+    let lines = source.lines().map(|line| line.split("//").next().unwrap());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The crates of the proxy that a source names, without their common prefix.
+fn used_crates(source: &str) -> BTreeSet<String> {
+    let code = without_comments(source);
+    let paths = code.split("seawall_").skip(1);
+    let names = paths.filter_map(|path| {
+        let end = path.find(|c: char| !c.is_ascii_lowercase())?;
+        let (name, rest) = path.split_at(end);
+        // Names of metrics have the same prefix, but are no paths.
+        rest.starts_with("::").then(|| name.to_owned())
+    });
+    // `config` is beside the proxy, not below it.
+    names.filter(|name| name != "config").collect()
+}
+
 /// The modules of its crate that a source names: `crate::name…` and `crate::{name…, name…}`.
 fn uses(source: &str) -> BTreeSet<String> {
-    let code = source
-        .lines()
-        .map(|line| line.split("//").next().unwrap())
-        .collect::<Vec<_>>()
-        .join("\n");
+    let code = without_comments(source);
     let mut used = BTreeSet::new();
     for place in code.split("crate::").skip(1) {
         let word = |text: &str| -> String {
@@ -149,39 +165,82 @@ fn uses_are_found_in_every_form() {
     assert_eq!(found, ["a", "d", "e", "g"]);
 }
 
-#[test]
-fn modules_use_what_their_rows_allow() {
-    let table = table();
+/// The crates under `proxy/crates` by their names.
+fn crates() -> BTreeMap<String, PathBuf> {
+    let folder = root().join("proxy/crates");
+    let folders = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let named = folders.map(|folder| {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        (name, folder.join("src"))
+    });
+    named.collect()
+}
+
+/// The sources of the proxy by module, and of its crates by crate.
+fn sources_by_row() -> BTreeMap<String, Vec<PathBuf>> {
+    let mut by_row: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     let folder = root().join("proxy/src");
     let mut files = Vec::new();
     sources(&folder, &mut files);
-    let mut seen = BTreeSet::new();
-    let mut wrong = Vec::new();
     for file in files {
-        let inside = file.strip_prefix(&folder).unwrap();
-        let first = inside.components().next().unwrap().as_os_str();
+        let first = file.strip_prefix(&folder).unwrap().iter().next().unwrap();
         let module = first.to_str().unwrap().trim_end_matches(".rs").to_owned();
-        // Unit tests may construct what their module only receives.
-        let is_test = inside
-            .iter()
-            .any(|part| part == "tests" || part == "tests.rs");
-        if module == "lib" || is_test {
-            continue;
-        }
-        let Some(row) = table.get(&module) else {
-            wrong.push(format!("{module} has no row"));
+        by_row.entry(module).or_default().push(file);
+    }
+    by_row.remove("lib");
+    for (name, folder) in crates() {
+        let files = by_row.entry(name).or_default();
+        assert!(files.is_empty(), "a module has the name of a crate");
+        sources(&folder, files);
+    }
+    by_row
+}
+
+#[test]
+fn crates_and_modules_use_what_their_rows_allow() {
+    let table = table();
+    let by_row = sources_by_row();
+    let crates = crates();
+    let mut wrong = Vec::new();
+    for (name, files) in &by_row {
+        let Some(row) = table.get(name) else {
+            wrong.push(format!("{name} has no row"));
             continue;
         };
-        for used in uses(&fs::read_to_string(&file).unwrap()) {
-            if used != module && !row.may_use.contains(&used) {
-                wrong.push(format!("{} uses {used}", inside.display()));
+        // Unit tests may construct what their module only receives.
+        let files = files.iter().filter(|file| {
+            let mut parts = file.iter();
+            !parts.any(|part| part == "tests" || part == "tests.rs")
+        });
+        for file in files {
+            let source = fs::read_to_string(file).unwrap();
+            let mut used = used_crates(&source);
+            if !crates.contains_key(name) {
+                used.extend(uses(&source));
+            }
+            for used in used {
+                if used != *name && !row.may_use.contains(&used) {
+                    wrong.push(format!("{} uses {used}", file.display()));
+                }
             }
         }
-        seen.insert(module);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    let rows: BTreeSet<_> = table.keys().cloned().collect();
-    assert_eq!(rows, seen, "rows without a module");
+    let rows: BTreeSet<_> = table.keys().collect();
+    assert_eq!(
+        rows,
+        by_row.keys().collect(),
+        "rows without a crate or module"
+    );
+}
+
+#[test]
+fn used_crates_are_found() {
+    let source = "use seawall_wire::{A, B}; // seawall_no\nfn f() { seawall_shape::g() }\nuse seawall_config::C;";
+    let found: Vec<_> = used_crates(source).into_iter().collect();
+    assert_eq!(found, ["shape", "wire"]);
 }
 
 #[test]
@@ -287,7 +346,9 @@ fn used_paths(source: &str) -> Vec<Vec<String>> {
 
 /// The files and folders beside each other in one folder, and which of them each uses.
 fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let root = folder.join("mod.rs");
+    let is_crate = folder.join("lib.rs").exists() && folder.ends_with("src");
+    let counts_roots = is_crate && folder.components().any(|part| part.as_os_str() == "crates");
+    let root = folder.join(if is_crate { "lib.rs" } else { "mod.rs" });
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut files = Vec::new();
     sources(folder, &mut files);
@@ -316,10 +377,12 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
         let depth = inside.len() - usize::from(is_own_root);
         let from = name_of(file);
         for path in used_paths(&fs::read_to_string(file).unwrap()) {
-            let ups = path.iter().take_while(|word| *word == "super").count();
-            if is_test || ups != depth {
+            let mut ups = path.iter().take_while(|word| *word == "super").count();
+            let is_from_root = counts_roots && path.first().is_some_and(|word| word == "crate");
+            if is_test || (ups != depth && !is_from_root) {
                 continue;
             }
+            ups = ups.max(usize::from(is_from_root));
             let name = &path[ups];
             let used = siblings.get(name).or_else(|| lent.get(name));
             if let Some(used) = used.filter(|used| **used != from && *used != "tests") {
@@ -362,6 +425,9 @@ fn files_of_a_module_use_each_other_without_circles() {
     let mut found = Vec::new();
     for crate_folder in ["proxy/src", "config/src"] {
         folders(&root().join(crate_folder), &mut found);
+    }
+    for folder in crates().values() {
+        folders(folder, &mut found);
     }
     let (mut circles, mut total) = (Vec::new(), 0);
     for folder in found {

@@ -46,6 +46,7 @@ fn every_warning_and_error_is_documented() {
     let text = document("operations.md");
     let mut files = Vec::new();
     sources(&root().join("proxy/src"), &mut files);
+    sources(&root().join("proxy/crates"), &mut files);
     let mut phrases = 0;
     for file in files {
         let source = fs::read_to_string(&file).unwrap();
@@ -65,14 +66,18 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
-/// The text of a source file that a page names: of an end-to-end test, of Seawall, or by its whole
-/// path.
+/// The text of a source file that a page names: of an end-to-end test, of the proxy, of a crate of
+/// the proxy (`wire/header.rs`), or by its whole path.
 fn source(name: &str) -> String {
     let folders = ["tests/e2e", "proxy/src", "."];
     let mut paths = folders
         .map(|folder| root().join(folder).join(name))
-        .into_iter();
-    let path = paths.find(|path| path.exists());
+        .to_vec();
+    if let Some((crate_name, file)) = name.split_once('/') {
+        let folder = root().join("proxy/crates").join(crate_name);
+        paths.push(folder.join("src").join(file));
+    }
+    let path = paths.into_iter().find(|path| path.exists());
     fs::read_to_string(path.unwrap_or_else(|| panic!("{name}"))).unwrap()
 }
 

@@ -9,10 +9,8 @@ use std::{
 };
 
 use bson::rawdoc;
-use seawall::{
-    connection::Connection,
-    wire::{Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request},
-};
+use seawall_transport::connection::Connection;
+use seawall_wire::{Elements, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     task::JoinSet,
@@ -134,7 +132,7 @@ fn found_id(reply: &[u8]) -> Option<i64> {
     let body = reply.get(HEADER_BYTES + 5..)?;
     let cursor = Elements::find(body, "cursor")?.value.as_document()?;
     let batch = Elements::find(cursor, "firstBatch")?;
-    let seawall::wire::ElementKind::Array(batch) = batch.value else {
+    let seawall_wire::ElementKind::Array(batch) = batch.value else {
         return None;
     };
     let first = Elements::of(batch).next()?.ok()?.value.as_document()?;

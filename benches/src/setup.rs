@@ -3,13 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bson::{Document, RawDocumentBuf, doc};
-use seawall::{
-    auth::{
-        Identity, Login, Mechanism, NonceSource, derive_from_password, parse_users_info,
-        users_info_command,
-    },
-    connection::{Connection, Connector, ServerAddress},
-    observe::{Observer, ServerMetrics},
+use seawall_auth::{
+    Identity, Login, Mechanism, NonceSource, derive_from_password, parse_users_info,
+    users_info_command,
 };
 use seawall_tests::{
     eventually::eventually,
@@ -17,6 +13,7 @@ use seawall_tests::{
     process::binary,
     scratch::Scratch,
 };
+use seawall_transport::connection::{Connection, Connector, ServerAddress};
 
 use crate::process::{Process, free_port, haproxy, serve};
 
@@ -47,7 +44,6 @@ pub struct Setup {
     pub targets: Vec<Target>,
     identity: Identity,
     connector: Connector,
-    metrics: ServerMetrics,
     _scratch: Scratch,
 }
 
@@ -73,17 +69,6 @@ impl Setup {
         }
         let identity = identity(&client).await;
         let nonces = Arc::new(NonceSource::new().expect("the system has random bytes"));
-        let observer = Observer::new(
-            seawall::observe::Settings {
-                counts_shapes: false,
-                name_key: None,
-                max_shapes: 1,
-                max_namespaces: 1,
-                keeps_seconds: false,
-            },
-            None,
-        )
-        .expect("the settings are valid");
         let scratch = Scratch::create().expect("the directory can be created");
         let server = set
             .primary()
@@ -103,7 +88,6 @@ impl Setup {
             targets,
             identity,
             connector: Connector::new(None, Vec::new(), Duration::from_secs(30), nonces),
-            metrics: observer.recorder.server("bench"),
             _scratch: scratch,
         };
         for target in &setup.targets {
@@ -122,10 +106,8 @@ impl Setup {
     pub async fn connect(
         &self,
         address: &ServerAddress,
-    ) -> Result<Connection, seawall::connection::EstablishError> {
-        self.connector
-            .establish(address, &self.identity, &self.metrics)
-            .await
+    ) -> Result<Connection, seawall_transport::connection::EstablishError> {
+        self.connector.establish(address, &self.identity).await
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use bson::doc;
 use mongodb::Client;
-use seawall::mongod::Mongod;
+use seawall_mongod::Mongod;
 use seawall_tests::{
     eventually::eventually,
     mongod::{

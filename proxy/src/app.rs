@@ -21,13 +21,10 @@ use zeroize::Zeroizing;
 
 use crate::{
     admin::{self, Window},
-    auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError},
     client::{
         self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Peer, Shared,
         UserSecret,
     },
-    connection::{Connector, TlsError, client_config},
-    insight::StoreError,
     limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
@@ -35,8 +32,14 @@ use crate::{
     pool,
     runtime::{Lateness, Planes, measure_lateness, raise_descriptor_limit},
     topology::{self, DeploymentError, DeploymentOptions, Topology},
-    wire::{Compressor, MemoryBudget, Stream},
 };
+use seawall_auth::{Key, Mechanism, NonceSource, ScramKeys, SeedError};
+use seawall_insight::StoreError;
+use seawall_transport::{
+    MemoryBudget, Stream,
+    connection::{Connector, TlsError, client_config},
+};
+use seawall_wire::Compressor;
 
 /// Time over which the remaining clients are closed at the end of a drain.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);

@@ -5,13 +5,14 @@
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
 use bson::{Document, doc};
-use seawall::{client::Peer, wire::Stream};
+use seawall::client::Peer;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, shared_replica_set},
     raw::{RawClient, RawError},
     seawall::Seawall,
 };
+use seawall_transport::Stream;
 use tokio::{net::UnixStream, sync::Mutex};
 
 use crate::scene::{logged_in, seawall, seawall_at, writer};

@@ -14,7 +14,8 @@ use mongodb::{
     Database,
     bson::{Document, doc},
 };
-use seawall::shape::{Input, fingerprint};
+use seawall_command::CommandBytes;
+use seawall_shape::fingerprint;
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user},
@@ -260,7 +261,7 @@ async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
             _ => statement,
         };
         let body = command.to_vec().unwrap();
-        let input = Input {
+        let input = CommandBytes {
             body: &body,
             sequences: &[],
         };

@@ -42,7 +42,7 @@ impl Profiled {
             ],
             priorities: vec![9],
             // The first member stays primary on a slow machine too.
-            settings: seawall::mongod::Settings {
+            settings: seawall_mongod::Settings {
                 election_timeout: Duration::from_secs(10),
                 heartbeat_interval: Duration::from_millis(500),
             },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::future::join_all;
 use rustix::process::Signal;
-use seawall::load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work};
+use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
     eventually::eventually,
     mongod::{
@@ -64,7 +64,7 @@ impl Scene {
                 mix: Mix::FINDS,
             },
         };
-        tokio::spawn(async move { load::run(plan, |_| {}).await.unwrap() })
+        tokio::spawn(async move { seawall_load::run(plan, |_| {}).await.unwrap() })
     }
 
     async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
@@ -227,7 +227,9 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
         let before = scene
             .metric("seawall_operations_total", &["db=\"load\""])
             .await;
-        let report = load::run(plan(behaviour, 4).await, |_| {}).await.unwrap();
+        let report = seawall_load::run(plan(behaviour, 4).await, |_| {})
+            .await
+            .unwrap();
         let report = serde_json::to_value(&report).unwrap();
         let operation = report["steps"].as_array().unwrap().last().unwrap();
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
@@ -244,7 +246,7 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
         let fits = async || (counted().await - asked[0]).abs() <= 6.0;
         eventually(LIMIT, fits).await.unwrap();
     }
-    let report = load::run(plan(Behaviour::KeptAt(50.0), 2).await, |_| {})
+    let report = seawall_load::run(plan(Behaviour::KeptAt(50.0), 2).await, |_| {})
         .await
         .unwrap();
     assert!(report.missed(Objectives::default()).is_empty());

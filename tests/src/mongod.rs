@@ -17,9 +17,8 @@ use std::time::Duration;
 use bson::{Bson, Document, doc};
 use mongodb::Client;
 use mongodb::options::{ClientOptions, Credential};
-use seawall::mongod::{
-    self, ClusterKey, Member, Mongod, Settings, create_first_user, find_or_fetch,
-    initiate_replica_set,
+use seawall_mongod::{
+    ClusterKey, Member, Mongod, Settings, create_first_user, find_or_fetch, initiate_replica_set,
 };
 use tokio::process::Command;
 use tokio::sync::OnceCell;
@@ -86,10 +85,10 @@ impl Options {
         }
     }
 
-    fn for_mongod(&self, certificates: Option<&Certificates>) -> mongod::Options {
+    fn for_mongod(&self, certificates: Option<&Certificates>) -> seawall_mongod::Options {
         let mut parameters = vec![("enableTestCommands".to_owned(), "1".to_owned())];
         parameters.extend(self.parameters.iter().cloned());
-        mongod::Options {
+        seawall_mongod::Options {
             auth: self.auth,
             tls: certificates.map(Certificates::tls),
             unix_socket: self.unix_socket,
@@ -97,7 +96,7 @@ impl Options {
             arguments: self.arguments.iter().map(Into::into).collect(),
             // Enough for several concurrent transactions with the largest documents.
             cache_gb: 0.5,
-            ..mongod::Options::default()
+            ..seawall_mongod::Options::default()
         }
     }
 
@@ -482,7 +481,7 @@ pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
 pub enum Error {
     /// A mongod could not be found, started or configured.
     #[error("mongod")]
-    Mongod(#[from] mongod::Error),
+    Mongod(#[from] seawall_mongod::Error),
     /// A command was refused.
     #[error("command")]
     Command(#[from] mongodb::error::Error),

@@ -5,10 +5,8 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use seawall::{
-    insight::{History, TIERS},
-    stats::{Figures, Label, Level},
-};
+use seawall_insight::{History, TIERS};
+use seawall_stats::{Figures, Label, Level};
 
 use tokio::time::Instant;
 

@@ -111,5 +111,5 @@ impl Link {
 
 /// Returns a command as a message.
 pub fn message(command: &RawDocument) -> Vec<u8> {
-    seawall::wire::encode_request(0, command.as_bytes())
+    seawall_wire::encode_request(0, command.as_bytes())
 }

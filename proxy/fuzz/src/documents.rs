@@ -2,11 +2,11 @@
 //! and compared with the `bson` crate.
 
 use bson::{Bson, Document, RawBsonRef, RawDocument, doc, oid::ObjectId, spec::BinarySubtype};
-use seawall::wire::{ElementKind, Elements, document_at};
+use seawall_wire::{ElementKind, Elements, document_at};
 
 use crate::choices::Choices;
 
-#[path = "../../src/shape/tests/corpus.rs"]
+#[path = "../../crates/shape/src/tests/corpus.rs"]
 #[expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

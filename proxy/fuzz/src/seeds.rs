@@ -4,7 +4,7 @@
 use std::{fs, io, path::Path};
 
 use bson::{Bson, Document, RawDocumentBuf, doc, spec::BinarySubtype};
-use seawall::wire::{
+use seawall_wire::{
     CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME, checksum, deflate,
     encode_op_msg_like, encode_op_reply, encode_request,
 };

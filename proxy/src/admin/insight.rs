@@ -21,11 +21,9 @@ use axum::{
 use serde_json::{Map, Value, json};
 
 use super::{Window, bad_request, json as shown, work};
-use crate::{
-    insight::{Insight, Selection},
-    observe::ShapeRow,
-    stats::{Figures, Label, Period},
-};
+use crate::observe::ShapeRow;
+use seawall_insight::{Insight, Selection};
+use seawall_stats::{Figures, Label, Period};
 
 use self::asked::{DEFAULT_SINCE, MAX_STEPS, Parameters, SeriesFilter, step_for};
 pub(super) use self::{changes::changes, report::report, stalls::stalls};

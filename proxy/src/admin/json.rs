@@ -11,13 +11,15 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     api,
-    connection::ServerAddress,
-    insight::Storm,
     observe::{ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, code_name},
     pool::Snapshot,
-    stats::{Departure, Distribution, Figures, Names, OUTCOMES, Outcome, PhaseTimes, float},
     topology::TopologyDescription,
 };
+use seawall_insight::Storm;
+use seawall_stats::{
+    Departure, Distribution, Figures, Names, OUTCOMES, Outcome, PhaseTimes, float,
+};
+use seawall_transport::connection::ServerAddress;
 
 /// Sorts rows by their figures in descending order. `None` for an unknown key.
 pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) -> Option<()> {

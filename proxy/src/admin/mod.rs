@@ -31,13 +31,13 @@ use tower::limit::ConcurrencyLimitLayer;
 pub use self::guard::Guard;
 use crate::{
     api,
-    insight::Insight,
     observe::{ClientDirectory, Exporter, PROTOBUF},
     pool,
     pulse::Pulse,
-    stats::float,
     topology::Topology,
 };
+use seawall_insight::Insight;
+use seawall_stats::float;
 
 /// Maximum number of requests served at the same time; others wait. A scrape takes milliseconds of
 /// CPU time.

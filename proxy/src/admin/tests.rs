@@ -19,20 +19,20 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::{
-    auth::NonceSource,
-    command::{ReplyFacts, ReplyForm},
-    connection::Connector,
-    insight::{self, Clock, Second},
     observe::{self, Observer, outcome_of},
     pool::{Snapshot, UserSnapshot, tests::limits},
     pulse,
-    shape::Input,
-    stats::{
-        Counters, Departure, Figures, Label, Leaving, Level, Phase, ServerSample, Stage, Traffic,
-        WeighedSeries,
-    },
     topology::{TopologyDescription, TopologyType},
 };
+use seawall_auth::NonceSource;
+use seawall_command::CommandBytes;
+use seawall_command::{ReplyFacts, ReplyForm};
+use seawall_insight::{Clock, Second};
+use seawall_stats::{
+    Counters, Departure, Figures, Label, Leaving, Level, Phase, ServerSample, Stage, Traffic,
+    WeighedSeries,
+};
+use seawall_transport::connection::Connector;
 
 /// The beginning of the history, in seconds since the epoch.
 const START: u64 = 1_795_200_000;
@@ -58,7 +58,7 @@ fn operations(observer: &Observer) {
     ];
     for (command, reply) in operations {
         let command = command.to_vec().unwrap();
-        let input = Input {
+        let input = CommandBytes {
             body: &command,
             sequences: &[],
         };
@@ -181,7 +181,7 @@ fn window() -> Window {
     let read = Arc::clone(&now);
     let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
     let clock = Clock::new(move || at(read.load(Ordering::Relaxed)));
-    let settings = insight::Settings {
+    let settings = seawall_insight::Settings {
         is_on: true,
         directory: None,
         max_bytes: 64 << 20,

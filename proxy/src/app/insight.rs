@@ -12,12 +12,12 @@ use tokio::{runtime::Handle, time::sleep};
 use super::StartError;
 use crate::{
     client::Shared,
-    insight::{self, Clock, Insight, Second, StormTurn},
     observe::{self, Exporter, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
-    shape::NameKey,
     topology::{DeploymentOptions, Topology},
 };
+use seawall_insight::{Clock, Insight, Second, StormTurn};
+use seawall_shape::NameKey;
 
 /// Delay after the start of a second: operations that ended in the second before are counted by
 /// then.
@@ -68,7 +68,7 @@ impl Feed {
     ) -> Result<Arc<Self>, StartError> {
         let pulse = pulse(settings, deployment, runtime);
         let history = &settings.history;
-        let settings = insight::Settings {
+        let settings = seawall_insight::Settings {
             is_on: history.enabled,
             directory: history.directory.as_deref(),
             max_bytes: history.memory_bytes,

@@ -3,11 +3,10 @@
 use bson::RawDocument;
 
 use super::request::pack;
-use crate::{
-    command::ErrorReply,
-    limits::Heavy,
-    wire::{self, CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME, Message},
-};
+use crate::limits::Heavy;
+use seawall_command::ErrorReply;
+use seawall_transport::Message;
+use seawall_wire::{CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME};
 
 /// What a reply has to match in its request.
 #[derive(Clone, Copy, Debug)]
@@ -66,13 +65,13 @@ impl ReplyTo {
     /// Encodes the reply in the opcode of the request, with a checksum if the request had one.
     pub(super) fn encode(self, own_id: i32, document: &RawDocument) -> Vec<u8> {
         let bytes = document.as_bytes();
-        let legacy = |flags| wire::encode_op_reply(flags, own_id, self.request_id, bytes);
+        let legacy = |flags| seawall_wire::encode_op_reply(flags, own_id, self.request_id, bytes);
         match self.form {
             Form::Query => legacy(AWAIT_CAPABLE),
             Form::LegacyRead => legacy(QUERY_FAILURE),
             Form::Msg { flags } => {
                 let like = flags & CHECKSUM_PRESENT;
-                wire::encode_op_msg_like(like, own_id, self.request_id, bytes)
+                seawall_wire::encode_op_msg_like(like, own_id, self.request_id, bytes)
             }
         }
     }
@@ -81,5 +80,5 @@ impl ReplyTo {
 /// The error that a mongod returns before authentication.
 pub(super) fn requires_authentication(command: &str) -> ErrorReply {
     let message = format!("command {command} requires authentication");
-    ErrorReply::new(crate::command::UNAUTHORIZED, message)
+    ErrorReply::new(seawall_command::UNAUTHORIZED, message)
 }

@@ -25,11 +25,9 @@ use super::{
     client_end::ClientEnd,
     reply::{Awaited, REPLY_HEAD_BYTES, RelayError, Unread, check_flags, poll_read_into},
 };
-use crate::{
-    command::{ReplyFacts, ReplyScanner},
-    limits::StepwiseTurn,
-    wire::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream},
-};
+use crate::limits::StepwiseTurn;
+use seawall_command::{ReplyFacts, ReplyScanner};
+use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
 /// Memory reserved at a time for a client that is behind.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -480,7 +478,8 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::{limits::Turns, wire::Sharer};
+    use crate::limits::Turns;
+    use seawall_transport::Sharer;
 
     #[tokio::test]
     async fn a_task_moves_a_full_turn_of_bytes_before_another_runs() {

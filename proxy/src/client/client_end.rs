@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{io::AsyncWrite as _, time::timeout};
 
-use crate::wire::{MessageReader, Stream};
+use seawall_transport::{MessageReader, Stream};
 
 /// The client's end of an exchange.
 pub(super) struct ClientEnd<'c> {

@@ -8,11 +8,9 @@ use super::{
     answer::ReplyTo,
     relay::{Relayed, connect_with_hello, relay},
 };
-use crate::{
-    auth::Mechanism,
-    command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT},
-    wire::Message,
-};
+use seawall_auth::Mechanism;
+use seawall_command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT};
+use seawall_transport::Message;
 
 /// Bytes of the element `$client` before its document.
 const CLIENT_ELEMENT_HEAD: usize = 9;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::command::{Command, Target};
+use seawall_command::{Command, Target};
 
 /// A fault to inject, and how often.
 #[derive(Debug)]

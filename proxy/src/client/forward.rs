@@ -20,14 +20,12 @@ use super::{
         poll_read_into,
     },
 };
-use crate::{
-    command::{ReplyFacts, ReplyForm},
-    observe::Observation,
-    stats::Phase,
-    wire::{
-        COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES,
-        OpCode, Stream,
-    },
+use crate::observe::Observation;
+use seawall_command::{ReplyFacts, ReplyForm};
+use seawall_stats::Phase;
+use seawall_transport::Stream;
+use seawall_wire::{
+    COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
 
 /// Replies up to this size are held until they are complete.

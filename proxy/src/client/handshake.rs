@@ -13,16 +13,13 @@ use super::{
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
     login::{Login, LoginContext, claimed_user},
 };
-use crate::{
-    auth::Identity,
-    command::{
-        COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
-        NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR,
-    },
-    command_table::ReplyBeforeLogin,
-    stats::Stage,
-    wire::Sharer,
+use seawall_auth::Identity;
+use seawall_command::{
+    COMMAND_NOT_FOUND, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE,
+    NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR, table::ReplyBeforeLogin,
 };
+use seawall_stats::Stage;
+use seawall_transport::Sharer;
 
 impl Client {
     /// Serves a command of the handshake or the login.
@@ -228,7 +225,7 @@ impl Client {
             .map_err(|_| {
                 // Without the field, a driver would assume SCRAM-SHA-1 and fail permanently.
                 ErrorReply::new(
-                    crate::command::SHUTDOWN_IN_PROGRESS,
+                    seawall_command::SHUTDOWN_IN_PROGRESS,
                     "no server available to list the user's mechanisms",
                 )
             })

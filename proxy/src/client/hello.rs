@@ -7,11 +7,9 @@ use std::time::Duration;
 
 use bson::{DateTime, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, oid::ObjectId};
 
-use crate::{
-    command::{ErrorReply, SHUTDOWN_IN_PROGRESS},
-    topology::TopologyDescription,
-    wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES},
-};
+use crate::topology::TopologyDescription;
+use seawall_command::{ErrorReply, SHUTDOWN_IN_PROGRESS};
+use seawall_wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
 /// Newest wire version whose commands Seawall knows (8.0).
 const MAX_WIRE_VERSION: i32 = 25;

@@ -8,13 +8,10 @@ use tokio::time::{Instant, sleep_until};
 use super::credentials::{
     Carried, CredentialError, Credentials, KeyRequest, Known, Obtained, Secret, UserName,
 };
-use crate::{
-    auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation},
-    command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR},
-    limits::Limits,
-    observe::Recorder,
-    wire::Sharer,
-};
+use crate::{limits::Limits, observe::Recorder};
+use seawall_auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, ServerConversation};
+use seawall_command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR};
+use seawall_transport::Sharer;
 
 /// A conversation in progress.
 pub(super) struct Login {
@@ -475,7 +472,7 @@ fn reply_to(error: CredentialError) -> ErrorReply {
     match error {
         CredentialError::Refused => failed(),
         CredentialError::Unavailable => ErrorReply::new(
-            crate::command::HOST_UNREACHABLE,
+            seawall_command::HOST_UNREACHABLE,
             "no server available to read the user's credentials",
         ),
     }

@@ -44,9 +44,6 @@ use tokio::{
 };
 
 use crate::{
-    auth::{Identity, NonceSource, Standing},
-    command::{Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm},
-    command_table::ReplyBeforeLogin,
     limits::{
         ClientPermit, Eviction, Gate, HandshakePermit, Heavy, Limits, LoginGates, MonitorPermit,
         Origin, RelayPermit,
@@ -55,14 +52,19 @@ use crate::{
     pins::Pins,
     pool::ServerPool,
     runtime::Lateness,
-    shape::{Input, Sequence},
-    stats::{Departure, Stage},
     topology::Topology,
-    wire::{
-        CompressedHead, Compressor, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message,
-        MessageReader, OpCode, OpMsg, OpQuery, ReadError, Sharer, Stream,
-    },
 };
+use seawall_auth::{Identity, NonceSource, Standing};
+use seawall_command::CommandBytes;
+use seawall_command::{
+    Class, Command, ErrorReply, Handshake, ReplyFacts, ReplyForm, table::ReplyBeforeLogin,
+};
+use seawall_stats::{Departure, Stage};
+use seawall_transport::{
+    LARGE_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, ReadError, Sharer, Stream,
+};
+use seawall_wire::Sequence;
+use seawall_wire::{CompressedHead, Compressor, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery};
 
 pub use self::credentials::{CredentialMode, CredentialSettings, Credentials, UserSecret};
 pub use self::fault::{Fault, FaultEnd};
@@ -598,7 +600,7 @@ impl Client {
     ) -> Result<(), End> {
         const NONE: &[Sequence<'_>] = &[];
         self.send(reply_to, reply).await?;
-        let input = Input {
+        let input = CommandBytes {
             body: command.body,
             sequences: NONE,
         };
@@ -639,7 +641,7 @@ const OP_GET_MORE: i32 = 2005;
 /// Flags of a message whose sections may be malformed.
 fn flags_of(message: &[u8]) -> u32 {
     let flags = message
-        .get(crate::wire::HEADER_BYTES..)
+        .get(seawall_wire::HEADER_BYTES..)
         .and_then(|rest| rest.first_chunk::<4>());
     flags
         .map(|bytes| u32::from_le_bytes(*bytes))

@@ -9,14 +9,10 @@ use std::{
 
 use tokio::io::{AsyncRead as _, ReadBuf};
 
-use crate::{
-    command::ReplyForm,
-    limits::Limits,
-    wire::{
-        HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, MemoryBudget, MemoryShare, OpCode,
-        Sharer, Stream, with_scratch,
-    },
-};
+use crate::limits::Limits;
+use seawall_command::ReplyForm;
+use seawall_transport::{MemoryBudget, MemoryShare, Sharer, Stream, with_scratch};
+use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode};
 
 /// Bytes of an `OP_MSG` reply before its document: header, flags, section kind.
 pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;

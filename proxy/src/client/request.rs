@@ -12,14 +12,12 @@ use std::{
 
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
-use crate::{
-    command::{Command, MaxTime},
-    connection::Connection,
-    limits::Heavy,
-    wire::{
-        Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
-        Message, OpMsg, Stream, checksum, deflate,
-    },
+use crate::limits::Heavy;
+use seawall_command::{Command, MaxTime};
+use seawall_transport::{Message, Stream, connection::Connection};
+use seawall_wire::{
+    Compressor, EXHAUST_ALLOWED, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpMsg,
+    checksum, deflate,
 };
 
 /// Largest number of pieces of an edited request.

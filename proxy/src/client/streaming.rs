@@ -10,14 +10,10 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::{
-    command_table::{self, Streaming},
-    shape::MAX_STATEMENTS,
-    wire::{
-        Elements, HEADER_BYTES, Message, MessageError, MessageReader, OpMsg, ReadError,
-        RestOfMessage, SectionWalk, document_at,
-    },
-};
+use seawall_command::table::{self, Streaming};
+use seawall_shape::MAX_STATEMENTS;
+use seawall_transport::{Message, MessageReader, ReadError, RestOfMessage};
+use seawall_wire::{Elements, HEADER_BYTES, MessageError, OpMsg, SectionWalk, document_at};
 
 /// True if a message can be forwarded before its end has arrived: its head contains everything that
 /// Seawall needs to handle it.
@@ -27,7 +23,7 @@ pub(super) fn can_be_streamed(head: &Message) -> bool {
     };
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
     let statements = || parsed.sequences().map(|s| statements(s.documents)).max();
-    first.is_some_and(|first| match command_table::find(first.name).streaming {
+    first.is_some_and(|first| match table::find(first.name).streaming {
         Streaming::Never => false,
         Streaming::AfterBody => true,
         Streaming::AfterStatements => statements() >= Some(MAX_STATEMENTS),
@@ -70,7 +66,7 @@ pub(super) async fn forward_rest(
     is_wanted: &(dyn Fn() -> bool + Send + Sync),
 ) -> Result<u64, StreamError> {
     let first = Elements::of(parsed.body).next().and_then(Result::ok);
-    let counted = first.and_then(|first| command_table::find(first.name).statements.field());
+    let counted = first.and_then(|first| table::find(first.name).statements.field());
     let behind_body = parsed.body_offset + parsed.body.len();
     debug_assert!(
         parsed.body_offset > HEADER_BYTES,
@@ -101,10 +97,11 @@ mod tests {
     use bson::{Document, doc};
 
     use super::*;
-    use crate::{
-        shape::{Input, Sequence, fingerprint},
-        wire::{Header, MAX_MESSAGE_BYTES, MemoryBudget, OpCode},
-    };
+    use seawall_command::CommandBytes;
+    use seawall_shape::fingerprint;
+    use seawall_transport::MemoryBudget;
+    use seawall_wire::Sequence;
+    use seawall_wire::{Header, MAX_MESSAGE_BYTES, OpCode};
 
     fn request(body: &Document, identifier: &str, documents: &[Document]) -> Vec<u8> {
         let documents: Vec<u8> = documents.iter().flat_map(|d| d.to_vec().unwrap()).collect();
@@ -137,7 +134,7 @@ mod tests {
         read.unwrap().unwrap()
     }
 
-    fn shape(parsed: &OpMsg<'_>) -> crate::shape::ShapeId {
+    fn shape(parsed: &OpMsg<'_>) -> seawall_shape::ShapeId {
         let sequences: Vec<_> = parsed
             .sequences()
             .map(|s| Sequence {
@@ -145,7 +142,7 @@ mod tests {
                 documents: s.documents,
             })
             .collect();
-        let input = Input {
+        let input = CommandBytes {
             body: parsed.body,
             sequences: &sequences,
         };

@@ -7,7 +7,8 @@ use mongodb::{Client, bson::doc, options::ClientOptions};
 use seawall_config::Settings;
 
 use super::{ConfigArguments, Exit, complain, say};
-use crate::{connection::client_config, listener::server_config, topology::DeploymentOptions};
+use crate::{listener::server_config, topology::DeploymentOptions};
+use seawall_transport::connection::client_config;
 
 /// Time limit of `--connect` for reaching the deployment.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
-pub(super) use crate::stats::float;
+pub(super) use seawall_stats::float;
 
 /// A time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
 pub(super) fn millis(ms: f64) -> String {

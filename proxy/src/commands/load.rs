@@ -5,10 +5,8 @@ use std::{ops::RangeInclusive, time::Duration};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{Exit, complain, say};
-use crate::{
-    load::{self, Behaviour, Mix, Objectives, Plan, Report, Target, Work},
-    runtime::raise_descriptor_limit,
-};
+use crate::runtime::raise_descriptor_limit;
+use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 
 /// File descriptors that the harness itself uses.
 const OTHER_DESCRIPTORS: u64 = 50;
@@ -173,7 +171,7 @@ pub(super) async fn run(load: Load) -> Exit {
         }
     };
     tokio::select! {
-        report = load::run(plan, progress) => match report {
+        report = seawall_load::run(plan, progress) => match report {
             Ok(report) => print_report(&report, &common),
             Err(error) => complain(&error.to_string(), Exit::Unavailable),
         },

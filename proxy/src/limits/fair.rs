@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::recent::NameHash;
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// The origin of a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use super::{
     fair::{Origin, Waiters},
     recent::{NameHash, NameHasher},
 };
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// Operations that wait longer than this for a connection slow down logins.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);

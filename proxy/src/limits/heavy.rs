@@ -7,7 +7,7 @@ use tokio::{
 };
 
 use super::turns::Turns;
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// Work on more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;

@@ -16,7 +16,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 pub use self::{
     fair::{Origin, TurnQueue},

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::fair::TurnQueue;
-use crate::wire::{Sharer, is_within_share};
+use seawall_transport::{Sharer, is_within_share};
 
 /// The most users that are examined when a place becomes free.
 const MAX_USERS_TRIED: usize = 8;

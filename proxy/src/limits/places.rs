@@ -17,7 +17,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// Signals a connection's task to end, so that another connection gets its place.
 #[derive(Clone, Debug, Default)]

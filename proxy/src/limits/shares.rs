@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::wire::is_within_share;
+use seawall_transport::is_within_share;
 
 /// A bounded resource, shared by holders.
 #[derive(Debug)]

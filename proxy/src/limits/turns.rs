@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::fair::TurnQueue;
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// The least number of waiters at which those that have left are removed.
 const CLEAN_AT: usize = 64;

@@ -24,8 +24,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
     limits::Eviction,
-    wire::{Sharer, Stream, keep_clients_alive, peer_has_left},
 };
+use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 
 pub use self::tls::{ServerTlsError, server_config};
 

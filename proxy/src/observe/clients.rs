@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{metric_handles::Metrics, metric_name::MetricName};
-use crate::stats::{Departure, Leaving, Stage, Traffic};
+use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
 /// The connected clients, and those that came and left since they were taken last.
 pub struct ClientDirectory {

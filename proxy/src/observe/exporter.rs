@@ -12,11 +12,9 @@ use metrics::Label as MetricLabel;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::{
-    shape::ShapeId,
-    stats::{
-        Distribution, Figures, Label, Level, Outcome, PerPhase, Traffic, WeighedSeries, add_weighed,
-    },
+use seawall_shape::ShapeId;
+use seawall_stats::{
+    Distribution, Figures, Label, Level, Outcome, PerPhase, Traffic, WeighedSeries, add_weighed,
 };
 
 use super::{

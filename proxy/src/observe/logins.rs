@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::stats::Traffic;
+use seawall_stats::Traffic;
 
 /// Counts that many tasks add to without a lock.
 #[derive(Debug, Default)]

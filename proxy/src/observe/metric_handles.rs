@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::{
 use metrics_util::MetricKindMask;
 
 use super::metric_name::{MetricKind, MetricName};
-use crate::stats::{Distribution, OCTAVES, octave_bound_seconds};
+use seawall_stats::{Distribution, OCTAVES, octave_bound_seconds};
 
 /// First octave of an exported classic histogram: all times under 15 µs are in one bucket.
 const FIRST_EXPORTED_OCTAVE: usize = 4;

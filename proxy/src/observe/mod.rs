@@ -33,7 +33,7 @@ mod sums;
 
 use std::sync::Arc;
 
-use crate::shape::NameKey;
+use seawall_shape::NameKey;
 
 use self::metric_handles::Metrics;
 pub use self::{

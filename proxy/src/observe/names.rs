@@ -10,7 +10,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::shape::{ChildName, Input, LearnedNames, Prefix};
+use seawall_command::CommandBytes;
+use seawall_shape::{ChildName, LearnedNames, Prefix};
 
 /// Maximum number of names below one prefix; if there are more, the names are data.
 const MAX_NAMES: usize = 64;
@@ -41,7 +42,7 @@ impl NameTable {
     }
 
     /// Counts the names of a command. Returns the number of newly learned prefixes.
-    pub(super) fn add_names(&self, input: &Input<'_>) -> u64 {
+    pub(super) fn add_names(&self, input: &CommandBytes<'_>) -> u64 {
         let known = self.learned().unwrap_or_default();
         let met = known.met(input);
         if met.is_empty() || known.len() >= MAX_LEARNED {
@@ -95,14 +96,12 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{
-        observe::{Observer, Settings},
-        stats::Outcome,
-    };
+    use crate::observe::{Observer, Settings};
+    use seawall_stats::Outcome;
 
     fn add(table: &NameTable, command: &Document) -> u64 {
         let body = command.to_vec().unwrap();
-        table.add_names(&Input {
+        table.add_names(&CommandBytes {
             body: &body,
             sequences: &[],
         })
@@ -146,7 +145,7 @@ mod tests {
         let observer = Observer::new(settings, None).unwrap();
         let run = |command: &Document| {
             let body = command.to_vec().unwrap();
-            let input = Input {
+            let input = CommandBytes {
                 body: &body,
                 sequences: &[],
             };

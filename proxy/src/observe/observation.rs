@@ -3,11 +3,10 @@
 use metrics::Label;
 use tokio::time::Instant;
 
-use crate::{
-    command::{CodeCounts, ReplyFacts, statements},
-    shape::{Input, ShapeId},
-    stats::{Outcome, Phase, PhaseTimes},
-};
+use seawall_command::CommandBytes;
+use seawall_command::{CodeCounts, ReplyFacts, statements};
+use seawall_shape::ShapeId;
+use seawall_stats::{Outcome, Phase, PhaseTimes};
 
 use super::{
     MetricName, Recorder,
@@ -170,7 +169,7 @@ impl<'a> Observation<'a> {
 
     /// Sets the client's number, the user whose share of the slow log's lines it uses, and the
     /// command, whose values may appear in the slow log.
-    pub fn sent_by(&mut self, client: i32, user: u64, command: Option<Input<'a>>) {
+    pub fn sent_by(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
         self.sender = Sender {
             client,
             user,
@@ -219,7 +218,12 @@ impl<'a> Observation<'a> {
 impl Recorder {
     /// Starts to observe an operation that a server will answer. `now` is when the last byte of its
     /// command was read.
-    pub fn begin(&self, input: &Input<'_>, request_bytes: usize, now: Instant) -> Observation<'_> {
+    pub fn begin(
+        &self,
+        input: &CommandBytes<'_>,
+        request_bytes: usize,
+        now: Instant,
+    ) -> Observation<'_> {
         let place = self.place(input, CommandKind::Operation);
         let mut observation = Observation::begin(self, place, request_bytes, now);
         observation.set_statements(statements(input));
@@ -229,7 +233,7 @@ impl Recorder {
     /// Starts to observe a handshake command that a server will answer; it has no shape.
     pub fn begin_unshaped(
         &self,
-        input: &Input<'_>,
+        input: &CommandBytes<'_>,
         request_bytes: usize,
         now: Instant,
     ) -> Observation<'_> {
@@ -244,7 +248,7 @@ impl Recorder {
     /// Counts a command that Seawall answered itself; `error_code` is set if the reply is an error.
     pub fn local(
         &self,
-        input: &Input<'_>,
+        input: &CommandBytes<'_>,
         request_bytes: usize,
         reply_bytes: usize,
         error_code: Option<i32>,
@@ -285,11 +289,9 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::{
-        command::ReplyForm,
-        observe::{NamespaceSums, Observer, Settings},
-        shape::Input,
-    };
+    use crate::observe::{NamespaceSums, Observer, Settings};
+    use seawall_command::CommandBytes;
+    use seawall_command::ReplyForm;
 
     fn observer() -> Observer {
         let settings = Settings {
@@ -304,7 +306,7 @@ mod tests {
 
     fn sums_of(observer: &Observer, replies: &[bson::Document]) -> NamespaceSums {
         let command = doc! {"insert": "c", "$db": "d"}.to_vec().unwrap();
-        let input = Input {
+        let input = CommandBytes {
             body: &command,
             sequences: &[],
         };
@@ -377,7 +379,7 @@ mod tests {
     fn a_repeated_operation_has_only_the_code_of_its_last_reply() {
         let observer = observer();
         let command = doc! {"find": "c", "$db": "d"}.to_vec().unwrap();
-        let input = Input {
+        let input = CommandBytes {
             body: &command,
             sequences: &[],
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use metrics::Label;
 
 use super::{Exporter, metric_name::MetricName, own::resident_bytes};
-use crate::stats::float;
+use seawall_stats::float;
 
 /// The memory of one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

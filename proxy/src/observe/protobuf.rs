@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-use crate::stats::Distribution;
+use seawall_stats::Distribution;
 
 /// Content type with which a scraper asks for this format.
 pub const PROTOBUF: &str =

@@ -26,10 +26,9 @@ use super::{
     registry::{OTHER, Registry},
     sums::{Record, Sums},
 };
-use crate::{
-    shape::{self, Collection, Description, Fingerprint, Input, LearnedNames, ShapeId},
-    stats::Phase,
-};
+use seawall_command::CommandBytes;
+use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, ShapeId};
+use seawall_stats::Phase;
 
 /// Maximum number of server rows. A deployment has far fewer servers; the limit protects against a
 /// deployment whose members' addresses keep changing.
@@ -106,7 +105,7 @@ impl Recorder {
     }
 
     /// The rows that count a command.
-    pub(super) fn place(&self, input: &Input<'_>, kind: CommandKind) -> TablePlace {
+    pub(super) fn place(&self, input: &CommandBytes<'_>, kind: CommandKind) -> TablePlace {
         let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
         let generation = self.generation.load(Ordering::Acquire);
         let mut shard = self.shard().lock();
@@ -117,7 +116,7 @@ impl Recorder {
         }
         let fingerprint = match kind {
             CommandKind::Operation => fingerprint(input, shard.names.as_deref()),
-            CommandKind::Handshake => without_names(&shape::fingerprint(input)),
+            CommandKind::Handshake => without_names(&seawall_shape::fingerprint(input)),
         };
         let key = (fingerprint.shape, counts_shapes);
         if let Some(place) = shard.places.get(&key) {
@@ -151,7 +150,7 @@ impl Recorder {
 
     /// Learns names from a command. True if a prefix now has too many names, which changes the
     /// command's shape.
-    fn learn_names(&self, input: &Input<'_>) -> bool {
+    fn learn_names(&self, input: &CommandBytes<'_>) -> bool {
         let learned = self.names.add_names(input);
         if learned > 0 {
             self.metrics
@@ -162,7 +161,7 @@ impl Recorder {
         learned > 0
     }
 
-    fn describe(&self, input: &Input<'_>, names: Option<&LearnedNames>) -> Description {
+    fn describe(&self, input: &CommandBytes<'_>, names: Option<&LearnedNames>) -> Description {
         let none = LearnedNames::default();
         let names = names.unwrap_or(&none);
         names.describe(input, self.settings.name_key.as_ref())
@@ -171,7 +170,12 @@ impl Recorder {
     /// Checks that the row's text is that of the command. A mismatch means that two shapes have the
     /// same hash, which is nearly impossible, or that the two walks over a command disagree: one
     /// makes the hash, the other the text.
-    fn check_text(&self, place: TablePlace, input: &Input<'_>, names: Option<&LearnedNames>) {
+    fn check_text(
+        &self,
+        place: TablePlace,
+        input: &CommandBytes<'_>,
+        names: Option<&LearnedNames>,
+    ) {
         let Some(index) = place.shape.filter(|_| place.folded.is_none()) else {
             return;
         };
@@ -315,9 +319,9 @@ impl Recorder {
     }
 }
 
-fn fingerprint<'a>(input: &Input<'a>, names: Option<&LearnedNames>) -> Fingerprint<'a> {
+fn fingerprint<'a>(input: &CommandBytes<'a>, names: Option<&LearnedNames>) -> Fingerprint<'a> {
     match names {
-        None => shape::fingerprint(input),
+        None => seawall_shape::fingerprint(input),
         Some(names) => names.fingerprint(input),
     }
 }
@@ -358,7 +362,8 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{observe::Observer, stats::Outcome};
+    use crate::observe::Observer;
+    use seawall_stats::Outcome;
 
     #[test]
     fn unauthenticated_names_get_no_rows() {
@@ -375,7 +380,7 @@ mod tests {
             let body =
                 doc! {"find": format!("c{number}"), "filter": {}, "$db": format!("d{number}")};
             let body = body.to_vec().unwrap();
-            let input = Input {
+            let input = CommandBytes {
                 body: &body,
                 sequences: &[],
             };
@@ -384,7 +389,7 @@ mod tests {
         let body = doc! {"find": "orders", "filter": {"a": 1}, "$db": "shop"}
             .to_vec()
             .unwrap();
-        let input = Input {
+        let input = CommandBytes {
             body: &body,
             sequences: &[],
         };

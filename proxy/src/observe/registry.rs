@@ -19,10 +19,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::{
-    shape::{Description, Fingerprint, ShapeId},
-    stats::{Label, Level},
-};
+use seawall_shape::{Description, Fingerprint, ShapeId};
+use seawall_stats::{Label, Level};
 
 use super::{
     sketch::Sketch,

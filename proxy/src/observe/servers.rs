@@ -9,7 +9,7 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, Label};
 
 use super::{logins::Logins, metric_handles::Metrics, metric_name::MetricName, sums::ServerIndex};
-use crate::stats::float;
+use seawall_stats::float;
 
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

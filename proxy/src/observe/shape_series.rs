@@ -11,7 +11,8 @@ use std::{
 use metrics::Label;
 use tokio::time::Instant;
 
-use crate::{shape::ShapeId, stats::Distribution};
+use seawall_shape::ShapeId;
+use seawall_stats::Distribution;
 
 use super::{
     ObserveError, Shape, ShapeSums,
@@ -146,10 +147,8 @@ const BYTES_OF_SERIES: usize = 4 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        observe::{Namespace, protobuf},
-        stats::Level,
-    };
+    use crate::observe::{Namespace, protobuf};
+    use seawall_stats::Level;
 
     fn shape(number: u8) -> Shape {
         Shape {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::shape::ShapeId;
+use seawall_shape::ShapeId;
 
 /// Maximum number of watched shapes.
 const ENTRIES: usize = 1_024;

@@ -2,10 +2,9 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use crate::{
-    shape::{Input, ShapeId},
-    stats::Outcome,
-};
+use seawall_command::CommandBytes;
+use seawall_shape::ShapeId;
+use seawall_stats::Outcome;
 
 use super::{
     Namespace, Recorder,
@@ -25,7 +24,7 @@ pub(super) struct Sender<'a> {
     /// Whose share of the slow log's lines it uses.
     pub(super) user: u64,
     /// The command with its values.
-    pub(super) command: Option<Input<'a>>,
+    pub(super) command: Option<CommandBytes<'a>>,
 }
 
 impl Recorder {
@@ -162,7 +161,7 @@ mod tests {
         },
         *,
     };
-    use crate::shape::{self, Description, Fingerprint};
+    use seawall_shape::{Description, Fingerprint};
 
     /// A command as a client sends it.
     struct Command(Vec<u8>);
@@ -180,15 +179,15 @@ mod tests {
             Self::new(doc! { "getMore": 7_i64, "collection": "orders", "$db": "shop" })
         }
 
-        fn input(&self) -> Input<'_> {
-            Input {
+        fn input(&self) -> CommandBytes<'_> {
+            CommandBytes {
                 body: &self.0,
                 sequences: &[],
             }
         }
 
         fn fingerprint(&self) -> Fingerprint<'_> {
-            shape::fingerprint(&self.input())
+            seawall_shape::fingerprint(&self.input())
         }
 
         fn id(&self) -> ShapeId {
@@ -196,7 +195,7 @@ mod tests {
         }
 
         fn described(&self) -> Description {
-            shape::describe(&self.input())
+            seawall_shape::describe(&self.input())
         }
     }
 

@@ -2,12 +2,10 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::{
-    command::CodeCounts,
-    shape::ShapeId,
-    stats::{
-        Distribution, Figures, FineDistribution, OUTCOMES, Outcome, PerPhase, Phase, PhaseTimes,
-    },
+use seawall_command::CodeCounts;
+use seawall_shape::ShapeId;
+use seawall_stats::{
+    Distribution, Figures, FineDistribution, OUTCOMES, Outcome, PerPhase, Phase, PhaseTimes,
 };
 
 /// Maximum number of folded shapes that a thread distinguishes between two runs of the collector.

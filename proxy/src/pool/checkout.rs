@@ -3,7 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use super::ServerPool;
-use crate::{auth::Identity, connection::Connection, observe::CloseReason};
+use crate::observe::CloseReason;
+use seawall_auth::Identity;
+use seawall_transport::connection::Connection;
 
 /// A checked-out connection. It is dirty from the first byte written until the last reply has been
 /// read. A dirty connection is closed on drop, so cancellation is safe at any point.

@@ -22,10 +22,8 @@ use tokio::{
 };
 
 use super::ServerPool;
-use crate::{
-    auth::{Identity, IdentityId},
-    connection::{Connection, Generation},
-};
+use seawall_auth::{Identity, IdentityId};
+use seawall_transport::connection::{Connection, Generation};
 
 /// How long the extra connection is kept unused, and how long at most.
 const KEPT_FOR: Duration = Duration::from_secs(10);
@@ -275,13 +273,7 @@ impl KillOpWorker<'_> {
         self.next_login = Instant::now() + LOGIN_INTERVAL;
         // Read before the login: if the pool is cleared during the login, this connection is stale.
         let generation = self.pool.generation();
-        let ServerPool {
-            connector,
-            address,
-            metrics,
-            ..
-        } = self.pool;
-        let mut connection = connector.establish(address, identity, metrics).await?;
+        let mut connection = self.pool.establish_outside(identity).await?;
         connection.generation = generation;
         Ok(connection)
     }

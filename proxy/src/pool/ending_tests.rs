@@ -15,13 +15,11 @@ use super::{
     tests::{identity, limits},
 };
 use crate::{
-    auth::{Identity, NonceSource},
-    connection::{
-        Connector,
-        scripted::{Response, ScriptedServer},
-    },
     observe::Recorder,
+    scripted::{Response, ScriptedServer},
 };
+use seawall_auth::{Identity, NonceSource};
+use seawall_transport::connection::Connector;
 
 /// The most polls for ended operations; a few are usually enough.
 const MAX_POLLS: u32 = 1_000_000;

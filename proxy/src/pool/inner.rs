@@ -13,11 +13,11 @@ use super::{
     queue::{Asker, Ticket, Waiter},
     user::User,
 };
-use crate::{
-    auth::{Identity, IdentityId, Standing},
+use crate::observe::CloseReason;
+use seawall_auth::{Identity, IdentityId, Standing};
+use seawall_transport::{
+    Sharer,
     connection::{Connection, Generation},
-    observe::CloseReason,
-    wire::Sharer,
 };
 
 /// Two time limits at the server's bound: a busy user keeps each connection at least this long, and

@@ -10,10 +10,8 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    limits::{Turn, Turns},
-    wire::Sharer,
-};
+use crate::limits::{Turn, Turns};
+use seawall_transport::Sharer;
 
 /// One in this many of a user's connections may be awaiting at a time.
 const SHARE: usize = 4;

@@ -40,11 +40,11 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::{
-    auth::{Identity, IdentityId},
+use crate::observe::{CloseReason, ServerMetrics};
+use seawall_auth::{Identity, IdentityId};
+use seawall_transport::{
+    Sharer,
     connection::{Connection, Connector, EstablishError, Generation, ServerAddress},
-    observe::{CloseReason, ServerMetrics},
-    wire::Sharer,
 };
 
 pub use self::{
@@ -506,17 +506,35 @@ impl ServerPool {
         }
     }
 
+    /// Establishes a connection that is authenticated as `identity`, and counts the login at the
+    /// server. The connection does not belong to the pool.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn establish_outside(
+        &self,
+        identity: &Identity,
+    ) -> Result<Connection, EstablishError> {
+        let mechanism = identity.login().mechanism();
+        let result = self.connector.establish(&self.address, identity).await;
+        let reached_login = match &result {
+            Ok(_) => true,
+            Err(error) => error.failed_authentication(),
+        };
+        if let Some(mechanism) = mechanism.filter(|_| reached_login) {
+            self.metrics.authenticated(mechanism.name(), result.is_ok());
+        }
+        result
+    }
+
     fn establish(&self, identity: Arc<Identity>, generation: Generation) {
         let me = self.me.clone();
-        let (connector, address) = (self.connector.clone(), self.address.clone());
         self.runtime.spawn(async move {
             let Some(pool) = me.upgrade() else { return };
             let turn = pool.pace.lock().turn(Instant::now());
             sleep_until(turn).await;
             let login_version = identity.login_version();
-            let result = connector
-                .establish(&address, &identity, &pool.metrics)
-                .await;
+            let result = pool.establish_outside(&identity).await;
             let todo = match result {
                 Ok(mut connection) => {
                     pool.metrics.connection_created();
@@ -526,7 +544,7 @@ impl ServerPool {
                         .established(&identity, connection, Instant::now())
                 }
                 Err(error) => {
-                    tracing::debug!(server = %address, %error, "connection not established");
+                    tracing::debug!(server = %pool.address, %error, "connection not established");
                     let error = CheckOutError::Establish {
                         error: Arc::new(error),
                         generation,

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use tokio::{sync::oneshot, time::Instant};
 
 use super::CheckOutError;
-use crate::{connection::Connection, limits::TurnQueue, wire::Sharer};
+use crate::limits::TurnQueue;
+use seawall_transport::{Sharer, connection::Connection};
 
 /// A waiter's number, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,8 @@ use super::{
     inner::{Inner, Start, Suspicion},
     tests::{CLIENT, connection, identity, inner, limits, obtain, reasons, suspect, wait},
 };
-use crate::{auth::Identity, connection::Generation};
+use seawall_auth::Identity;
+use seawall_transport::connection::Generation;
 
 /// A full server, and users with these numbers of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {

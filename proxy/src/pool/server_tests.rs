@@ -14,14 +14,14 @@ use super::{
     tests::{identity, limits},
 };
 use crate::{
-    auth::{Identity, NonceSource},
-    connection::{
-        ConnectionId, Connector,
-        scripted::{Response, ScriptedServer},
-    },
     observe::{CloseReason, Recorder},
     pool::Checkout,
-    wire::Sharer,
+    scripted::{Response, ScriptedServer},
+};
+use seawall_auth::{Identity, NonceSource};
+use seawall_transport::{
+    Sharer,
+    connection::{ConnectionId, Connector},
 };
 
 /// Longer than any step takes here; no test waits that long.

@@ -11,11 +11,11 @@ use super::{
     queue::Asker,
     queue::Ticket,
 };
-use crate::{
-    auth::Identity,
+use crate::observe::CloseReason;
+use seawall_auth::Identity;
+use seawall_transport::{
+    Sharer, Stream,
     connection::{Connection, Generation},
-    observe::CloseReason,
-    wire::{Sharer, Stream},
 };
 
 pub(super) const CLIENT: Asker = Asker::Client(Sharer::Local);
@@ -45,7 +45,7 @@ pub(super) fn identity(name: &str) -> Arc<Identity> {
         name,
         "admin",
         None,
-        crate::auth::Login::Anonymous,
+        seawall_auth::Login::Anonymous,
     ))
 }
 
@@ -348,7 +348,7 @@ async fn room_of_a_forgotten_user_becomes_free() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_to_establish_fails_one_waiter_and_refused_keys_fail_all() {
-    use crate::connection::EstablishError;
+    use seawall_transport::connection::EstablishError;
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let waits: Vec<_> = (0..3)
         .map(|_| inner.check_out(&user, CLIENT, now).0)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{Limits, queue::WaitQueue};
-use crate::{auth::Identity, connection::Connection};
+use seawall_auth::Identity;
+use seawall_transport::connection::Connection;
 
 /// Connections and waiters of one user. In a ready pool, no connection is available while
 /// operations wait.

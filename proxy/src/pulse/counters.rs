@@ -8,7 +8,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use bson::{Bson, Document};
 
-use crate::stats::Counters;
+use seawall_stats::Counters;
 
 /// The names of all counters.
 static NAMES: LazyLock<Box<[&str]>> =

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use self::counters::Reading;
-use crate::stats::{Counters, ServerSample};
+use seawall_stats::{Counters, ServerSample};
 
 /// Maximum number of samples of one server that wait to be taken: a minute at the shortest
 /// interval, at about 400 bytes each.

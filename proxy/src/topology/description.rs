@@ -5,7 +5,7 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 
 use super::ClusterTime;
-use crate::connection::ServerAddress;
+use seawall_transport::connection::ServerAddress;
 
 /// The topology type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -35,11 +35,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    command::ReadPreference,
-    connection::{Connector, Generation, ServerAddress},
     observe::Recorder,
     pool::{Checkout, Limits, ServerPool, Suspicion},
 };
+use seawall_command::ReadPreference;
+use seawall_transport::connection::{Connector, Generation, ServerAddress};
 
 pub use self::{
     cluster_time::ClusterTime,

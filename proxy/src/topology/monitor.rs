@@ -24,7 +24,8 @@ use super::{
     description::{ServerDescription, ServerType, TopologyType},
     probe,
 };
-use crate::{connection::ServerAddress, pool::ServerPool};
+use crate::pool::ServerPool;
+use seawall_transport::connection::ServerAddress;
 
 /// Pause before the DNS name of a connection string is resolved again.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);

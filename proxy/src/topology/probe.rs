@@ -16,7 +16,7 @@ use super::{
     ClusterTime, Topology,
     description::{Probe, ServerType},
 };
-use crate::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
+use seawall_transport::connection::{Connection, EstablishError, ServerAddress, reply_is_ok};
 
 /// Time between probes of a failed server.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);

@@ -2,7 +2,7 @@
 //! cursors and transactions of relayed clients.
 
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
-use crate::connection::ServerAddress;
+use seawall_transport::connection::ServerAddress;
 
 /// Indexes of the servers that relays may use.
 pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {

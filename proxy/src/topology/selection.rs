@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
-use crate::command::{Mode, ReadPreference};
+use seawall_command::{Mode, ReadPreference};
 
 /// Indexes of the suitable servers within the latency window, in order of address.
 pub(super) fn select(

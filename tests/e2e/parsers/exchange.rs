@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use bson::doc;
-use seawall::wire::{Elements, OpMsg};
 use seawall_tests::raw::{Login, RawClient, RawError, message};
+use seawall_wire::{Elements, OpMsg};
 
 /// The command sent after each message. Its reply marks the end of the message's replies. An
 /// unauthenticated client may send it.

@@ -20,7 +20,7 @@ mod view;
 use std::collections::BTreeSet;
 
 use bson::doc;
-use seawall::command_table::find;
+use seawall_command::table::find;
 use seawall_tests::{
     mongod::{Options, Standalone},
     raw::RawClient,

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use seawall::{
-    command::{Command, InspectError},
-    wire::{OpCode, OpMsg, OpQuery},
-};
+use seawall_command::{Command, InspectError};
+use seawall_wire::{OpCode, OpMsg, OpQuery};
 
 /// Aliases of commands, with the name under which a server counts them.
 pub(super) const ALIASES: &[(&str, &str)] = &[

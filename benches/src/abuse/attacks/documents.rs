@@ -1,8 +1,8 @@
 //! Documents that different readers read differently, or cannot read.
 
 use bson::{Bson, RawDocument, RawDocumentBuf, cstr, doc, rawdoc};
-use seawall::wire::encode_request;
 use seawall_tests::raw::{RawClient, RawError, RawReply};
+use seawall_wire::encode_request;
 
 use crate::abuse::{
     arena::{Arena, Ending},

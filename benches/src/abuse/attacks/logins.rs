@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use bson::{Binary, Bson, Document, RawDocumentBuf, doc, rawdoc, spec::BinarySubtype};
-use seawall::wire::encode_request;
 use seawall_tests::{
     mongod::{ROOT, ROOT_PASSWORD},
     raw::{Login, Mechanism, OpMsg, RawClient, RawError},
 };
+use seawall_wire::encode_request;
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bson::{Document, doc};
-use seawall::wire::{CompressedHead, Compressor, deflate};
 use seawall_tests::raw::{Header, OpMsg, RawClient, RawError, RawReply, message::OP_MSG};
+use seawall_wire::{CompressedHead, Compressor, deflate};
 use tokio::time::timeout;
 
 use crate::abuse::{

@@ -2,8 +2,8 @@
 //! the admin address.
 
 use bson::{Document, doc};
-use seawall::wire::{Compressor, deflate};
 use seawall_tests::raw::{OpMsg, OpQuery, RawError};
+use seawall_wire::{Compressor, deflate};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -16,15 +16,15 @@ use axum::{
 };
 use seawall::{
     admin::{Guard, MAX_REQUESTS, Window, router},
-    auth::NonceSource,
-    command::{ReplyFacts, ReplyForm},
-    connection::Connector,
-    insight::{self, Clock, Insight, Second},
     observe::{self, Observer, Recorder, outcome_of},
     pool,
-    shape::Input,
     topology::{self, DeploymentOptions, Topology},
 };
+use seawall_auth::NonceSource;
+use seawall_command::CommandBytes;
+use seawall_command::{ReplyFacts, ReplyForm};
+use seawall_insight::{Clock, Insight, Second};
+use seawall_transport::connection::Connector;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{Semaphore, watch},
@@ -196,7 +196,7 @@ impl Parts {
         );
         let observer = observer.expect("the settings are valid");
         let now = SystemTime::now();
-        let settings = insight::Settings {
+        let settings = seawall_insight::Settings {
             is_on: true,
             directory: None,
             max_bytes: 1 << 20,
@@ -244,7 +244,7 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
     for second in 0..OPERATIONS {
         let choices: Vec<u8> = (second..second.saturating_add(30)).collect();
         let body = documents::encode(&documents::command(&choices, 1, false));
-        let input = Input {
+        let input = CommandBytes {
             body: &body,
             sequences: &[],
         };

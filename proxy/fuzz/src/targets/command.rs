@@ -4,12 +4,10 @@
 //! then the body or choices for a command from the grammar.
 
 use bson::{Bson, Document, oid::ObjectId};
-use seawall::{
-    command::{Class, Command, Mode, ReadPreference, Target, statements},
-    command_table,
-    shape::{Input, Sequence},
-    wire::{DocumentWalk, ElementKind, Elements, document_at},
-};
+use seawall_command::CommandBytes;
+use seawall_command::{Class, Command, Mode, ReadPreference, Target, statements, table};
+use seawall_wire::Sequence;
+use seawall_wire::{DocumentWalk, ElementKind, Elements, document_at};
 
 use crate::{
     choices::{Choices, Pieces, altered},
@@ -121,7 +119,7 @@ fn check_command(command: &Command<'_>, body: &[u8]) {
 }
 
 fn check_fields(command: &Command<'_>) {
-    assert_eq!(command.spec, command_table::find(command.name));
+    assert_eq!(command.spec, table::find(command.name));
     assert_eq!(command.class, command.spec.class);
     assert!(!(command.only_reads() && command.writes()));
     assert!(!(command.in_transaction && command.may_be_repeated()));
@@ -155,13 +153,13 @@ fn check_fields(command: &Command<'_>) {
 
 /// Documents of a sequence give the same count in one piece and in many.
 fn check_statements(body: &[u8], pieces: Pieces) {
-    let none = statements(&Input {
+    let none = statements(&CommandBytes {
         body,
         sequences: &[],
     });
     assert!(none <= u64::try_from(body.len()).unwrap_or(u64::MAX));
     let first = Elements::of(body).next().and_then(Result::ok);
-    let field = first.and_then(|first| command_table::find(first.name).statements.field());
+    let field = first.and_then(|first| table::find(first.name).statements.field());
     let Some(field) = field else {
         return;
     };
@@ -169,7 +167,7 @@ fn check_statements(body: &[u8], pieces: Pieces) {
         identifier: field.as_bytes(),
         documents: body,
     }];
-    let whole = statements(&Input {
+    let whole = statements(&CommandBytes {
         body,
         sequences: &sequences,
     });

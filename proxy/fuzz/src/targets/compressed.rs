@@ -4,7 +4,7 @@
 //! received message, or alterations with their length in front and the content of a message to
 //! compress.
 
-use seawall::wire::{
+use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, HEADER_BYTES, Header, InflateError,
     MAX_MESSAGE_BYTES, OpCode, deflate, encode_request,
 };

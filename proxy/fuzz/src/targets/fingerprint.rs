@@ -3,10 +3,12 @@
 //! Input: one byte that selects where commands come from, one that selects what is changed,
 //! alterations with their length in front, then a body or choices for a command from the grammar.
 
-use seawall::shape::{
-    Description, Input, LearnedNames, Legacy, Query, Sequence, ShapeId, describe, describe_legacy,
+use seawall_command::CommandBytes;
+use seawall_shape::{
+    Description, LearnedNames, Legacy, Query, ShapeId, describe, describe_legacy,
     fingerprint as print_of, fingerprint_legacy,
 };
+use seawall_wire::Sequence;
 
 use crate::{
     choices::{Choices, altered},
@@ -46,11 +48,11 @@ pub fn fingerprint(data: &[u8]) {
         0..=3 => &sequences[..0],
         _ => &sequences[..],
     };
-    let one = check_command(&Input {
+    let one = check_command(&CommandBytes {
         body: &body,
         sequences,
     });
-    let other = check_command(&Input {
+    let other = check_command(&CommandBytes {
         body: &other,
         sequences,
     });
@@ -66,7 +68,7 @@ struct Shaped {
     coarse: ShapeId,
 }
 
-fn check_command(input: &Input<'_>) -> Shaped {
+fn check_command(input: &CommandBytes<'_>) -> Shaped {
     let print = print_of(input);
     assert_eq!(print_of(input), print, "a fingerprint is always the same");
     let text = describe(input);
@@ -111,7 +113,7 @@ fn check_pair(one: &Shaped, other: &Shaped) {
 fn check_grammar(choices: &[u8], change: u8) {
     let command = documents::command(choices, 0, false);
     let body = documents::encode(&command);
-    let input = Input {
+    let input = CommandBytes {
         body: &body,
         sequences: &[],
     };
@@ -122,7 +124,7 @@ fn check_grammar(choices: &[u8], change: u8) {
     for (salt, is_shuffled) in [(salt, false), (0, true)] {
         let other = documents::command(choices, salt, is_shuffled);
         let other = documents::encode(&other);
-        let input = Input {
+        let input = CommandBytes {
             body: &other,
             sequences: &[],
         };

@@ -3,7 +3,7 @@
 //!
 //! Input: one byte that selects how the message is cut, then the message.
 
-use seawall::wire::{
+use seawall_wire::{
     CHECKSUM_PRESENT, DocumentWalk, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
     MessageError, OpMsg, OpQuery, SectionWalk, checksum, document_at, encode_op_msg_like,
 };

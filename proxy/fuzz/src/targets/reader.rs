@@ -11,10 +11,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use seawall::wire::{
-    HEADER_BYTES, LARGE_MESSAGE_BYTES, MAX_MESSAGE_BYTES, MemoryBudget, Message, MessageReader,
-    ReadError, RestOfMessage, STREAMED_MESSAGE_BYTES, encode_request,
+use seawall_transport::{
+    LARGE_MESSAGE_BYTES, MemoryBudget, Message, MessageReader, ReadError, RestOfMessage,
+    STREAMED_MESSAGE_BYTES,
 };
+use seawall_wire::{HEADER_BYTES, MAX_MESSAGE_BYTES, encode_request};
 use tokio::{
     io::{AsyncRead, ReadBuf},
     runtime::{Builder, Runtime},

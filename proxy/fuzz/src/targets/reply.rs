@@ -5,7 +5,7 @@
 //! in front, then the document.
 
 use bson::{Bson, Document};
-use seawall::command::{ErrorReply, ReplyFacts, ReplyForm, ReplyScanner, conceal_state_change};
+use seawall_command::{ErrorReply, ReplyFacts, ReplyForm, ReplyScanner, conceal_state_change};
 
 use crate::{
     choices::{Choices, Pieces},
@@ -69,7 +69,7 @@ fn check_against_bson(document: &[u8], facts: &ReplyFacts) {
     let Ok(decoded) = Document::from_reader(document) else {
         return;
     };
-    let fields = seawall::wire::Elements::of(document).count();
+    let fields = seawall_wire::Elements::of(document).count();
     if fields != decoded.len() {
         return;
     }

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use seawall::auth::{
+use seawall_auth::{
     CarriedConversation, ClientConversation, ClientFirst, ClientKey, DerivedKeys, MIN_ITERATIONS,
     Mechanism, ScramError, ScramKeys, ServerConversation, derive_from_password,
 };

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use bson::RawDocument;
-use seawall::auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info};
+use seawall_auth::{MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, parse_users_info};
 
 use crate::{choices::Choices, documents};
 

@@ -6,11 +6,9 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::{super::bad_request, id_of};
-use crate::{
-    admin::{DEFAULT_LIMIT, MAX_LIMIT},
-    insight::{Against, TimeError, parse_time},
-    stats::Label,
-};
+use crate::admin::{DEFAULT_LIMIT, MAX_LIMIT};
+use seawall_insight::{Against, TimeError, parse_time};
+use seawall_stats::Label;
 
 type Refused = (StatusCode, String);
 

@@ -12,11 +12,9 @@ use super::{
     super::{Window, bad_request, json as shown, work},
     JsonResult, Parameters, named, need_history,
 };
-use crate::{
-    api,
-    insight::{self, Change, Changes, Compared, SpanError, whole},
-    stats::{Figures, Period, float},
-};
+use crate::api;
+use seawall_insight::{Change, Changes, Compared, SpanError, whole};
+use seawall_stats::{Figures, Period, float};
 
 /// Maximum length of each of the two periods if the request has no `window`.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
@@ -27,8 +25,8 @@ pub(in crate::admin) async fn changes(
 ) -> JsonResult {
     need_history(&window.insight)?;
     let length = match parameters.window()? {
-        Some(length) => insight::Window::Exactly(length),
-        None => insight::Window::AtMost(DEFAULT_WINDOW),
+        Some(length) => seawall_insight::Window::Exactly(length),
+        None => seawall_insight::Window::AtMost(DEFAULT_WINDOW),
     };
     let (against, text) = parameters.against()?;
     let changes = work(&window, move |window| {
@@ -100,7 +98,7 @@ fn rates(figures: &Figures, period: &Period) -> api::Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::insight::{Incomparable, Side};
+    use seawall_insight::{Incomparable, Side};
 
     #[test]
     fn missing_baseline_is_reported_and_differs_from_no_change() {

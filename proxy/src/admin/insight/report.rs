@@ -16,11 +16,9 @@ use super::{
     stalls::stalls_value,
     step_for, steps,
 };
-use crate::{
-    api,
-    insight::{self, Against},
-    stats::{Label, Period},
-};
+use crate::api;
+use seawall_insight::Against;
+use seawall_stats::{Label, Period};
 
 /// How long the history keeps steps of one second.
 const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
@@ -66,7 +64,7 @@ fn history_part(
         false => step_for(since),
     };
     let timeline = insight.timeline(from, now, step, &|label| *label == Label::Whole);
-    let changes = match insight.changes(against, insight::Window::AtMost(since)) {
+    let changes = match insight.changes(against, seawall_insight::Window::AtMost(since)) {
         Ok(changes) => changes_value(&changes, text),
         Err(refusal) => refusal_value(refusal, text),
     };

@@ -15,11 +15,8 @@ use super::{
     super::{Window, json as shown, work},
     JsonResult, Parameters, ago, named, need_history,
 };
-use crate::{
-    api,
-    insight::{RecurringStall, Stall},
-    topology::TopologyType,
-};
+use crate::{api, topology::TopologyType};
+use seawall_insight::{RecurringStall, Stall};
 
 /// The limits of the pulse if the servers are routers.
 const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \

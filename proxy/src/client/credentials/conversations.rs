@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// A conversation is not ended for another one before this time.
 const GRACE: Duration = Duration::from_millis(500);

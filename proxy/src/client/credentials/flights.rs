@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::store::UserName;
-use crate::wire::Sharer;
+use seawall_transport::Sharer;
 
 /// How long one introduction may delay others of its user from the same address.
 const STALLED_AFTER: Duration = Duration::from_millis(250);

@@ -18,17 +18,15 @@ use super::{
     CredentialError, Credentials, INTRODUCTION_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
     UserName, UserSecret, conversations::Conversation, flights::Lead, reading::ask_own_keys,
 };
-use crate::{
-    auth::{
-        CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, ClientKey,
-        Identity, Login, Mechanism, ScramKeys,
-    },
-    command::ReadPreference,
-    connection::{
-        Connection, SecretDocument, conversation_id, empty_exchange, payload, reply_is_ok,
-        sasl_continue, sasl_start,
-    },
-    pool::ServerPool,
+use crate::pool::ServerPool;
+use seawall_auth::{
+    CarriedChallenge, CarriedConversation, ClientConversation, ClientFirst, ClientKey, Identity,
+    Login, Mechanism, ScramKeys,
+};
+use seawall_command::ReadPreference;
+use seawall_transport::connection::{
+    Connection, SecretDocument, conversation_id, empty_exchange, payload, reply_is_ok,
+    sasl_continue, sasl_start,
 };
 
 /// A payload of a login. It is zeroed on drop.
@@ -249,9 +247,8 @@ impl Introduction {
         };
         // Used only to log in. The user's own identity is created after its keys have been read.
         let identity = Identity::new(name, source, None, login);
-        let connector = topology.connector();
-        let established = connector.establish(pool.address(), &identity, pool.metrics());
-        let mut connection = established.await.map_err(|error| match error {
+        let established = pool.establish_outside(&identity).await;
+        let mut connection = established.map_err(|error| match error {
             error if error.refuses_keys() => CredentialError::Refused,
             error => {
                 tracing::debug!(%error, "no connection with configured keys");

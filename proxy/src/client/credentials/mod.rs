@@ -29,11 +29,11 @@ use tokio::{
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
-use crate::{
-    auth::{self, ClientKey, Identity, Mechanism, NonceSource, ScramKeys, Standing},
+use crate::topology::Topology;
+use seawall_auth::{ClientKey, Identity, Mechanism, NonceSource, ScramKeys, Standing};
+use seawall_transport::{
+    Sharer,
     connection::{Connection, ServerAddress},
-    topology::Topology,
-    wire::Sharer,
 };
 
 pub use self::mode::{CredentialMode, CredentialSettings, UserSecret};
@@ -327,7 +327,7 @@ impl Credentials {
     fn learn(
         &self,
         user: &UserName,
-        read: auth::Credentials,
+        read: seawall_auth::Credentials,
         login: (ClientKey, ScramKeys),
         asked_at: Instant,
     ) -> Result<Known, CredentialError> {

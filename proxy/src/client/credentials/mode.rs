@@ -10,7 +10,8 @@ use tokio::time::sleep;
 use zeroize::Zeroizing;
 
 use super::{Credentials, UserName};
-use crate::{auth::ScramKeys, connection::requires_authentication};
+use seawall_auth::ScramKeys;
+use seawall_transport::connection::requires_authentication;
 
 /// Pause before the deployment is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);

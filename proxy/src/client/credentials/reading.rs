@@ -9,13 +9,10 @@ use zeroize::Zeroize as _;
 use super::{
     CredentialError, CredentialMode, Credentials, Known, QUESTION_LIMIT, Reading, UserName,
 };
-use crate::{
-    auth::{self, Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command},
-    command::{ReadPreference, UNAUTHORIZED, is_state_change},
-    connection::{Connection, SecretDocument},
-    observe::CloseReason,
-    pool::CheckOutError,
-};
+use crate::{observe::CloseReason, pool::CheckOutError};
+use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
+use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change};
+use seawall_transport::connection::{Connection, SecretDocument};
 
 impl Credentials {
     /// Reads the keys of a known user again, on the primary.
@@ -128,7 +125,10 @@ impl Credentials {
         result
     }
 
-    async fn read_as_service(&self, user: &UserName) -> Result<auth::Credentials, CredentialError> {
+    async fn read_as_service(
+        &self,
+        user: &UserName,
+    ) -> Result<seawall_auth::Credentials, CredentialError> {
         let client = self
             .topology
             .control_client()
@@ -153,7 +153,7 @@ impl Credentials {
 pub(super) async fn ask_own_keys(
     connection: &mut Connection,
     user: &UserName,
-) -> Result<auth::Credentials, Option<UsersInfoError>> {
+) -> Result<seawall_auth::Credentials, Option<UsersInfoError>> {
     let mut command = users_info_command(&user.name, &user.source);
     command.append(cstr!("$db"), "admin");
     let reply = connection.run(&command).await.map_err(|_| None)?;

@@ -10,10 +10,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{
-    auth::{self, ClientKey, Identity, Login, Mechanism, ScramKeys, Standing},
-    limits::{NameHash, NameHasher, RecentMap, Retired},
-};
+use crate::limits::{NameHash, NameHasher, RecentMap, Retired};
+use seawall_auth::{ClientKey, Identity, Login, Mechanism, ScramKeys, Standing};
 
 /// Keys older than this are read again before they are used.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -61,7 +59,7 @@ impl UserName {
 #[derive(Clone, Debug)]
 pub(in crate::client) struct Known {
     pub(in crate::client) identity: Arc<Identity>,
-    pub(in crate::client) credentials: Arc<auth::Credentials>,
+    pub(in crate::client) credentials: Arc<seawall_auth::Credentials>,
     /// Time of the last request whose reply confirmed these keys.
     pub(in crate::client) confirmed_at: Instant,
     /// When a proof last failed against these keys, if they have not been confirmed since.
@@ -89,7 +87,11 @@ impl Known {
 
     /// Handles a login whose keys were requested before these: it succeeds only if its keys are the
     /// same.
-    fn prove_lagging(&self, credentials: &auth::Credentials, login: Option<Login>) -> Option<Self> {
+    fn prove_lagging(
+        &self,
+        credentials: &seawall_auth::Credentials,
+        login: Option<Login>,
+    ) -> Option<Self> {
         let mechanism = login.as_ref().and_then(Login::mechanism)?;
         let is_same = self.credentials.user_id == credentials.user_id
             && self.credentials.keys(mechanism) == credentials.keys(mechanism);
@@ -111,7 +113,7 @@ impl Known {
 #[derive(Clone, Debug)]
 pub(in crate::client) enum Reading {
     /// The current keys.
-    Keys(Box<auth::Credentials>),
+    Keys(Box<seawall_auth::Credentials>),
     /// The user no longer exists.
     Gone,
     /// A server refused the keys of this [`Identity::login_version`].
@@ -126,12 +128,12 @@ pub(in crate::client) enum Reading {
 pub(super) struct Ended {
     asked_at: Instant,
     /// Keys that a server refused; `None` if the user no longer exists.
-    refused: Option<Arc<auth::Credentials>>,
+    refused: Option<Arc<seawall_auth::Credentials>>,
 }
 
 impl Ended {
     /// True if a reading of these keys, requested at `asked_at`, is outdated.
-    fn outdates(&self, credentials: &auth::Credentials, asked_at: Instant) -> bool {
+    fn outdates(&self, credentials: &seawall_auth::Credentials, asked_at: Instant) -> bool {
         let refused = self.refused.as_deref();
         self.asked_at > asked_at && refused.is_none_or(|refused| refused == credentials)
     }
@@ -252,7 +254,7 @@ impl Store {
     pub(super) fn learn(
         &mut self,
         user: &UserName,
-        credentials: auth::Credentials,
+        credentials: seawall_auth::Credentials,
         login: Option<(ClientKey, ScramKeys)>,
         asked_at: Instant,
     ) -> (Option<Known>, Option<Evicted<Known>>) {
@@ -299,7 +301,7 @@ impl Store {
         &self,
         user: &UserName,
         same: Option<Known>,
-        credentials: &auth::Credentials,
+        credentials: &seawall_auth::Credentials,
     ) -> Arc<Identity> {
         if let Some(known) = same {
             keep_fitting_login(&known.identity, credentials);
@@ -399,7 +401,7 @@ impl Store {
 
 /// Clears the stored login if the keys have changed: an old ClientKey must not be tried at a
 /// server.
-fn keep_fitting_login(identity: &Identity, credentials: &auth::Credentials) {
+fn keep_fitting_login(identity: &Identity, credentials: &seawall_auth::Credentials) {
     let Login::Keys { keys, .. } = identity.login() else {
         return;
     };
@@ -412,7 +414,7 @@ fn keep_fitting_login(identity: &Identity, credentials: &auth::Credentials) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::{Restrictions, derive_from_password};
+    use seawall_auth::{Restrictions, derive_from_password};
 
     fn user(name: &str) -> UserName {
         UserName {
@@ -421,12 +423,16 @@ mod tests {
         }
     }
 
-    fn credentials(name: &str, password: &str, user_id: u8) -> (auth::Credentials, ClientKey) {
+    fn credentials(
+        name: &str,
+        password: &str,
+        user_id: u8,
+    ) -> (seawall_auth::Credentials, ClientKey) {
         let mechanism = Mechanism::ScramSha256;
         let salt = password.repeat(4);
         let derived =
             derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap();
-        let credentials = auth::Credentials {
+        let credentials = seawall_auth::Credentials {
             user_id: Some([user_id; 16]),
             source: "admin".into(),
             name: name.into(),

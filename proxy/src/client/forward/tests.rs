@@ -8,9 +8,10 @@ use crate::{
     client::reply::drain_reply,
     limits::{Limits, OperationPlaces},
     observe::Recorder,
-    shape::Input,
-    wire::{MemoryBudget, MessageReader, Sharer, encode_op_msg_like},
 };
+use seawall_command::CommandBytes;
+use seawall_transport::{MemoryBudget, MessageReader, Sharer};
+use seawall_wire::encode_op_msg_like;
 
 const REQUEST_ID: i32 = 7;
 
@@ -28,7 +29,7 @@ fn reply(request_id: i32) -> Vec<u8> {
 async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8]) -> RelayError {
     let (mut client, leaver) = pair();
     let body = rawdoc! { "find": "c", "$db": "d" };
-    let input = Input {
+    let input = CommandBytes {
         body: body.as_bytes(),
         sequences: &[],
     };

@@ -6,15 +6,16 @@ use tokio::time::Instant;
 
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
-    auth::Identity,
     client::{Settings, Shared, answer::ReplyTo, backlog::Backlog, reply::HeldReply},
-    command::{Class, Command, ErrorReply, ReadPreference, Target},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,
     pins::SessionKey,
-    stats::Outcome,
-    wire::{Elements, Message, OpMsg, Sharer},
 };
+use seawall_auth::Identity;
+use seawall_command::{Class, Command, ErrorReply, ReadPreference, Target};
+use seawall_stats::Outcome;
+use seawall_transport::{Message, Sharer};
+use seawall_wire::{Elements, OpMsg};
 
 /// An operation's context, borrowed by its steps.
 pub(super) struct Operation<'a> {

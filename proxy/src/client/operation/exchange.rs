@@ -20,13 +20,15 @@ use crate::{
         request::Outgoing,
         streaming::{StreamError, forward_rest},
     },
-    command::{ErrorReply, ReplyFacts, UNAUTHORIZED, conceal_state_change, nothing_was_done},
-    connection::Generation,
     observe::Observation,
     pool::Checkout,
-    stats::{Outcome, Phase},
-    wire::{ReadError, encode_op_msg_like},
 };
+use seawall_command::{
+    ErrorReply, ReplyFacts, UNAUTHORIZED, conceal_state_change, nothing_was_done,
+};
+use seawall_stats::{Outcome, Phase};
+use seawall_transport::{ReadError, connection::Generation};
+use seawall_wire::encode_op_msg_like;
 
 /// A wait shorter than this is not subtracted from `maxTimeMS`.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
@@ -261,7 +263,7 @@ impl Operation<'_> {
         }
         let body = reply
             .bytes
-            .get(crate::wire::HEADER_BYTES + 5..)
+            .get(seawall_wire::HEADER_BYTES + 5..)
             .unwrap_or_default();
         let concealed = match self.shared.settings.repeats {
             true => conceal_state_change(body),

@@ -1,13 +1,11 @@
 //! The error reply for an operation that got no reply from a server.
 
-use crate::{
-    client::answer::requires_authentication,
-    command::{
-        CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE,
-        INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
-        NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
-        RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
-    },
+use crate::client::answer::requires_authentication;
+use seawall_command::{
+    CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE,
+    INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+    RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
+    TRANSIENT_TRANSACTION_ERROR,
 };
 
 /// The parts of a command that its error reply depends on.

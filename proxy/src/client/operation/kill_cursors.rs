@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use super::context::{Ended, Operation};
 use crate::{
     client::{client_end::ClientEnd, reply::HeldReply},
-    command::{Class, ReplyFacts, ReplyForm},
     observe::Observation,
     pool::{Checkout, ServerPool},
-    stats::{Outcome, Phase},
 };
+use seawall_command::{Class, ReplyFacts, ReplyForm};
+use seawall_stats::{Outcome, Phase};
 
 /// Lists in the reply; each cursor is in one of them.
 const LISTS: [&CStr; 4] = [

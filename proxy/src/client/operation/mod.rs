@@ -35,15 +35,17 @@ use super::{
     reply::HeldReply,
 };
 use crate::{
-    auth::{Identity, Standing},
-    command::{Command, ErrorReply},
     limits::{OperationPlace, Operator},
     observe::Observation,
-    shape::{Input, Sequence},
-    stats::{Outcome, Phase},
     topology::TopologyType,
-    wire::{Message, OpMsg},
 };
+use seawall_auth::{Identity, Standing};
+use seawall_command::CommandBytes;
+use seawall_command::{Command, ErrorReply};
+use seawall_stats::{Outcome, Phase};
+use seawall_transport::Message;
+use seawall_wire::OpMsg;
+use seawall_wire::Sequence;
 
 impl Client {
     /// Serves an operation that needs a server.
@@ -324,12 +326,12 @@ impl Operation<'_> {
     }
 }
 
-pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::MAX_SEQUENCES] {
+pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; seawall_wire::MAX_SEQUENCES] {
     const NONE: Sequence<'_> = Sequence {
         identifier: &[],
         documents: &[],
     };
-    let mut sequences = [NONE; crate::wire::MAX_SEQUENCES];
+    let mut sequences = [NONE; seawall_wire::MAX_SEQUENCES];
     for (place, sequence) in sequences.iter_mut().zip(parsed.sequences()) {
         *place = Sequence {
             identifier: sequence.identifier,
@@ -342,10 +344,10 @@ pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; crate::wire::M
 /// The input of a fingerprint. `all` are the [`sequences`] of the message.
 pub(super) fn input<'a>(
     parsed: &OpMsg<'a>,
-    all: &'a [Sequence<'a>; crate::wire::MAX_SEQUENCES],
-) -> Input<'a> {
+    all: &'a [Sequence<'a>; seawall_wire::MAX_SEQUENCES],
+) -> CommandBytes<'a> {
     let count = parsed.sequences().count();
-    Input {
+    CommandBytes {
         body: parsed.body,
         sequences: all.get(..count).unwrap_or_default(),
     }

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 use super::context::Operation;
 use crate::{
-    command::{Class, Command, ReplyFacts},
     observe::{CloseReason, Observation, Recorder, outcome_of},
     pins::{CursorPin, Pins, SessionKey},
     pool::Checkout,
-    stats::Outcome,
-    wire::Elements,
 };
+use seawall_command::{Class, Command, ReplyFacts};
+use seawall_stats::Outcome;
+use seawall_wire::Elements;
 
 impl Operation<'_> {
     pub(super) fn note_retry(&self, observation: &mut Observation<'_>) {
@@ -113,7 +113,7 @@ pub(in crate::client) fn note_retry<S: Clone>(
 /// True if an error 13 says that the connection's user no longer exists. The text for a missing
 /// right differs, and quotes the client's command, which may contain anything.
 fn lost_its_user(reply: &[u8]) -> bool {
-    let body = reply.get(crate::wire::HEADER_BYTES + 5..);
+    let body = reply.get(seawall_wire::HEADER_BYTES + 5..);
     let elements = body
         .into_iter()
         .flat_map(Elements::of)

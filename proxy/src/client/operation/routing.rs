@@ -7,12 +7,12 @@ use tokio::time::{Instant, sleep};
 
 use super::context::Operation;
 use crate::{
-    auth::Standing,
-    command::{Class, ReadPreference},
     observe::Observation,
     pool::{CheckOutError, Checkout, ServerPool},
     topology::TopologyType,
 };
+use seawall_auth::Standing;
+use seawall_command::{Class, ReadPreference};
 
 /// Pause before Seawall tries a paused pool again.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);

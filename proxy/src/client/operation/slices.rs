@@ -9,11 +9,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::context::{Ended, Operation};
-use crate::{
-    command::Class,
-    pool::{LanePlace, ServerPool},
-    stats::Outcome,
-};
+use crate::pool::{LanePlace, ServerPool};
+use seawall_command::Class;
+use seawall_stats::Outcome;
 
 /// How long a server waits for data if the client sets no time.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use tokio::{
 use crate::{
     client::{LoginDue, Shared},
     limits::{Eviction, HandshakePermit, MonitorPermit},
-    wire::Sharer,
 };
+use seawall_transport::Sharer;
 
 /// A relayed client's permits until it logs in.
 pub(super) struct Admission<'a> {

@@ -1,10 +1,8 @@
 //! Requests that must not pass a relay, decided from their bytes alone.
 
-use crate::{
-    client::answer::requires_authentication,
-    command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED},
-    wire::Elements,
-};
+use crate::client::answer::requires_authentication;
+use seawall_command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED};
+use seawall_wire::Elements;
 
 /// The mechanism whose proof is the certificate of the connection: a server would see Seawall's
 /// certificate.

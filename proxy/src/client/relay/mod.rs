@@ -36,8 +36,9 @@ use super::{LoginDue, Newcomer, Peer, Shared};
 use crate::{
     limits::{Eviction, HandshakePermit},
     observe::ConnectedClient,
-    wire::{HEADER_BYTES, Message, MessageReader, OpCode, Sharer, Stream},
 };
+use seawall_transport::{Message, MessageReader, Sharer, Stream};
+use seawall_wire::{HEADER_BYTES, OpCode};
 
 pub(super) use self::target::{Target, connect_with_hello};
 use self::{

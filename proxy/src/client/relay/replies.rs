@@ -2,12 +2,10 @@
 
 use bson::{RawDocument, RawDocumentBuf};
 
-use crate::{
-    command::{ReplyFacts, ReplyForm, ReplyScanner},
-    wire::{
-        COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, Header, MAX_MESSAGE_BYTES,
-        MORE_TO_COME, OpCode,
-    },
+use seawall_command::{ReplyFacts, ReplyForm, ReplyScanner};
+use seawall_wire::{
+    COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME,
+    OpCode,
 };
 
 /// A reply that has to be parsed whole (compressed, or part of a login) is copied up to this size.
@@ -177,7 +175,7 @@ fn says_more(flags: &[u8]) -> bool {
 }
 
 fn document(kept: &[u8], offset: usize) -> Option<RawDocumentBuf> {
-    let bytes = crate::wire::document_at(kept.get(offset..)?).ok()?;
+    let bytes = seawall_wire::document_at(kept.get(offset..)?).ok()?;
     RawDocument::from_bytes(bytes).ok().map(ToOwned::to_owned)
 }
 
@@ -206,7 +204,7 @@ mod tests {
     use bson::doc;
 
     use super::*;
-    use crate::wire::{Compressor, deflate, encode_op_msg_like, encode_op_reply};
+    use seawall_wire::{Compressor, deflate, encode_op_msg_like, encode_op_reply};
 
     fn passed(stream: &[u8], piece: usize) -> Vec<(i32, ReplyFacts, bool, bool)> {
         let mut replies = Replies::default();

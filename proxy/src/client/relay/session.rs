@@ -20,8 +20,9 @@ use crate::{
         streaming::{StreamError, can_be_streamed, forward_rest},
     },
     observe::{ConnectedClient, ServerIndex},
-    wire::{MAX_MESSAGE_BYTES, Message, MessageReader, OpCode, OpMsg, ReadError, Sharer, Stream},
 };
+use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream};
+use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
 /// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
 /// client.

@@ -7,10 +7,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     client::{Shared, hello::Compressors},
-    connection::{EstablishError, ServerAddress},
     observe::Relayed,
     topology::SelectError,
-    wire::Stream,
+};
+use seawall_transport::{
+    Stream,
+    connection::{EstablishError, ServerAddress},
 };
 
 /// Label of servers that are not known to belong to the deployment: their number is not bounded.

@@ -11,20 +11,21 @@ use super::{
     replies::{Expected, Passed},
 };
 use crate::{
-    auth::{ClientFirst, Mechanism},
     client::{
         Shared,
         answer::{Form, ReplyTo},
         hello::Hello,
         operation::{input, note_retry, sequences},
     },
-    command::{Class, Command, ErrorReply, Handshake, ReplyForm},
     observe::{ConnectedClient, Observation, ServerIndex, outcome_of},
     pins::CursorPin,
-    shape::Input,
-    stats::{Outcome, Phase},
-    wire::{Elements, Header, Message, OpCode, OpMsg, OpQuery},
 };
+use seawall_auth::{ClientFirst, Mechanism};
+use seawall_command::CommandBytes;
+use seawall_command::{Class, Command, ErrorReply, Handshake, ReplyForm};
+use seawall_stats::{Outcome, Phase};
+use seawall_transport::Message;
+use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 
 /// Mechanisms besides SCRAM that have their own metric label; all others are `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
@@ -217,7 +218,7 @@ impl<'a> Watch<'a> {
         if command.may_log_in() {
             message.mark_secret();
         }
-        let input = Input {
+        let input = CommandBytes {
             body: command.body,
             sequences: &[],
         };
@@ -257,7 +258,7 @@ impl<'a> Watch<'a> {
         &self,
         message: &Message,
         form: Form,
-        input: &Input<'_>,
+        input: &CommandBytes<'_>,
         error: &ErrorReply,
         now: Instant,
     ) -> Verdict {
@@ -276,7 +277,7 @@ impl<'a> Watch<'a> {
     fn begin(
         &mut self,
         message: &Message,
-        input: &Input<'_>,
+        input: &CommandBytes<'_>,
         command: &Command<'_>,
         is_unacknowledged: bool,
         now: Instant,
@@ -287,7 +288,7 @@ impl<'a> Watch<'a> {
             observation.sent_to(self.server);
         }
         let cursor = match (command.class, command.target) {
-            (Class::GetMore, crate::command::Target::Number(id)) => Some(id),
+            (Class::GetMore, seawall_command::Target::Number(id)) => Some(id),
             _ => None,
         };
         let pin = cursor.and_then(|id| self.shared.relay_pins.cursor(id, now));
@@ -322,7 +323,7 @@ impl<'a> Watch<'a> {
     fn observe(
         &self,
         message: &Message,
-        input: &Input<'_>,
+        input: &CommandBytes<'_>,
         command: &Command<'_>,
         now: Instant,
     ) -> Observation<'a> {

@@ -11,9 +11,7 @@ use mongodb::{
 use rand::{TryRng as _, rngs::SysRng};
 
 use super::{Failure, say, traffic::DATABASE};
-use crate::mongod::{
-    self, Member, Mongod, Options, Settings, create_first_user, initiate_replica_set,
-};
+use seawall_mongod::{Member, Mongod, Options, Settings, create_first_user, initiate_replica_set};
 
 /// The user of the demonstration's clients.
 pub(super) const USER: &str = "demo";
@@ -137,11 +135,11 @@ fn credential(user: &str, password: &str) -> Credential {
         .build()
 }
 
-fn random_password() -> Result<String, mongod::Error> {
+fn random_password() -> Result<String, seawall_mongod::Error> {
     let mut bytes = [0; 12];
     SysRng
         .try_fill_bytes(&mut bytes)
-        .map_err(mongod::Error::Entropy)?;
+        .map_err(seawall_mongod::Error::Entropy)?;
     let mut password = String::new();
     for byte in bytes {
         write!(password, "{byte:02x}").expect("writing to a String cannot fail");

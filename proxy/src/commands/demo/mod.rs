@@ -26,10 +26,8 @@ use tokio::{
 
 use self::{deployment::Deployment, report::Figures, traffic::SentCommands};
 use super::{Exit, complain, say, serve::exit_of};
-use crate::{
-    app::{App, StartError},
-    mongod::{self, Progress, find_or_fetch},
-};
+use crate::app::{App, StartError};
+use seawall_mongod::{Progress, find_or_fetch};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -42,7 +40,7 @@ pub(super) struct Arguments {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("mongod")]
-    Mongod(#[from] mongod::Error),
+    Mongod(#[from] seawall_mongod::Error),
     #[error("the settings of the demonstration: {0}")]
     Settings(Problems),
     #[error("Seawall: {0}")]

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     app::App,
     observe::{Exporter, MetricName, ShapeRow},
-    stats::Outcome,
 };
+use seawall_stats::Outcome;
 
 /// The counts of driver and Seawall at one moment.
 pub(super) struct Figures {

@@ -5,9 +5,9 @@ use super::period::{period, whole};
 use crate::{
     api::{Bucket, Change, Changes, Rates, Report, Shape},
     commands::figures::float,
-    insight::{self, compare},
-    stats::{Figures, Label, Period},
 };
+use seawall_insight::compare;
+use seawall_stats::{Figures, Label, Period};
 
 /// One of the two reports.
 pub(super) struct Side {
@@ -31,7 +31,7 @@ impl Comparison {
     pub(super) fn new(before: (String, Report), now: (String, Report)) -> Self {
         let periods = (period(&before.1), period(&now.1));
         let length = periods.1.length.as_secs();
-        let incomparable = insight::incomparable(&periods.0, &periods.1, length);
+        let incomparable = seawall_insight::incomparable(&periods.0, &periods.1, length);
         let changes = compare(&periods.0, &periods.1);
         let changes = changes.iter().map(|change| Change {
             kind: change.kind.as_str().to_owned(),

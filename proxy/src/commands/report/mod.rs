@@ -24,10 +24,8 @@ use super::{
     admin_client::{AdminClient, Endpoint, percent_encode},
     complain,
 };
-use crate::{
-    api::Report,
-    insight::{Against, TimeError},
-};
+use crate::api::Report;
+use seawall_insight::{Against, TimeError};
 
 /// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
 const SHOWN_SHAPES: usize = 50;

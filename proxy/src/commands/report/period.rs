@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use crate::{
     api::{Bucket, Phases, Report, Shape, Step},
     commands::figures::whole as whole_number,
-    stats::{Distribution, Figures, Label, Level, Period, PhaseTimes},
 };
+use seawall_stats::{Distribution, Figures, Label, Level, Period, PhaseTimes};
 
 /// The report's listed shapes, the sums of its other shapes, and the sums of all operations.
 pub(super) fn period(report: &Report) -> Period {

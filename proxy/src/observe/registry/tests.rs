@@ -3,7 +3,7 @@
 use bson::doc;
 
 use super::*;
-use crate::shape::{self, Input};
+use seawall_command::CommandBytes;
 
 /// A find on one of many fields with one of many projections. Finds that differ only in the
 /// projection are fine shapes of one coarse shape.
@@ -42,12 +42,12 @@ impl Table {
     }
 
     fn place(&mut self, command: &[u8]) -> TablePlace {
-        let input = Input {
+        let input = CommandBytes {
             body: command,
             sequences: &[],
         };
-        let fingerprint = shape::fingerprint(&input);
-        let describe = || shape::describe(&input);
+        let fingerprint = seawall_shape::fingerprint(&input);
+        let describe = || seawall_shape::describe(&input);
         let now = SystemTime::UNIX_EPOCH;
         self.registry.place(&fingerprint, true, now, describe)
     }
@@ -87,11 +87,11 @@ impl Table {
     /// True if the find on this field has a row of its own.
     fn has_row(&self, field: usize) -> bool {
         let command = find("orders", field, 0);
-        let input = Input {
+        let input = CommandBytes {
             body: &command,
             sequences: &[],
         };
-        let id = shape::fingerprint(&input).shape;
+        let id = seawall_shape::fingerprint(&input).shape;
         self.registry.by_id.contains_key(&id)
     }
 

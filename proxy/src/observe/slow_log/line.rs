@@ -9,7 +9,8 @@ use bson::{RawBsonRef, RawDocument};
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
-use crate::{shape::Input, stats::PhaseTimes};
+use seawall_command::CommandBytes;
+use seawall_stats::PhaseTimes;
 
 /// A slow operation.
 #[derive(Clone, Debug)]
@@ -56,7 +57,7 @@ pub struct Entry<'a> {
     pub application: Option<&'a str>,
     /// The command with its values. Shown only if lines are not redacted and the command has no
     /// secrets.
-    pub values: Option<Input<'a>>,
+    pub values: Option<CommandBytes<'a>>,
     /// True if the command was streamed: `values` has only its head.
     pub is_streamed: bool,
 }
@@ -71,7 +72,7 @@ pub(super) struct Values {
 impl Values {
     /// Writes the command as one document, with its document sequences as arrays. Stops after
     /// `max_bytes`.
-    pub(super) fn of(command: &Input<'_>, max_bytes: usize) -> Self {
+    pub(super) fn of(command: &CommandBytes<'_>, max_bytes: usize) -> Self {
         let mut bounded = Bounded {
             bytes: Vec::new(),
             max_bytes,
@@ -92,7 +93,7 @@ impl Values {
     }
 }
 
-fn write_command(out: &mut Bounded, command: &Input<'_>) -> io::Result<()> {
+fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()> {
     let body = RawDocument::from_bytes(command.body).map_err(io::Error::other)?;
     write_document(out, body)?;
     for sequence in command.sequences {
@@ -305,7 +306,7 @@ fn rfc_3339(at: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::Sequence;
+    use seawall_wire::Sequence;
 
     #[test]
     fn times_are_written_as_dates_in_utc() {
@@ -358,7 +359,7 @@ mod tests {
     }
 
     fn of_body(command: &RawDocument, max_bytes: usize) -> Values {
-        let input = Input {
+        let input = CommandBytes {
             body: command.as_bytes(),
             sequences: &[],
         };
@@ -443,7 +444,7 @@ mod tests {
             .flat_map(|statement| statement.as_bytes().to_vec())
             .collect();
         let values = |documents, max_bytes| {
-            let input = Input {
+            let input = CommandBytes {
                 body: body.as_bytes(),
                 sequences: &sequences(documents),
             };
@@ -462,7 +463,7 @@ mod tests {
         assert!(broken.is_cut && all.starts_with(&broken.json));
         assert!(broken.json.contains(r#"{"a":1}"#));
         let (body, sequences) = (bson::rawdoc! {}, sequences(&[]));
-        let empty = Input {
+        let empty = CommandBytes {
             body: body.as_bytes(),
             sequences: &sequences[..1],
         };

@@ -32,7 +32,7 @@ use self::{
     rate::Rate,
     writer::{Destination, Queued},
 };
-use crate::shape::Input;
+use seawall_command::CommandBytes;
 
 /// Maximum number of lines that wait to be written: enough for a disk that hesitates for one second
 /// at 1,000 lines a second. This also limits the memory, since a line is bounded by its shape's
@@ -137,7 +137,7 @@ impl SlowLog {
     }
 
     /// The values of a command, unless they must not be shown.
-    fn values(&self, command: &Input<'_>) -> Option<Values> {
+    fn values(&self, command: &CommandBytes<'_>) -> Option<Values> {
         let is_shown = !self.redact && secrets::may_be_shown(command);
         is_shown.then(|| Values::of(command, self.max_command_bytes))
     }

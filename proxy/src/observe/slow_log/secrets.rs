@@ -3,10 +3,8 @@
 
 use bson::raw::{RawBsonRef, RawDocument};
 
-use crate::{
-    command_table::{self, CommandSpec, Syntax},
-    shape::Input,
-};
+use seawall_command::CommandBytes;
+use seawall_command::table::{self, CommandSpec, Syntax};
 
 /// The database where servers keep users with their keys, and where restore tools put them back.
 const USERS_DATABASE: &str = "admin";
@@ -16,7 +14,7 @@ const NAMESPACES: &str = "nsInfo";
 
 /// True if a command's values may be written. Values of unknown commands may not: a server may know
 /// the command, or the client may have misspelled `createUser`.
-pub(super) fn may_be_shown(command: &Input<'_>) -> bool {
+pub(super) fn may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((mut spec, mut target)) = named(command.body) else {
         return false;
     };
@@ -35,11 +33,11 @@ pub(super) fn may_be_shown(command: &Input<'_>) -> bool {
 /// The row of a command in the table of commands, and its first value.
 fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
     let (name, value) = RawDocument::from_bytes(command).ok()?.iter().next()?.ok()?;
-    Some((command_table::find(name.as_str().as_bytes()), value))
+    Some((table::find(name.as_str().as_bytes()), value))
 }
 
 /// True if the command may read or write users' keys.
-fn may_be_of_users(command: &Input<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
+fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRef<'_>) -> bool {
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;
     };

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{command_table::COMMANDS, shape::Sequence};
+use seawall_command::table::COMMANDS;
+use seawall_wire::Sequence;
 
 const SHAPE: u64 = 0x0123_4567_89ab_cdef;
 
@@ -163,8 +164,8 @@ fn written(settings: SlowLogSettings, use_log: impl FnOnce(&SlowLog)) -> Vec<Val
     written.lines()
 }
 
-fn input(body: &RawDocument) -> Input<'_> {
-    Input {
+fn input(body: &RawDocument) -> CommandBytes<'_> {
+    CommandBytes {
         body: body.as_bytes(),
         sequences: &[],
     }
@@ -238,7 +239,7 @@ fn values_are_shown_when_asked_for_and_cut() {
                 identifier: b"documents",
                 documents: document.as_bytes(),
             }];
-            let values = Input {
+            let values = CommandBytes {
                 body: command.as_bytes(),
                 sequences: &sequences,
             };

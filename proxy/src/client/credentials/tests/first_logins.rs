@@ -9,10 +9,8 @@ use super::{
     refused, user,
     users::{error, keys_of, stored_keys, users_info},
 };
-use crate::{
-    auth::{Login, Mechanism, Standing},
-    client::credentials::introduction::MAX_SPARE,
-};
+use crate::client::credentials::introduction::MAX_SPARE;
+use seawall_auth::{Login, Mechanism, Standing};
 
 fn configured(secret: UserSecret) -> Vec<(String, String, UserSecret)> {
     vec![("u".to_owned(), SOURCE.to_owned(), secret)]

@@ -14,13 +14,12 @@ use super::{
     KeyRequest, Known, Obtained, Secret, UserName, UserSecret,
 };
 use crate::{
-    auth::{ClientConversation, ClientFirst, Mechanism, NonceSource},
-    connection::Connector,
     observe::Recorder,
     pool::{ServerPool, tests::limits},
     topology::Topology,
-    wire::Sharer,
 };
+use seawall_auth::{ClientConversation, ClientFirst, Mechanism, NonceSource};
+use seawall_transport::{Sharer, connection::Connector};
 
 /// Longer than anything takes in these tests; no test waits for it to expire.
 const LIMIT: Duration = Duration::from_secs(10);

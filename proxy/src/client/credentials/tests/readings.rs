@@ -9,7 +9,7 @@ use super::{
     CredentialError, Credentials, Obtained, SHA_256, Scene, refused, user,
     users::{error, keys_of, no_user, stored_keys, users_info},
 };
-use crate::auth::{Login, Standing};
+use seawall_auth::{Login, Standing};
 
 #[tokio::test]
 async fn a_reading_confirms_the_keys() {

@@ -9,11 +9,9 @@ use bson::{
 };
 use parking_lot::Mutex;
 
-use crate::{
-    auth::{
-        ClientFirst, DerivedKeys, Mechanism, ScramKeys, ServerConversation, derive_from_password,
-    },
-    connection::scripted::{Response, ScriptedServer},
+use crate::scripted::{Response, ScriptedServer};
+use seawall_auth::{
+    ClientFirst, DerivedKeys, Mechanism, ScramKeys, ServerConversation, derive_from_password,
 };
 
 /// Database of all users.

@@ -1,0 +1,120 @@
+//! Seawall as a SCRAM client, towards a server.
+
+use super::client_first::escape_user_name;
+use super::payload::{ServerFirst, auth_message, encode, is_nonce, parse_server_final};
+use super::{ClientKey, DerivedKeys, Mechanism, ScramError, ScramKeys, derive_from_password};
+
+/// A conversation that Seawall opened; the server's nonce, salt and iteration count are next.
+#[derive(Debug)]
+pub struct ClientConversation {
+    mechanism: Mechanism,
+    user: String,
+    nonce: String,
+    bare: String,
+}
+
+impl ClientConversation {
+    /// Opens a conversation as `user` and returns the first payload to send. `nonce` comes from a
+    /// [`NonceSource`](crate::NonceSource).
+    pub fn start(mechanism: Mechanism, user: &str, nonce: &str) -> (Self, Vec<u8>) {
+        assert!(
+            is_nonce(nonce),
+            "our own nonces are printable and have no comma"
+        );
+        let bare = format!("n={},r={nonce}", escape_user_name(user));
+        let payload = format!("{GS2_HEADER}{bare}").into_bytes();
+        (
+            Self {
+                mechanism,
+                user: user.to_owned(),
+                nonce: nonce.to_owned(),
+                bare,
+            },
+            payload,
+        )
+    }
+
+    /// Makes a proof from keys alone. Returns the payload to send.
+    ///
+    /// Fails with [`ScramError::KeysOutdated`] if the server's salt or iteration count differs from
+    /// that of the keys, or if `client_key` does not match the keys. There is no payload to send
+    /// then.
+    pub fn respond(
+        self,
+        server_first: &[u8],
+        client_key: &ClientKey,
+        keys: &ScramKeys,
+    ) -> Result<(ClientProofSent, Vec<u8>), ScramError> {
+        let server_first = ServerFirst::parse(server_first, &self.nonce)?;
+        if client_key.mechanism() != self.mechanism || keys.mechanism() != self.mechanism {
+            return Err(ScramError::MechanismMismatch);
+        }
+        if !keys.are_for(&server_first.salt, server_first.iterations)
+            || client_key.stored_key() != *keys.stored_key()
+        {
+            return Err(ScramError::KeysOutdated);
+        }
+        Ok(self.prove(&server_first, client_key, keys))
+    }
+
+    /// Makes a proof from the password, with PBKDF2. Returns the payload to send and the derived
+    /// keys: with them the next conversation needs no PBKDF2.
+    pub fn respond_with_password(
+        self,
+        server_first: &[u8],
+        password: &str,
+    ) -> Result<(ClientProofSent, Vec<u8>, DerivedKeys), ScramError> {
+        let server_first = ServerFirst::parse(server_first, &self.nonce)?;
+        let derived = derive_from_password(
+            self.mechanism,
+            &self.user,
+            password,
+            &server_first.salt,
+            server_first.iterations,
+        )?;
+        let (proof_sent, payload) = self.prove(&server_first, &derived.client_key, &derived.keys);
+        Ok((proof_sent, payload, derived))
+    }
+
+    fn prove(
+        self,
+        server_first: &ServerFirst,
+        client_key: &ClientKey,
+        keys: &ScramKeys,
+    ) -> (ClientProofSent, Vec<u8>) {
+        let channel_binding = encode(GS2_HEADER.as_bytes());
+        let without_proof = format!("c={channel_binding},r={}", server_first.combined_nonce);
+        let auth_message = auth_message(&self.bare, &server_first.text, &without_proof);
+        let proof = client_key.proof(keys.stored_key(), &auth_message);
+        let payload = format!("{without_proof},p={}", encode(proof.as_bytes())).into_bytes();
+        (
+            ClientProofSent {
+                auth_message,
+                keys: keys.clone(),
+            },
+            payload,
+        )
+    }
+}
+
+/// A conversation whose proof has been sent; the server's signature is next.
+#[derive(Debug)]
+pub struct ClientProofSent {
+    auth_message: String,
+    keys: ScramKeys,
+}
+
+impl ClientProofSent {
+    /// Checks that the server knows the user's keys as well. Without this check anyone could pose
+    /// as the server and receive the user's commands.
+    pub fn finish(self, server_final: &[u8]) -> Result<(), ScramError> {
+        let signature = parse_server_final(server_final, self.keys.mechanism())?;
+        if signature != self.keys.server_signature(&self.auth_message) {
+            return Err(ScramError::ServerSignatureMismatch);
+        }
+        Ok(())
+    }
+}
+
+/// No channel binding, no authorization identity.
+const GS2_HEADER: &str = "n,,";

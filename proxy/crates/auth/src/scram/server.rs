@@ -1,0 +1,85 @@
+//! Seawall as a SCRAM server, towards a client.
+
+use super::payload::{ClientFinal, auth_message, encode, is_nonce};
+use super::{ClientFirst, ClientKey, Mechanism, ScramError, ScramKeys};
+
+/// A conversation whose first two messages have been exchanged; the client's proof is next.
+#[derive(Debug)]
+pub struct ServerConversation {
+    client_first: ClientFirst,
+    server_first: String,
+    combined_nonce: String,
+    keys: ScramKeys,
+}
+
+impl ServerConversation {
+    /// Replies to a client's first message from the stored keys, whose mechanism the conversation
+    /// uses. Returns the payload to send. `server_nonce` comes from a
+    /// [`NonceSource`](crate::NonceSource).
+    pub fn start(
+        client_first: ClientFirst,
+        keys: &ScramKeys,
+        server_nonce: &str,
+    ) -> (Self, Vec<u8>) {
+        assert!(
+            is_nonce(server_nonce),
+            "our own nonces are printable and have no comma"
+        );
+        let combined_nonce = format!("{}{server_nonce}", client_first.nonce());
+        // A proof only matches the salt and iteration count that the password was hashed with, so
+        // the client gets the stored ones.
+        let salt = encode(keys.salt());
+        let server_first = format!("r={combined_nonce},s={salt},i={}", keys.iterations());
+        let payload = server_first.clone().into_bytes();
+        let keys = keys.clone();
+        (
+            Self {
+                client_first,
+                server_first,
+                combined_nonce,
+                keys,
+            },
+            payload,
+        )
+    }
+
+    /// The mechanism of the conversation.
+    pub fn mechanism(&self) -> Mechanism {
+        self.keys.mechanism()
+    }
+
+    /// Checks the client's last message. The proof is valid if the key in it hashes to the stored
+    /// key. That key is returned.
+    pub fn verify(self, client_final: &[u8]) -> Result<Verified, ScramError> {
+        let client_final = ClientFinal::parse(
+            client_final,
+            self.keys.mechanism(),
+            self.client_first.gs2_header(),
+            &self.combined_nonce,
+        )?;
+        let auth_message = auth_message(
+            self.client_first.bare_text(),
+            &self.server_first,
+            client_final.without_proof,
+        );
+        let client_key = self
+            .keys
+            .recover(&client_final.proof, &auth_message)
+            .ok_or(ScramError::ProofMismatch)?;
+        let signature = self.keys.server_signature(&auth_message);
+        let server_final = format!("v={}", encode(signature.as_bytes())).into_bytes();
+        Ok(Verified {
+            client_key,
+            server_final,
+        })
+    }
+}
+
+/// The client has proved that it knows the password.
+#[derive(Debug)]
+pub struct Verified {
+    /// Authenticates as the same user towards servers.
+    pub client_key: ClientKey,
+    /// The last payload (`v=…`), which proves to the client that we know its keys.
+    pub server_final: Vec<u8>,
+}

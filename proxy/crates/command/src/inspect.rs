@@ -1,0 +1,482 @@
+//! One pass over a command's top-level fields.
+
+use crate::table::{self, Class, CommandSpec, Syntax};
+use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
+
+/// The value of a command's first field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// A collection, usually.
+    Text(&'a str),
+    /// A cursor's id (`getMore`), or the 1 of `ping: 1`.
+    Number(i64),
+    /// Anything else.
+    Other,
+}
+
+/// A command's `maxTimeMS` and its position, so that the remaining time can overwrite it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxTime {
+    /// Milliseconds; 0 means no limit.
+    pub milliseconds: i64,
+    /// Offset of the value from the body's first byte.
+    pub offset: usize,
+    /// The BSON type it was sent as: 1 double, 16 int32, 18 int64.
+    pub bson_type: u8,
+}
+
+/// The few fields that decide how a command is served. It borrows the message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Command<'a> {
+    /// The first field's name, as sent.
+    pub name: &'a [u8],
+    /// The properties of the command with this name.
+    pub spec: &'static CommandSpec,
+    /// The class in `spec`.
+    pub class: Class,
+    /// The first field's value.
+    pub target: Target<'a>,
+    /// `$db`.
+    pub db: &'a str,
+    /// The whole body.
+    pub body: &'a [u8],
+    /// The session's id, if it has the usual 16 bytes.
+    pub lsid: Option<[u8; 16]>,
+    /// `txnNumber`.
+    pub txn_number: Option<i64>,
+    /// `startTransaction: true`.
+    pub starts_transaction: bool,
+    /// `autocommit: false`: part of a transaction.
+    pub in_transaction: bool,
+    /// `$readPreference`, undecoded.
+    pub read_preference: Option<&'a [u8]>,
+    /// `maxTimeMS`.
+    pub max_time: Option<MaxTime>,
+    /// `collection` (of `getMore`).
+    pub collection: Option<&'a str>,
+    /// `cursors` (of `killCursors`), undecoded.
+    pub cursors: Option<&'a [u8]>,
+    /// `pipeline`, undecoded.
+    pub pipeline: Option<&'a [u8]>,
+    /// True if the last stage of `pipeline` is `$out` or `$merge`.
+    ends_in_write: bool,
+    /// `awaitData: true`.
+    awaits_data: bool,
+    /// True if the sender already included a `$client`.
+    pub has_client: bool,
+    /// True if the write concern is `{w: 0}`: the server does not acknowledge the write.
+    pub is_unacknowledged: bool,
+}
+
+/// A body that a server refuses before it looks the command up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InspectError {
+    /// Not BSON.
+    #[error("invalid BSON: {0}")]
+    Bson(#[from] BsonError),
+    /// A body without fields.
+    #[error("empty command")]
+    EmptyCommand,
+    /// No `$db`.
+    #[error("OP_MSG requests require a $db argument")]
+    NoDatabase,
+    /// `$db` is not a string.
+    #[error("$db is not a string")]
+    DatabaseNotString,
+    /// `$db` is empty, too long, or has characters that a database name must not have.
+    #[error("Invalid database name")]
+    InvalidDatabase,
+    /// `$db` occurs twice.
+    #[error("Duplicate field $db")]
+    DuplicateDatabase,
+}
+
+impl InspectError {
+    /// The server's error code.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Bson(_) => 22,
+            Self::EmptyCommand | Self::NoDatabase => 40571,
+            Self::DatabaseNotString => 13111,
+            Self::InvalidDatabase => 73,
+            Self::DuplicateDatabase => 40413,
+        }
+    }
+}
+
+impl<'a> Command<'a> {
+    /// Inspects the body of an `OP_MSG`.
+    ///
+    /// # Errors
+    /// See [`InspectError`].
+    pub fn inspect(body: &'a [u8]) -> Result<Self, InspectError> {
+        let mut db = None;
+        let command = Self::walk(body, |value| match (db, value) {
+            (Some(_), _) => Err(InspectError::DuplicateDatabase),
+            (None, ElementKind::String(name)) => {
+                db = Some(database_name(name)?);
+                Ok(())
+            }
+            (None, _) => Err(InspectError::DatabaseNotString),
+        })?;
+        Ok(Self {
+            db: db.ok_or(InspectError::NoDatabase)?,
+            ..command
+        })
+    }
+
+    /// Inspects a command from an `OP_QUERY`. Its database is part of the namespace.
+    ///
+    /// # Errors
+    /// See [`InspectError`].
+    pub fn inspect_legacy(body: &'a [u8], db: &'a str) -> Result<Self, InspectError> {
+        // Some drivers wrap the command to add a read preference.
+        let body = Elements::of(body)
+            .next()
+            .and_then(Result::ok)
+            .filter(|e| e.name == b"$query" || e.name == b"query")
+            .and_then(|e| e.value.as_document())
+            .unwrap_or(body);
+        let command = Self::walk(body, |_| Err(InspectError::DuplicateDatabase))?;
+        let db = database_name(db.as_bytes())?;
+        Ok(Self { db, ..command })
+    }
+
+    fn walk(
+        body: &'a [u8],
+        mut on_db: impl FnMut(ElementKind<'a>) -> Result<(), InspectError>,
+    ) -> Result<Self, InspectError> {
+        let mut elements = Elements::of(body);
+        let first = elements.next().ok_or(InspectError::EmptyCommand)??;
+        let mut command = Self::begin(body, first.name, first.value);
+        for element in elements {
+            let element = element?;
+            match element.name {
+                b"$db" => on_db(element.value)?,
+                name => command.record_field(name, element.value, element.value_offset),
+            }
+        }
+        Ok(command)
+    }
+
+    fn begin(body: &'a [u8], name: &'a [u8], value: ElementKind<'a>) -> Self {
+        let target = match value {
+            ElementKind::String(_) => value.as_str().map_or(Target::Other, Target::Text),
+            _ => value.as_i64().map_or(Target::Other, Target::Number),
+        };
+        let spec = table::find(name);
+        Self {
+            name,
+            spec,
+            class: spec.class,
+            target,
+            db: "",
+            body,
+            lsid: None,
+            txn_number: None,
+            starts_transaction: false,
+            in_transaction: false,
+            read_preference: None,
+            max_time: None,
+            collection: None,
+            cursors: None,
+            pipeline: None,
+            ends_in_write: false,
+            awaits_data: false,
+            has_client: false,
+            is_unacknowledged: false,
+        }
+    }
+
+    fn record_field(&mut self, name: &[u8], value: ElementKind<'a>, offset: usize) {
+        match name {
+            b"lsid" => self.lsid = value.as_document().and_then(session_id),
+            b"txnNumber" => self.txn_number = value.as_i64(),
+            b"startTransaction" => self.starts_transaction = value.is_truthy(),
+            b"autocommit" => self.in_transaction = value == ElementKind::Bool(false),
+            b"$readPreference" => self.read_preference = value.as_document(),
+            b"maxTimeMS" => self.max_time = max_time(value, offset),
+            b"collection" => self.collection = value.as_str(),
+            b"cursors" => self.cursors = array(value),
+            b"pipeline" => {
+                self.pipeline = array(value);
+                let is_aggregate = self.class == Class::Aggregate;
+                self.ends_in_write = is_aggregate && self.pipeline.is_some_and(ends_in_write);
+            }
+            b"awaitData" => self.awaits_data = value.is_truthy(),
+            b"$client" => self.has_client = true,
+            b"writeConcern" => {
+                let w = value.as_document().and_then(|d| Elements::find(d, "w"));
+                self.is_unacknowledged = w.is_some_and(|w| w.value.as_i64() == Some(0));
+            }
+            _ => {}
+        }
+    }
+
+    /// The name as text, for messages and labels, or `?` if it is not UTF-8. All known names are
+    /// ASCII.
+    pub fn name_str(&self) -> &'a str {
+        std::str::from_utf8(self.name).unwrap_or("?")
+    }
+
+    /// True if the command may carry the payload of a login.
+    pub fn may_log_in(&self) -> bool {
+        matches!(self.class, Class::Handshake(_))
+    }
+
+    /// True if the command writes: by its class, or because its last stage is `$out` or `$merge`.
+    pub fn writes(&self) -> bool {
+        match self.class {
+            Class::Write | Class::EndTransaction => true,
+            Class::Aggregate => self.ends_in_write,
+            Class::Handshake(_)
+            | Class::Read
+            | Class::GetMore
+            | Class::KillCursors
+            | Class::Other => false,
+        }
+    }
+
+    /// True if the command opens a cursor that waits for data: a change stream, or a tailable
+    /// cursor with `awaitData`.
+    pub fn opens_awaiting_cursor(&self) -> bool {
+        self.opens_change_stream() || self.spec.syntax == Syntax::Find && self.awaits_data
+    }
+
+    /// True if the command opens a change stream.
+    pub fn opens_change_stream(&self) -> bool {
+        let first = self.pipeline.and_then(|p| Elements::of(p).next()?.ok());
+        first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
+    }
+
+    /// True if nothing is lost when the command is interrupted: it only reads, outside
+    /// transactions. An interruption would abort a transaction.
+    pub fn only_reads(&self) -> bool {
+        match self.class {
+            Class::Read | Class::GetMore => !self.in_transaction,
+            Class::Aggregate => !self.in_transaction && !self.writes(),
+            Class::Handshake(_)
+            | Class::Write
+            | Class::EndTransaction
+            | Class::KillCursors
+            | Class::Other => false,
+        }
+    }
+
+    /// True if the command may be sent again after a server failed: a read outside transactions, or
+    /// a write that the server recognises when it is repeated (retryable writes, by `txnNumber`).
+    pub fn may_be_repeated(&self) -> bool {
+        if self.in_transaction {
+            return false;
+        }
+        match self.class {
+            Class::Read => true,
+            Class::Aggregate => !self.writes(),
+            Class::Write => self.txn_number.is_some() && self.lsid.is_some(),
+            Class::Handshake(_)
+            | Class::EndTransaction
+            | Class::GetMore
+            | Class::KillCursors
+            | Class::Other => false,
+        }
+    }
+
+    /// The session id and `txnNumber` of a command that a driver retries unchanged: a write outside
+    /// transactions, or the end of a transaction.
+    pub fn numbered(&self) -> Option<([u8; 16], i64)> {
+        let is_numbered = match self.class {
+            Class::Write => !self.in_transaction,
+            Class::EndTransaction => true,
+            Class::Handshake(_)
+            | Class::Read
+            | Class::Aggregate
+            | Class::GetMore
+            | Class::KillCursors
+            | Class::Other => false,
+        };
+        self.lsid.zip(self.txn_number).filter(|_| is_numbered)
+    }
+
+    /// True if the body can grow by `extra_bytes` and stay within [`MAX_BSON_OBJECT_BYTES`].
+    pub fn has_room_for(&self, extra_bytes: usize) -> bool {
+        // The body may contain a stored document of the largest size; the rest of a command is
+        // small.
+        self.body.len() + extra_bytes <= MAX_BSON_OBJECT_BYTES
+    }
+}
+
+fn array(value: ElementKind<'_>) -> Option<&[u8]> {
+    match value {
+        ElementKind::Array(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+fn ends_in_write(pipeline: &[u8]) -> bool {
+    let last = Elements::of(pipeline).filter_map(Result::ok).last();
+    let name = last.and_then(|stage| stage_name(stage.value));
+    matches!(name, Some(b"$out" | b"$merge"))
+}
+
+fn stage_name(stage: ElementKind<'_>) -> Option<&[u8]> {
+    let first = Elements::of(stage.as_document()?).next()?.ok()?;
+    Some(first.name)
+}
+
+fn session_id(lsid: &[u8]) -> Option<[u8; 16]> {
+    match Elements::find(lsid, "id")?.value {
+        ElementKind::Binary(_, bytes) => bytes.try_into().ok(),
+        _ => None,
+    }
+}
+
+fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
+    let bson_type = match value {
+        ElementKind::Double(_) => 1,
+        ElementKind::Int32(_) => 16,
+        ElementKind::Int64(_) => 18,
+        _ => return None,
+    };
+    Some(MaxTime {
+        milliseconds: value.as_i64()?,
+        offset,
+        bson_type,
+    })
+}
+
+/// The name of a database, if servers on Linux accept it.
+fn database_name(name: &[u8]) -> Result<&str, InspectError> {
+    /// The longest name of a database, in bytes.
+    const MAX_BYTES: usize = 63;
+    let text = std::str::from_utf8(name).map_err(|_| InspectError::InvalidDatabase)?;
+    let is_bad = |c: char| matches!(c, '/' | '\\' | '.' | ' ' | '"' | '$' | '\0');
+    let is_special = text == "$external";
+    if text.is_empty() || text.len() > MAX_BYTES || (text.contains(is_bad) && !is_special) {
+        return Err(InspectError::InvalidDatabase);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Binary, doc, spec::BinarySubtype};
+
+    use super::*;
+
+    #[test]
+    fn inspection_finds_the_fields_that_decide_serving() {
+        let id = Binary {
+            subtype: BinarySubtype::Uuid,
+            bytes: (0..16).collect(),
+        };
+        let body = doc! {
+            "find": "orders", "filter": {"$db": "decoy"}, "lsid": {"id": id}, "txnNumber": 4i64,
+            "startTransaction": true, "autocommit": false, "$readPreference": {"mode": "secondary"},
+            "maxTimeMS": 250, "$client": {}, "$db": "shop",
+        };
+        let bytes = body.to_vec().unwrap();
+        let command = Command::inspect(&bytes).unwrap();
+        assert_eq!(command.name, b"find");
+        assert_eq!(command.target, Target::Text("orders"));
+        assert_eq!(command.db, "shop");
+        assert_eq!(command.lsid.unwrap().to_vec(), (0..16).collect::<Vec<u8>>());
+        assert_eq!(command.txn_number, Some(4));
+        assert!(command.starts_transaction && command.in_transaction && command.has_client);
+        let max_time = command.max_time.unwrap();
+        assert_eq!((max_time.milliseconds, max_time.bson_type), (250, 16));
+        assert_eq!(&bytes[max_time.offset..][..4], &250i32.to_le_bytes());
+        assert!(command.read_preference.is_some());
+    }
+
+    #[test]
+    fn invalid_bodies_are_refused_with_the_servers_codes() {
+        let cases = [
+            (doc! {}, 40571),
+            (doc! {"ping": 1}, 40571),
+            (doc! {"ping": 1, "$db": 1}, 13111),
+            (doc! {"ping": 1, "$db": ""}, 73),
+            (doc! {"ping": 1, "$db": "a b"}, 73),
+            (doc! {"ping": 1, "$db": "a".repeat(64)}, 73),
+        ];
+        for (body, code) in cases {
+            let bytes = body.to_vec().unwrap();
+            assert_eq!(Command::inspect(&bytes).unwrap_err().code(), code, "{body}");
+        }
+        let mut twice = doc! {"ping": 1, "$db": "a", "$dc": "b"}.to_vec().unwrap();
+        let at = twice.windows(3).position(|w| w == b"$dc").unwrap();
+        twice[at + 2] = b'b';
+        assert_eq!(Command::inspect(&twice).unwrap_err().code(), 40413);
+    }
+
+    #[test]
+    fn only_safe_commands_may_be_repeated() {
+        let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![0; 16] }};
+        let cases = [
+            (doc! {"find": "c", "$db": "d"}, true),
+            (doc! {"find": "c", "autocommit": false, "$db": "d"}, false),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$match": {}}], "$db": "d"},
+                true,
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$match": {}}, {"$out": "x"}], "$db": "d"},
+                false,
+            ),
+            (
+                doc! {"aggregate": "c", "pipeline": [{"$merge": {"into": "x"}}], "$db": "d"},
+                false,
+            ),
+            (doc! {"insert": "c", "$db": "d"}, false),
+            (
+                doc! {"insert": "c", "lsid": lsid, "txnNumber": 1i64, "$db": "d"},
+                true,
+            ),
+            (doc! {"getMore": 5i64, "collection": "c", "$db": "d"}, false),
+            (doc! {"unheardOf": 1, "$db": "d"}, false),
+        ];
+        for (body, expected) in cases {
+            let bytes = body.to_vec().unwrap();
+            assert_eq!(
+                Command::inspect(&bytes).unwrap().may_be_repeated(),
+                expected,
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn writes_and_transaction_ends_are_numbered() {
+        let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
+        let numbered = |mut body: bson::Document| {
+            body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});
+            let bytes = body.to_vec().unwrap();
+            Command::inspect(&bytes).unwrap().numbered()
+        };
+        let known = Some(([7; 16], 3));
+        assert_eq!(numbered(doc! {"insert": "c"}), known);
+        for end in ["commitTransaction", "abortTransaction"] {
+            assert_eq!(numbered(doc! {end: 1, "autocommit": false}), known);
+        }
+        for part in ["insert", "find"] {
+            assert_eq!(numbered(doc! {part: "c", "autocommit": false}), None);
+        }
+        let bytes = doc! {"insert": "c", "lsid": &lsid, "$db": "d"}
+            .to_vec()
+            .unwrap();
+        assert_eq!(Command::inspect(&bytes).unwrap().numbered(), None);
+    }
+
+    #[test]
+    fn a_wrapped_legacy_command_is_unwrapped() {
+        let bytes = doc! {"$query": {"isMaster": 1}, "$readPreference": {}}
+            .to_vec()
+            .unwrap();
+        let command = Command::inspect_legacy(&bytes, "admin").unwrap();
+        assert_eq!((command.name, command.db), (&b"isMaster"[..], "admin"));
+        let bytes = doc! {"isMaster": 1, "$db": "admin"}.to_vec().unwrap();
+        assert!(
+            Command::inspect_legacy(&bytes, "admin").is_err(),
+            "mongod refuses a $db in OP_QUERY"
+        );
+    }
+}

@@ -1,0 +1,44 @@
+//! Inspection of commands and replies, in one pass over borrowed bytes.
+//!
+//! This crate knows the few fields that decide how an operation is served. All properties that
+//! follow from a command's name are in [`table`]. This crate decodes no other values, and does not
+//! know servers or clients. Error replies from Seawall itself, and the rewriting of state-change
+//! errors, are rare and may decode documents.
+
+mod codes;
+mod error_reply;
+mod inspect;
+mod read_preference;
+mod reply;
+mod rewrite;
+mod statements;
+pub mod table;
+
+pub use self::{
+    codes::CodeCounts,
+    error_reply::{
+        AUTHENTICATION_FAILED, COMMAND_NOT_FOUND, CURSOR_NOT_FOUND, ErrorReply,
+        FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
+        INVALID_BSON, MAX_TIME_MS_EXPIRED, MECHANISM_UNAVAILABLE,
+        NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, PROTOCOL_ERROR, RESUMABLE_CHANGE_STREAM_ERROR,
+        RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SHUTDOWN_IN_PROGRESS, SYSTEM_OVERLOADED_ERROR,
+        TRANSIENT_TRANSACTION_ERROR, UNAUTHORIZED, is_state_change, nothing_was_done,
+    },
+    inspect::{Command, InspectError, MaxTime, Target},
+    read_preference::{Mode, ReadPreference, ReadPreferenceError},
+    reply::{ReplyFacts, ReplyScanner},
+    rewrite::conceal_state_change,
+    statements::statements,
+    table::{Class, Handshake, ReplyForm},
+};
+
+use seawall_wire::Sequence;
+
+/// The bytes of one command in an OP_MSG.
+#[derive(Copy, Clone, Debug)]
+pub struct CommandBytes<'a> {
+    /// The body section: one BSON document.
+    pub body: &'a [u8],
+    /// The document sequences, in any order.
+    pub sequences: &'a [Sequence<'a>],
+}

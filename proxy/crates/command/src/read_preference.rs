@@ -1,0 +1,207 @@
+//! `$readPreference`, as the server selection specification defines it.
+//!
+//! Source: `source/server-selection/server-selection.md` in
+//! <https://github.com/mongodb/specifications>.
+
+use std::time::Duration;
+
+use seawall_wire::{ElementKind, Elements};
+
+/// The kind of member that an operation may run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Only the primary.
+    Primary,
+    /// The primary, else a secondary.
+    PrimaryPreferred,
+    /// Only secondaries.
+    Secondary,
+    /// A secondary, else the primary.
+    SecondaryPreferred,
+    /// Any member, by latency.
+    Nearest,
+}
+
+/// A decoded read preference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadPreference {
+    /// The mode.
+    pub mode: Mode,
+    /// Tag sets in order of preference. If there are none, every member matches.
+    pub tag_sets: Vec<Vec<(String, String)>>,
+    /// The maximum replication lag of a secondary, if limited.
+    pub max_staleness: Option<Duration>,
+}
+
+/// A read preference that no server accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadPreferenceError {
+    /// Unknown or missing mode.
+    #[error(
+        "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
+    )]
+    Mode,
+    /// Tag sets that are not an array of documents of strings.
+    #[error("$readPreference tags must be an array of documents of strings")]
+    Tags,
+    /// A staleness that is not a number, or below the minimum of 90 seconds.
+    #[error("maxStalenessSeconds must be a number and at least 90")]
+    MaxStaleness,
+    /// Tags or staleness with mode `primary`.
+    #[error("mode 'primary' takes neither tags nor maxStalenessSeconds")]
+    PrimaryWithCondition,
+}
+
+/// The minimum of `maxStalenessSeconds` (max staleness specification).
+const MIN_STALENESS_SECONDS: i64 = 90;
+
+impl ReadPreference {
+    /// The default, if a command has no read preference.
+    pub const PRIMARY: Self = Self {
+        mode: Mode::Primary,
+        tag_sets: Vec::new(),
+        max_staleness: None,
+    };
+
+    /// Decodes a `$readPreference` document. Unknown fields (`hedge`) are ignored.
+    ///
+    /// # Errors
+    /// See [`ReadPreferenceError`]; a server replies with 2 `BadValue` or 9 `FailedToParse`.
+    pub fn parse(document: &[u8]) -> Result<Self, ReadPreferenceError> {
+        let mut mode = None;
+        let mut parsed = Self::PRIMARY;
+        for element in Elements::of(document).filter_map(Result::ok) {
+            match element.name {
+                b"mode" => mode = Some(parse_mode(element.value)?),
+                b"tags" => parsed.tag_sets = parse_tag_sets(element.value)?,
+                b"maxStalenessSeconds" => parsed.max_staleness = parse_staleness(element.value)?,
+                _ => {}
+            }
+        }
+        parsed.mode = mode.ok_or(ReadPreferenceError::Mode)?;
+        let is_conditional =
+            parsed.max_staleness.is_some() || parsed.tag_sets.iter().any(|tags| !tags.is_empty());
+        if parsed.mode == Mode::Primary && is_conditional {
+            return Err(ReadPreferenceError::PrimaryWithCondition);
+        }
+        Ok(parsed)
+    }
+}
+
+impl Mode {
+    /// The specification's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Primary => "primary",
+            Self::PrimaryPreferred => "primaryPreferred",
+            Self::Secondary => "secondary",
+            Self::SecondaryPreferred => "secondaryPreferred",
+            Self::Nearest => "nearest",
+        }
+    }
+}
+
+fn parse_mode(value: ElementKind<'_>) -> Result<Mode, ReadPreferenceError> {
+    match value {
+        ElementKind::String(b"primary") => Ok(Mode::Primary),
+        ElementKind::String(b"primaryPreferred") => Ok(Mode::PrimaryPreferred),
+        ElementKind::String(b"secondary") => Ok(Mode::Secondary),
+        ElementKind::String(b"secondaryPreferred") => Ok(Mode::SecondaryPreferred),
+        ElementKind::String(b"nearest") => Ok(Mode::Nearest),
+        _ => Err(ReadPreferenceError::Mode),
+    }
+}
+
+fn parse_tag_sets(
+    value: ElementKind<'_>,
+) -> Result<Vec<Vec<(String, String)>>, ReadPreferenceError> {
+    let ElementKind::Array(array) = value else {
+        return Err(ReadPreferenceError::Tags);
+    };
+    let set = |document: &[u8]| {
+        let tag = |element: seawall_wire::Element<'_>| {
+            let name = String::from_utf8(element.name.to_vec()).ok()?;
+            Some((name, element.value.as_str()?.to_owned()))
+        };
+        let tags = Elements::of(document).map(|e| e.ok().and_then(tag));
+        tags.collect::<Option<Vec<_>>>()
+            .ok_or(ReadPreferenceError::Tags)
+    };
+    Elements::of(array)
+        .map(|e| {
+            e.ok()
+                .and_then(|e| e.value.as_document())
+                .ok_or(ReadPreferenceError::Tags)
+        })
+        .map(|document| set(document?))
+        .collect()
+}
+
+fn parse_staleness(value: ElementKind<'_>) -> Result<Option<Duration>, ReadPreferenceError> {
+    match value.as_i64() {
+        // In a connection string, -1 means "no limit"; some drivers send it.
+        Some(-1) => Ok(None),
+        Some(seconds) if seconds >= MIN_STALENESS_SECONDS => {
+            Ok(Some(Duration::from_secs(seconds.unsigned_abs())))
+        }
+        _ => Err(ReadPreferenceError::MaxStaleness),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+
+    fn parse(document: bson::Document) -> Result<ReadPreference, ReadPreferenceError> {
+        ReadPreference::parse(&document.to_vec().unwrap())
+    }
+
+    #[test]
+    fn modes_tags_and_staleness_are_read() {
+        let parsed = parse(doc! {
+            "mode": "nearest", "tags": [{"dc": "east", "use": "report"}, {}],
+            "maxStalenessSeconds": 120, "hedge": {"enabled": true},
+        });
+        let parsed = parsed.unwrap();
+        assert_eq!(parsed.mode, Mode::Nearest);
+        assert_eq!(parsed.tag_sets[0][1], ("use".into(), "report".into()));
+        assert!(parsed.tag_sets[1].is_empty());
+        assert_eq!(parsed.max_staleness, Some(Duration::from_secs(120)));
+        assert_eq!(
+            parse(doc! {"mode": "primary", "tags": [{}]}).unwrap().mode,
+            Mode::Primary
+        );
+    }
+
+    #[test]
+    fn invalid_read_preferences_are_refused() {
+        use ReadPreferenceError as E;
+        let cases = [
+            (doc! {}, E::Mode),
+            (doc! {"mode": "Primary"}, E::Mode),
+            (doc! {"mode": "nearest", "tags": {}}, E::Tags),
+            (doc! {"mode": "nearest", "tags": [{"a": 1}]}, E::Tags),
+            (
+                doc! {"mode": "nearest", "maxStalenessSeconds": 89},
+                E::MaxStaleness,
+            ),
+            (
+                doc! {"mode": "nearest", "maxStalenessSeconds": "x"},
+                E::MaxStaleness,
+            ),
+            (
+                doc! {"mode": "primary", "maxStalenessSeconds": 90},
+                E::PrimaryWithCondition,
+            ),
+            (
+                doc! {"mode": "primary", "tags": [{"a": "b"}]},
+                E::PrimaryWithCondition,
+            ),
+        ];
+        for (document, error) in cases {
+            assert_eq!(parse(document.clone()), Err(error), "{document}");
+        }
+    }
+}

@@ -1,0 +1,721 @@
+//! An incremental scanner of a server's reply while its bytes are forwarded.
+//!
+//! In a cursor reply, the batch comes before `cursor.id` and `ok`. In an error reply, `ok` may come
+//! after `errorLabels`. So the first bytes are not enough. The scanner takes chunks as they arrive,
+//! skips values by their length, and descends only into the few documents that matter. It keeps no
+//! bytes, except the head of an element that the end of a chunk cuts in two.
+
+use super::{codes::CodeCounts, error_reply::is_state_change};
+use crate::table::ReplyForm;
+use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64};
+
+/// The facts that a reply contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplyFacts {
+    /// `ok`, once seen.
+    pub ok: Option<bool>,
+    /// The root's `code`.
+    pub code: Option<i32>,
+    /// `cursor.id`: 0 once the cursor is exhausted.
+    pub cursor_id: Option<i64>,
+    /// Number of documents in `firstBatch` or `nextBatch`.
+    pub batch_documents: u64,
+    /// `n`: documents matched, inserted, deleted or counted.
+    pub n: Option<i64>,
+    /// Number of entries in the `values` of a `distinct`.
+    pub values: Option<u64>,
+    /// Number of documents that a `bulkWrite` inserted, matched, upserted and deleted.
+    pub bulk_written: Option<u64>,
+    /// Number of failed writes: entries of `writeErrors`, or the `nErrors` of a `bulkWrite`.
+    pub write_errors: u64,
+    /// The codes of the failed writes in this reply, within the limit of [`CodeCounts`].
+    pub write_error_codes: CodeCounts,
+    /// True if there is a `writeConcernError`.
+    pub write_concern_error: bool,
+    /// The code of the `writeConcernError`.
+    pub write_concern_code: Option<i32>,
+    /// The last state-change code in the root, in `writeErrors` or in `writeConcernError`.
+    pub state_change: Option<i32>,
+    /// True if the scanner cannot follow the reply. The facts after that point are unknown.
+    pub is_opaque: bool,
+}
+
+impl ReplyFacts {
+    /// The facts of a complete document.
+    pub fn of(form: ReplyForm, document: &[u8]) -> Self {
+        let mut scanner = ReplyScanner::new(form);
+        scanner.feed(document);
+        scanner.facts
+    }
+
+    /// Number of documents that the operation returned, wrote or counted.
+    pub fn documents(&self) -> u64 {
+        let in_batch = self.cursor_id.map(|_| self.batch_documents);
+        let counted = self.n.and_then(|n| u64::try_from(n).ok());
+        let documents = self.bulk_written.or(in_batch).or(self.values).or(counted);
+        documents.unwrap_or(0)
+    }
+
+    /// The code of the error, if the reply is an error as a whole (`ok: 0`).
+    pub fn error_code(&self) -> Option<i32> {
+        self.code.filter(|_| self.ok == Some(false))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    Top,
+    Cursor,
+    Batch,
+    /// One write's result in a `bulkWrite`'s batch.
+    BulkResult,
+    Values,
+    LastError,
+    WriteErrors,
+    WriteError,
+    WriteConcernError,
+}
+
+/// How many nested documents the scanner follows: root, `cursor`, its batch, one result.
+const MAX_DEPTH: usize = 4;
+
+/// Longest element head (type, name, fixed value) that is kept across chunks. Top-level names and
+/// array indexes of servers are far shorter.
+const MAX_HEAD_BYTES: usize = 96;
+
+/// Minimum size of code with a scope: its length, an empty string, an empty document.
+const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
+
+/// The scanner's state between chunks.
+#[derive(Clone, Debug)]
+pub struct ReplyScanner {
+    form: ReplyForm,
+    facts: ReplyFacts,
+    /// Open documents, outermost first, with the bytes left in each, including its final NUL.
+    open: [(Scope, usize); MAX_DEPTH],
+    depth: usize,
+    skip: usize,
+    /// The number of C strings of a regular expression that are still to be skipped.
+    cstrings_left: u8,
+    has_begun: bool,
+    carry: [u8; MAX_HEAD_BYTES],
+    carried: usize,
+}
+
+enum Head {
+    Incomplete,
+    Opaque,
+    End,
+    /// A regular expression. Its length is known only when it has been skipped.
+    Regex {
+        length: usize,
+    },
+    Element {
+        length: usize,
+        skip: usize,
+        enter: Option<(Scope, usize)>,
+    },
+}
+
+impl Default for ReplyScanner {
+    fn default() -> Self {
+        Self::new(ReplyForm::Plain)
+    }
+}
+
+impl ReplyScanner {
+    /// A scanner for a reply of this form.
+    pub fn new(form: ReplyForm) -> Self {
+        Self {
+            form,
+            facts: ReplyFacts::default(),
+            open: [(Scope::Top, 0); MAX_DEPTH],
+            depth: 0,
+            skip: 0,
+            cstrings_left: 0,
+            has_begun: false,
+            carry: [0; MAX_HEAD_BYTES],
+            carried: 0,
+        }
+    }
+
+    /// The facts found so far.
+    pub fn facts(&self) -> &ReplyFacts {
+        &self.facts
+    }
+
+    /// Scans the next bytes of the reply document.
+    pub fn feed(&mut self, mut chunk: &[u8]) {
+        while !chunk.is_empty() && !self.is_finished() {
+            if self.skip > 0 {
+                let step = self.skip.min(chunk.len());
+                self.skip -= step;
+                chunk = chunk.get(step..).unwrap_or_default();
+            } else if self.cstrings_left > 0 {
+                chunk = self.skip_cstring(chunk);
+            } else if self.carried == 0 {
+                chunk = self.feed_fresh(chunk);
+            } else {
+                chunk = self.feed_carried(chunk);
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        self.facts.is_opaque || (self.has_begun && self.depth == 0)
+    }
+
+    fn skip_cstring<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
+        let end = chunk.iter().position(|&b| b == 0);
+        let step = end.map_or(chunk.len(), |end| end + 1);
+        self.cstrings_left -= u8::from(end.is_some());
+        self.consume(step);
+        chunk.get(step..).unwrap_or_default()
+    }
+
+    /// The usual case: the chunk contains the whole head of an element.
+    fn feed_fresh<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
+        let head = self.read_head(chunk);
+        match self.apply(head) {
+            Some(used) => chunk.get(used..).unwrap_or_default(),
+            None => {
+                match self.carry.get_mut(..chunk.len()) {
+                    Some(room) => {
+                        room.copy_from_slice(chunk);
+                        self.carried = chunk.len();
+                    }
+                    None => self.facts.is_opaque = true,
+                }
+                &[]
+            }
+        }
+    }
+
+    /// A head that the end of a chunk cut in two: completed byte by byte.
+    fn feed_carried<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
+        let Some((&byte, rest)) = chunk.split_first() else {
+            return chunk;
+        };
+        let Some(slot) = self.carry.get_mut(self.carried) else {
+            self.facts.is_opaque = true;
+            return rest;
+        };
+        *slot = byte;
+        self.carried += 1;
+        let carry = self.carry;
+        let head = self.read_head(carry.get(..self.carried).unwrap_or_default());
+        if let Some(used) = self.apply(head) {
+            // The bytes of a length that were read to complete the head are part of the value to
+            // skip.
+            self.skip = self.skip.saturating_sub(self.carried.saturating_sub(used));
+            self.carried = 0;
+        }
+        rest
+    }
+
+    /// Applies a head to the state. Returns the bytes it used, or `None` if it is incomplete.
+    fn apply(&mut self, head: Head) -> Option<usize> {
+        match head {
+            Head::Incomplete => None,
+            Head::Opaque => {
+                self.facts.is_opaque = true;
+                Some(0)
+            }
+            Head::End => {
+                self.consume(1);
+                self.depth = self.depth.saturating_sub(1);
+                Some(1)
+            }
+            Head::Regex { length } => {
+                self.consume(length);
+                self.cstrings_left = 2;
+                Some(length)
+            }
+            Head::Element {
+                length,
+                skip,
+                enter,
+            } => {
+                let inside = enter.map_or(0, |(_, bytes)| bytes);
+                self.consume(length + skip + inside);
+                self.skip = skip;
+                if let Some(scope) = enter {
+                    self.enter(scope);
+                }
+                Some(length)
+            }
+        }
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        if !self.has_begun {
+            return;
+        }
+        let left = self
+            .depth
+            .checked_sub(1)
+            .and_then(|top| self.open.get_mut(top));
+        match left.and_then(|(_, left)| left.checked_sub(bytes).map(|rest| *left = rest)) {
+            Some(()) => {}
+            None => self.facts.is_opaque = true,
+        }
+    }
+
+    fn enter(&mut self, scope: (Scope, usize)) {
+        self.has_begun = true;
+        match self.open.get_mut(self.depth) {
+            Some(slot) => {
+                *slot = scope;
+                self.depth += 1;
+            }
+            None => self.facts.is_opaque = true,
+        }
+    }
+
+    fn read_head(&mut self, bytes: &[u8]) -> Head {
+        if !self.has_begun {
+            return match read_length(bytes) {
+                None => Head::Incomplete,
+                Some(length) if (5..=MAX_MESSAGE_BYTES).contains(&length) => Head::Element {
+                    length: 4,
+                    skip: 0,
+                    enter: Some((Scope::Top, length - 4)),
+                },
+                Some(_) => Head::Opaque,
+            };
+        }
+        let Some((&kind, rest)) = bytes.split_first() else {
+            return Head::Incomplete;
+        };
+        if kind == 0 {
+            return Head::End;
+        }
+        let Some(name_length) = rest.iter().position(|&b| b == 0) else {
+            return Head::Incomplete;
+        };
+        let (name, value) = rest.split_at_checked(name_length).unwrap_or((rest, &[]));
+        let value = value.get(1..).unwrap_or_default();
+        self.read_value(kind, name, value, name_length + 2)
+    }
+
+    fn read_value(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
+        let skip = match kind {
+            0x03 | 0x04 => return self.read_document(name, value, length),
+            0x01 | 0x08 | 0x10 | 0x12 => return self.read_scalar(kind, name, value, length),
+            0x02 | 0x0d | 0x0e => read_length(value).map(|n| 4 + n),
+            0x05 => read_length(value).map(|n| 5 + n),
+            0x06 | 0x0a | 0x7f | 0xff => Some(0),
+            0x07 => Some(12),
+            0x09 | 0x11 => Some(8),
+            0x0b => {
+                self.count_entry();
+                return Head::Regex { length };
+            }
+            0x0c => read_length(value).map(|n| 16 + n),
+            // A length below the minimum would give different results for different splits of the
+            // bytes.
+            0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
+                return Head::Opaque;
+            }
+            0x0f => read_length(value),
+            0x13 => Some(16),
+            _ => return Head::Opaque,
+        };
+        let Some(skip) = skip else {
+            return Head::Incomplete;
+        };
+        self.count_entry();
+        Head::Element {
+            length,
+            skip,
+            enter: None,
+        }
+    }
+
+    fn read_document(&mut self, name: &[u8], value: &[u8], length: usize) -> Head {
+        let Some(size) = read_length(value) else {
+            return Head::Incomplete;
+        };
+        if size < 5 {
+            return Head::Opaque;
+        }
+        let enter = match (self.scope(), name) {
+            (Scope::Top, b"cursor") => Some(Scope::Cursor),
+            (Scope::Cursor, b"firstBatch" | b"nextBatch") => Some(Scope::Batch),
+            (Scope::Batch, _) if self.form == ReplyForm::BulkWrite => Some(Scope::BulkResult),
+            (Scope::Top, b"values") if self.form == ReplyForm::Distinct => {
+                self.facts.values = Some(0);
+                Some(Scope::Values)
+            }
+            (Scope::Top, b"lastErrorObject") if self.form == ReplyForm::FindAndModify => {
+                Some(Scope::LastError)
+            }
+            (Scope::Top, b"writeErrors") => Some(Scope::WriteErrors),
+            (Scope::WriteErrors, _) => {
+                self.facts.write_errors += 1;
+                Some(Scope::WriteError)
+            }
+            (Scope::Top, b"writeConcernError") => {
+                self.facts.write_concern_error = true;
+                Some(Scope::WriteConcernError)
+            }
+            _ => None,
+        };
+        self.count_entry();
+        match enter {
+            Some(scope) => Head::Element {
+                length: length + 4,
+                skip: 0,
+                enter: Some((scope, size - 4)),
+            },
+            None => Head::Element {
+                length,
+                skip: size,
+                enter: None,
+            },
+        }
+    }
+
+    fn read_scalar(&mut self, kind: u8, name: &[u8], value: &[u8], length: usize) -> Head {
+        let number = match kind {
+            0x08 => value.first().map(|&b| (i64::from(b), 1)),
+            0x10 => value
+                .first_chunk()
+                .map(|b| (i64::from(i32::from_le_bytes(*b)), 4)),
+            0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
+            _ => value.first_chunk().map(|b| {
+                let value = f64::from_le_bytes(*b);
+                // A number with a fraction is no code and no count. For `ok`, only its truth
+                // matters.
+                let number = double_to_i64(value).unwrap_or_else(|| i64::from(value != 0.0));
+                (number, 8)
+            }),
+        };
+        let Some((number, size)) = number else {
+            return Head::Incomplete;
+        };
+        match (self.scope(), name) {
+            (Scope::Top, b"ok") => self.facts.ok = Some(number != 0),
+            (Scope::Top | Scope::LastError, b"n") if kind != 0x01 => self.facts.n = Some(number),
+            (Scope::Cursor, b"id") => self.facts.cursor_id = Some(number),
+            (_, b"code") => self.record_code(i32::try_from(number).unwrap_or(i32::MAX)),
+            (Scope::Top, name) if self.form == ReplyForm::BulkWrite => {
+                self.add_bulk_count(name, u64::try_from(number).unwrap_or(0));
+            }
+            _ => {}
+        }
+        self.count_entry();
+        Head::Element {
+            length: length + size,
+            skip: 0,
+            enter: None,
+        }
+    }
+
+    fn record_code(&mut self, code: i32) {
+        let scope = self.scope();
+        let facts = &mut self.facts;
+        match scope {
+            Scope::Top => facts.code = Some(code),
+            Scope::WriteError => facts.write_error_codes.add(code),
+            Scope::WriteConcernError => facts.write_concern_code = Some(code),
+            // State changes are recorded and concealed only at other positions.
+            Scope::BulkResult => return facts.write_error_codes.add(code),
+            Scope::Cursor
+            | Scope::Batch
+            | Scope::Values
+            | Scope::LastError
+            | Scope::WriteErrors => return,
+        }
+        if is_state_change(code) {
+            self.facts.state_change = Some(code);
+        }
+    }
+
+    fn add_bulk_count(&mut self, name: &[u8], number: u64) {
+        match name {
+            b"nErrors" => self.facts.write_errors = number,
+            b"nInserted" | b"nMatched" | b"nUpserted" | b"nDeleted" => {
+                let written = self.facts.bulk_written.get_or_insert(0);
+                *written = written.saturating_add(number);
+            }
+            _ => {}
+        }
+    }
+
+    fn count_entry(&mut self) {
+        match self.scope() {
+            Scope::Batch => self.facts.batch_documents += 1,
+            Scope::Values => *self.facts.values.get_or_insert(0) += 1,
+            Scope::Top
+            | Scope::Cursor
+            | Scope::BulkResult
+            | Scope::LastError
+            | Scope::WriteErrors
+            | Scope::WriteError
+            | Scope::WriteConcernError => {}
+        }
+    }
+
+    fn scope(&self) -> Scope {
+        let top = self.depth.checked_sub(1).and_then(|top| self.open.get(top));
+        top.map_or(Scope::Top, |(scope, _)| *scope)
+    }
+}
+
+fn read_length(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.first_chunk::<4>()?;
+    // A negative length becomes one that fits no document, which makes the reply opaque.
+    Some(usize::try_from(i32::from_le_bytes(*head)).unwrap_or(usize::MAX >> 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Bson, Document, JavaScriptCodeWithScope, Regex, doc, raw::CString};
+
+    use super::*;
+
+    fn scan(form: ReplyForm, bytes: &[u8], piece: usize) -> ReplyFacts {
+        let mut scanner = ReplyScanner::new(form);
+        bytes.chunks(piece).for_each(|chunk| scanner.feed(chunk));
+        *scanner.facts()
+    }
+
+    fn codes(codes: &[i32]) -> CodeCounts {
+        let mut counts = CodeCounts::default();
+        codes.iter().for_each(|code| counts.add(*code));
+        counts
+    }
+
+    fn regex() -> Regex {
+        let text = |text| CString::try_from(text).unwrap();
+        Regex {
+            pattern: text("^a.*b$"),
+            options: text("i"),
+        }
+    }
+
+    fn replies() -> Vec<(ReplyForm, Document, ReplyFacts)> {
+        let rows: Vec<Bson> = (0..12)
+            .map(|i| doc! {"_id": i, "code": 7, "cursor": {"id": 9i64}}.into())
+            .collect();
+        vec![
+            (
+                ReplyForm::Plain,
+                doc! {"cursor": {"firstBatch": rows, "id": 77i64, "ns": "d.c"}, "ok": 1.0},
+                ReplyFacts {
+                    ok: Some(true),
+                    cursor_id: Some(77),
+                    batch_documents: 12,
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::Plain,
+                doc! {"errorLabels": ["x"], "ok": 0.0, "errmsg": "n", "code": 10107, "codeName": "c"},
+                ReplyFacts {
+                    ok: Some(false),
+                    code: Some(10107),
+                    state_change: Some(10107),
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::Plain,
+                doc! {"ok": 0.0, "code": 91.0, "writeErrors": [{"code": 11000i64}]},
+                ReplyFacts {
+                    ok: Some(false),
+                    code: Some(91),
+                    write_errors: 1,
+                    write_error_codes: codes(&[11000]),
+                    state_change: Some(91),
+                    ..ReplyFacts::default()
+                },
+            ),
+        ]
+        .into_iter()
+        .chain(replies_to_writes())
+        .chain(replies_without_a_cursor())
+        .collect()
+    }
+
+    fn replies_to_writes() -> Vec<(ReplyForm, Document, ReplyFacts)> {
+        let one_of_two = doc! {"cursor": {"id": 0i64, "firstBatch": [
+            {"ok": 1.0, "idx": 0, "n": 1},
+            {"ok": 0.0, "idx": 1, "code": 11000, "errmsg": "E11000", "n": 0},
+            {"ok": 0.0, "idx": 2, "code": 91, "n": 0},
+        ], "ns": "admin.$cmd.bulkWrite"}, "nErrors": 2, "nInserted": 1, "nMatched": 5,
+        "nModified": 4, "nUpserted": 1, "nDeleted": 2, "ok": 1.0};
+        vec![
+            (
+                ReplyForm::Plain,
+                doc! {"n": 3, "writeErrors": [{"index": 1, "code": 11000}, {"code": 91}], "ok": 1},
+                ReplyFacts {
+                    ok: Some(true),
+                    n: Some(3),
+                    write_errors: 2,
+                    write_error_codes: codes(&[11000, 91]),
+                    state_change: Some(91),
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::Plain,
+                doc! {"n": 1i64, "writeConcernError": {"code": 64, "errInfo": {"code": 91}}, "ok": true},
+                ReplyFacts {
+                    ok: Some(true),
+                    n: Some(1),
+                    write_concern_error: true,
+                    write_concern_code: Some(64),
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::BulkWrite,
+                one_of_two,
+                ReplyFacts {
+                    ok: Some(true),
+                    cursor_id: Some(0),
+                    batch_documents: 3,
+                    bulk_written: Some(9),
+                    write_errors: 2,
+                    write_error_codes: codes(&[11000, 91]),
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::FindAndModify,
+                doc! {"lastErrorObject": {"n": 1, "updatedExisting": true}, "value": {"n": 7}, "ok": 1.0},
+                ReplyFacts {
+                    ok: Some(true),
+                    n: Some(1),
+                    ..ReplyFacts::default()
+                },
+            ),
+            (
+                ReplyForm::FindAndModify,
+                doc! {"lastErrorObject": {"n": 0}, "value": null, "ok": 1.0},
+                ReplyFacts {
+                    ok: Some(true),
+                    n: Some(0),
+                    ..ReplyFacts::default()
+                },
+            ),
+        ]
+    }
+
+    fn replies_without_a_cursor() -> Vec<(ReplyForm, Document, ReplyFacts)> {
+        let pointer =
+            r#"{"$dbPointer": {"$ref": "d.c", "$id": {"$oid": "507f1f77bcf86cd799439011"}}}"#;
+        let script = JavaScriptCodeWithScope {
+            code: "f()".to_owned(),
+            scope: doc! {"a": 1},
+        };
+        // The array may contain values of every type.
+        let values: Vec<Bson> = vec![
+            Bson::RegularExpression(regex()),
+            "a".into(),
+            1.5.into(),
+            doc! {"code": 91, "values": [1, 2]}.into(),
+            serde_json::from_str(pointer).unwrap(),
+            Bson::JavaScriptCodeWithScope(script),
+            Bson::Null,
+            true.into(),
+            vec![Bson::from(1)].into(),
+        ];
+        let counted = |values| ReplyFacts {
+            ok: Some(true),
+            values,
+            ..ReplyFacts::default()
+        };
+        vec![
+            (
+                ReplyForm::Distinct,
+                doc! {"values": values, "ok": 1.0},
+                counted(Some(9)),
+            ),
+            (
+                ReplyForm::Distinct,
+                doc! {"values": [], "ok": 1.0},
+                counted(Some(0)),
+            ),
+            (
+                ReplyForm::Plain,
+                doc! {"r": Bson::RegularExpression(regex()), "values": [1], "lastErrorObject": {"n": 1}, "ok": 1.0},
+                counted(None),
+            ),
+        ]
+    }
+
+    #[test]
+    fn any_split_of_the_bytes_gives_the_same_facts() {
+        for (form, reply, facts) in replies() {
+            let bytes = reply.to_vec().unwrap();
+            for piece in 1..=bytes.len() {
+                assert_eq!(
+                    scan(form, &bytes, piece),
+                    facts,
+                    "{reply} in pieces of {piece}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn documents_are_counted_in_every_form_of_reply() {
+        let documents: Vec<_> = replies()
+            .iter()
+            .map(|(_, _, facts)| facts.documents())
+            .collect();
+        assert_eq!(documents, [12, 0, 0, 3, 1, 9, 1, 0, 9, 0, 0]);
+    }
+
+    #[test]
+    fn code_with_scope_below_the_minimum_size_is_opaque_in_any_split() {
+        let script = JavaScriptCodeWithScope {
+            code: String::new(),
+            scope: doc! {},
+        };
+        let reply = doc! {"r": script, "ok": 1.0}.to_vec().unwrap();
+        assert!(!scan(ReplyForm::Plain, &reply, reply.len()).is_opaque);
+        // The length of the script follows the length of the root, the type and the name.
+        for length in [0_u8, 3, 13] {
+            let mut altered = reply.clone();
+            altered[7] = length;
+            for piece in 1..=altered.len() {
+                let facts = scan(ReplyForm::Plain, &altered, piece);
+                assert!(facts.is_opaque && facts.ok.is_none(), "{length} {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_root_longer_than_any_message_is_opaque() {
+        for length in [-1, i32::MIN, i32::MAX] {
+            let mut reply = doc! {"ok": 1.0}.to_vec().unwrap();
+            reply[..4].copy_from_slice(&length.to_le_bytes());
+            let facts = scan(ReplyForm::Plain, &reply, reply.len());
+            assert!(facts.is_opaque && facts.ok.is_none(), "{length}");
+        }
+    }
+
+    #[test]
+    fn corrupt_replies_never_panic_and_invalid_types_are_opaque() {
+        for (form, reply, _) in replies() {
+            let bytes = reply.to_vec().unwrap();
+            for at in 0..bytes.len() {
+                for value in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut altered = bytes.clone();
+                    altered[at] = value;
+                    scan(form, &altered, 7);
+                }
+            }
+        }
+        let is_opaque = |bytes: &[u8]| scan(ReplyForm::Plain, bytes, 5).is_opaque;
+        assert!(is_opaque(&[1, 0, 0, 0, 0]));
+        // An unknown type.
+        let mut unknown = doc! {"r": 1}.to_vec().unwrap();
+        unknown[4] = 0x20;
+        assert!(is_opaque(&unknown));
+    }
+}

@@ -1,0 +1,176 @@
+//! Encodes periods as bytes, small enough to keep a week of them in memory.
+//!
+//! Numbers are LEB128, because most are small. zstd compresses the result. The caller assigns a
+//! number to each label.
+
+use std::time::Duration;
+
+use seawall_stats::{Distribution, Figures, PhaseTimes};
+
+/// Limit of the unpacked bytes: 10,000 series of 1 KiB fit.
+const MAX_UNPACKED_BYTES: usize = 16 << 20;
+
+/// The bytes are not a packed period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a packed period is damaged")]
+pub struct Damaged;
+
+/// Packs series, each with the number of its label.
+pub(super) fn pack<'a>(series: impl Iterator<Item = (u32, &'a Figures)>) -> Vec<u8> {
+    let mut plain = Vec::new();
+    for (label, figures) in series {
+        put(&mut plain, u64::from(label));
+        put_figures(&mut plain, figures);
+    }
+    // Compression into memory fails only if memory is exhausted.
+    zstd::bulk::compress(&plain, 1).unwrap_or_default()
+}
+
+/// Unpacks the bytes that [`pack`] made.
+pub(super) fn unpack(bytes: &[u8]) -> Result<Vec<(u32, Figures)>, Damaged> {
+    let plain = zstd::bulk::decompress(bytes, MAX_UNPACKED_BYTES).map_err(|_| Damaged)?;
+    let mut rest = &*plain;
+    let mut series = Vec::new();
+    while !rest.is_empty() {
+        let label = u32::try_from(take(&mut rest)?).map_err(|_| Damaged)?;
+        series.push((label, take_figures(&mut rest)?));
+    }
+    Ok(series)
+}
+
+fn put_figures(bytes: &mut Vec<u8>, figures: &Figures) {
+    let durations = &figures.durations;
+    let plain = [
+        figures.count,
+        figures.errors,
+        figures.request_bytes,
+        figures.reply_bytes,
+        figures.documents,
+        figures.more_count,
+    ];
+    let times = figures.phases.values().copied().chain([
+        figures.more_time,
+        durations.sum(),
+        durations.max(),
+    ]);
+    let times = times.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    plain
+        .into_iter()
+        .chain(times)
+        .for_each(|number| put(bytes, number));
+    let buckets = durations.buckets();
+    put(bytes, u64::try_from(buckets.len()).unwrap_or(0));
+    let mut last = 0;
+    for (bucket, count) in buckets {
+        put(bytes, u64::try_from(bucket - last).unwrap_or(0));
+        put(bytes, count);
+        last = bucket;
+    }
+}
+
+fn take_figures(bytes: &mut &[u8]) -> Result<Figures, Damaged> {
+    let count = take(bytes)?;
+    let errors = take(bytes)?;
+    let request_bytes = take(bytes)?;
+    let reply_bytes = take(bytes)?;
+    let documents = take(bytes)?;
+    let more_count = take(bytes)?;
+    let mut phases = PhaseTimes::default();
+    for phase in phases.values_mut() {
+        *phase = Duration::from_nanos(take(bytes)?);
+    }
+    let mut time = || take(bytes).map(Duration::from_nanos);
+    let (more_time, sum, max) = (time()?, time()?, time()?);
+    let mut buckets = Vec::new();
+    let mut last = 0_usize;
+    for _ in 0..take(bytes)? {
+        let step = usize::try_from(take(bytes)?).map_err(|_| Damaged)?;
+        last = last.checked_add(step).ok_or(Damaged)?;
+        if last >= Distribution::<8>::BUCKETS {
+            return Err(Damaged);
+        }
+        buckets.push((last, take(bytes)?));
+    }
+    Ok(Figures {
+        count,
+        errors,
+        durations: Distribution::from_parts(buckets, sum, max),
+        phases,
+        request_bytes,
+        reply_bytes,
+        documents,
+        more_count,
+        more_time,
+    })
+}
+
+/// Appends a number as LEB128.
+pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    loop {
+        let low = u8::try_from(number & 0x7f).unwrap_or(0);
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// Reads a LEB128 number from the start of `bytes` and advances past it.
+pub(super) fn take(bytes: &mut &[u8]) -> Result<u64, Damaged> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = bytes.split_first().ok_or(Damaged)?;
+        *bytes = rest;
+        number |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(Damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn figures(durations: &[u32], numbers: [u32; 5]) -> Figures {
+        let mut all = Distribution::<8>::default();
+        let wide = durations.iter().map(|ns| u64::from(*ns));
+        wide.for_each(|ns| all.record(Duration::from_nanos(ns)));
+        let [count, errors, request_bytes, reply_bytes, documents] = numbers.map(u64::from);
+        Figures {
+            count,
+            errors,
+            durations: Distribution::from_parts(all.buckets(), all.sum(), all.max()),
+            phases: [all.sum(); 6].into(),
+            request_bytes,
+            reply_bytes,
+            documents,
+            more_count: count / 2,
+            more_time: all.max(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn packing_and_unpacking_preserves_series(
+            all in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..20), any::<[u32; 5]>()), 0..20),
+        ) {
+            let series: Vec<_> = all.iter().map(|(label, d, n)| (*label, figures(d, *n))).collect();
+            let packed = pack(series.iter().map(|(label, figures)| (*label, figures)));
+            prop_assert_eq!(unpack(&packed), Ok(series));
+        }
+
+        #[test]
+        fn damaged_bytes_are_an_error_and_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), plain in any::<bool>()) {
+            let bytes = if plain { zstd::bulk::compress(&bytes, 1).unwrap() } else { bytes };
+            if let Ok(series) = unpack(&bytes) {
+                prop_assert!(series.len() <= bytes.len() * 8);
+            }
+        }
+    }
+}

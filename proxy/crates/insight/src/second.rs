@@ -1,0 +1,28 @@
+//! The figures of one second.
+
+use seawall_stats::{Figures, ServerSample, Traffic, WeighedSeries, add_weighed};
+
+/// One second of operations, connections and servers.
+#[derive(Debug, Default)]
+pub struct Second {
+    /// Figures and weight of each series.
+    pub series: WeighedSeries,
+    /// Sums of all operations except awaiting ones and those that Seawall answered itself.
+    pub working: Figures,
+    /// Connections and logins.
+    pub traffic: Traffic,
+    /// Samples of each server by its address, the oldest first.
+    pub samples: Vec<(Box<str>, Vec<ServerSample>)>,
+}
+
+impl Second {
+    /// Adds what was measured later.
+    pub(super) fn merge(&mut self, later: Self) {
+        for (label, (figures, weight)) in &later.series {
+            add_weighed(&mut self.series, label, figures, *weight);
+        }
+        self.working.merge(&later.working);
+        self.traffic.merge(&later.traffic);
+        self.samples.extend(later.samples);
+    }
+}

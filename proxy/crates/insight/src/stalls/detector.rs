@@ -1,0 +1,336 @@
+//! Detects stalls: times in which operations wait far longer than usual.
+//!
+//! [`StallDetector`] gets one second at a time. An operation counts in the second in which it
+//! *ended*. So a server that stops for 2 s shows as seconds in which no operation ends, followed by
+//! one in which operations of up to 2 s end. An episode therefore starts before the end of its
+//! first slow second, by the longest duration.
+//!
+//! The usual values are learned from the seconds outside of episodes: the median of their 99th
+//! percentiles, and the upward spread of these. A state that lasts for minutes is no longer an
+//! episode but the new usual.
+
+use std::{collections::VecDeque, time::Duration};
+
+use seawall_stats::{Distribution, PerPhase, Phase, PhaseTimes, float};
+
+#[cfg(test)]
+pub(super) mod tests;
+
+/// The operations that ended in one second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Beat {
+    /// Their durations.
+    pub(super) durations: Distribution,
+    /// Their total time in each phase.
+    pub(super) phases: PhaseTimes,
+    /// The end of this second, in seconds since the epoch.
+    pub(super) at: u64,
+}
+
+/// A period in which operations waited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Episode {
+    /// Start, in seconds since the epoch. Up to one second late, because only the second of an
+    /// operation's end is known.
+    pub started_at: f64,
+    /// From the start to the end of the last second in which slow operations ended.
+    pub length: Duration,
+    /// Number of operations that waited.
+    pub operations: u64,
+    /// Total duration of these operations, to within 4.4 %.
+    pub waited: Duration,
+    /// The phase with the most additional time.
+    pub phase: Phase,
+    /// The usual 99th percentile.
+    pub usual: Duration,
+    /// The longest operation.
+    pub worst: Duration,
+}
+
+/// Watches one series. It gets one call per second.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StallDetector {
+    /// Logarithms of the 99th percentile (in seconds), one for each of the last calm seconds with
+    /// operations.
+    p99s: VecDeque<f64>,
+    /// Number of operations in each of the last calm seconds.
+    counts: VecDeque<u64>,
+    /// Number of operations in each of the last seconds, calm or not.
+    recent: VecDeque<u64>,
+    /// Usual time per operation in each phase, in seconds.
+    phases: PerPhase<f64>,
+    open: Option<OpenEpisode>,
+}
+
+/// Number of calm seconds that define the usual values.
+const MEMORY: usize = 120;
+
+/// Number of calm seconds with operations that are needed before stalls are detected.
+const LEARNING: usize = 20;
+
+/// Longest look-back for missing operations, in seconds.
+const RECENT: usize = 60;
+
+/// An operation is slow if it takes this many times the usual 99th percentile …
+const FACTOR: f64 = 5.0;
+
+/// … and exceeds it by this many spreads (upward standard deviations of its logarithm).
+const SPREADS: f64 = 4.0;
+
+/// A shorter operation is never slow.
+const FLOOR_SECONDS: f64 = 0.02;
+
+/// An episode ends when operations stay below this share of the limit for slow operations.
+const CALM_SHARE: f64 = 0.5;
+
+/// A second with this many slow operations is part of a stall …
+const SEVERAL: u64 = 5;
+
+/// … if at least one in this many of its operations is slow, …
+const SEVERAL_OF: u64 = 50;
+
+/// … or if fewer operations ended since the start than this share of the usual number.
+const FALLEN_SHARE: f64 = 0.7;
+
+/// Fewer slow operations are a stall if the longest took this long, …
+const NOTABLE_SECONDS: f64 = 0.25;
+
+/// … and this many times the usual 99th percentile, …
+const NOTABLE_FACTOR: f64 = 10.0;
+
+/// … and this many times the limit for slow operations, …
+const NOTABLE_LIMITS: f64 = 2.0;
+
+/// … and if they are at least one in this many of the operations since the start. One among
+/// hundreds is an outlier.
+const FEW_OF: u64 = 10;
+
+/// Consecutive calm seconds that end an episode.
+const QUIET: u32 = 5;
+
+/// A state that lasts longer than this is the new usual.
+const LASTING_SECONDS: f64 = 120.0;
+
+impl StallDetector {
+    /// Adds one second. Returns the episode if one ended with this second.
+    pub(super) fn second(&mut self, beat: &Beat) -> Option<Episode> {
+        push(&mut self.recent, beat.durations.count(), RECENT);
+        let Some(usual) = self.usual() else {
+            self.learn(beat);
+            return None;
+        };
+        let limit = match self.open {
+            None => usual.limit,
+            Some(_) => FLOOR_SECONDS.max(usual.limit * CALM_SHARE),
+        };
+        match (self.slow(beat, &usual, limit), &mut self.open) {
+            (None, None) => {
+                self.learn(beat);
+                return None;
+            }
+            (Some(slow), open) => {
+                open.get_or_insert_with(|| OpenEpisode::at(beat))
+                    .add(beat, &slow, &self.phases)
+            }
+            (None, Some(open)) => open.quiet += 1,
+        }
+        self.end(beat, &usual)
+    }
+
+    /// True while too few seconds have been seen to know the usual values.
+    pub(super) fn is_learning(&self) -> bool {
+        self.p99s.len() < LEARNING
+    }
+
+    fn end(&mut self, beat: &Beat, usual: &Usual) -> Option<Episode> {
+        let open = self.open.as_ref()?;
+        let is_lasting = float(beat.at) - open.started_at > LASTING_SECONDS;
+        if open.quiet < QUIET && !is_lasting {
+            return None;
+        }
+        let episode = open.episode(usual);
+        self.open = None;
+        if is_lasting {
+            self.p99s.clear();
+            self.counts.clear();
+        }
+        episode
+    }
+
+    fn usual(&self) -> Option<Usual> {
+        if self.is_learning() {
+            return None;
+        }
+        let p99s: Vec<f64> = self.p99s.iter().copied().collect();
+        let median = rank(&p99s, 2, 4);
+        // Only the upward spread counts: durations have a long upper tail and are never negative.
+        let deviation = (rank(&p99s, 3, 4) - median) * 1.4826;
+        let factor = FACTOR.max((SPREADS * deviation).exp());
+        let counts: Vec<f64> = self.counts.iter().map(|count| float(*count)).collect();
+        Some(Usual {
+            p99: median.exp(),
+            limit: FLOOR_SECONDS.max(median.exp() * factor),
+            operations: rank(&counts, 2, 4),
+        })
+    }
+
+    /// The slow operations of a second, if they are part of a stall.
+    fn slow(&self, beat: &Beat, usual: &Usual, limit: f64) -> Option<Slow> {
+        let worst = beat.durations.max().as_secs_f64();
+        if worst < limit {
+            return None;
+        }
+        let slow = Slow::over(limit, &beat.durations);
+        let seconds = beat.durations.max().as_millis().div_ceil(1000).max(1);
+        let seconds = usize::try_from(seconds).unwrap_or(RECENT).min(RECENT);
+        let ended = self.recent.iter().rev().take(seconds).sum::<u64>();
+        let expected = usual.operations * float(u64::try_from(seconds).unwrap_or(u64::MAX));
+        let has_fallen = float(ended) < FALLEN_SHARE * expected;
+        let is_several = slow.operations >= SEVERAL
+            && (slow.operations * SEVERAL_OF >= beat.durations.count() || has_fallen);
+        let is_notable = worst >= NOTABLE_SECONDS
+            && worst >= NOTABLE_FACTOR * usual.p99
+            && worst >= NOTABLE_LIMITS * limit
+            && slow.operations * FEW_OF >= ended;
+        (is_several || is_notable).then_some(slow)
+    }
+
+    fn learn(&mut self, beat: &Beat) {
+        let count = beat.durations.count();
+        push(&mut self.counts, count, MEMORY);
+        if count == 0 {
+            return;
+        }
+        let p99 = beat.durations.quantile(0.99).max(Duration::from_nanos(1));
+        push(&mut self.p99s, p99.as_secs_f64().ln(), MEMORY);
+        let known = float(u64::try_from(self.p99s.len()).unwrap_or(u64::MAX));
+        for (usual, phase) in self.phases.values_mut().zip(beat.phases.values()) {
+            *usual += (phase.as_secs_f64() / float(count) - *usual) / known;
+        }
+    }
+}
+
+/// Properties of calm seconds.
+struct Usual {
+    /// The 99th percentile, in seconds.
+    p99: f64,
+    /// A longer operation is slow, in seconds.
+    limit: f64,
+    /// Operations per second.
+    operations: f64,
+}
+
+struct Slow {
+    operations: u64,
+    waited: f64,
+}
+
+impl Slow {
+    fn over(limit: f64, durations: &Distribution) -> Self {
+        let mut slow = Self {
+            operations: 0,
+            waited: 0.0,
+        };
+        let worst = durations.max().as_secs_f64();
+        for (bucket, count) in durations.buckets() {
+            let (lower, upper) = Distribution::<8>::bounds_seconds(bucket);
+            let middle = (lower * upper).sqrt().min(worst);
+            if middle >= limit || (upper >= worst && worst >= limit) {
+                slow.operations += count;
+                slow.waited += middle * float(count);
+            }
+        }
+        slow
+    }
+}
+
+/// An episode that has not ended.
+#[derive(Clone, Debug)]
+struct OpenEpisode {
+    started_at: f64,
+    ended_at: f64,
+    operations: u64,
+    waited: f64,
+    worst: Duration,
+    /// Time in each phase beyond the usual, in seconds.
+    excess: PerPhase<f64>,
+    slow_seconds: u32,
+    quiet: u32,
+}
+
+impl OpenEpisode {
+    fn at(beat: &Beat) -> Self {
+        Self {
+            started_at: f64::INFINITY,
+            ended_at: float(beat.at),
+            operations: 0,
+            waited: 0.0,
+            worst: Duration::ZERO,
+            excess: PerPhase::default(),
+            slow_seconds: 0,
+            quiet: 0,
+        }
+    }
+
+    fn add(&mut self, beat: &Beat, slow: &Slow, usual: &PerPhase<f64>) {
+        let (end, longest) = (float(beat.at), beat.durations.max());
+        self.started_at = self.started_at.min(end - longest.as_secs_f64());
+        self.ended_at = end;
+        self.operations += slow.operations;
+        self.waited += slow.waited;
+        self.worst = self.worst.max(longest);
+        self.slow_seconds += 1;
+        self.quiet = 0;
+        let count = float(beat.durations.count());
+        let phases = beat.phases.values().zip(usual.values());
+        for (excess, (phase, usual)) in self.excess.values_mut().zip(phases) {
+            *excess += phase.as_secs_f64() - usual * count;
+        }
+    }
+
+    /// Returns `None` for a short hiccup within a single second: every machine has them.
+    fn episode(&self, usual: &Usual) -> Option<Episode> {
+        if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
+            return None;
+        }
+        let first = (Phase::Permit, f64::NEG_INFINITY);
+        let phases = self.excess.iter();
+        let (phase, _) = phases.fold(first, |most, (phase, excess)| {
+            if *excess > most.1 {
+                (phase, *excess)
+            } else {
+                most
+            }
+        });
+        Some(Episode {
+            started_at: self.started_at,
+            length: seconds(self.ended_at - self.started_at),
+            operations: self.operations,
+            waited: seconds(self.waited),
+            phase,
+            usual: seconds(usual.p99),
+            worst: self.worst,
+        })
+    }
+}
+
+fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
+    if values.len() == most {
+        values.pop_front();
+    }
+    values.push_back(value);
+}
+
+/// The value at the quantile `numerator / denominator`; zero if there are no values.
+pub(super) fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
+    let mut values = values.to_vec();
+    let index = values.len().saturating_sub(1) * numerator / denominator;
+    if index >= values.len() {
+        return 0.0;
+    }
+    *values.select_nth_unstable_by(index, f64::total_cmp).1
+}
+
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}

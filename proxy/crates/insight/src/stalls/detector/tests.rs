@@ -1,0 +1,348 @@
+use super::{super::recurrence::recurrence, *};
+
+const SEEDS: u64 = 30;
+
+/// A linear congruential generator (Knuth's MMIX).
+pub(in crate::stalls) struct Random(u64);
+
+impl Random {
+    pub(in crate::stalls) fn of(seed: u64) -> Self {
+        // Neighbouring seeds would start with similar values.
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
+    }
+
+    pub(in crate::stalls) fn unit(&mut self) -> f64 {
+        self.0 = (self.0)
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        float(self.0 >> 11) / float(1 << 53)
+    }
+
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+    }
+
+    pub(in crate::stalls) fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    fn is(&mut self, chance: f64) -> bool {
+        self.unit() < chance
+    }
+}
+
+const EPOCH: u64 = 1_700_000_000;
+
+/// A simulated load: operations, and the stalls that delay them.
+struct Workload {
+    random: Random,
+    /// Operations per second.
+    rate: f64,
+    median_ms: f64,
+    sigma: f64,
+    /// Windows (start, end) in which no operation ends, in seconds from zero.
+    stops: Vec<(f64, f64)>,
+    /// Times (start, end, factor) in which operations take `factor` times as long.
+    slow: Vec<(f64, f64, f64)>,
+    /// Maximum factor by which all durations of a second are scaled up or down.
+    jitter: f64,
+    /// Probability that a second has one operation of 0.5 s to 2 s.
+    outlier: f64,
+    /// The phase of the additional time.
+    phase: Phase,
+}
+
+impl Workload {
+    fn steady(seed: u64) -> Self {
+        Self {
+            random: Random::of(seed),
+            rate: 100.0,
+            median_ms: 2.0,
+            sigma: 0.6,
+            stops: Vec::new(),
+            slow: Vec::new(),
+            jitter: 1.2,
+            outlier: 0.0,
+            phase: Phase::Server,
+        }
+    }
+
+    /// The episodes that a detector finds in this many seconds.
+    fn episodes(mut self, seconds: u32) -> Vec<Episode> {
+        let mut detector = StallDetector::default();
+        let beats = self.beats(seconds);
+        let episodes = beats.iter().filter_map(|beat| detector.second(beat));
+        episodes.collect()
+    }
+
+    /// Clients start operations at random, without waiting for earlier ones.
+    fn beats(&mut self, seconds: u32) -> Vec<Beat> {
+        let mut beats: Vec<Beat> = (1..=u64::from(seconds) + 60)
+            .map(|second| Beat {
+                at: EPOCH + second,
+                ..Beat::default()
+            })
+            .collect();
+        let mut jitter = 1.0;
+        let (mut now, mut second) = (0.0, -1.0);
+        while now < f64::from(seconds) {
+            now += -(1.0 - self.random.unit()).ln() / self.rate;
+            let mut usual = self.median_ms / 1e3 * (self.sigma * self.random.normal()).exp();
+            if now.floor() > second {
+                second = now.floor();
+                let most = self.jitter.ln();
+                jitter = self.random.between(-most, most).exp();
+                if self.random.is(self.outlier) {
+                    usual += self.random.between(0.5, 2.0);
+                }
+            }
+            usual *= jitter;
+            let factor = (self.slow.iter()).find(|(start, end, _)| (*start..*end).contains(&now));
+            let mut duration = usual * factor.map_or(1.0, |(_, _, factor)| *factor);
+            for (start, end) in &self.stops {
+                if now < *end && now + duration > *start {
+                    duration = end - now + usual;
+                }
+            }
+            self.end(&mut beats, now + duration, usual, duration);
+        }
+        beats.truncate(usize::try_from(seconds).unwrap());
+        beats
+    }
+
+    fn end(&self, beats: &mut [Beat], at: f64, usual: f64, duration: f64) {
+        let Some(beat) = (beats.iter_mut()).find(|beat| float(beat.at - EPOCH) > at) else {
+            return;
+        };
+        beat.durations.record(seconds(duration));
+        beat.phases[Phase::Server] += seconds(usual * 0.9);
+        beat.phases[Phase::Send] += seconds(usual * 0.1);
+        beat.phases[self.phase] += seconds(duration - usual);
+    }
+}
+
+fn every(period: f64, first: f64, length: f64, times: u32) -> Vec<(f64, f64)> {
+    let starts = (0..times).map(|number| first + period * f64::from(number));
+    starts.map(|start| (start, start + length)).collect()
+}
+
+/// Checks that each episode matches a stall: its start to within 1.2 s, its length to within
+/// `tolerance`.
+fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
+    assert_eq!(found.len(), stalls.len(), "{found:#?}");
+    for (episode, (start, end)) in found.iter().zip(stalls) {
+        let started_at = episode.started_at - float(EPOCH);
+        assert!((started_at - start).abs() <= 1.2, "{episode:?} {start}");
+        let length = episode.length.as_secs_f64();
+        assert!(
+            (length - (end - start)).abs() <= tolerance,
+            "{episode:?} {end}"
+        );
+    }
+}
+
+#[test]
+fn a_steady_load_with_noise_has_no_episode() {
+    for seed in 0..SEEDS {
+        let mut random = Random::of(seed);
+        let workload = Workload {
+            rate: random.between(2.0, 200.0),
+            median_ms: random.between(0.3, 8.0),
+            sigma: random.between(0.3, 1.0),
+            jitter: 3.0,
+            ..Workload::steady(seed)
+        };
+        assert_eq!(workload.episodes(300), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn single_outliers_among_many_operations_are_no_episode() {
+    for seed in 0..SEEDS {
+        let workload = Workload {
+            outlier: 0.1,
+            ..Workload::steady(seed)
+        };
+        assert_eq!(workload.episodes(300), [], "seed {seed}");
+    }
+}
+
+#[test]
+fn a_stop_of_two_seconds_every_fifteen_is_found_after_three() {
+    for seed in 0..SEEDS {
+        let mut random = Random::of(seed);
+        let stops = every(15.0, random.between(22.0, 37.0), 2.0, 4);
+        let workload = Workload {
+            rate: random.between(20.0, 300.0),
+            stops: stops.clone(),
+            ..Workload::steady(seed)
+        };
+        let episodes = workload.episodes(100);
+        assert_found(&episodes, &stops, 1.1);
+        for episode in &episodes {
+            assert_eq!(episode.phase, Phase::Server);
+            assert!(episode.worst >= Duration::from_millis(1_500), "{episode:?}");
+            assert!(episode.usual < Duration::from_millis(20), "{episode:?}");
+            assert!(
+                episode.waited.as_secs_f64() >= 0.3 * float(episode.operations),
+                "{episode:?}"
+            );
+        }
+        let recurrence = recurrence(&episodes[..3], float(EPOCH)).unwrap();
+        assert!((recurrence.period.as_secs_f64() - 15.0).abs() < 1.0);
+        assert!((recurrence.length.as_secs_f64() - 2.0).abs() < 1.1);
+        assert_eq!((recurrence.times, recurrence.phase), (3, Phase::Server));
+    }
+}
+
+/// A few connections that are always busy: only one operation per connection waits.
+#[test]
+fn a_stop_under_a_closed_loop_is_found() {
+    let mut random = Random::of(1);
+    let mut detector = StallDetector::default();
+    let mut found = Vec::new();
+    for second in 1..=80_u64 {
+        let mut beat = Beat {
+            at: EPOCH + second,
+            ..Beat::default()
+        };
+        // The server stops from 50.5 to 52.5.
+        let (operations, waiting) = match second {
+            51 => (4_000, 0),
+            52 => (0, 0),
+            53 => (4_000, 8),
+            _ => (8_000, 0),
+        };
+        for _ in 0..operations {
+            let duration = seconds(1e-3 * (0.3 * random.normal()).exp());
+            beat.durations.record(duration);
+            beat.phases[Phase::Server] += duration;
+        }
+        for _ in 0..waiting {
+            beat.durations.record(Duration::from_secs(2));
+            beat.phases[Phase::Server] += Duration::from_secs(2);
+        }
+        found.extend(detector.second(&beat));
+    }
+    assert_found(&found, &[(51.0, 53.0)], 0.01);
+    assert_eq!(found[0].operations, 8);
+}
+
+#[test]
+fn a_checkpoint_every_minute_is_found_after_three() {
+    for seed in 0..SEEDS {
+        let mut random = Random::of(seed);
+        let spikes = every(60.0, random.between(30.0, 80.0), 3.0, 3);
+        let slow = spikes.iter().map(|(start, end)| (*start, *end, 40.0));
+        let workload = Workload {
+            slow: slow.collect(),
+            median_ms: 3.0,
+            ..Workload::steady(seed)
+        };
+        let episodes = workload.episodes(240);
+        assert_found(&episodes, &spikes, 2.0);
+        let recurrence =
+            recurrence(&episodes, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
+        assert!((recurrence.period.as_secs_f64() - 60.0).abs() < 1.0);
+        assert!((recurrence.length.as_secs_f64() - 3.0).abs() <= 1.5);
+        assert_eq!(recurrence.phase, Phase::Server);
+    }
+}
+
+#[test]
+fn a_stop_is_found_under_few_operations() {
+    for seed in 0..SEEDS {
+        let workload = Workload {
+            rate: 3.0,
+            stops: vec![(100.0, 103.0)],
+            ..Workload::steady(seed)
+        };
+        let episodes = workload.episodes(150);
+        assert_eq!(episodes.len(), 1, "{episodes:?}");
+        assert!(episodes[0].operations >= 1);
+    }
+}
+
+#[test]
+fn the_phase_is_that_of_the_additional_time() {
+    let workload = Workload {
+        stops: vec![(60.0, 62.0)],
+        phase: Phase::Checkout,
+        ..Workload::steady(3)
+    };
+    let episodes = workload.episodes(100);
+    let phases: Vec<_> = episodes.iter().map(|episode| episode.phase).collect();
+    assert_eq!(phases, [Phase::Checkout]);
+}
+
+#[test]
+fn a_lasting_shift_is_at_most_one_episode() {
+    let mut most = 0;
+    for seed in 0..SEEDS {
+        let factor = Random::of(seed).between(1.5, 40.0);
+        let workload = Workload {
+            slow: vec![(100.0, 1_000.0, factor)],
+            jitter: 1.5,
+            ..Workload::steady(seed)
+        };
+        let episodes = workload.episodes(600);
+        assert!(
+            episodes.len() <= 1,
+            "seed {seed} factor {factor} {episodes:#?}"
+        );
+        most = most.max(episodes.len());
+    }
+    assert_eq!(most, 1);
+}
+
+#[test]
+fn after_a_lasting_shift_stalls_are_found_again() {
+    let workload = Workload {
+        slow: vec![(100.0, 1_000.0, 20.0)],
+        stops: vec![(500.0, 503.0)],
+        ..Workload::steady(9)
+    };
+    let episodes = workload.episodes(600);
+    assert_found(&episodes[1..], &[(500.0, 503.0)], 0.6);
+}
+
+#[test]
+fn a_rise_within_minutes_is_no_episode() {
+    // Durations double every two minutes, to sixteen times the initial value.
+    let steps = (0..480_u32).map(|number| {
+        let start = 60.0 + f64::from(number);
+        (start, start + 1.0, (f64::from(number) / 120.0).exp2())
+    });
+    let workload = Workload {
+        slow: steps.collect(),
+        ..Workload::steady(4)
+    };
+    assert_eq!(workload.episodes(540), []);
+}
+
+#[test]
+fn no_episode_while_learning_or_without_operations() {
+    let early = Workload {
+        stops: vec![(10.0, 13.0)],
+        ..Workload::steady(1)
+    };
+    assert_eq!(early.episodes(60), []);
+    let mut detector = StallDetector::default();
+    let mut beats = Workload::steady(2).beats(60);
+    beats.extend((61..300).map(|second| Beat {
+        at: EPOCH + second,
+        ..Beat::default()
+    }));
+    assert!(beats.iter().all(|beat| detector.second(beat).is_none()));
+    assert!(!detector.is_learning());
+}
+
+#[test]
+fn a_short_hiccup_is_no_episode() {
+    let with = |length| Workload {
+        slow: vec![(60.0, 60.0 + length, 20.0)],
+        ..Workload::steady(5)
+    };
+    assert_eq!(with(0.5).episodes(100), []);
+    assert_eq!(with(3.0).episodes(100).len(), 1);
+}

@@ -1,0 +1,393 @@
+//! Stalls of servers: the operations that waited, how often stalls recur, and the server counters
+//! that moved during them.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use super::tiers::Selection;
+use seawall_stats::{Figures, Label, Period, ServerSample};
+
+mod detector;
+mod moved;
+mod recurrence;
+mod samples;
+
+pub use self::{detector::Episode, moved::Moved, recurrence::Recurrence};
+use self::{
+    detector::{Beat, StallDetector},
+    moved::{Sample, moved, unanswered},
+    recurrence::recurrence,
+    samples::Samples,
+};
+
+/// Stalls kept per server.
+const REMEMBERED: usize = 200;
+
+/// Shapes listed per stall.
+const SHAPES: usize = 5;
+
+/// Watched servers: those of the deployment, and some that have left it.
+const WATCHED: usize = 100;
+
+/// A shape with operations that waited in a stall.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingShape {
+    /// Its series.
+    pub label: Arc<Label>,
+    /// Number of its operations that took more than twice the usual time.
+    pub operations: u64,
+}
+
+/// One stall.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    /// The server; `None` for a deployment-wide stall, or one before server selection.
+    pub server: Option<Box<str>>,
+    /// Time, length and severity.
+    pub episode: Episode,
+    /// The shapes with the most waiting operations, in descending order.
+    pub shapes: Vec<WaitingShape>,
+    /// Counters of the server that moved during the stall.
+    pub moved: Vec<Moved>,
+    /// Samples of the server during the stall that got no reply.
+    pub unanswered: usize,
+}
+
+/// Stalls that recur at a regular interval.
+#[derive(Clone, Debug)]
+pub struct RecurringStall {
+    /// The server; `None` for deployment-wide stalls.
+    pub server: Option<Box<str>>,
+    /// Interval and length.
+    pub recurrence: Recurrence,
+    /// The counter that moves most with these stalls.
+    pub counter: Option<Moved>,
+    /// True if the server did not reply during most of them.
+    pub is_unanswered: bool,
+}
+
+/// A server that replies to no operation is watched for this long, in seconds.
+const FORGOTTEN_AFTER: u64 = 3_600;
+
+#[derive(Default)]
+struct Watched {
+    detector: StallDetector,
+    stalls: VecDeque<Stall>,
+    /// Time of its last reply, in seconds since the epoch.
+    seen_at: u64,
+}
+
+/// Selects the history between two times.
+type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
+
+/// The detectors: one per server and one for all operations together.
+#[derive(Default)]
+pub(super) struct Stalls {
+    all: Watched,
+    servers: HashMap<Box<str>, Watched>,
+    samples: Samples,
+}
+
+impl Stalls {
+    /// Adds the second that began at `start`, which the history already contains. `all` has the
+    /// sums of all operations, `second` those of each server. `samples` are the servers' samples
+    /// since the last call, by address.
+    pub(super) fn second(
+        &mut self,
+        start: u64,
+        all: &Figures,
+        second: &Period,
+        samples: Vec<(Box<str>, Vec<ServerSample>)>,
+        select: Select<'_>,
+    ) {
+        let none = Figures::default();
+        let now = UNIX_EPOCH + Duration::from_secs(start + 1);
+        self.samples.add(samples, now);
+        self.all.second(start, all, None, &Vec::new, select);
+        self.servers
+            .retain(|_, watched| watched.seen_at + FORGOTTEN_AFTER > start);
+        for label in second.series.keys() {
+            let Label::Server(address) = &**label else {
+                continue;
+            };
+            let is_full = self.servers.len() >= WATCHED;
+            if let Some(watched) = self.servers.get_mut(address) {
+                watched.seen_at = start;
+            } else if !is_full {
+                let watched = self.servers.entry(address.clone());
+                watched.or_default().seen_at = start;
+            }
+        }
+        for (address, watched) in &mut self.servers {
+            let figures = second.series.get(&Label::Server(address.clone()));
+            let server = Some(&**address);
+            let samples = || self.samples.of(address, now);
+            watched.second(start, figures.unwrap_or(&none), server, &samples, select);
+        }
+    }
+
+    /// All kept stalls, the latest first, and the recurring ones. With `since`, only those that
+    /// ended after it.
+    pub(super) fn list(
+        &self,
+        now: SystemTime,
+        since: Option<SystemTime>,
+    ) -> (Vec<Stall>, Vec<RecurringStall>) {
+        let (mut stalls, mut recurring) = (Vec::new(), Vec::new());
+        for (address, watched) in &self.servers {
+            stalls.extend(watched.stalls.iter().cloned());
+            let samples = || self.samples.of(address, now);
+            recurring.extend(watched.recurring(Some(address), &samples, now));
+        }
+        let everywhere: Vec<_> = (self.all.stalls.iter())
+            .filter(|stall| is_everywhere(stall, &stalls))
+            .cloned()
+            .collect();
+        if !everywhere.is_empty() && recurring.iter().all(|of| !of.recurrence.is_current) {
+            let is_only = recurring.is_empty();
+            let all = self.all.recurring(None, &Vec::new, now).into_iter();
+            recurring.extend(all.filter(|all| all.recurrence.is_current || is_only));
+        }
+        stalls.extend(everywhere);
+        if let Some(since) = since.map(float_seconds) {
+            stalls.retain(|stall| span(&stall.episode).1 >= since);
+            recurring.retain(|of| of.recurrence.last_end() >= since);
+        }
+        stalls.sort_by(|a, b| b.episode.started_at.total_cmp(&a.episode.started_at));
+        recurring.sort_by(|a, b| {
+            let key = |of: &RecurringStall| (of.recurrence.is_current, of.recurrence.last_at);
+            let ((a_current, a_last), (b_current, b_last)) = (key(a), key(b));
+            (b_current.cmp(&a_current)).then(b_last.total_cmp(&a_last))
+        });
+        (stalls, recurring)
+    }
+}
+
+/// True if a stall of all operations is deployment-wide. It is, unless exactly one server stalled
+/// at the same time. If no server stalled, the cause concerns all servers or lies before server
+/// selection.
+fn is_everywhere(stall: &Stall, of_servers: &[Stall]) -> bool {
+    let others = of_servers.iter().filter(|other| overlap(other, stall));
+    let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
+    servers.len() != 1
+}
+
+fn overlap(a: &Stall, b: &Stall) -> bool {
+    let ((a_start, a_end), (b_start, b_end)) = (span(&a.episode), span(&b.episode));
+    a_start < b_end && b_start < a_end
+}
+
+fn span(episode: &Episode) -> (f64, f64) {
+    let start = episode.started_at;
+    (start, start + episode.length.as_secs_f64())
+}
+
+fn float_seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+impl Watched {
+    fn second(
+        &mut self,
+        start: u64,
+        figures: &Figures,
+        server: Option<&str>,
+        samples: &dyn Fn() -> Vec<Sample>,
+        select: Select<'_>,
+    ) {
+        let beat = Beat {
+            durations: figures.durations.clone(),
+            phases: figures.phases,
+            at: start + 1,
+        };
+        let Some(episode) = self.detector.second(&beat) else {
+            return;
+        };
+        // Samples are dropped after some minutes, so they are evaluated now.
+        let samples = samples();
+        let span = span(&episode);
+        self.stalls.push_back(Stall {
+            server: server.map(Into::into),
+            moved: moved(&samples, &[span]),
+            unanswered: unanswered(&samples, &[span]),
+            shapes: waiting(&episode, start + 1, select),
+            episode,
+        });
+        if self.stalls.len() > REMEMBERED {
+            self.stalls.pop_front();
+        }
+    }
+
+    fn recurring(
+        &self,
+        server: Option<&str>,
+        samples: &dyn Fn() -> Vec<Sample>,
+        now: SystemTime,
+    ) -> Option<RecurringStall> {
+        let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
+        let recurrence = recurrence(&episodes, float_seconds(now))?;
+        let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
+        let is_unanswered = silent.count() * 2 > self.stalls.len();
+        // All stalls together give a clearer result than the last one.
+        let samples = samples();
+        let known = samples.first().map_or(f64::INFINITY, |first| first.at);
+        let spans = episodes.iter().map(span);
+        let spans: Vec<_> = spans.filter(|(start, _)| *start >= known).collect();
+        let together = moved(&samples, &spans).into_iter().next();
+        let last = || {
+            self.stalls
+                .iter()
+                .rev()
+                .find_map(|s| s.moved.first().cloned())
+        };
+        Some(RecurringStall {
+            server: server.map(Into::into),
+            recurrence,
+            counter: together.or_else(last).filter(|_| !is_unanswered),
+            is_unanswered,
+        })
+    }
+}
+
+/// The shapes with operations that took longer than usual during an episode, sorted by the number
+/// of these operations.
+fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape> {
+    let begins = Duration::try_from_secs_f64(episode.started_at).unwrap_or_default();
+    let period = select(begins.as_secs(), now).period();
+    let mut shapes: Vec<_> = period
+        .series
+        .iter()
+        .filter(|(label, _)| matches!(***label, Label::Shape { .. }))
+        .map(|(label, figures)| WaitingShape {
+            label: Arc::clone(label),
+            operations: figures.durations.longer_than(episode.usual * 2),
+        })
+        .filter(|shape| shape.operations > 0)
+        .collect();
+    shapes.sort_by(|a, b| b.operations.cmp(&a.operations).then(a.label.cmp(&b.label)));
+    shapes.truncate(SHAPES);
+    shapes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_stats::Phase;
+
+    fn stall(server: Option<&str>, started_at: f64, length: u64) -> Stall {
+        let length = Duration::from_secs(length);
+        Stall {
+            server: server.map(Into::into),
+            episode: Episode {
+                started_at,
+                length,
+                operations: 100,
+                waited: Duration::from_secs(100),
+                phase: Phase::Server,
+                usual: Duration::from_millis(5),
+                worst: length,
+            },
+            shapes: Vec::new(),
+            moved: Vec::new(),
+            unanswered: 0,
+        }
+    }
+
+    fn watched(server: Option<&str>, spans: &[(f64, u64)]) -> Watched {
+        let stalls = spans.iter().map(|(at, length)| stall(server, *at, *length));
+        Watched {
+            stalls: stalls.collect(),
+            ..Watched::default()
+        }
+    }
+
+    /// Stalls of each server, and stalls of all operations together.
+    fn stalls(servers: &[(&str, &[(f64, u64)])], all: &[(f64, u64)]) -> Stalls {
+        let servers = servers
+            .iter()
+            .map(|(name, spans)| ((*name).into(), watched(Some(name), spans)));
+        Stalls {
+            all: watched(None, all),
+            servers: servers.collect(),
+            samples: Samples::default(),
+        }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn listed(stalls: &Stalls, now: u64, since: Option<u64>) -> Vec<(Option<Box<str>>, f64)> {
+        let (listed, _) = stalls.list(at(now), since.map(at));
+        let listed = listed.into_iter();
+        listed
+            .map(|stall| (stall.server, stall.episode.started_at))
+            .collect()
+    }
+
+    #[test]
+    fn stalls_of_a_single_server_are_not_deployment_wide() {
+        let one = stalls(&[("a", &[(100.0, 3), (105.0, 3)])], &[(100.0, 8)]);
+        let of_a = [(Some("a".into()), 105.0), (Some("a".into()), 100.0)];
+        assert_eq!(listed(&one, 200, None), of_a);
+        let both = stalls(&[("a", &[(100.0, 3)]), ("b", &[(101.0, 3)])], &[(100.0, 4)]);
+        assert!(listed(&both, 200, None).contains(&(None, 100.0)));
+        let none = stalls(&[("a", &[])], &[(100.0, 4)]);
+        assert_eq!(listed(&none, 200, None), [(None, 100.0)]);
+    }
+
+    #[test]
+    fn stalls_since_a_time_include_those_that_ended_after_it() {
+        let all = stalls(&[("a", &[(100.0, 3), (200.0, 3), (300.0, 3)])], &[]);
+        assert_eq!(listed(&all, 310, None).len(), 3);
+        let since = listed(&all, 310, Some(202));
+        assert_eq!(
+            since,
+            [(Some("a".into()), 300.0), (Some("a".into()), 200.0)]
+        );
+        let recurring = |since| all.list(at(310), since).1.len();
+        assert_eq!((recurring(None), recurring(Some(at(304)))), (1, 0));
+    }
+
+    #[test]
+    fn a_past_recurrence_is_not_current() {
+        let all = stalls(&[("a", &[(100.0, 3), (160.0, 3), (220.0, 3)])], &[]);
+        let is_current = |now| {
+            let (_, recurring) = all.list(at(now), None);
+            recurring[0].recurrence.is_current
+        };
+        assert_eq!(
+            [225, 400, 410, 4_000].map(is_current),
+            [true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn replying_servers_are_kept_up_to_the_limit() {
+        let series = (0..WATCHED).map(|number| {
+            let label = Label::Server(format!("server{number}").into());
+            (Arc::new(label), Figures::default())
+        });
+        let beat = Period {
+            length: Duration::from_secs(1),
+            series: series.collect(),
+        };
+        let mut stalls = Stalls::default();
+        let second = |stalls: &mut Stalls, start| {
+            let select = |_: u64, _: u64| Selection::default();
+            stalls.second(start, &Figures::default(), &beat, Vec::new(), &select);
+        };
+        second(&mut stalls, 1_000);
+        for (address, watched) in &mut stalls.servers {
+            watched.stalls.push_back(stall(Some(address), 900.0, 3));
+        }
+        for start in [4_000, 7_000, 10_000] {
+            second(&mut stalls, start);
+        }
+        assert_eq!(listed(&stalls, 10_000, None).len(), WATCHED);
+    }
+}

@@ -1,0 +1,483 @@
+//! The history on disk, in an embedded database that survives a crash at any moment.
+//!
+//! Frames are stored in their in-memory encoding, some seconds after they are made. A crash loses
+//! these seconds. A file that is damaged, or has another version, is renamed, and a new file is
+//! created.
+
+use std::{
+    fs::{self, OpenOptions, Permissions},
+    io,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition,
+    backends::FileBackend,
+};
+
+use super::{
+    packed::{Damaged, put, take},
+    tiers::{Delta, Frame},
+};
+use seawall_stats::{Label, Level};
+
+/// File name in the configured directory.
+const FILE: &str = "history.redb";
+
+/// Readable and writable for the owner only, because shapes reveal the applications' queries.
+const FILE_MODE: u32 = 0o600;
+
+/// Version of the table contents.
+const VERSION: u64 = 1;
+
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
+const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
+
+/// The history cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has the file open.
+    #[error("{0} is in use by another process")]
+    InUse(PathBuf),
+    /// Access to the directory or the file failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// The directory or the file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The database returned an error.
+    #[error(transparent)]
+    Database(#[from] Box<redb::Error>),
+}
+
+impl StoreError {
+    /// True if the file's content is the cause, not the disk or a missing permission.
+    fn blames_content(&self) -> bool {
+        let Self::Database(error) = self else {
+            return false;
+        };
+        match &**error {
+            redb::Error::Io(error) => matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ),
+            redb::Error::Corrupted(_)
+            | redb::Error::UpgradeRequired(_)
+            | redb::Error::RepairAborted
+            | redb::Error::TableDoesNotExist(_)
+            | redb::Error::TableTypeMismatch { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+fn database(error: impl Into<redb::Error>) -> StoreError {
+    StoreError::Database(Box::new(error.into()))
+}
+
+/// What [`Store::open`] read from the file.
+#[derive(Debug, Default)]
+pub struct StoredHistory {
+    /// Labels with their numbers.
+    pub labels: Vec<(u32, Label)>,
+    /// Frames.
+    pub frames: Vec<Frame>,
+    /// New path of the old file, if that could not be read.
+    pub put_aside: Option<PathBuf>,
+}
+
+/// The file. It is closed after a write error, because a database that failed once refuses all
+/// later writes; the next write opens it again.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    database: Option<Database>,
+}
+
+/// Size of the page cache. It can be small: after the start the file is only written.
+const CACHE_BYTES: usize = 4 << 20;
+
+impl Store {
+    /// Opens the file in `directory` and reads it. Creates the directory and the file if they are
+    /// missing.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn open(directory: &Path) -> Result<(Self, StoredHistory), StoreError> {
+        let failed = |source| StoreError::Io {
+            path: directory.to_owned(),
+            source,
+        };
+        fs::create_dir_all(directory).map_err(failed)?;
+        let path = directory.join(FILE);
+        match Self::open_file(&path) {
+            Ok(Some((store, labels, frames))) => {
+                let found = StoredHistory {
+                    labels,
+                    frames,
+                    put_aside: None,
+                };
+                Ok((store, found))
+            }
+            Err(error) if !error.blames_content() => Err(error),
+            Ok(None) | Err(_) => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                let now = since.unwrap_or_default().as_secs();
+                let aside = directory.join(format!("{FILE}.{now}"));
+                fs::rename(&path, &aside).map_err(failed)?;
+                let store = Self::create(&path)?;
+                let found = StoredHistory {
+                    put_aside: Some(aside),
+                    ..StoredHistory::default()
+                };
+                Ok((store, found))
+            }
+        }
+    }
+
+    fn create(path: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let file = options.mode(FILE_MODE).open(path).map_err(failed)?;
+        let backend = FileBackend::new(file).map_err(database)?;
+        let builder = Database::builder()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(backend);
+        let created = builder.map_err(database)?;
+        let transaction = created.begin_write().map_err(database)?;
+        {
+            let mut meta = transaction.open_table(META).map_err(database)?;
+            meta.insert("version", VERSION).map_err(database)?;
+            transaction.open_table(LABELS).map_err(database)?;
+            transaction.open_table(FRAMES).map_err(database)?;
+        }
+        transaction.commit().map_err(database)?;
+        Ok(Self {
+            path: path.to_owned(),
+            database: Some(created),
+        })
+    }
+
+    fn open_database(path: &Path) -> Result<Database, StoreError> {
+        // Earlier versions created the file readable for others.
+        fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(|source| {
+            StoreError::Io {
+                path: path.to_owned(),
+                source,
+            }
+        })?;
+        let opened = Database::builder().set_cache_size(CACHE_BYTES).open(path);
+        opened.map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
+            other => database(other),
+        })
+    }
+
+    /// Returns `None` if the file has another version.
+    #[expect(clippy::type_complexity, reason = "taken apart by the only caller")]
+    fn open_file(path: &Path) -> Result<Option<(Self, Vec<(u32, Label)>, Vec<Frame>)>, StoreError> {
+        if !path.exists() {
+            return Ok(Some((Self::create(path)?, Vec::new(), Vec::new())));
+        }
+        let opened = Self::open_database(path)?;
+        let transaction = opened.begin_read().map_err(database)?;
+        let meta = transaction.open_table(META).map_err(database)?;
+        let version = meta.get("version").map_err(database)?;
+        if version.is_none_or(|version| version.value() != VERSION) {
+            return Ok(None);
+        }
+        let (mut labels, mut frames) = (Vec::new(), Vec::new());
+        let table = transaction.open_table(LABELS).map_err(database)?;
+        for entry in table.iter().map_err(database)? {
+            let (number, bytes) = entry.map_err(database)?;
+            if let Some(label) = read_label(bytes.value()) {
+                labels.push((number.value(), label));
+            }
+        }
+        let table = transaction.open_table(FRAMES).map_err(database)?;
+        for entry in table.iter().map_err(database)? {
+            let (key, bytes) = entry.map_err(database)?;
+            let (tier, start) = key.value();
+            if let Ok(frame) = read_frame(tier, start, bytes.value()) {
+                frames.push(frame);
+            }
+        }
+        drop(transaction);
+        let store = Self {
+            path: path.to_owned(),
+            database: Some(opened),
+        };
+        Ok(Some((store, labels, frames)))
+    }
+
+    /// Writes a delta in one transaction.
+    ///
+    /// # Errors
+    /// If the database fails, for example because the disk is full.
+    pub fn write(&mut self, delta: &Delta) -> Result<(), StoreError> {
+        let opened = match self.database.take() {
+            Some(opened) => opened,
+            None => Self::open_database(&self.path)?,
+        };
+        write_to(&opened, delta)?;
+        self.database = Some(opened);
+        Ok(())
+    }
+}
+
+fn write_to(opened: &Database, delta: &Delta) -> Result<(), StoreError> {
+    let transaction = opened.begin_write().map_err(database)?;
+    {
+        let mut labels = transaction.open_table(LABELS).map_err(database)?;
+        for (number, label) in &delta.named {
+            let bytes = label_bytes(label);
+            labels.insert(number, &*bytes).map_err(database)?;
+        }
+        for number in &delta.unnamed {
+            labels.remove(number).map_err(database)?;
+        }
+        let mut frames = transaction.open_table(FRAMES).map_err(database)?;
+        // Remove first: after the clock was set back, a dropped step can exist again among the
+        // added ones.
+        for (tier, start) in &delta.dropped {
+            frames.remove(frame_key(*tier, *start)).map_err(database)?;
+        }
+        for frame in &delta.added {
+            let bytes = frame_bytes(frame);
+            frames
+                .insert(frame_key(frame.tier, frame.start), &*bytes)
+                .map_err(database)?;
+        }
+    }
+    transaction.commit().map_err(database)
+}
+
+fn frame_key(tier: usize, start: u64) -> (u8, u64) {
+    (u8::try_from(tier).unwrap_or(u8::MAX), start)
+}
+
+fn frame_bytes(frame: &Frame) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, frame.seconds);
+    put(&mut bytes, u64::try_from(frame.labels.len()).unwrap_or(0));
+    frame
+        .labels
+        .iter()
+        .for_each(|number| put(&mut bytes, u64::from(*number)));
+    bytes.extend_from_slice(&frame.packed);
+    bytes
+}
+
+fn read_frame(tier: u8, start: u64, mut bytes: &[u8]) -> Result<Frame, Damaged> {
+    let seconds = take(&mut bytes)?;
+    let count = take(&mut bytes)?;
+    let mut labels = Vec::new();
+    for _ in 0..count {
+        labels.push(u32::try_from(take(&mut bytes)?).map_err(|_| Damaged)?);
+    }
+    Ok(Frame {
+        tier: usize::from(tier),
+        start,
+        seconds,
+        labels: labels.into(),
+        packed: bytes.into(),
+    })
+}
+
+fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
+    let texts: Vec<&str> = match &**label {
+        Label::Whole => vec!["whole"],
+        Label::OtherShapes => vec!["other shapes"],
+        Label::Server(address) => vec!["server", address],
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => vec!["namespace", command, db, collection],
+        Label::Shape {
+            level,
+            id,
+            command,
+            db,
+            collection,
+            text,
+        } => vec![level_name(*level), id, command, db, collection, text],
+    };
+    let mut bytes = Vec::new();
+    for text in texts {
+        put(&mut bytes, u64::try_from(text.len()).unwrap_or(0));
+        bytes.extend_from_slice(text.as_bytes());
+    }
+    bytes
+}
+
+/// First text of a shape's label in the file. A single shape is "shape", because earlier versions
+/// knew only single shapes.
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Fine => "shape",
+        Level::Coarse | Level::Rest => level.as_str(),
+    }
+}
+
+fn level_of(name: &str) -> Option<Level> {
+    let mut levels = Level::ALL.into_iter();
+    levels.find(|level| level_name(*level) == name)
+}
+
+fn read_label(mut bytes: &[u8]) -> Option<Label> {
+    let mut texts = Vec::new();
+    while !bytes.is_empty() {
+        let length = usize::try_from(take(&mut bytes).ok()?).ok()?;
+        let (text, rest) = bytes.split_at_checked(length)?;
+        texts.push(std::str::from_utf8(text).ok()?);
+        bytes = rest;
+    }
+    Some(match *texts {
+        ["whole"] => Label::Whole,
+        ["other shapes"] => Label::OtherShapes,
+        ["server", address] => Label::Server(address.into()),
+        ["namespace", command, db, collection] => Label::Namespace {
+            command: command.into(),
+            db: db.into(),
+            collection: collection.into(),
+        },
+        [level, id, command, db, collection, text] => Label::Shape {
+            level: level_of(level)?,
+            id: id.into(),
+            command: command.into(),
+            db: db.into(),
+            collection: collection.into(),
+            text: text.into(),
+        },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{super::*, *};
+    use seawall_stats::Figures;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let name = format!("seawall-history-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    fn labels() -> Vec<Arc<Label>> {
+        let shape = |level| Label::Shape {
+            level,
+            id: "00".into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: String::new().into(),
+            text: "{filter:{\u{fc}:?}}".into(),
+        };
+        let namespace = Label::Namespace {
+            command: "find".into(),
+            db: "shop".into(),
+            collection: "orders".into(),
+        };
+        let server = Label::Server("db1:27017".into());
+        let shapes = Level::ALL.map(|level| Arc::new(shape(level)));
+        let others = [Label::Whole, server, namespace].map(Arc::new);
+        others.into_iter().chain(shapes).collect()
+    }
+
+    fn second() -> BTreeMap<Arc<Label>, (Figures, f64)> {
+        let figures = Figures {
+            count: 3,
+            ..Figures::default()
+        };
+        let labels = labels().into_iter();
+        labels
+            .map(|label| (label, (figures.clone(), 1.0)))
+            .collect()
+    }
+
+    #[test]
+    fn a_history_is_the_same_after_a_restart() {
+        let directory = Directory::new("restart");
+        let (mut store, found) = Store::open(&directory.0).unwrap();
+        assert!(found.frames.is_empty() && found.put_aside.is_none());
+        let mut history = History::new(1 << 20, 10);
+        for at in 6_000..7_250 {
+            history.add(at, second());
+            store.write(&history.take_delta()).unwrap();
+        }
+        drop(store);
+        let (_store, found) = Store::open(&directory.0).unwrap();
+        let mut again = History::new(1 << 20, 10);
+        assert_eq!(again.restore(found.labels, found.frames, 7_250), 0);
+        assert_eq!(again.period(0, 7_250), history.period(0, 7_250));
+        assert_eq!(again.period(0, 7_250).series.len(), 6);
+    }
+
+    #[test]
+    fn the_file_is_for_its_owner_only() {
+        let directory = Directory::new("mode");
+        let mode = || {
+            let metadata = fs::metadata(directory.0.join(FILE)).unwrap();
+            metadata.permissions().mode() & 0o777
+        };
+        drop(Store::open(&directory.0).unwrap());
+        assert_eq!(mode(), FILE_MODE);
+        let readable = Permissions::from_mode(0o644);
+        fs::set_permissions(directory.0.join(FILE), readable).unwrap();
+        drop(Store::open(&directory.0).unwrap());
+        assert_eq!(mode(), FILE_MODE);
+    }
+
+    #[test]
+    fn a_file_in_use_cannot_be_opened_twice() {
+        let directory = Directory::new("owner");
+        let _store = Store::open(&directory.0).unwrap();
+        let second = Store::open(&directory.0).unwrap_err();
+        assert!(matches!(second, StoreError::InUse(_)), "{second}");
+    }
+
+    #[test]
+    fn an_unreadable_file_is_put_aside() {
+        let directory = Directory::new("aside");
+        fs::create_dir_all(&directory.0).unwrap();
+        fs::write(directory.0.join(FILE), b"no database at all").unwrap();
+        let (store, found) = Store::open(&directory.0).unwrap();
+        assert_eq!(
+            fs::read(found.put_aside.unwrap()).unwrap(),
+            b"no database at all"
+        );
+        // A file of another version is put aside as well.
+        let transaction = store.database.as_ref().unwrap().begin_write().unwrap();
+        transaction
+            .open_table(META)
+            .unwrap()
+            .insert("version", VERSION + 1)
+            .unwrap();
+        transaction.commit().unwrap();
+        drop(store);
+        let (_store, found) = Store::open(&directory.0).unwrap();
+        assert!(found.put_aside.is_some());
+    }
+}

@@ -1,0 +1,223 @@
+//! Client storms: when they happened, which clients came, how they left, and what the servers did
+//! not see of it.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, SystemTime},
+};
+
+use seawall_stats::Traffic;
+
+mod detector;
+
+pub use self::detector::StormTurn;
+use self::detector::{Churn, StormDetector};
+
+/// Maximum number of past storms that are remembered.
+const REMEMBERED: usize = 100;
+
+/// A storm, current or past.
+#[derive(Clone, Debug)]
+pub struct Storm {
+    /// When it began.
+    pub started_at: SystemTime,
+    /// When it ended, if it has.
+    pub ended_at: Option<SystemTime>,
+    /// Most connections accepted in a second.
+    pub peak_arrivals: u64,
+    /// Usual number of short-lived connections per second before the storm.
+    pub usual: f64,
+    /// The connections and logins of the storm.
+    pub traffic: Traffic,
+}
+
+impl Storm {
+    /// Number of client connections that did not reach the servers.
+    pub fn connections_absorbed(&self) -> u64 {
+        let Traffic {
+            arrivals,
+            server_connections,
+            ..
+        } = self.traffic;
+        arrivals.saturating_sub(server_connections)
+    }
+
+    /// Number of client logins that did not reach the servers.
+    pub fn authentications_absorbed(&self) -> u64 {
+        let Traffic {
+            client_authentications,
+            server_authentications,
+            ..
+        } = self.traffic;
+        client_authentications.saturating_sub(server_authentications)
+    }
+}
+
+/// Detects storms and remembers them.
+#[derive(Debug, Default)]
+pub(super) struct Storms {
+    detector: StormDetector,
+    /// The traffic since the first suspicious second, before a storm has begun.
+    suspicious: Traffic,
+    /// Most connections accepted in one of these seconds.
+    peak_arrivals: u64,
+    current: Option<Storm>,
+    past: VecDeque<Storm>,
+}
+
+impl Storms {
+    /// Adds the second that ends at `now`. Returns the storm that began or ended with it, if any.
+    pub(super) fn second(
+        &mut self,
+        traffic: &Traffic,
+        now: SystemTime,
+    ) -> Option<(StormTurn, Storm)> {
+        let usual = self.detector.normal();
+        let turn = self.detector.second(Churn {
+            arrivals: traffic.arrivals,
+            short_lived: traffic.short_lived(),
+        });
+        let (sums, peak_arrivals) = match &mut self.current {
+            Some(storm) => (&mut storm.traffic, &mut storm.peak_arrivals),
+            None => (&mut self.suspicious, &mut self.peak_arrivals),
+        };
+        sums.merge(traffic);
+        *peak_arrivals = traffic.arrivals.max(*peak_arrivals);
+        match turn {
+            Some(turn @ StormTurn::Began) => {
+                let lasted = Duration::from_secs(StormDetector::BEGINS_AFTER.into());
+                let storm = Storm {
+                    started_at: now.checked_sub(lasted).unwrap_or(now),
+                    ended_at: None,
+                    peak_arrivals: std::mem::take(&mut self.peak_arrivals),
+                    usual,
+                    traffic: std::mem::take(&mut self.suspicious),
+                };
+                self.current = Some(storm.clone());
+                Some((turn, storm))
+            }
+            Some(turn @ StormTurn::Ended) => {
+                let mut storm = self.current.take()?;
+                storm.ended_at = Some(now);
+                self.past.truncate(REMEMBERED - 1);
+                self.past.push_front(storm.clone());
+                Some((turn, storm))
+            }
+            None => {
+                // Connections before the first suspicious second do not belong to a storm.
+                if self.detector.suspicion() == 0 {
+                    self.suspicious = Traffic::default();
+                    self.peak_arrivals = 0;
+                }
+                None
+            }
+        }
+    }
+
+    /// True while too little was seen to detect a storm.
+    pub(super) fn is_learning(&self) -> bool {
+        self.detector.is_learning()
+    }
+
+    /// The current storm, if any, then past storms, the latest first.
+    pub(super) fn list(&self) -> Vec<Storm> {
+        self.current.iter().chain(&self.past).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use seawall_stats::{Departure, Leaving, Stage};
+
+    const CLIENT: Leaving<'_> = Leaving {
+        age: Duration::from_millis(100),
+        ip: None,
+        application: Some("shop"),
+        driver: Some("nodejs 6.8"),
+        user: None,
+        stage: Stage::LoggingIn,
+        how: Departure::GaveUp,
+    };
+
+    /// The storms of a series of seconds, and the changes with the seconds in which they came.
+    struct Scene {
+        storms: Storms,
+        now: SystemTime,
+        turns: Vec<(u64, StormTurn, Storm)>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            Self {
+                storms: Storms::default(),
+                now: UNIX_EPOCH,
+                turns: Vec::new(),
+            }
+        }
+
+        fn seconds(&mut self, number: u32, traffic: &Traffic) {
+            for _ in 0..number {
+                self.now += Duration::from_secs(1);
+                let second = self.now.duration_since(UNIX_EPOCH).unwrap().as_secs();
+                let turn = self.storms.second(traffic, self.now);
+                self.turns
+                    .extend(turn.map(|(turn, storm)| (second, turn, storm)));
+            }
+        }
+    }
+
+    fn traffic(clients: u64, leaving: &Leaving<'_>) -> Traffic {
+        let mut traffic = Traffic {
+            arrivals: clients,
+            client_authentications: clients,
+            server_connections: 1,
+            ..Traffic::default()
+        };
+        (0..clients).for_each(|_| traffic.add_departure(leaving));
+        traffic
+    }
+
+    #[test]
+    fn a_storm_is_reported_with_its_clients_and_what_was_absorbed() {
+        let mut scene = Scene::new();
+        let leaving = Leaving {
+            ip: Some([10, 1, 2, 3].into()),
+            ..CLIENT
+        };
+        scene.seconds(30, &Traffic::default());
+        scene.seconds(5, &traffic(100, &leaving));
+        scene.seconds(StormDetector::ENDS_AFTER, &Traffic::default());
+        let [(33, StormTurn::Began, began), (45, StormTurn::Ended, ended)] = &*scene.turns else {
+            panic!("{:?}", scene.turns);
+        };
+        assert_eq!((began.peak_arrivals, began.traffic.arrivals), (100, 300));
+        assert_eq!(began.started_at, UNIX_EPOCH + Duration::from_secs(30));
+        assert_eq!(ended.ended_at, Some(scene.now));
+        let traffic = &ended.traffic;
+        assert_eq!(traffic.networks.ranked(), [("10.1.2.0/24", 500)]);
+        assert_eq!(traffic.applications.ranked(), [("shop", 500)]);
+        assert_eq!(traffic.departures, [0, 500, 0, 0]);
+        assert_eq!(traffic.gave_up_in.get("logging_in"), Some(&500));
+        let absorbed = (
+            ended.connections_absorbed(),
+            ended.authentications_absorbed(),
+        );
+        assert_eq!(absorbed, (495, 500));
+        assert_eq!(scene.storms.list().len(), 1);
+    }
+
+    #[test]
+    fn long_lived_connections_are_no_sign_of_a_storm() {
+        let mut scene = Scene::new();
+        let leaving = Leaving {
+            age: Duration::from_secs(60),
+            how: Departure::Clean,
+            ..CLIENT
+        };
+        scene.seconds(60, &traffic(1_000, &leaving));
+        assert!(scene.turns.is_empty());
+    }
+}

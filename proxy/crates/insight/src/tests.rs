@@ -1,0 +1,237 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use seawall_stats::{Figures, Level};
+
+/// Saturday, 21 November 2026, 17:50:27 UTC.
+const NOW: u64 = 1_795_283_427;
+
+const HOUR: u64 = 3_600;
+
+const DAY: u64 = 24 * HOUR;
+
+/// A clock that a test sets.
+#[derive(Clone)]
+struct TestClock(Arc<AtomicU64>);
+
+impl TestClock {
+    fn at(seconds: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(seconds)))
+    }
+
+    fn clock(&self) -> Clock {
+        let clock = self.clone();
+        Clock::new(move || UNIX_EPOCH + Duration::from_secs(clock.0.load(Ordering::Relaxed)))
+    }
+}
+
+fn insight(clock: &TestClock) -> Insight {
+    let settings = Settings {
+        is_on: true,
+        directory: None,
+        max_bytes: 64 << 20,
+        max_shapes: 200,
+    };
+    Insight::open(settings, clock.clock()).unwrap()
+}
+
+fn shape(name: &str) -> Arc<Label> {
+    Arc::new(Label::Shape {
+        level: Level::Fine,
+        id: name.into(),
+        command: "find".into(),
+        db: "shop".into(),
+        collection: "orders".into(),
+        text: format!("{{filter:{{{name}:?}}}}").into(),
+    })
+}
+
+/// Shapes with a latency of about 1 ms. Two of them became five times slower, at different times.
+const SHAPES: [&str; 8] = [
+    "a",
+    "b",
+    "c",
+    "d",
+    "e",
+    "f",
+    "slow_since_6h",
+    "slow_since_3d",
+];
+
+fn milliseconds(name: &str, at: u64) -> u64 {
+    let slow_since = match name {
+        "slow_since_6h" => NOW - 6 * HOUR,
+        "slow_since_3d" => NOW - 3 * DAY,
+        _ => u64::MAX,
+    };
+    if at >= slow_since { 5 } else { 1 }
+}
+
+fn second(at: u64) -> BTreeMap<Arc<Label>, (Figures, f64)> {
+    let mut whole = Figures::default();
+    let mut series = BTreeMap::new();
+    for name in SHAPES {
+        let mut figures = Figures::default();
+        for n in 0..2 {
+            let spread = 100 * ((at + n) % 3);
+            let time =
+                Duration::from_millis(milliseconds(name, at)) + Duration::from_micros(spread);
+            figures.durations.record(time);
+            figures.count += 1;
+        }
+        whole.merge(&figures);
+        series.insert(shape(name), (figures, 1.0));
+    }
+    series.insert(Arc::new(Label::Whole), (whole, f64::INFINITY));
+    series
+}
+
+/// The history after this many days. It has each second around the compared times, and one second
+/// per minute elsewhere.
+fn after(days: u64) -> Insight {
+    let clock = TestClock::at(NOW - days * DAY);
+    let insight = insight(&clock);
+    let compared = [7 * DAY, DAY, 6 * HOUR, 2 * HOUR, 0];
+    let is_compared = |at: u64| {
+        let ago = NOW - at;
+        compared.iter().any(|past| ago.abs_diff(*past) < HOUR / 2)
+    };
+    let mut history = insight.history.lock();
+    for at in NOW - days * DAY..NOW {
+        if is_compared(at) || at.is_multiple_of(60) {
+            history.add(at, second(at));
+            drop(history.take_delta());
+        }
+    }
+    drop(history);
+    clock.0.store(NOW, Ordering::Relaxed);
+    insight
+}
+
+fn slower(changes: &Changes) -> Vec<&str> {
+    assert_eq!(changes.incomparable, None);
+    let slower = changes.changes.iter().map(|change| {
+        assert_eq!(change.kind, ChangeKind::Slower);
+        match &*change.label {
+            Label::Shape { id, .. } => &**id,
+            other => panic!("{other:?}"),
+        }
+    });
+    slower.collect()
+}
+
+#[test]
+fn slower_shapes_are_found_against_every_kind_of_baseline() {
+    let insight = after(8);
+    let window = Window::AtMost(Duration::from_secs(600));
+    let changes = |against: &str| insight.changes(against.parse().unwrap(), window).unwrap();
+    let yesterday = changes("yesterday");
+    assert_eq!(slower(&yesterday), ["slow_since_6h"]);
+    assert_eq!((yesterday.now.from, yesterday.now.to), (NOW - 600, NOW));
+    assert_eq!(yesterday.now.period.length, Duration::from_secs(600));
+    // For yesterday and last week, only steps of ten minutes are kept.
+    assert_eq!(yesterday.before.to, (NOW - DAY) - (NOW - DAY) % 600);
+    assert_eq!(yesterday.before.period.length, Duration::from_secs(1_200));
+    let last_week = changes("last_week");
+    let mut both = slower(&last_week);
+    both.sort_unstable();
+    assert_eq!(both, ["slow_since_3d", "slow_since_6h"]);
+    assert_eq!(last_week.before.to, (NOW - 7 * DAY) - (NOW - 7 * DAY) % 600);
+    assert_eq!(last_week.before.period.length, Duration::from_secs(1_200));
+    assert!(slower(&changes("2h")).is_empty());
+    let before_it = (NOW - 6 * HOUR).to_string();
+    assert_eq!(slower(&changes(&before_it)), ["slow_since_6h"]);
+    assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
+    // The widest window that is kept for last week.
+    let day = Window::Exactly(Duration::from_secs(DAY));
+    let widest = insight.changes(Against::LastWeek, day).unwrap();
+    assert_eq!(widest.before.to - widest.before.from, DAY);
+    assert_eq!(widest.incomparable, None);
+}
+
+#[test]
+fn a_baseline_without_data_is_reported_as_unknown() {
+    let insight = after(1);
+    let window = Window::AtMost(Duration::from_secs(600));
+    let missing = insight.changes(Against::LastWeek, window).unwrap();
+    let nothing = Some(Incomparable::Unknown(Side::Baseline));
+    assert_eq!((missing.incomparable, missing.changes.len()), (nothing, 0));
+}
+
+#[test]
+fn unknown_short_and_idle_periods_are_not_compared() {
+    let period = |seconds, count| Period {
+        length: Duration::from_secs(seconds),
+        series: [(
+            Arc::new(Label::Whole),
+            Figures {
+                count,
+                ..Figures::default()
+            },
+        )]
+        .into(),
+    };
+    let cases = [
+        (period(600, 9), period(600, 9), None),
+        (
+            period(0, 0),
+            period(600, 9),
+            Some(Incomparable::Unknown(Side::Baseline)),
+        ),
+        (
+            period(600, 0),
+            period(600, 9),
+            Some(Incomparable::Idle(Side::Baseline)),
+        ),
+        (
+            period(600, 9),
+            period(600, 0),
+            Some(Incomparable::Idle(Side::Now)),
+        ),
+        (
+            period(600, 9),
+            period(29, 9),
+            Some(Incomparable::TooLittle {
+                side: Side::Now,
+                known_seconds: 29,
+            }),
+        ),
+    ];
+    for (before, now, expected) in cases {
+        assert_eq!(incomparable(&before, &now, 600), expected);
+    }
+    // For a short window, half of it is enough.
+    assert_eq!(incomparable(&period(9, 9), &period(9, 9), 10), None);
+}
+
+#[test]
+fn ticks_use_the_given_clock() {
+    let clock = TestClock::at(NOW);
+    let insight = insight(&clock);
+    for at in 0..5 {
+        clock.0.store(NOW + at, Ordering::Relaxed);
+        insight.add(Second::default(), insight.now());
+    }
+    let all = insight.period(UNIX_EPOCH, insight.now());
+    assert_eq!(all.length, Duration::from_secs(5));
+    let selection = insight.select(UNIX_EPOCH, insight.now() - Duration::from_secs(2));
+    assert_eq!(selection.period().length, Duration::from_secs(3));
+}
+
+#[test]
+fn counts_of_a_repeated_second_are_kept_for_the_next() {
+    let clock = TestClock::at(NOW);
+    let insight = insight(&clock);
+    let measured = |at| Second {
+        series: second(at),
+        ..Second::default()
+    };
+    for at in [0, 1, 1, 0, 2] {
+        clock.0.store(NOW + at, Ordering::Relaxed);
+        insight.add(measured(NOW), insight.now());
+    }
+    let all = insight.period(UNIX_EPOCH, insight.now());
+    let each = whole(&insight.period(UNIX_EPOCH, insight.now() - Duration::from_secs(2))).count;
+    assert_eq!((each, whole(&all).count), (16, 5 * 16));
+    assert_eq!(all.length, Duration::from_secs(3));
+}

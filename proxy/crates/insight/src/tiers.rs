@@ -1,0 +1,788 @@
+//! The history in four resolutions: steps of 1 s for 10 minutes, 10 s for an hour, 1 minute for a
+//! day, and 10 minutes for eight days.
+//!
+//! A step of a tier is the sum of the next finer tier's steps. So percentiles of long steps cover
+//! all operations; they are never means of percentiles. Steps are packed, and one limit bounds the
+//! bytes of all tiers. If the limit is reached, the oldest steps of the largest tier are dropped
+//! first. Time is an argument, in seconds since the epoch.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::packed;
+use seawall_stats::{Figures, Label, Period};
+
+/// Length of a tier's steps and how long they are kept, both in seconds. The last tier keeps eight
+/// days, because a baseline that ends a week ago began before that.
+pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
+
+/// One step of a tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Index of the tier in [`TIERS`].
+    pub tier: usize,
+    /// Start of the step, in seconds since the epoch.
+    pub start: u64,
+    /// Known seconds of the step. Fewer than the step's length if Seawall started in the middle of
+    /// it.
+    pub(super) seconds: u64,
+    /// Numbers of the labels in this frame.
+    pub(super) labels: Box<[u32]>,
+    pub(super) packed: Box<[u8]>,
+}
+
+impl Frame {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.labels.len() * 4 + self.packed.len()
+    }
+}
+
+/// Changes of the history since the last [`History::take_delta`], for the store.
+#[derive(Clone, Debug, Default)]
+pub struct Delta {
+    /// New frames.
+    pub added: Vec<Arc<Frame>>,
+    /// Removed frames, by tier and start.
+    pub dropped: Vec<(usize, u64)>,
+    /// New labels with their numbers.
+    pub named: Vec<(u32, Arc<Label>)>,
+    /// Numbers of removed labels.
+    pub unnamed: Vec<u32>,
+}
+
+impl Delta {
+    /// Appends a later delta. A frame or label that `self` adds and `later` removes cancels out.
+    pub fn merge(&mut self, later: Self) {
+        for key in later.dropped {
+            self.drop_frame(key);
+        }
+        self.added.extend(later.added);
+        for number in later.unnamed {
+            let before = self.named.len();
+            self.named.retain(|(named, _)| *named != number);
+            if self.named.len() == before {
+                self.unnamed.push(number);
+            }
+        }
+        self.named.extend(later.named);
+    }
+
+    fn drop_frame(&mut self, key: (usize, u64)) {
+        let before = self.added.len();
+        self.added.retain(|frame| (frame.tier, frame.start) != key);
+        if self.added.len() == before {
+            self.dropped.push(key);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tier {
+    frames: VecDeque<Arc<Frame>>,
+    bytes: usize,
+    /// Start and sums of the step that has not ended.
+    open: Option<(u64, Period)>,
+}
+
+/// The history in memory.
+#[derive(Debug)]
+pub struct History {
+    max_bytes: usize,
+    max_shapes: usize,
+    tiers: [Tier; 4],
+    labels: HashMap<u32, (Arc<Label>, usize)>,
+    numbers: HashMap<Arc<Label>, u32>,
+    label_bytes: usize,
+    next_label: u32,
+    dropped_early: u64,
+    delta: Delta,
+}
+
+impl History {
+    /// Creates an empty history. `max_bytes` bounds its memory, `max_shapes` the shapes with a
+    /// series of their own in each second.
+    pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
+        Self {
+            max_bytes,
+            max_shapes,
+            tiers: Default::default(),
+            labels: HashMap::new(),
+            numbers: HashMap::new(),
+            label_bytes: 0,
+            next_label: 0,
+            dropped_early: 0,
+            delta: Delta::default(),
+        }
+    }
+
+    /// Adds the second that began at `start`. Each series comes with a weight. The heaviest shapes
+    /// keep a series of their own; the others are summed up in [`Label::OtherShapes`]. The changes
+    /// are added to the delta.
+    pub fn add(&mut self, start: u64, second: BTreeMap<Arc<Label>, (Figures, f64)>) {
+        let period = Period {
+            length: Duration::from_secs(1),
+            series: self.choose(second),
+        };
+        self.close_step(0, start, period);
+        self.close_steps(start);
+        self.expire(start);
+        self.keep_within_bytes();
+    }
+
+    /// Closes the open steps that ended before `now`. After a pause no data of the next step may
+    /// have arrived to close them.
+    fn close_steps(&mut self, now: u64) {
+        for (tier, (length, _)) in TIERS.iter().enumerate() {
+            let Some(place) = self.tiers.get_mut(tier) else {
+                continue;
+            };
+            let over = place.open.take_if(|(open, _)| *open + length <= now);
+            if let Some((start, period)) = over {
+                self.close_step(tier, start, period);
+            }
+        }
+    }
+
+    /// Handles a clock that was set back to `now`: drops all steps that end after `now`, so that
+    /// new seconds can be added.
+    pub fn rewind(&mut self, now: u64) {
+        for (tier, (length, _)) in TIERS.iter().enumerate() {
+            while let Some(place) = self.tiers.get_mut(tier) {
+                place.open = None;
+                let last = place.frames.back();
+                if last.is_none_or(|frame| frame.start + length <= now) {
+                    break;
+                }
+                if let Some(frame) = place.frames.pop_back() {
+                    self.forget(&frame);
+                }
+            }
+        }
+        self.reopen();
+    }
+
+    fn choose(
+        &self,
+        second: BTreeMap<Arc<Label>, (Figures, f64)>,
+    ) -> BTreeMap<Arc<Label>, Figures> {
+        let is_shape = |label: &Label| matches!(label, Label::Shape { .. });
+        let mut weights: Vec<_> = second
+            .iter()
+            .filter(|(label, _)| is_shape(label))
+            .map(|(_, (_, weight))| *weight)
+            .collect();
+        weights.sort_by(|a, b| b.total_cmp(a));
+        // All shapes of the smallest accepted weight are kept, so the limit can be exceeded by a
+        // few.
+        let least = weights.get(self.max_shapes.saturating_sub(1)).copied();
+        let mut series = BTreeMap::<Arc<Label>, Figures>::new();
+        for (label, (figures, weight)) in second {
+            let is_light = is_shape(&label) && least.is_some_and(|least| weight < least);
+            let label = if is_light {
+                Arc::new(Label::OtherShapes)
+            } else {
+                label
+            };
+            match series.get_mut(&label) {
+                Some(all) => all.merge(&figures),
+                None => {
+                    series.insert(label, figures);
+                }
+            }
+        }
+        series
+    }
+
+    /// Closes a step: it becomes a frame, and its sums are added to the open step of the next tier.
+    fn close_step(&mut self, tier: usize, start: u64, period: Period) {
+        let frame = Arc::new(self.frame(tier, start, &period));
+        self.delta.added.push(Arc::clone(&frame));
+        let Some(place) = self.tiers.get_mut(tier) else {
+            return;
+        };
+        place.bytes += frame.bytes();
+        place.frames.push_back(frame);
+        self.roll_up(tier + 1, start, &period);
+    }
+
+    fn roll_up(&mut self, tier: usize, start: u64, period: &Period) {
+        let (Some((length, _)), Some(place)) = (TIERS.get(tier), self.tiers.get_mut(tier)) else {
+            return;
+        };
+        let begins = start - start % length;
+        let over = place.open.take_if(|(open, _)| *open != begins);
+        let (_, open) = place
+            .open
+            .get_or_insert_with(|| (begins, Period::default()));
+        open.merge(period);
+        open.length += period.length;
+        if let Some((start, period)) = over {
+            self.close_step(tier, start, period);
+        }
+    }
+
+    fn frame(&mut self, tier: usize, start: u64, period: &Period) -> Frame {
+        let mut labels = Vec::with_capacity(period.series.len());
+        for label in period.series.keys() {
+            labels.push(self.use_label(label));
+        }
+        let series = labels.iter().copied().zip(period.series.values());
+        Frame {
+            tier,
+            start,
+            seconds: period.length.as_secs(),
+            packed: packed::pack(series).into(),
+            labels: labels.into(),
+        }
+    }
+
+    /// Returns the number of a label and counts one more use of it.
+    fn use_label(&mut self, label: &Arc<Label>) -> u32 {
+        if let Some(number) = self.numbers.get(label) {
+            if let Some((_, uses)) = self.labels.get_mut(number) {
+                *uses += 1;
+            }
+            return *number;
+        }
+        let number = self.next_label;
+        self.next_label = self.next_label.wrapping_add(1);
+        self.insert_label(number, Arc::clone(label), 1);
+        self.delta.named.push((number, Arc::clone(label)));
+        number
+    }
+
+    fn insert_label(&mut self, number: u32, label: Arc<Label>, uses: usize) {
+        self.label_bytes += label_bytes(&label);
+        self.numbers.insert(Arc::clone(&label), number);
+        self.labels.insert(number, (label, uses));
+    }
+
+    fn expire(&mut self, now: u64) {
+        for (tier, (length, kept)) in TIERS.iter().enumerate() {
+            while self.tiers.get(tier).is_some_and(|tier| {
+                let first = tier.frames.front();
+                first.is_some_and(|frame| frame.start + length + kept <= now)
+            }) {
+                self.drop_oldest(tier);
+            }
+        }
+    }
+
+    fn keep_within_bytes(&mut self) {
+        while self.bytes() > self.max_bytes {
+            let sizes = self.tiers.iter().map(|tier| tier.bytes).enumerate();
+            match sizes.max_by_key(|(_, bytes)| *bytes) {
+                Some((tier, bytes)) if bytes > 0 => self.drop_oldest(tier),
+                Some(_) | None => return,
+            }
+            self.dropped_early += 1;
+        }
+    }
+
+    fn drop_oldest(&mut self, tier: usize) {
+        let place = self.tiers.get_mut(tier);
+        if let Some(frame) = place.and_then(|place| place.frames.pop_front()) {
+            self.forget(&frame);
+        }
+    }
+
+    /// Updates sizes and label uses after a frame was removed from its tier.
+    fn forget(&mut self, frame: &Frame) {
+        if let Some(place) = self.tiers.get_mut(frame.tier) {
+            place.bytes -= frame.bytes();
+        }
+        self.delta.drop_frame((frame.tier, frame.start));
+        for number in &frame.labels {
+            let Some((_, uses)) = self.labels.get_mut(number) else {
+                continue;
+            };
+            *uses -= 1;
+            if *uses == 0 {
+                self.remove_label(*number);
+            }
+        }
+    }
+
+    fn remove_label(&mut self, number: u32) {
+        if let Some((label, _)) = self.labels.remove(&number) {
+            self.label_bytes -= label_bytes(&label);
+            self.numbers.remove(&label);
+        }
+        self.delta.unnamed.push(number);
+    }
+
+    /// Returns the changes since the last call.
+    pub fn take_delta(&mut self) -> Delta {
+        std::mem::take(&mut self.delta)
+    }
+
+    /// Loads labels and frames from a store. Skips frames that are damaged, use an unknown label,
+    /// or end after `now`, and marks them as dropped in the delta. Returns the number of skipped
+    /// frames.
+    pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
+        for (number, label) in labels {
+            self.next_label = self.next_label.max(number.wrapping_add(1));
+            self.insert_label(number, Arc::new(label), 0);
+        }
+        let mut skipped = 0;
+        let mut frames = frames;
+        frames.sort_by_key(|frame| (frame.tier, frame.start));
+        for frame in frames {
+            let key = (frame.tier, frame.start);
+            if !self.may_be_restored(&frame, now) {
+                skipped += 1;
+                self.delta.drop_frame(key);
+            } else if let Some(tier) = self.tiers.get_mut(frame.tier) {
+                for number in &frame.labels {
+                    if let Some((_, uses)) = self.labels.get_mut(number) {
+                        *uses += 1;
+                    }
+                }
+                tier.bytes += frame.bytes();
+                tier.frames.push_back(Arc::new(frame));
+            }
+        }
+        let unused = self.labels.iter().filter(|(_, (_, uses))| *uses == 0);
+        let unused: Vec<_> = unused.map(|(number, _)| *number).collect();
+        unused
+            .into_iter()
+            .for_each(|number| self.remove_label(number));
+        self.reopen();
+        self.close_steps(now);
+        self.expire(now);
+        self.keep_within_bytes();
+        skipped
+    }
+
+    fn may_be_restored(&self, frame: &Frame, now: u64) -> bool {
+        let length = TIERS.get(frame.tier).map(|(length, _)| *length);
+        let end = length.and_then(|length| frame.start.checked_add(length));
+        end.is_some_and(|end| end <= now)
+            && frame.labels.iter().all(|n| self.labels.contains_key(n))
+            && packed::unpack(&frame.packed)
+                .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
+    }
+
+    /// Rebuilds the open steps from the frames of the next finer tier.
+    fn reopen(&mut self) {
+        for tier in 1..TIERS.len() {
+            let from = self.covered_to(tier);
+            let mut finer = Selection::default();
+            for frame in self.frames(tier - 1, from, u64::MAX) {
+                finer.take(frame, &self.labels);
+            }
+            for (start, period) in finer.unpacked() {
+                self.roll_up(tier, start, &period);
+            }
+        }
+    }
+
+    /// End of a tier's last frame.
+    fn covered_to(&self, tier: usize) -> u64 {
+        let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
+        let last = self.tiers.get(tier).and_then(|tier| tier.frames.back());
+        last.map_or(0, |frame| frame.start + length)
+    }
+
+    /// A tier's frames that begin in `from..to`.
+    fn frames(&self, tier: usize, from: u64, to: u64) -> impl Iterator<Item = &Arc<Frame>> {
+        let frames = self.tiers.get(tier).into_iter().flat_map(|t| &t.frames);
+        frames.filter(move |frame| frame.start >= from && frame.start < to)
+    }
+
+    /// Start of the tier's known time.
+    fn known_from(&self, tier: usize) -> Option<u64> {
+        let (length, _) = TIERS.get(tier)?;
+        let first = self.tiers.get(tier)?.frames.front()?;
+        Some(first.start + length - first.seconds.min(*length))
+    }
+
+    /// Selects steps that begin in `from..to`. Uses the longest steps of at most `longest` seconds
+    /// if that tier reaches back far enough, otherwise a coarser tier. Finer steps cover the time
+    /// after the tier's last frame. Cheap: the caller unpacks the frames.
+    pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
+        let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
+        let fitting = fitting.unwrap_or(0);
+        let tiers = fitting..TIERS.len();
+        let oldest = tiers.clone().filter_map(|tier| self.known_from(tier)).min();
+        let begins = oldest.map_or(from, |oldest| oldest.max(from));
+        let reaches = |tier: &usize| self.known_from(*tier).is_some_and(|known| known <= begins);
+        let mut tiers = tiers;
+        let chosen = tiers.find(reaches).unwrap_or(fitting);
+        let mut selection = Selection::default();
+        let mut from = from;
+        for tier in (0..=chosen).rev() {
+            for frame in self.frames(tier, from, to) {
+                selection.take(frame, &self.labels);
+            }
+            from = from.max(self.covered_to(tier));
+        }
+        selection
+    }
+
+    /// Sums of all series in `from..to`. The length of the result is the known time.
+    pub fn period(&self, from: u64, to: u64) -> Period {
+        self.select(from, to, 1).period()
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.label_bytes + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
+    }
+
+    /// Frames that were dropped before their retention ended, because the memory limit was reached.
+    pub fn dropped_early(&self) -> u64 {
+        self.dropped_early
+    }
+}
+
+/// Selected frames. They can be unpacked without a lock on the history.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    frames: Vec<Arc<Frame>>,
+    labels: HashMap<u32, Arc<Label>>,
+}
+
+impl Selection {
+    fn take(&mut self, frame: &Arc<Frame>, labels: &HashMap<u32, (Arc<Label>, usize)>) {
+        for number in &frame.labels {
+            if let Some((label, _)) = labels.get(number) {
+                self.labels
+                    .entry(*number)
+                    .or_insert_with(|| Arc::clone(label));
+            }
+        }
+        self.frames.push(Arc::clone(frame));
+    }
+
+    /// Start and figures of each frame.
+    fn unpacked(&self) -> impl Iterator<Item = (u64, Period)> + '_ {
+        self.frames.iter().map(|frame| {
+            let series = packed::unpack(&frame.packed).unwrap_or_default();
+            let named = series.into_iter().filter_map(|(number, figures)| {
+                Some((Arc::clone(self.labels.get(&number)?), figures))
+            });
+            let period = Period {
+                length: Duration::from_secs(frame.seconds),
+                series: named.collect(),
+            };
+            (frame.start, period)
+        })
+    }
+
+    /// Sums of all series. The length of the result is the known time.
+    pub fn period(&self) -> Period {
+        let mut whole = Period::default();
+        for (_, period) in self.unpacked() {
+            whole.merge(&period);
+            whole.length += period.length;
+        }
+        whole
+    }
+
+    /// Sums of one series in steps of `step` seconds, each with its start and its known length.
+    /// Steps without data are omitted.
+    pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
+        self.timeline_of(step, &|of| of == label)
+    }
+
+    /// Like [`Selection::timeline`], for all series that `is_wanted` accepts.
+    pub fn timeline_of(&self, step: u64, is_wanted: &dyn Fn(&Label) -> bool) -> Vec<(u64, Period)> {
+        let step = step.max(1);
+        let mut timeline: BTreeMap<u64, Period> = BTreeMap::new();
+        for (start, mut period) in self.unpacked() {
+            period.series.retain(|of, _| is_wanted(of));
+            let place = timeline.entry(start - start % step).or_default();
+            place.merge(&period);
+            place.length += period.length;
+        }
+        timeline.into_iter().collect()
+    }
+
+    /// Each series with the start of its first step and the end of its last. Does not unpack
+    /// frames.
+    pub fn seen(&self) -> HashMap<Arc<Label>, (u64, u64)> {
+        let mut seen: HashMap<u32, (u64, u64)> = HashMap::new();
+        for frame in &self.frames {
+            let end = frame.start + TIERS.get(frame.tier).map_or(1, |(length, _)| *length);
+            for number in &frame.labels {
+                let (first, last) = seen.entry(*number).or_insert((frame.start, end));
+                (*first, *last) = ((*first).min(frame.start), (*last).max(end));
+            }
+        }
+        let named = seen.into_iter();
+        named
+            .filter_map(|(number, times)| Some((Arc::clone(self.labels.get(&number)?), times)))
+            .collect()
+    }
+}
+
+/// Bytes of a label: its texts and its entries in both maps.
+fn label_bytes(label: &Label) -> usize {
+    let texts = match label {
+        Label::Shape {
+            id,
+            command,
+            db,
+            collection,
+            text,
+            ..
+        } => id.len() + command.len() + db.len() + collection.len() + text.len(),
+        Label::Namespace {
+            command,
+            db,
+            collection,
+        } => command.len() + db.len() + collection.len(),
+        Label::Server(address) => address.len(),
+        Label::Whole | Label::OtherShapes => 0,
+    };
+    texts + size_of::<Label>() + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_stats::Level;
+
+    fn shape(number: usize) -> Arc<Label> {
+        Arc::new(Label::Shape {
+            level: Level::Fine,
+            id: format!("{number:016x}").into(),
+            command: "find".into(),
+            db: "shop".into(),
+            collection: "orders".into(),
+            text: format!("{{filter:{{f{number}:?}}}}").into(),
+        })
+    }
+
+    fn figures(count: u64, milliseconds: u64) -> Figures {
+        let mut figures = Figures {
+            count,
+            documents: count * 2,
+            ..Figures::default()
+        };
+        (0..count).for_each(|_| {
+            figures
+                .durations
+                .record(Duration::from_millis(milliseconds))
+        });
+        figures
+    }
+
+    fn second(of: &[(Arc<Label>, u64, f64)]) -> BTreeMap<Arc<Label>, (Figures, f64)> {
+        let pairs = of
+            .iter()
+            .map(|(label, count, weight)| (Arc::clone(label), (figures(*count, 3), *weight)));
+        pairs.collect()
+    }
+
+    const START: u64 = 1_700_000_000 - 1_700_000_000 % 600;
+
+    fn filled(seconds: u64) -> History {
+        filled_from(START, seconds)
+    }
+
+    fn filled_from(start: u64, seconds: u64) -> History {
+        let mut history = History::new(64 << 20, 10);
+        for at in 0..seconds {
+            let of = [(Arc::new(Label::Whole), 1 + at % 3, f64::INFINITY)];
+            history.add(start + at, second(&of));
+            history.take_delta();
+        }
+        history
+    }
+
+    fn whole(period: &Period) -> u64 {
+        period.series.get(&Label::Whole).map_or(0, |f| f.count)
+    }
+
+    #[test]
+    fn every_resolution_has_the_same_sum_with_open_steps() {
+        // A little over an hour, so the last step of each tier is open.
+        let history = filled(3_725);
+        let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
+        for since in [1, 7, 599, 60, 10] {
+            let period = history.period(START + 3_725 - since, START + 3_725);
+            assert_eq!(whole(&period), sum(3_725 - since, 3_725), "{since} s");
+            assert_eq!(period.length, Duration::from_secs(since));
+        }
+        let all = history.period(START, START + 3_725);
+        assert_eq!(whole(&all), sum(0, 3_725));
+        assert_eq!(all.length, Duration::from_secs(3_725));
+        // The range starts in the middle of a step of 10 s, so the result starts with the next
+        // step.
+        let hour = history.period(START + 123, START + 3_725);
+        assert_eq!(whole(&hour), sum(130, 3_725));
+    }
+
+    #[test]
+    fn a_history_that_starts_in_the_middle_of_a_step_is_complete() {
+        let start = START + 453;
+        for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
+            let history = filled_from(start, uptime);
+            let sum: u64 = (0..uptime).map(|at| 1 + at % 3).sum();
+            // The range is longer than the history, so the length is the known time.
+            let period = history.period(start - 300, start + uptime);
+            assert_eq!(whole(&period), sum, "up for {uptime} s");
+            assert_eq!(period.length, Duration::from_secs(uptime));
+            let timeline = history.select(start - 300, start + uptime, 60);
+            let timeline = timeline.timeline(60, &Label::Whole);
+            let steps: u64 = timeline.iter().map(|(_, p)| p.length.as_secs()).sum();
+            assert_eq!(steps, uptime);
+        }
+    }
+
+    #[test]
+    fn seconds_can_be_added_after_the_clock_was_set_back() {
+        let mut history = filled(1_000);
+        history.rewind(START + 400);
+        let before: u64 = (0..400).map(|at| 1 + at % 3).sum();
+        assert_eq!(whole(&history.period(START, START + 2_000)), before);
+        for at in 400..700 {
+            let of = [(Arc::new(Label::Whole), 1, f64::INFINITY)];
+            history.add(START + at, second(&of));
+        }
+        let period = history.period(START, START + 700);
+        assert_eq!(whole(&period), before + 300);
+        assert_eq!(period.length, Duration::from_secs(700));
+    }
+
+    #[test]
+    fn a_timeline_has_the_requested_steps() {
+        let history = filled(3_725);
+        let to = START + 3_725;
+        for (since, step) in [(60, 1), (60, 5), (600, 10), (3_600, 60), (3_725, 600)] {
+            let first = (to - since) - (to - since) % step;
+            let timeline = history
+                .select(first, to, step)
+                .timeline(step, &Label::Whole);
+            let starts: Vec<_> = timeline.iter().map(|(start, _)| *start).collect();
+            let expected: Vec<_> = (first..to)
+                .step_by(usize::try_from(step).unwrap())
+                .collect();
+            assert_eq!(starts, expected, "{since} s in steps of {step} s");
+            let count: u64 = timeline.iter().map(|(_, period)| whole(period)).sum();
+            let from = first - START;
+            assert_eq!(count, (from..3_725).map(|at| 1 + at % 3).sum::<u64>());
+        }
+    }
+
+    #[test]
+    fn percentiles_of_long_steps_cover_all_operations() {
+        let mut history = History::new(64 << 20, 10);
+        for at in 0..700 {
+            let slow = if at == 300 { 900 } else { 1 };
+            let label = Arc::new(Label::Whole);
+            let of = BTreeMap::from([(label, (figures(10, slow), f64::INFINITY))]);
+            history.add(START + at, of);
+        }
+        let selection = history.select(START, START + 600, 600);
+        let frame = selection.timeline(600, &Label::Whole);
+        let durations = &frame[0].1.series[&Label::Whole].durations;
+        let millis = |q| durations.quantile(q).as_secs_f64() * 1e3;
+        assert!((0.95..1.05).contains(&millis(0.99)), "{}", millis(0.99));
+        assert!((860.0..940.0).contains(&millis(0.9999)));
+    }
+
+    #[test]
+    fn the_heaviest_shapes_have_series_and_the_others_are_summed_up() {
+        let mut history = History::new(64 << 20, 2);
+        let of = [
+            (shape(1), 5, 1.0),
+            (shape(2), 1, 9.0),
+            (shape(3), 2, 4.0),
+            (shape(4), 3, 0.5),
+        ];
+        history.add(START, second(&of));
+        let period = history.period(START, START + 1);
+        let counts: Vec<_> = period
+            .series
+            .iter()
+            .map(|(label, f)| ((**label).clone(), f.count))
+            .collect();
+        let expected = [
+            ((*shape(2)).clone(), 1),
+            ((*shape(3)).clone(), 2),
+            (Label::OtherShapes, 8),
+        ];
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn steps_expire_after_their_tiers_retention() {
+        let history = filled(700);
+        let oldest = |tier: usize| history.tiers[tier].frames.front().map(|f| f.start - START);
+        assert_eq!(oldest(0), Some(99));
+        assert_eq!(oldest(1), Some(0));
+        assert_eq!(oldest(3), Some(0));
+    }
+
+    #[test]
+    fn the_memory_limit_holds_and_early_drops_are_counted() {
+        let mut history = History::new(100_000, 200);
+        for at in 0..600 {
+            let of: Vec<_> = (0..100).map(|n| (shape(n), at % 7 + 1, 1.0)).collect();
+            history.add(START + at, second(&of));
+            assert!(history.bytes() <= 100_000, "{}", history.bytes());
+        }
+        assert!(history.dropped_early() > 0);
+    }
+
+    #[test]
+    fn unused_labels_are_removed() {
+        let mut history = History::new(64 << 20, 10);
+        let mut kept = HashMap::new();
+        for at in 0..2_000 {
+            let number = usize::try_from(at / 10).unwrap();
+            history.add(START + at, second(&[(shape(number), 1, 1.0)]));
+            let delta = history.take_delta();
+            kept.extend(delta.named);
+            delta.unnamed.iter().for_each(|n| {
+                kept.remove(n);
+            });
+        }
+        assert_eq!(kept.len(), history.labels.len());
+        // Equal to the labels that a store keeps. All 200 are still in the coarser tiers.
+        assert_eq!(history.labels.len(), 200);
+    }
+
+    #[test]
+    fn a_restored_history_continues() {
+        let mut history = History::new(64 << 20, 10);
+        let (mut labels, mut frames) = (HashMap::new(), BTreeMap::new());
+        let mut follow = |history: &mut History| {
+            let delta = history.take_delta();
+            labels.extend(delta.named);
+            let added = delta.added.iter();
+            frames.extend(added.map(|f| ((f.tier, f.start), (**f).clone())));
+            delta.dropped.iter().for_each(|key| {
+                frames.remove(key);
+            });
+            (labels.clone(), frames.clone())
+        };
+        let mut stored = (HashMap::new(), BTreeMap::new());
+        for at in 0..1_234 {
+            history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+            stored = follow(&mut history);
+        }
+        let (labels, frames) = stored;
+        let mut again = History::new(64 << 20, 10);
+        let labels = labels.into_iter().map(|(n, l)| (n, (*l).clone())).collect();
+        let frames: Vec<_> = frames.into_values().collect();
+        let mut damaged = frames[0].clone();
+        damaged.start -= 1;
+        damaged.packed = vec![1, 2, 3].into();
+        let all = frames.iter().cloned().chain([damaged]).collect();
+        assert_eq!(again.restore(labels, all, START + 1_234), 1);
+        for at in 1_234..1_300 {
+            history.add(START + at, second(&[(shape(1), 1, 1.0)]));
+            again.add(START + at, second(&[(shape(1), 1, 1.0)]));
+        }
+        let period = |history: &History| history.period(START, START + 1_300);
+        assert_eq!(period(&again), period(&history));
+        assert_eq!(period(&again).series[&shape(1)].count, 1_300);
+    }
+}

@@ -1,0 +1,183 @@
+//! One client of a load: its steps, its timeouts, its reconnects.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::{
+    Plan, Shared,
+    link::{Failure, Link},
+    record::Step,
+    target::Keyring,
+    work::{Ask, SEED, check},
+};
+use seawall_auth::NonceSource;
+
+/// Pause after a refused connection, so that a client does not spin.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
+
+/// Time limit for one attempt to prepare the load.
+const PREPARE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The number of connections that a client makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// One after another until the end of the load.
+    End,
+    /// One.
+    FirstCycle,
+}
+
+pub(super) struct Client {
+    shared: Arc<Shared>,
+    number: usize,
+    patience: Duration,
+    random: StdRng,
+}
+
+impl Client {
+    pub(super) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        let seed = SEED.wrapping_add(u64::try_from(number).unwrap_or(0));
+        Self {
+            patience: shared.patience(number),
+            random: StdRng::seed_from_u64(seed),
+            shared,
+            number,
+        }
+    }
+
+    /// Connects, runs one operation, closes. Repeats immediately, also after a failure.
+    pub(super) async fn run_short_connections(mut self, until: Until) {
+        while Instant::now() < self.shared.ends_at {
+            if let Some(mut link) = self.connect().await {
+                // The connection is closed whether or not the operation succeeds.
+                drop(self.ask(&mut link, Instant::now()).await);
+            }
+            if until == Until::FirstCycle {
+                return;
+            }
+        }
+    }
+
+    /// Keeps its connection. Sends the next operation as soon as it has a reply.
+    pub(super) async fn run_closed_loop(mut self) {
+        while Instant::now() < self.shared.ends_at {
+            let Some(mut link) = self.connect().await else {
+                continue;
+            };
+            while self.ask(&mut link, Instant::now()).await.is_ok() {}
+        }
+    }
+
+    /// Keeps its connection. Sends operations on a schedule. All clients together have `rate` due
+    /// operations per second.
+    pub(super) async fn run_at_rate(mut self, rate: f64) {
+        let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
+        let interval = Duration::from_secs_f64((f64::from(clients) / rate).min(3600.0));
+        let mut due = Instant::now() + interval.mul_f64(self.random.random());
+        sleep_until(due).await;
+        let mut link = None;
+        while Instant::now() < self.shared.ends_at {
+            let Some(mut open) = link.take() else {
+                link = self.connect().await;
+                continue;
+            };
+            // Operations that would have timed out by now are counted as missed and not sent.
+            while due + self.patience < Instant::now() {
+                self.shared.record.lock().missed(due);
+                due += interval;
+            }
+            sleep_until(due).await;
+            let asked = self.ask(&mut open, due).await;
+            due += interval;
+            link = asked.is_ok().then_some(open);
+        }
+    }
+
+    async fn connect(&self) -> Option<Link> {
+        let target = &self.shared.plan.target;
+        let connecting = Link::connect(target.address(self.number));
+        let mut link = match self.step(Step::Connect, connecting).await {
+            Ok(link) => link,
+            Err(failure) => {
+                if matches!(failure, Failure::Closed(_)) {
+                    sleep(PAUSE_AFTER_REFUSAL).await;
+                }
+                return None;
+            }
+        };
+        self.step(Step::Hello, link.hello()).await.ok()?;
+        if let Some(user) = target.user() {
+            let logging_in = link.log_in(user, &self.shared.keys, &self.shared.nonces);
+            self.step(Step::LogIn, logging_in).await.ok()?;
+        }
+        Some(link)
+    }
+
+    async fn ask(&mut self, link: &mut Link, due: Instant) -> Result<(), Failure> {
+        let Plan { work, target, .. } = &self.shared.plan;
+        let ask = work.next(&mut self.random);
+        let command = work.command(ask, target.read_mode);
+        let asking = async { check(ask, link.run(&command).await?) };
+        let asked = self.step(Step::Operation, asking).await;
+        if matches!(asked, Ok(()) | Err(Failure::TimedOut)) {
+            self.shared.record.lock().since_due(due);
+        }
+        asked
+    }
+
+    /// Runs a step with the client's timeout and records the result.
+    async fn step<T>(
+        &self,
+        step: Step,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let began = Instant::now();
+        let result = timeout(self.patience, work).await;
+        let result = result.unwrap_or(Err(Failure::TimedOut));
+        self.shared
+            .record
+            .lock()
+            .step(step, &result, began.elapsed());
+        result
+    }
+}
+
+/// Logs in once, so that the keys are known, and inserts the documents.
+pub(super) async fn prepare(
+    plan: &Plan,
+    keys: &Keyring,
+    nonces: &NonceSource,
+) -> Result<(), (&'static str, Failure)> {
+    let work = async {
+        let connecting = Link::connect(plan.target.address(0)).await;
+        let mut link = connecting.map_err(|failure| ("connecting", failure))?;
+        link.hello().await.map_err(|failure| ("hello", failure))?;
+        if let Some(user) = plan.target.user() {
+            let logged_in = link.log_in(user, keys, nonces).await;
+            logged_in.map_err(|failure| ("logging in", failure))?;
+        }
+        seed(plan, &mut link)
+            .await
+            .map_err(|failure| ("preparing documents", failure))
+    };
+    let prepared = timeout(PREPARE_LIMIT, work).await;
+    prepared.unwrap_or(Err(("preparing", Failure::TimedOut)))
+}
+
+/// Inserts the documents, unless the last one exists: then all exist.
+async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
+    let last = Ask::Find(plan.work.documents.max(1) - 1);
+    let read = plan.work.command(last, plan.target.read_mode);
+    if check(last, link.run(&read).await?).is_ok() {
+        return Ok(());
+    }
+    let mut first = 0;
+    while first < plan.work.documents {
+        let (command, end) = plan.work.seed(first);
+        link.run(&command).await?;
+        first = end;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! The load harness: clients that connect and run operations like those of applications, and a
+//! report on the results.
+//!
+//! Works on any MongoDB endpoint; nothing in it is specific to the proxy. In a *storm*, many
+//! clients time out and reconnect. A *steady* load keeps its connections. Latency is counted from
+//! the moment an operation was due, so that time spent waiting for the generator is included (this
+//! avoids coordinated omission). Every reply is checked to fit its command. The report also
+//! contains the generator's own lateness and CPU time: without them its other figures prove
+//! nothing.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `target` | the endpoint, the user, and the user's keys, derived once |
+//! | `link` | one connection: connect, `hello`, SCRAM, operations |
+//! | `client` | one client: its steps, timeouts and reconnects |
+//! | `work` | the operations that clients run, and the checks of replies |
+//! | `record` | the results per second |
+//! | `report` | the final report as text and JSON |
+//! | `own` | the generator's own CPU time and lateness |
+
+mod client;
+mod link;
+mod own;
+mod record;
+mod report;
+mod target;
+mod work;
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use tokio::{
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+use self::{
+    client::{Client, Until},
+    own::Usage,
+    record::Record,
+    target::Keyring,
+};
+use seawall_auth::NonceSource;
+
+pub use self::{
+    report::{Objectives, Report},
+    target::{Target, TargetError},
+    work::{Mix, MixError, Work},
+};
+
+/// The behaviour of the clients.
+#[derive(Clone, Copy, Debug)]
+pub enum Behaviour {
+    /// Connect, `hello`, log in, one operation, close. Repeat immediately.
+    Short,
+    /// The same, but connections start at a rate per second, independent of earlier ones. The
+    /// number of clients limits the connections at the same time.
+    ShortAt(f64),
+    /// Keep the connection. Run operations one after another.
+    Closed,
+    /// Keep the connection. Operations are due at a rate per second over all clients, whether or
+    /// not the previous one has ended.
+    KeptAt(f64),
+}
+
+/// A load.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The endpoint.
+    pub target: Target,
+    /// The number of clients.
+    pub clients: usize,
+    /// The behaviour of the clients.
+    pub behaviour: Behaviour,
+    /// The duration of the load.
+    pub duration: Duration,
+    /// The timeout of each step: the shortest and the longest of all clients. Those of the other
+    /// clients are spread evenly between them.
+    pub patience: (Duration, Duration),
+    /// The operations that clients run.
+    pub work: Work,
+}
+
+/// The load could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("{step} at {address}: {cause}")]
+pub struct PrepareError {
+    step: &'static str,
+    address: String,
+    cause: String,
+}
+
+/// State shared by all clients.
+struct Shared {
+    plan: Plan,
+    keys: Keyring,
+    nonces: NonceSource,
+    record: Mutex<Record>,
+    ends_at: Instant,
+}
+
+impl Shared {
+    fn patience(&self, number: usize) -> Duration {
+        let (least, most) = self.plan.patience;
+        let last = u32::try_from(self.plan.clients.max(2) - 1).unwrap_or(u32::MAX);
+        let number = u32::try_from(number).unwrap_or(u32::MAX).min(last);
+        least + most.saturating_sub(least) / last * number
+    }
+}
+
+/// Runs a load. Calls `progress` with one line per second.
+///
+/// # Errors
+/// If the login at the target or the preparation of documents fails. Later failures are part of the
+/// report.
+pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareError> {
+    let (keys, nonces) = (Keyring::default(), nonces(&plan)?);
+    prepare(&plan, &keys, &nonces).await?;
+    let began = Instant::now();
+    let usage = Usage::now();
+    let ends_at = began + plan.duration;
+    let shared = Arc::new(Shared {
+        keys,
+        nonces,
+        record: Mutex::new(Record::new(began)),
+        ends_at,
+        plan,
+    });
+    let watch = tokio::spawn(own::watch_lateness(Arc::clone(&shared)));
+    let mut clients = start(&shared);
+    for second in 0.. {
+        let end_of_second = began + Duration::from_secs(second + 1);
+        if end_of_second > ends_at {
+            break;
+        }
+        sleep_until(end_of_second).await;
+        let line = shared.record.lock().line(second);
+        progress(&line);
+    }
+    sleep_until(ends_at).await;
+    // Steps still pending at the end are not counted: the clients are aborted.
+    clients.abort_all();
+    while clients.join_next().await.is_some() {}
+    watch.abort();
+    let record = shared.record.lock().clone();
+    Ok(Report::new(&shared.plan, &record, usage.since()))
+}
+
+fn start(shared: &Arc<Shared>) -> JoinSet<()> {
+    let mut clients = JoinSet::new();
+    let count = shared.plan.clients;
+    match shared.plan.behaviour {
+        Behaviour::ShortAt(rate) => {
+            clients.spawn(arrivals(Arc::clone(shared), rate));
+        }
+        behaviour => {
+            for number in 0..count {
+                let client = Client::new(Arc::clone(shared), number);
+                clients.spawn(async move {
+                    match behaviour {
+                        Behaviour::KeptAt(rate) => client.run_at_rate(rate).await,
+                        Behaviour::Closed => client.run_closed_loop().await,
+                        Behaviour::Short | Behaviour::ShortAt(_) => {
+                            client.run_short_connections(Until::End).await
+                        }
+                    }
+                });
+            }
+        }
+    }
+    clients
+}
+
+/// Starts clients as independent arrivals (a Poisson process): the pauses between them are
+/// exponentially distributed.
+async fn arrivals(shared: Arc<Shared>, rate: f64) {
+    let permits = Arc::new(Semaphore::new(shared.plan.clients));
+    let mut random = StdRng::seed_from_u64(work::SEED);
+    let mut arriving = JoinSet::new();
+    let mut due = Instant::now();
+    for number in 0.. {
+        let pause = -(1.0 - random.random::<f64>()).ln() / rate;
+        due += Duration::from_secs_f64(pause.min(60.0));
+        sleep_until(due).await;
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            shared.record.lock().missed(due);
+            continue;
+        };
+        let client = Client::new(Arc::clone(&shared), number % shared.plan.clients);
+        arriving.spawn(async move {
+            client.run_short_connections(Until::FirstCycle).await;
+            drop(permit);
+        });
+        while arriving.try_join_next().is_some() {}
+    }
+}
+
+fn nonces(plan: &Plan) -> Result<NonceSource, PrepareError> {
+    NonceSource::new().map_err(|error| PrepareError {
+        step: "seeding random numbers",
+        address: plan.target.address(0).to_string(),
+        cause: error.to_string(),
+    })
+}
+
+/// Logs in once, so that the keys are known, and inserts the documents. Retries failed attempts.
+async fn prepare(plan: &Plan, keys: &Keyring, nonces: &NonceSource) -> Result<(), PrepareError> {
+    let mut last = None;
+    // A target that has just started may not accept connections yet.
+    for _ in 0..PREPARE_ATTEMPTS {
+        match client::prepare(plan, keys, nonces).await {
+            Ok(()) => return Ok(()),
+            Err((step, failure)) => last = Some((step, failure.to_string())),
+        }
+        sleep(PREPARE_PAUSE).await;
+    }
+    let (step, cause) = last.unwrap_or_default();
+    let address = plan.target.address(0).to_string();
+    Err(PrepareError {
+        step,
+        address,
+        cause,
+    })
+}
+
+const PREPARE_ATTEMPTS: usize = 20;
+
+const PREPARE_PAUSE: Duration = Duration::from_millis(250);

@@ -1,0 +1,174 @@
+//! One connection of a load. Does not use a driver: no pool, no monitor, no retry.
+
+use std::io;
+
+use bson::{Binary, RawBsonRef, RawDocument, rawdoc, spec::BinarySubtype};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+};
+
+use super::target::{Address, Keyring, User};
+use seawall_auth::{ClientConversation, NonceSource, ScramError};
+use seawall_transport::Stream;
+use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
+
+/// Offset of the body of an `OP_MSG` with one section: after header, flag bits and section kind.
+const BODY_OFFSET: usize = HEADER_BYTES + 5;
+
+/// The reason why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// No reply before the client's timeout.
+    #[error("no reply in time")]
+    TimedOut,
+    /// Refused, closed or reset.
+    #[error("{0}")]
+    Closed(#[from] io::Error),
+    /// An error reply.
+    #[error("error {0}")]
+    Refused(i32),
+    /// A reply that does not fit the command.
+    #[error("wrong reply: {0}")]
+    Wrong(&'static str),
+}
+
+pub(super) struct Link {
+    stream: Stream,
+    buffer: Vec<u8>,
+    request_id: i32,
+}
+
+impl Link {
+    pub(super) async fn connect(address: &Address) -> Result<Self, Failure> {
+        let stream = match address {
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+        };
+        Ok(Self {
+            stream,
+            buffer: Vec::new(),
+            request_id: 0,
+        })
+    }
+
+    /// Sends the handshake, like a driver, as `isMaster`: servers before 4.4.2 do not know `hello`.
+    pub(super) async fn hello(&mut self) -> Result<(), Failure> {
+        let hello = rawdoc! {
+            "isMaster": 1, "helloOk": true,
+            "client": {
+                "application": { "name": "seawall load" },
+                "driver": { "name": "seawall-load", "version": env!("CARGO_PKG_VERSION") },
+                "os": { "type": std::env::consts::OS },
+            },
+            "$db": "admin",
+        };
+        self.run(&hello).await.map(drop)
+    }
+
+    /// Authenticates with SCRAM. The keys are derived in the first login and reused after it.
+    pub(super) async fn log_in(
+        &mut self,
+        user: &User,
+        keyring: &Keyring,
+        nonces: &NonceSource,
+    ) -> Result<(), Failure> {
+        let (conversation, first) =
+            ClientConversation::start(user.mechanism, &user.name, &nonces.nonce());
+        let start = rawdoc! {
+            "saslStart": 1, "mechanism": user.mechanism.name(), "payload": binary(&first),
+            "options": { "skipEmptyExchange": true }, "$db": user.source.as_str(),
+        };
+        let challenge = self.run(&start).await?;
+        let challenge = payload(challenge)?.to_vec();
+        let (proof_sent, last) = match keyring.get() {
+            Some((client_key, keys)) => {
+                let answered = conversation.respond(&challenge, &client_key, &keys);
+                answered.map_err(|error| clear_outdated_keys(keyring, error))?
+            }
+            None => {
+                let answered = conversation.respond_with_password(&challenge, &user.password);
+                let (proof_sent, last, derived) =
+                    answered.map_err(|_| Failure::Wrong("SCRAM challenge"))?;
+                keyring.put(derived.client_key, derived.keys);
+                (proof_sent, last)
+            }
+        };
+        let proceed = rawdoc! {
+            "saslContinue": 1, "conversationId": 1, "payload": binary(&last), "$db": user.source.as_str(),
+        };
+        let ended = self.run(&proceed).await?;
+        let is_done = ended.get_bool("done").unwrap_or(false);
+        let signature = payload(ended)?;
+        proof_sent
+            .finish(signature)
+            .map_err(|_| Failure::Wrong("SCRAM signature"))?;
+        if !is_done {
+            // Servers before 4.4 do not know `skipEmptyExchange`.
+            let empty = rawdoc! {
+                "saslContinue": 1, "conversationId": 1, "payload": binary(&[]), "$db": user.source.as_str(),
+            };
+            self.run(&empty).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs one command. Returns the reply if it has `ok: 1` and responds to this command.
+    pub(super) async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
+        self.request_id = self.request_id.wrapping_add(1);
+        let request = encode_request(self.request_id, command.as_bytes());
+        self.stream.write_all(&request).await?;
+        self.read_reply().await?;
+        let body = self.buffer.get(BODY_OFFSET..).unwrap_or_default();
+        let body = RawDocument::from_bytes(body).map_err(|_| Failure::Wrong("no document"))?;
+        match body.get("ok") {
+            Ok(Some(RawBsonRef::Double(1.0) | RawBsonRef::Int32(1))) => Ok(body),
+            _ => Err(Failure::Refused(body.get_i32("code").unwrap_or(0))),
+        }
+    }
+
+    async fn read_reply(&mut self) -> Result<(), Failure> {
+        self.buffer.clear();
+        loop {
+            if let Some(head) = self.buffer.first_chunk::<HEADER_BYTES>() {
+                let header =
+                    Header::parse(head, MAX_MESSAGE_BYTES).map_err(|_| Failure::Wrong("header"))?;
+                if header.response_to != self.request_id {
+                    return Err(Failure::Wrong("a reply to another request"));
+                }
+                if self.buffer.len() >= header.message_length {
+                    return Ok(());
+                }
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+}
+
+/// Clears the keys if the password was changed, so that the next login derives new ones.
+fn clear_outdated_keys(keyring: &Keyring, error: ScramError) -> Failure {
+    if error == ScramError::KeysOutdated {
+        keyring.clear();
+    }
+    Failure::Wrong("SCRAM challenge")
+}
+
+fn binary(bytes: &[u8]) -> Binary {
+    Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn payload(reply: &RawDocument) -> Result<&[u8], Failure> {
+    let payload = reply
+        .get_binary("payload")
+        .map_err(|_| Failure::Wrong("no payload"))?;
+    Ok(payload.bytes)
+}

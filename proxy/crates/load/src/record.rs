@@ -1,0 +1,226 @@
+//! The results of a load, by the second in which steps ended.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use super::link::Failure;
+use seawall_stats::Distribution;
+
+/// One step of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Connect,
+    Hello,
+    LogIn,
+    Operation,
+}
+
+impl Step {
+    pub(super) const ALL: [Self; 4] = [Self::Connect, Self::Hello, Self::LogIn, Self::Operation];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Hello => "hello",
+            Self::LogIn => "log_in",
+            Self::Operation => "operation",
+        }
+    }
+}
+
+/// The number of results of a step, by kind, and its latency.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) ok: u64,
+    pub(super) timed_out: u64,
+    pub(super) closed: u64,
+    pub(super) refused: u64,
+    pub(super) wrong: u64,
+    /// Latency of steps that succeeded or timed out. A timed-out step counts with the time it
+    /// waited.
+    pub(super) latency: Distribution,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Self) {
+        self.ok += other.ok;
+        self.timed_out += other.timed_out;
+        self.closed += other.closed;
+        self.refused += other.refused;
+        self.wrong += other.wrong;
+        self.latency.merge(&other.latency);
+    }
+}
+
+/// The results of one second, or their sum.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Second {
+    connect: Tally,
+    hello: Tally,
+    log_in: Tally,
+    operation: Tally,
+    /// Latency of operations, counted from the moment they were due.
+    pub(super) from_due: Distribution,
+    /// Operations that were due but not sent: their client had no connection, or all clients were
+    /// busy.
+    pub(super) missed: u64,
+    /// The lateness of the generator itself.
+    pub(super) lateness: Distribution,
+}
+
+impl Second {
+    pub(super) fn step(&self, step: Step) -> &Tally {
+        match step {
+            Step::Connect => &self.connect,
+            Step::Hello => &self.hello,
+            Step::LogIn => &self.log_in,
+            Step::Operation => &self.operation,
+        }
+    }
+
+    fn step_mut(&mut self, step: Step) -> &mut Tally {
+        match step {
+            Step::Connect => &mut self.connect,
+            Step::Hello => &mut self.hello,
+            Step::LogIn => &mut self.log_in,
+            Step::Operation => &mut self.operation,
+        }
+    }
+
+    /// The number of operations that succeeded with a correct reply.
+    pub(super) fn served(&self) -> u64 {
+        self.step(Step::Operation).ok
+    }
+
+    fn add(&mut self, other: &Self) {
+        for step in Step::ALL {
+            self.step_mut(step).add(other.step(step));
+        }
+        self.from_due.merge(&other.from_due);
+        self.missed += other.missed;
+        self.lateness.merge(&other.lateness);
+    }
+}
+
+/// The results of a run by second.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    began: Instant,
+    pub(super) seconds: BTreeMap<u64, Second>,
+}
+
+impl Record {
+    pub(super) fn new(began: Instant) -> Self {
+        Self {
+            began,
+            seconds: BTreeMap::new(),
+        }
+    }
+
+    /// Records a step that ended now.
+    pub(super) fn step<T>(&mut self, step: Step, result: &Result<T, Failure>, took: Duration) {
+        let tally = self.second(Instant::now()).step_mut(step);
+        match result {
+            Ok(_) => tally.ok += 1,
+            Err(Failure::TimedOut) => tally.timed_out += 1,
+            Err(Failure::Closed(_)) => tally.closed += 1,
+            Err(Failure::Refused(_)) => tally.refused += 1,
+            Err(Failure::Wrong(_)) => tally.wrong += 1,
+        }
+        if matches!(result, Ok(_) | Err(Failure::TimedOut)) {
+            tally.latency.record(took);
+        }
+    }
+
+    /// Records the latency of an operation that ended now: succeeded or timed out.
+    pub(super) fn since_due(&mut self, due: Instant) {
+        let now = Instant::now();
+        self.second(now).from_due.record(now - due);
+    }
+
+    /// Records an operation that was due at `due` and never sent.
+    pub(super) fn missed(&mut self, due: Instant) {
+        self.second(due).missed += 1;
+    }
+
+    pub(super) fn late(&mut self, by: Duration) {
+        self.second(Instant::now()).lateness.record(by);
+    }
+
+    /// The sum of all seconds.
+    pub(super) fn total(&self) -> Second {
+        let mut total = Second::default();
+        self.seconds.values().for_each(|second| total.add(second));
+        total
+    }
+
+    /// The results of one second as a line of text.
+    pub(super) fn line(&mut self, second: u64) -> String {
+        let results = self.seconds.entry(second).or_default();
+        let hello = results.step(Step::Hello);
+        let timed_out: u64 = Step::ALL
+            .iter()
+            .map(|step| results.step(*step).timed_out)
+            .sum();
+        format!(
+            "{:>4} s  {:>6} operations  {:>6} timed out  {:>6} missed  hello p99 {:>7.1} ms  operation p99 {:>7.1} ms  late {:>5.1} ms",
+            second + 1,
+            results.served(),
+            timed_out,
+            results.missed,
+            milliseconds(hello.latency.quantile(0.99)),
+            milliseconds(results.from_due.quantile(0.99)),
+            milliseconds(results.lateness.quantile(0.99)),
+        )
+    }
+
+    fn second(&mut self, at: Instant) -> &mut Second {
+        let second = at.saturating_duration_since(self.began).as_secs();
+        self.seconds.entry(second).or_default()
+    }
+}
+
+pub(super) fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn results_are_counted_in_the_second_in_which_they_end() {
+        let began = Instant::now();
+        let mut record = Record::new(began);
+        record.step(Step::Hello, &Ok(()), Duration::from_millis(3));
+        advance(Duration::from_millis(1500)).await;
+        record.step::<()>(
+            Step::Hello,
+            &Err(Failure::TimedOut),
+            Duration::from_millis(40),
+        );
+        record.step::<()>(
+            Step::Operation,
+            &Err(Failure::Refused(6)),
+            Duration::from_millis(1),
+        );
+        record.since_due(began + Duration::from_millis(1400));
+        record.missed(began);
+        assert_eq!(record.seconds.len(), 2);
+        let hello = |second: u64| record.seconds[&second].step(Step::Hello);
+        assert_eq!((hello(0).ok, hello(1).ok, hello(1).timed_out), (1, 0, 1));
+        assert_eq!(
+            (record.seconds[&0].missed, record.seconds[&1].missed),
+            (1, 0)
+        );
+        let total = record.total();
+        // A timed-out step counts with the time its client waited.
+        assert_eq!(total.step(Step::Hello).latency.count(), 2);
+        assert_eq!(total.step(Step::Operation).refused, 1);
+        assert!(total.step(Step::Operation).latency.count() == 0);
+        assert_eq!(total.from_due.max(), Duration::from_millis(100));
+    }
+}

@@ -1,0 +1,250 @@
+//! The report on a load, as JSON and as text.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{
+    Behaviour, Plan,
+    own::Share,
+    record::{Record, Second, Step, Tally, milliseconds},
+};
+use seawall_stats::Distribution;
+
+/// The results of a load.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    target: String,
+    clients: usize,
+    behaviour: &'static str,
+    offered_per_second: Option<f64>,
+    duration_s: f64,
+    /// Operations per second that succeeded with a correct reply.
+    goodput: f64,
+    missed: u64,
+    wrong: u64,
+    steps: Vec<StepReport>,
+    /// Latency of operations from the moment they were due.
+    operation_from_due_ms: Quantiles,
+    generator: Generator,
+    timeline: Vec<SecondReport>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct StepReport {
+    step: &'static str,
+    ok: u64,
+    timed_out: u64,
+    closed: u64,
+    refused: u64,
+    wrong: u64,
+    latency_ms: Quantiles,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Quantiles {
+    p50: f64,
+    p90: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Generator {
+    /// CPU cores used in user mode.
+    cpu_user: f64,
+    cpu_system: f64,
+    lateness_ms: Quantiles,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct SecondReport {
+    second: u64,
+    operations: u64,
+    missed: u64,
+    connected: u64,
+    logged_in: u64,
+    timed_out: u64,
+    closed: u64,
+    refused: u64,
+    hello_p99_ms: f64,
+    operation_p99_ms: f64,
+    lateness_p99_ms: f64,
+}
+
+/// The objectives of a load.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Objectives {
+    /// Minimum number of successful operations per second.
+    pub goodput: Option<f64>,
+    /// Maximum of the 99th percentile of latency in milliseconds, counted from when an operation
+    /// was due.
+    pub p99_ms: Option<f64>,
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan, record: &Record, usage: Share) -> Self {
+        let total = record.total();
+        let duration_s = plan.duration.as_secs_f64();
+        let (behaviour, offered_per_second) = match plan.behaviour {
+            Behaviour::Short => ("short", None),
+            Behaviour::ShortAt(rate) => ("short", Some(rate)),
+            Behaviour::Closed => ("kept", None),
+            Behaviour::KeptAt(rate) => ("kept", Some(rate)),
+        };
+        let steps = Step::ALL.map(|step| StepReport::of(step, total.step(step)));
+        // Results after the last whole second are only in the totals.
+        let whole = record.seconds.range(..plan.duration.as_secs());
+        let timeline = whole.map(|(second, results)| SecondReport::of(*second, results));
+        Self {
+            target: plan.target.address(0).to_string(),
+            clients: plan.clients,
+            behaviour,
+            offered_per_second,
+            duration_s,
+            goodput: f64::from(u32::try_from(total.served()).unwrap_or(u32::MAX)) / duration_s,
+            missed: total.missed,
+            wrong: steps.iter().map(|step| step.wrong).sum(),
+            steps: steps.into(),
+            operation_from_due_ms: Quantiles::of(&total.from_due),
+            generator: Generator {
+                cpu_user: usage.user,
+                cpu_system: usage.system,
+                lateness_ms: Quantiles::of(&total.lateness),
+            },
+            timeline: timeline.collect(),
+        }
+    }
+
+    /// The missed objectives as text. Wrong replies are always a miss.
+    pub fn missed(&self, objectives: Objectives) -> Vec<String> {
+        let mut missed = Vec::new();
+        if self.wrong > 0 {
+            missed.push(format!("{} wrong replies", self.wrong));
+        }
+        if let Some(least) = objectives.goodput.filter(|least| self.goodput < *least) {
+            missed.push(format!(
+                "goodput {:.1}/s, expected {least:.1}/s",
+                self.goodput
+            ));
+        }
+        let p99 = self.operation_from_due_ms.p99;
+        // A load without any operation misses the objective.
+        let is_empty = self.operation_from_due_ms.max == 0.0;
+        if let Some(most) = objectives.p99_ms.filter(|most| p99 > *most || is_empty) {
+            missed.push(format!("p99 {p99:.1} ms, expected {most:.1} ms"));
+        }
+        missed
+    }
+}
+
+impl StepReport {
+    fn of(step: Step, tally: &Tally) -> Self {
+        Self {
+            step: step.name(),
+            ok: tally.ok,
+            timed_out: tally.timed_out,
+            closed: tally.closed,
+            refused: tally.refused,
+            wrong: tally.wrong,
+            latency_ms: Quantiles::of(&tally.latency),
+        }
+    }
+}
+
+impl Quantiles {
+    fn of(distribution: &Distribution) -> Self {
+        let quantile = |q| milliseconds(distribution.quantile(q));
+        Self {
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            max: milliseconds(distribution.max()),
+        }
+    }
+}
+
+impl SecondReport {
+    fn of(second: u64, results: &Second) -> Self {
+        let all = |count: fn(&Tally) -> u64| {
+            Step::ALL
+                .iter()
+                .map(|step| count(results.step(*step)))
+                .sum()
+        };
+        Self {
+            second: second + 1,
+            operations: results.served(),
+            missed: results.missed,
+            connected: results.step(Step::Connect).ok,
+            logged_in: results.step(Step::LogIn).ok,
+            timed_out: all(|tally| tally.timed_out),
+            closed: all(|tally| tally.closed),
+            refused: all(|tally| tally.refused),
+            hello_p99_ms: milliseconds(results.step(Step::Hello).latency.quantile(0.99)),
+            operation_p99_ms: milliseconds(results.from_due.quantile(0.99)),
+            lateness_p99_ms: milliseconds(results.lateness.quantile(0.99)),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let offered = self
+            .offered_per_second
+            .map(|rate| format!(", {rate:.0}/s offered"));
+        writeln!(
+            f,
+            "{} clients, {}{}, {:.0} s at {}",
+            self.clients,
+            self.behaviour,
+            offered.unwrap_or_default(),
+            self.duration_s,
+            self.target
+        )?;
+        writeln!(
+            f,
+            "goodput {:.1} operations/s, {} missed, {} wrong replies",
+            self.goodput, self.missed, self.wrong
+        )?;
+        writeln!(
+            f,
+            "{:<10} {:>9} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9} {:>9}",
+            "step", "ok", "timed out", "closed", "refused", "p50 ms", "p99 ms", "p999 ms", "max ms"
+        )?;
+        for step in &self.steps {
+            writeln!(
+                f,
+                "{:<10} {:>9} {:>9} {:>8} {:>8} {:>9.1} {:>9.1} {:>9.1} {:>9.1}",
+                step.step,
+                step.ok,
+                step.timed_out,
+                step.closed,
+                step.refused,
+                step.latency_ms.p50,
+                step.latency_ms.p99,
+                step.latency_ms.p999,
+                step.latency_ms.max
+            )?;
+        }
+        let due = &self.operation_from_due_ms;
+        writeln!(
+            f,
+            "operation latency since due: p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            due.p50, due.p99, due.max
+        )?;
+        let own = &self.generator;
+        write!(
+            f,
+            "the generator used {:.2} cores (user {:.2}, system {:.2}) and was late by p50 {:.1} ms, p99 {:.1} ms, max {:.1} ms",
+            own.cpu_user + own.cpu_system,
+            own.cpu_user,
+            own.cpu_system,
+            own.lateness_ms.p50,
+            own.lateness_ms.p99,
+            own.lateness_ms.max
+        )
+    }
+}

@@ -1,0 +1,227 @@
+//! The endpoint under load, and the user that the load logs in as.
+
+use std::fmt;
+
+use mongodb::options::{ClientOptions, ReadPreference, SelectionCriteria, ServerAddress};
+use parking_lot::RwLock;
+use tokio::net::lookup_host;
+
+use seawall_auth::{ClientKey, Mechanism, ScramKeys};
+
+/// The endpoint of a load.
+#[derive(Clone)]
+pub struct Target {
+    first: Address,
+    others: Vec<Address>,
+    user: Option<User>,
+    /// The read preference mode of the connection string; `None` for primary.
+    pub(super) read_mode: Option<&'static str>,
+}
+
+/// The user that the clients log in as.
+#[derive(Clone)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) password: String,
+    pub(super) source: String,
+    pub(super) mechanism: Mechanism,
+}
+
+/// One address of the endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Tcp(String),
+    Unix(std::path::PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// A connection string that the load cannot use.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// It is malformed.
+    #[error("{0}")]
+    Malformed(#[from] mongodb::error::Error),
+    /// It requires a feature that the load harness does not support.
+    #[error("the load harness does not support {0}")]
+    Unsupported(&'static str),
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("first", &self.first)
+            .field("others", &self.others)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    /// Parses a connection string: its addresses, its user and its read preference mode. Clients
+    /// are spread over the addresses.
+    ///
+    /// # Errors
+    /// See [`TargetError`].
+    pub async fn parse(uri: &str) -> Result<Self, TargetError> {
+        let options = ClientOptions::parse(uri).await?;
+        if options
+            .tls
+            .is_some_and(|tls| matches!(tls, mongodb::options::Tls::Enabled(_)))
+        {
+            return Err(TargetError::Unsupported("TLS"));
+        }
+        let mut addresses = options.hosts.iter().filter_map(|host| match host {
+            ServerAddress::Unix { path } => Some(Address::Unix(path.clone())),
+            ServerAddress::Tcp { host, port } => Some(Address::Tcp(joined(host, *port))),
+            _ => None,
+        });
+        let user = options.credential.map(|credential| {
+            let mechanism = match credential.mechanism {
+                Some(mongodb::options::AuthMechanism::ScramSha1) => Mechanism::ScramSha1,
+                None | Some(mongodb::options::AuthMechanism::ScramSha256) => Mechanism::ScramSha256,
+                Some(_) => return Err(TargetError::Unsupported("a mechanism other than SCRAM")),
+            };
+            Ok(User {
+                name: credential.username.unwrap_or_default(),
+                password: credential.password.unwrap_or_default(),
+                source: credential.source.unwrap_or_else(|| "admin".to_owned()),
+                mechanism,
+            })
+        });
+        let read_mode = options
+            .selection_criteria
+            .and_then(|criteria| match criteria {
+                SelectionCriteria::ReadPreference(preference) => mode(&preference),
+                _ => None,
+            });
+        Ok(Self {
+            first: addresses
+                .next()
+                .ok_or(TargetError::Unsupported("an empty list of hosts"))?,
+            others: addresses.collect(),
+            user: user.transpose()?,
+            read_mode,
+        })
+    }
+
+    /// True if every address is on this machine.
+    pub async fn is_loopback(&self) -> bool {
+        for address in [&self.first].into_iter().chain(&self.others) {
+            let Address::Tcp(address) = address else {
+                continue;
+            };
+            let Ok(mut resolved) = lookup_host(address).await else {
+                return false;
+            };
+            if !resolved.all(|address| address.ip().is_loopback()) {
+                return false;
+            }
+        }
+        true
+    }
+
+    pub(super) fn address(&self, number: usize) -> &Address {
+        let index = number % (1 + self.others.len());
+        let other = index
+            .checked_sub(1)
+            .and_then(|index| self.others.get(index));
+        other.unwrap_or(&self.first)
+    }
+
+    pub(super) fn user(&self) -> Option<&User> {
+        self.user.as_ref()
+    }
+}
+
+fn mode(preference: &ReadPreference) -> Option<&'static str> {
+    match preference {
+        ReadPreference::Primary => None,
+        ReadPreference::PrimaryPreferred { .. } => Some("primaryPreferred"),
+        ReadPreference::Secondary { .. } => Some("secondary"),
+        ReadPreference::SecondaryPreferred { .. } => Some("secondaryPreferred"),
+        ReadPreference::Nearest { .. } => Some("nearest"),
+        _ => None,
+    }
+}
+
+fn joined(host: &str, port: Option<u16>) -> String {
+    let port = port.unwrap_or(27017);
+    match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// The user's keys after they have been derived. Without this cache, PBKDF2 would be most of the
+/// load's own CPU time.
+#[derive(Default)]
+pub(super) struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
+
+impl Keyring {
+    pub(super) fn get(&self) -> Option<(ClientKey, ScramKeys)> {
+        self.0.read().clone()
+    }
+
+    pub(super) fn put(&self, client_key: ClientKey, keys: ScramKeys) {
+        *self.0.write() = Some((client_key, keys));
+    }
+
+    pub(super) fn clear(&self) {
+        *self.0.write() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_string_gives_addresses_user_and_mode() {
+        let uri =
+            "mongodb://me:p%40ss@127.0.0.1:27018,[::1]:5/?authSource=app&readPreference=nearest";
+        let target = Target::parse(uri).await.unwrap();
+        assert_eq!(target.address(0), &Address::Tcp("127.0.0.1:27018".into()));
+        assert_eq!(target.address(3), &Address::Tcp("[::1]:5".into()));
+        let user = target.user().unwrap();
+        assert_eq!(
+            (
+                user.name.as_str(),
+                user.password.as_str(),
+                user.source.as_str()
+            ),
+            ("me", "p@ss", "app")
+        );
+        assert_eq!(target.read_mode, Some("nearest"));
+        assert!(target.is_loopback().await);
+    }
+
+    #[tokio::test]
+    async fn remote_addresses_are_not_loopback() {
+        for uri in ["mongodb://192.0.2.1/", "mongodb://127.0.0.1,192.0.2.1/"] {
+            assert!(
+                !Target::parse(uri).await.unwrap().is_loopback().await,
+                "{uri}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn unsupported_connection_options_are_errors() {
+        for uri in [
+            "mongodb://127.0.0.1/?tls=true",
+            "mongodb://127.0.0.1/?authMechanism=MONGODB-X509",
+        ] {
+            assert!(
+                matches!(Target::parse(uri).await, Err(TargetError::Unsupported(_))),
+                "{uri}"
+            );
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The clauses of a command or statement: which field becomes which part of a shape, and in which
+//! order.
+
+use super::bson::{Document, Documents, Field, Fields, Number, Value};
+use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, Word, word};
+use super::name::Name;
+use super::walk::Walk;
+use seawall_command::table::head_of;
+use seawall_wire::Sequence;
+
+/// The clauses of one kind of document, in the order in which they print.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The heads of the clauses' fields, side by side so that one scan finds a clause.
+    heads: [u64; MAX_CLAUSES],
+    clauses: &'static [Clause],
+    /// Clauses that may print without their field, one bit per clause.
+    always: u16,
+}
+
+/// One part of a shape and the field it comes from.
+#[derive(Debug)]
+struct Clause {
+    field: &'static str,
+    key: Word,
+    content: Content,
+}
+
+/// The content of a field. A clause is left out when its field is absent, of another type, or
+/// empty.
+#[derive(Copy, Clone, Debug)]
+enum Content {
+    Filter,
+    /// A list of filters.
+    Filters,
+    /// Keys in their order, with directions.
+    Keys,
+    /// Keys in their order, without directions.
+    Bounds,
+    /// Left out of the coarse shape.
+    Projection,
+    /// Printed even if the field is absent.
+    Pipeline,
+    /// Keys, or the name of an index.
+    Hint,
+    /// The name of a field, printed even if the field is absent.
+    Name,
+    Update,
+    Collation,
+    Expression,
+    Limit,
+    Skip,
+    /// `true` if true.
+    Flag,
+    /// `true` unless the number is one: the `limit` of a delete statement.
+    UnlessOne,
+    /// `?` if the field is present.
+    Presence,
+    /// A list of documents, each with its own clauses. It may be sent as a kind-1 section.
+    Statements(&'static Table),
+}
+
+/// The fields of one document that are clauses, by the clause's position in its table.
+pub(super) struct Slots<'a> {
+    values: [Value<'a>; MAX_CLAUSES],
+    /// The fields that are present, one bit per clause.
+    present: u16,
+}
+
+impl<'a> Slots<'a> {
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self {
+            values: [Value::Null; MAX_CLAUSES],
+            present: 0,
+        }
+    }
+
+    /// Stores the value if its field is a clause. If several fields have one name, the first
+    /// counts.
+    #[inline]
+    pub(super) fn put(&mut self, table: &Table, field: &Field<'a>) {
+        let Some(index) = table.heads.iter().position(|&head| head == field.head) else {
+            return;
+        };
+        let Some(clause) = table.clauses.get(index) else {
+            return;
+        };
+        if field.has_rest_of(clause.field) && self.present >> index & 1 == 0 {
+            self.set(index, field.value);
+        }
+    }
+
+    /// Stores a value for the named field. The value need not come from a document.
+    pub(super) fn put_value(&mut self, table: &Table, name: &str, value: Value<'a>) {
+        let index = table.clauses.iter().position(|clause| clause.field == name);
+        debug_assert!(index.is_some(), "the table has every field of the message");
+        if let Some(index) = index {
+            self.set(index, value);
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, index: usize, value: Value<'a>) {
+        if let Some(slot) = self.values.get_mut(index) {
+            *slot = value;
+            self.present |= 1 << index;
+        }
+    }
+}
+
+impl<F: Form> Walk<'_, F> {
+    /// The clauses of a statement at `depth`.
+    pub(super) fn statement(
+        &mut self,
+        statement: Document<'_>,
+        table: &Table,
+        depth: u32,
+    ) -> Node<F> {
+        let mut slots = Slots::new();
+        let mut fields = statement.fields();
+        while let Some(field) = &self.look_inline(&mut fields) {
+            slots.put(table, field);
+        }
+        self.clauses(table, &slots, &[], depth)
+    }
+
+    /// The clauses of a document at `depth`. `slots` contains its fields.
+    pub(super) fn clauses(
+        &mut self,
+        table: &Table,
+        slots: &Slots<'_>,
+        sequences: &[Sequence<'_>],
+        depth: u32,
+    ) -> Node<F> {
+        let mut shape = Ordered::new();
+        for index in set_bits(slots.present | table.always) {
+            let (Some(clause), Some(value)) = (table.clauses.get(index), slots.values.get(index))
+            else {
+                break;
+            };
+            let value = (slots.present >> index & 1 == 1).then_some(value);
+            let form = match clause.content {
+                Content::Statements(table) => {
+                    Statements::find(clause.field, value, sequences).map(|statements| {
+                        self.list_of_statements(statements, |walk, statement| {
+                            walk.statement(statement, table, depth + 2)
+                        })
+                    })
+                }
+                content => self.clause(content, value, depth + 1),
+            };
+            let Some(form) = form else { continue };
+            match clause.content {
+                Content::Projection => shape.fine_entry(&F::word(clause.key), &form),
+                _ => shape.entry(&F::word(clause.key), &form),
+            }
+        }
+        shape.close(Bracket::Document)
+    }
+
+    /// The form that a clause prints after its key, or `None` if the clause is left out. `depth` is
+    /// the depth of the value.
+    fn clause(
+        &mut self,
+        content: Content,
+        value: Option<&Value<'_>>,
+        depth: u32,
+    ) -> Option<Node<F>> {
+        let Some(value) = value else {
+            return content.without_field();
+        };
+        match (content, value) {
+            (_, &Value::Document(document)) if !document.is_empty() => {
+                self.document(content, document, depth)
+            }
+            (Content::Name, _) => Some(self.names(value)),
+            (Content::Update, _) => self.update(value, depth),
+            (Content::Limit, _) => limit(value),
+            (Content::Skip, _) => (value.number()? != Number::Zero).then(Node::value),
+            (Content::Flag, _) => value.truth().then(|| Node::word(word!("true"))),
+            (Content::UnlessOne, _) if value.number() == Some(Number::One) => None,
+            (Content::Presence, _) => Some(Node::value()),
+            (Content::Pipeline, &Value::Array(pipeline)) => Some(self.pipeline(pipeline, depth)),
+            (Content::Hint, &Value::String(name)) if !name.is_empty() => {
+                Some(Node::name(Name::verbatim(name)))
+            }
+            (Content::Filters, &Value::Array(filters)) if !filters.is_empty() => {
+                Some(self.filters(filters, depth))
+            }
+            _ => content.without_field(),
+        }
+    }
+
+    /// A clause whose field holds a document that is not empty.
+    fn document(
+        &mut self,
+        content: Content,
+        document: Document<'_>,
+        depth: u32,
+    ) -> Option<Node<F>> {
+        match content {
+            Content::Filter => {
+                let filter = self.filter(document, depth);
+                (filter.fine != F::word(word!("{}"))).then_some(filter)
+            }
+            Content::Keys | Content::Hint => Some(self.keys(document)),
+            Content::Bounds => Some(self.bounds(document)),
+            Content::Projection => Some(self.projection(document, depth)),
+            Content::Update => self.update(&Value::Document(document), depth),
+            Content::Collation => Some(self.collation(document)),
+            Content::Expression => Some(self.expression(&Value::Document(document), depth)),
+            Content::Flag => Some(Node::word(word!("true"))),
+            Content::Presence | Content::Name => Some(Node::value()),
+            Content::Filters
+            | Content::Limit
+            | Content::Skip
+            | Content::Pipeline
+            | Content::UnlessOne
+            | Content::Statements(_) => content.without_field(),
+        }
+    }
+
+    /// The set of the shapes of the first statements. Batches with too many different shapes all
+    /// print alike.
+    pub(super) fn list_of_statements<'a>(
+        &mut self,
+        statements: Statements<'a>,
+        mut shape: impl FnMut(&mut Self, Document<'a>) -> Node<F>,
+    ) -> Node<F> {
+        Set::with_max(MAX_STATEMENT_SHAPES, Bracket::List, |set| {
+            let mut statements = statements.take(MAX_STATEMENTS);
+            while let Some(statement) = self.look(&mut statements) {
+                if let Some(statement) = statement {
+                    let form = shape(self, statement);
+                    set.item(&form);
+                }
+            }
+        })
+    }
+}
+
+/// The positions of the bits that are set, lowest first.
+fn set_bits(bits: u16) -> impl Iterator<Item = usize> {
+    let mut left = u32::from(bits);
+    std::iter::from_fn(move || {
+        let position = usize::try_from(left.trailing_zeros()).ok();
+        left &= left.checked_sub(1)?;
+        position
+    })
+}
+
+impl Content {
+    const fn may_lack_field(self) -> bool {
+        matches!(
+            self,
+            Self::Pipeline | Self::Name | Self::UnlessOne | Self::Statements(_)
+        )
+    }
+
+    /// The form of a clause whose field is absent or invalid.
+    fn without_field<F: Form>(self) -> Option<Node<F>> {
+        match self {
+            Self::Pipeline => Some(Ordered::new().close(Bracket::List)),
+            Self::Name => Some(Node::value()),
+            Self::UnlessOne => Some(Node::word(word!("true"))),
+            _ => None,
+        }
+    }
+}
+
+/// The statements of a bulk command, from an array in the body or from a kind-1 section. An element
+/// that is not a document is `None`.
+pub(super) enum Statements<'a> {
+    Array(Fields<'a>),
+    Section(Documents<'a>),
+}
+
+impl<'a> Statements<'a> {
+    /// The statements under that name, or `None` if there are none.
+    pub(super) fn find(
+        name: &str,
+        value: Option<&Value<'a>>,
+        sequences: &[Sequence<'a>],
+    ) -> Option<Self> {
+        let mut named = sequences
+            .iter()
+            .filter(|sequence| sequence.identifier == name.as_bytes());
+        if let Some(sequence) = named.next() {
+            let documents = Documents::new(sequence.documents);
+            return documents.clone().next().map(|_| Self::Section(documents));
+        }
+        let Some(&Value::Array(array)) = value else {
+            return None;
+        };
+        array.first().map(|_| Self::Array(array.elements()))
+    }
+}
+
+impl<'a> Iterator for Statements<'a> {
+    type Item = Option<Document<'a>>;
+
+    fn next(&mut self) -> Option<Option<Document<'a>>> {
+        match self {
+            Self::Array(elements) => elements.next().map(|element| match element.value {
+                Value::Document(document) => Some(document),
+                _ => None,
+            }),
+            Self::Section(documents) => documents.next().map(Some),
+        }
+    }
+}
+
+fn limit<F: Form>(value: &Value<'_>) -> Option<Node<F>> {
+    match value.number()? {
+        Number::Zero => None,
+        Number::One | Number::MinusOne => Some(Node::word(word!("1"))),
+        Number::Positive | Number::Negative | Number::Nan => Some(Node::value()),
+    }
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "const code cannot call get; a mistake fails the build"
+)]
+const fn table(clauses: &'static [Clause]) -> Table {
+    let mut table = Table {
+        heads: [0; MAX_CLAUSES],
+        clauses,
+        always: 0,
+    };
+    let mut index = 0;
+    while index < clauses.len() {
+        table.heads[index] = head_of(clauses[index].field.as_bytes());
+        if clauses[index].content.may_lack_field() {
+            table.always |= 1 << index;
+        }
+        index += 1;
+    }
+    table
+}
+
+const fn clause(field: &'static str, key: &'static str, content: Content) -> Clause {
+    Clause {
+        field,
+        key: Word::new(key),
+        content,
+    }
+}
+
+/// The empty table, for commands without a shape.
+pub(super) static NONE: Table = table(&[]);
+
+/// Clauses of `find`.
+pub(super) static FIND: Table = table(&[
+    clause("filter", "filter", Content::Filter),
+    clause("sort", "sort", Content::Keys),
+    clause("projection", "projection", Content::Projection),
+    clause("hint", "hint", Content::Hint),
+    clause("min", "min", Content::Bounds),
+    clause("max", "max", Content::Bounds),
+    clause("collation", "collation", Content::Collation),
+    clause("let", "let", Content::Expression),
+    clause("limit", "limit", Content::Limit),
+    clause("skip", "skip", Content::Skip),
+    clause("tailable", "tailable", Content::Flag),
+]);
+
+/// Clauses of `aggregate`.
+pub(super) static AGGREGATE: Table = table(&[
+    clause("pipeline", "pipeline", Content::Pipeline),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("let", "let", Content::Expression),
+]);
+
+/// Clauses of `count`.
+pub(super) static COUNT: Table = table(&[
+    clause("query", "filter", Content::Filter),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("limit", "limit", Content::Limit),
+    clause("skip", "skip", Content::Skip),
+]);
+
+/// Clauses of `distinct`.
+pub(super) static DISTINCT: Table = table(&[
+    clause("key", "key", Content::Name),
+    clause("query", "filter", Content::Filter),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+]);
+
+/// Clauses of `mapReduce`.
+pub(super) static MAP_REDUCE: Table = table(&[
+    clause("query", "filter", Content::Filter),
+    clause("sort", "sort", Content::Keys),
+    clause("collation", "collation", Content::Collation),
+    clause("limit", "limit", Content::Limit),
+]);
+
+/// Clauses of `update`.
+pub(super) static UPDATE: Table = table(&[
+    clause("updates", "updates", Content::Statements(&UPDATE_STATEMENT)),
+    clause("let", "let", Content::Expression),
+]);
+
+/// Clauses of `delete`.
+pub(super) static DELETE: Table = table(&[
+    clause("deletes", "deletes", Content::Statements(&DELETE_STATEMENT)),
+    clause("let", "let", Content::Expression),
+]);
+
+/// Clauses of `findAndModify`.
+pub(super) static FIND_AND_MODIFY: Table = table(&[
+    clause("query", "filter", Content::Filter),
+    clause("sort", "sort", Content::Keys),
+    clause("fields", "projection", Content::Projection),
+    clause("update", "update", Content::Update),
+    clause("remove", "remove", Content::Flag),
+    clause("arrayFilters", "arrayFilters", Content::Filters),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("let", "let", Content::Expression),
+    clause("upsert", "upsert", Content::Flag),
+]);
+
+/// Clauses of `createIndexes`.
+pub(super) static CREATE_INDEXES: Table =
+    table(&[clause("indexes", "indexes", Content::Statements(&INDEX))]);
+
+/// Clauses of one statement of `update`.
+pub(super) static UPDATE_STATEMENT: Table = table(&[
+    clause("q", "filter", Content::Filter),
+    clause("u", "update", Content::Update),
+    clause("sort", "sort", Content::Keys),
+    clause("arrayFilters", "arrayFilters", Content::Filters),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("multi", "multi", Content::Flag),
+    clause("upsert", "upsert", Content::Flag),
+]);
+
+/// Clauses of one statement of `delete`.
+pub(super) static DELETE_STATEMENT: Table = table(&[
+    clause("q", "filter", Content::Filter),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("limit", "multi", Content::UnlessOne),
+]);
+
+/// Clauses of an update in `bulkWrite`.
+pub(super) static BULK_UPDATE: Table = table(&[
+    clause("filter", "filter", Content::Filter),
+    clause("updateMods", "update", Content::Update),
+    clause("sort", "sort", Content::Keys),
+    clause("arrayFilters", "arrayFilters", Content::Filters),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("multi", "multi", Content::Flag),
+    clause("upsert", "upsert", Content::Flag),
+]);
+
+/// Clauses of a delete in `bulkWrite`.
+pub(super) static BULK_DELETE: Table = table(&[
+    clause("filter", "filter", Content::Filter),
+    clause("hint", "hint", Content::Hint),
+    clause("collation", "collation", Content::Collation),
+    clause("multi", "multi", Content::Flag),
+]);
+
+/// Clauses of one index of `createIndexes`.
+pub(super) static INDEX: Table = table(&[
+    clause("key", "key", Content::Keys),
+    clause(
+        "partialFilterExpression",
+        "partialFilterExpression",
+        Content::Filter,
+    ),
+    clause("collation", "collation", Content::Collation),
+    clause("unique", "unique", Content::Flag),
+    clause("sparse", "sparse", Content::Flag),
+    clause(
+        "expireAfterSeconds",
+        "expireAfterSeconds",
+        Content::Presence,
+    ),
+]);
+
+/// The number of clauses in the longest table.
+const MAX_CLAUSES: usize = 11;
+/// Maximum number of statements that are looked at in one bulk command.
+pub const MAX_STATEMENTS: usize = 16;
+/// Maximum number of different statement shapes that one bulk command prints.
+const MAX_STATEMENT_SHAPES: usize = 4;

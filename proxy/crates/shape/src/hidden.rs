@@ -1,0 +1,103 @@
+//! Field names as keyed hashes, for users whose field names may contain personal data.
+//!
+//! A name has the same hash everywhere. So shapes can still be distinguished, and the holder of the
+//! key can compare them with a schema. MongoDB does the same in `$queryStats`
+//! (`transformIdentifiers`, HMAC-SHA-256).
+
+use std::fmt::{self, Write as _};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+/// Number of bytes of a hash that are printed: enough to distinguish some thousands of names.
+const SHOWN_BYTES: usize = 6;
+
+/// The key of the name hashes.
+#[derive(Clone)]
+pub struct NameKey(Hmac<Sha256>);
+
+impl fmt::Debug for NameKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NameKey(hidden)")
+    }
+}
+
+impl NameKey {
+    /// A key of any length.
+    pub fn new(key: &[u8]) -> Self {
+        Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
+    }
+
+    /// Hides one component of a path. Parts that are not names stay visible: the `$` of
+    /// expressions, operators, and a `*` alone.
+    pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
+        let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
+        if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {
+            return component.to_vec();
+        }
+        let mac = self.0.clone().chain_update(name).finalize().into_bytes();
+        let mut hidden = String::from_utf8_lossy(sigils).into_owned();
+        for byte in mac.iter().take(SHOWN_BYTES) {
+            // Writing to a string never fails.
+            write!(hidden, "{byte:02x}").unwrap_or_default();
+        }
+        hidden.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::doc;
+
+    use super::*;
+    use crate::{LearnedNames, describe};
+    use seawall_command::CommandBytes;
+
+    #[test]
+    fn names_are_hashed_and_the_rest_is_unchanged() {
+        let key = NameKey::new(b"secret");
+        let hide = |name: &str| String::from_utf8(key.hide(name.as_bytes(), 0)).unwrap();
+        let (a, b, status) = (hide("a"), hide("b c"), hide("status"));
+        assert_eq!(a.len(), 12);
+        assert_ne!(
+            a,
+            String::from_utf8(NameKey::new(b"other").hide(b"a", 0)).unwrap()
+        );
+        let command = doc! {
+            "aggregate": "orders", "pipeline": [
+                {"$match": {"a.17.status": {"$in": [1, 2]}, "b c": null}},
+                {"$group": {"_id": "$status", "status": {"$sum": "$$ROOT.a"}}},
+            ], "$db": "shop",
+        };
+        let body = command.to_vec().unwrap();
+        let input = CommandBytes {
+            body: &body,
+            sequences: &[],
+        };
+        let described = LearnedNames::default().describe(&input, Some(&key));
+        let (id, root) = (hide("_id"), hide("ROOT"));
+        let mut conjuncts = [
+            format!("{a}.*.{status}:{{$in:[?]}}"),
+            format!("\"{b}\":null"),
+        ];
+        conjuncts.sort();
+        let mut group = [
+            format!("{id}:\"${status}\""),
+            format!("{status}:{{$sum:\"$${root}.{a}\"}}"),
+        ];
+        group.sort();
+        let expected = format!(
+            "{{pipeline:[{{$match:{{{}}}}},{{$group:{{{}}}}}]}}",
+            conjuncts.join(","),
+            group.join(",")
+        );
+        let unquoted = |text: &str| text.replace('"', "");
+        assert_eq!(unquoted(&described.shape), unquoted(&expected));
+        let plain = LearnedNames::default().describe(&input, None);
+        assert_eq!(plain, describe(&input));
+        assert_eq!(
+            (described.op, described.collection),
+            (plain.op, plain.collection)
+        );
+    }
+}

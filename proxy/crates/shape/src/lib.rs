@@ -1,0 +1,261 @@
+//! Fingerprints: commands without their values.
+//!
+//! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
+//! every value replaced by `?`. Commands that the server plans alike have one shape. So statistics
+//! per shape are meaningful, and there are few shapes. The rules have the version `fp1`. What the
+//! server treats as a set (a filter's conjuncts, sibling operators, the branches of an `$or`) is
+//! sorted and loses its duplicates. What the server treats as a sequence (sort keys, stages,
+//! arguments) keeps its order. Lists of values have no length. Names that are data (ids, dates,
+//! array indexes) become `*`.
+//!
+//! Each command has a fine and a coarse shape. The coarse shape leaves out parts that only widen an
+//! operation, such as a projection. A client that makes too many fine shapes is counted under the
+//! coarse shape.
+//!
+//! [`fingerprint`] hashes both shapes in one pass, without heap memory and in bounded time.
+//! [`describe`] prints them, once per new hash. Both use the same walk over the command, which
+//! builds either hashes or text (the `Form` trait). So two texts are equal if and only if their
+//! hashes are equal.
+//!
+//! ```text
+//! bytes ─► bson ─► command ─► clause ─► filter, update, pipeline ─► Form ┬► Digest ─► Fingerprint
+//!                     ▲                  └► expression, projection       └► Text ──► Description
+//!                  legacy ◄─ legacy opcodes
+//! ```
+//!
+//! The fields of each command come from the table of commands.
+//!
+//! This module keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It
+//! does not validate commands: invalid bytes end the walk of their document. Invariants: no input
+//! causes a panic or a read past the end. No value reaches a text, except words from fixed lists,
+//! and collations. No hash ever changes within one version.
+
+mod bson;
+mod clause;
+mod command;
+mod command_name;
+mod digest;
+mod expression;
+mod filter;
+mod form;
+mod hash;
+mod hidden;
+mod learned;
+mod legacy;
+mod name;
+mod pipeline;
+mod text;
+mod update;
+mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use seawall_command::CommandBytes;
+
+use self::bson::Document;
+use self::command::ShapedCommand;
+use self::hash::Digest;
+use self::learned::Names;
+use self::text::Text;
+use self::walk::Walk;
+
+pub use self::clause::MAX_STATEMENTS;
+pub use self::hidden::NameKey;
+pub use self::learned::{ChildName, LearnedNames, Prefix};
+pub use self::legacy::{Legacy, Query};
+
+/// The operation, target and shapes of a command, for statistics.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Fingerprint<'a> {
+    /// The hash of the operation, database, collection and shape.
+    pub shape: ShapeId,
+    /// The same hash with the coarse shape. Equal to `shape` if the two shapes are equal.
+    pub coarse: ShapeId,
+    /// The canonical name of the command, or `<unknown>`.
+    pub op: &'static str,
+    /// The database; empty if the command names none.
+    pub db: &'a [u8],
+    /// The collection of the command.
+    pub collection: Collection<'a>,
+}
+
+/// The collection of a command: the client's bytes, a placeholder such as `$cmd.aggregate`, or
+/// empty.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
+pub struct Collection<'a>(&'a [u8]);
+
+impl<'a> Collection<'a> {
+    /// For commands that take no collection.
+    pub const NONE: Self = Self(b"");
+
+    fn new(name: &'a [u8]) -> Self {
+        Self(name)
+    }
+
+    /// The name. It need not be UTF-8: clients can send any bytes.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
+}
+
+/// The hash of an operation, a database, a collection and a shape. It is the same on every platform
+/// and in every release that implements `fp1`. So it may be stored, and compared between instances.
+#[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
+pub struct ShapeId(u64);
+
+impl ShapeId {
+    /// The id of the row that counts the shapes of a coarse shape. It differs from the id of the
+    /// coarse shape itself, which may also be a fine shape. No two coarse shapes have the same row.
+    pub const fn of_coarse_row(self) -> Self {
+        Self(self.0.wrapping_mul(ODD).rotate_left(32))
+    }
+
+    /// The id of the row that counts the other shapes of a command on a collection.
+    pub fn of_other_row(op: &str, db: &str, collection: &str) -> Self {
+        let name = |text: &str| Digest::of_bytes(text.as_bytes());
+        let names = name(op).then(name(db).then(name(collection)));
+        Self(name("rest").then(names).as_u64())
+    }
+
+    /// The hash as a number. All bits are equally random.
+    pub const fn as_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Parses the output of `Display`: exactly 16 hexadecimal digits.
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        let is_hex = hex.len() == 16 && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_hex {
+            return None;
+        }
+        u64::from_str_radix(hex, 16).ok().map(Self)
+    }
+}
+
+impl fmt::Display for ShapeId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
+
+/// A fingerprint as text.
+#[derive(Clone, Eq, PartialEq, Debug)]
+pub struct Description {
+    /// The canonical name of the command, or `<unknown>`.
+    pub op: &'static str,
+    /// The database; bytes that are not UTF-8 print as `\xhh`.
+    pub db: String,
+    /// The collection, printed like the database.
+    pub collection: String,
+    /// The shape, at most 4,096 bytes; a longer one is cut and ends in `...`.
+    pub shape: String,
+    /// The coarse shape, with the same limit.
+    pub coarse: String,
+}
+
+/// Computes the fingerprint of a command. It uses no heap memory and looks at a bounded number of
+/// fields. It skips a value by its length, whatever its size.
+pub fn fingerprint<'a>(input: &CommandBytes<'a>) -> Fingerprint<'a> {
+    let body = Document::at(input.body);
+    Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
+}
+
+/// Prints the fingerprint of a command. It allocates: call it once per new hash.
+pub fn describe(input: &CommandBytes<'_>) -> Description {
+    let body = Document::at(input.body);
+    Description::of(Walk::<Text>::new().command(body, input.sequences, b""))
+}
+
+impl LearnedNames {
+    /// The same as [`fingerprint`], but with the learned names.
+    pub fn fingerprint<'a>(&self, input: &CommandBytes<'a>) -> Fingerprint<'a> {
+        let names = Names::new(self, None);
+        let body = Document::at(input.body);
+        Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
+    }
+
+    /// The same as [`describe`], but with the learned names. With a key, names print as hashes. It
+    /// allocates.
+    pub fn describe(&self, input: &CommandBytes<'_>, key: Option<&NameKey>) -> Description {
+        let names = Names::new(self, key);
+        let body = Document::at(input.body);
+        Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
+    }
+
+    /// The names directly below prefixes in a command, except those already known to be data. It
+    /// allocates.
+    pub fn met(&self, input: &CommandBytes<'_>) -> Vec<(Prefix, ChildName)> {
+        let names = Names::collecting(self);
+        let body = Document::at(input.body);
+        Walk::<Digest>::with_names(&names).command(body, input.sequences, b"");
+        names.into_met()
+    }
+}
+
+/// Computes the fingerprint of a legacy message: the fingerprint of the equivalent command.
+pub fn fingerprint_legacy<'a>(message: &Legacy<'a>) -> Fingerprint<'a> {
+    Fingerprint::of(&Walk::<Digest>::new().legacy(message))
+}
+
+/// Prints the fingerprint of a legacy message. It allocates.
+pub fn describe_legacy(message: &Legacy<'_>) -> Description {
+    Description::of(Walk::<Text>::new().legacy(message))
+}
+
+impl<'a> Fingerprint<'a> {
+    /// The name of the database, printed as in [`Description`].
+    pub fn readable_db(&self) -> String {
+        text::readable(self.db)
+    }
+
+    /// The name of the collection, printed as in [`Description`].
+    pub fn readable_collection(&self) -> String {
+        text::readable(self.collection.as_bytes())
+    }
+
+    fn of(shaped: &ShapedCommand<'a, Digest>) -> Self {
+        let ShapedCommand {
+            op,
+            db,
+            collection,
+            shape,
+        } = shaped;
+        let target = const { Digest::of_bytes(VERSION) }
+            .then(op.digest)
+            .then(Digest::of_bytes(db).then(Digest::of_bytes(collection.as_bytes())));
+        Self {
+            shape: ShapeId(target.then(shape.fine).as_u64()),
+            coarse: ShapeId(target.then(shape.coarse).as_u64()),
+            op: op.text,
+            db,
+            collection: *collection,
+        }
+    }
+}
+
+impl Description {
+    fn of(shaped: ShapedCommand<'_, Text>) -> Self {
+        let ShapedCommand {
+            op,
+            db,
+            collection,
+            shape,
+        } = shaped;
+        Self {
+            op: op.text,
+            db: text::readable(db),
+            collection: text::readable(collection.as_bytes()),
+            shape: shape.fine.into_string(),
+            coarse: shape.coarse.into_string(),
+        }
+    }
+}
+
+/// An odd multiplier: no two numbers have the same product modulo 2^64.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The version of the rules. It is part of every hash; a changed rule needs a new version.
+const VERSION: &[u8] = b"fp1";

@@ -1,0 +1,46 @@
+//! Tests of the fingerprint rules: the published examples, each rule by itself, and properties of
+//! all commands.
+
+mod bounds;
+mod corpus;
+mod names;
+mod properties;
+mod rules;
+mod vectors;
+
+use bson::Document;
+
+use super::{Description, ShapeId, describe, fingerprint};
+use seawall_command::CommandBytes;
+
+/// The text of a command's fingerprint.
+fn described(command: &Document) -> Description {
+    describe(&CommandBytes {
+        body: &command.to_vec().unwrap(),
+        sequences: &[],
+    })
+}
+
+/// The fine and the coarse hash of a command.
+fn hashed(command: &Document) -> (ShapeId, ShapeId) {
+    let body = command.to_vec().unwrap();
+    let print = fingerprint(&CommandBytes {
+        body: &body,
+        sequences: &[],
+    });
+    (print.shape, print.coarse)
+}
+
+/// The fine shape of a command.
+fn shape(command: &Document) -> String {
+    described(command).shape
+}
+
+/// The shape of a filter in a find, without the command around it.
+fn filter_shape(filter: Document) -> String {
+    let shape = shape(&bson::doc! { "find": "c", "filter": filter, "$db": "d" });
+    let inner = shape
+        .strip_prefix("{filter:")
+        .and_then(|rest| rest.strip_suffix('}'));
+    inner.unwrap_or("{}").to_owned()
+}

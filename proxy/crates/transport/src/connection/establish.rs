@@ -1,0 +1,499 @@
+//! Establishes connections: connect, TLS, `hello`, authenticate.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::{Instant, timeout},
+};
+use tokio_rustls::{
+    TlsConnector, TlsStream,
+    rustls::{ClientConfig, pki_types::ServerName},
+};
+
+use zeroize::Zeroizing;
+
+use super::{
+    Connection, ControlError, SecretDocument, ServerAddress, conversation_id, empty_exchange,
+    payload, reply_is_ok, requires_authentication, sasl_continue, sasl_start,
+};
+use crate::{Stream, keep_server_alive, limit_silence};
+use seawall_auth::{ClientConversation, Identity, Login, NonceSource, ScramError};
+use seawall_wire::Compressor;
+
+/// A step of establishing a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// TCP or unix socket.
+    Connect,
+    /// TLS handshake.
+    Tls,
+    /// `hello`.
+    Hello,
+    /// SCRAM.
+    Authenticate,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connection",
+            Self::Tls => "TLS handshake",
+            Self::Hello => "hello",
+            Self::Authenticate => "authentication",
+        })
+    }
+}
+
+/// Why a connection could not be established.
+#[derive(Debug, thiserror::Error)]
+pub enum EstablishError {
+    /// Connecting to the address failed, or the TLS handshake failed.
+    #[error("{step} to {address}: {source}")]
+    Io {
+        /// The step that failed.
+        step: Step,
+        /// The server.
+        address: ServerAddress,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The time limit has passed.
+    #[error("{address} did not reply within {limit:?}")]
+    TimedOut {
+        /// The server.
+        address: ServerAddress,
+        /// The limit for all steps together.
+        limit: Duration,
+    },
+    /// A command got no valid reply.
+    #[error("{step} at {address}: {source}")]
+    Exchange {
+        /// The step that failed.
+        step: Step,
+        /// The server.
+        address: ServerAddress,
+        /// The cause.
+        source: ControlError,
+    },
+    /// The server replied with an error.
+    #[error("{step} refused by {address}: {message} ({code})")]
+    Refused {
+        /// The step that failed.
+        step: Step,
+        /// The server.
+        address: ServerAddress,
+        /// The server's code.
+        code: i32,
+        /// The server's message.
+        message: String,
+    },
+    /// The SCRAM conversation failed on either side.
+    #[error("authenticating at {address}: {source}")]
+    Scram {
+        /// The server.
+        address: ServerAddress,
+        /// The cause.
+        source: ScramError,
+    },
+    /// The identity has no keys to log in with.
+    #[error("no keys to log in with")]
+    NoLogin,
+    /// The connection has no user, but the server requires one.
+    #[error("{address} requires authentication")]
+    RequiresAuthentication {
+        /// The server.
+        address: ServerAddress,
+    },
+}
+
+impl EstablishError {
+    /// True if the keys are missing, or the server does not accept them (any more): a client must
+    /// log in again.
+    pub fn refuses_keys(&self) -> bool {
+        match self {
+            Self::Refused {
+                step: Step::Authenticate,
+                code,
+                ..
+            } => *code == 18,
+            Self::Scram { source, .. } => *source == ScramError::KeysOutdated,
+            Self::NoLogin => true,
+            Self::RequiresAuthentication { .. }
+            | Self::Refused { .. }
+            | Self::Io { .. }
+            | Self::TimedOut { .. }
+            | Self::Exchange { .. } => false,
+        }
+    }
+
+    /// True if the SCRAM conversation with the server began and did not succeed.
+    pub fn failed_authentication(&self) -> bool {
+        match self {
+            Self::Scram { .. } => true,
+            Self::Refused { step, .. } | Self::Exchange { step, .. } => *step == Step::Authenticate,
+            Self::Io { .. }
+            | Self::TimedOut { .. }
+            | Self::NoLogin
+            | Self::RequiresAuthentication { .. } => false,
+        }
+    }
+
+    /// True if the server, or the network path to it, failed.
+    pub fn blames_server(&self) -> bool {
+        match self {
+            Self::Io { .. } | Self::TimedOut { .. } | Self::Exchange { .. } => true,
+            Self::Refused { step, .. } => *step == Step::Hello,
+            Self::Scram { .. } | Self::NoLogin | Self::RequiresAuthentication { .. } => false,
+        }
+    }
+
+    /// True if the connection has no user, but the server requires one.
+    pub fn requires_authentication(&self) -> bool {
+        matches!(self, Self::RequiresAuthentication { .. })
+    }
+}
+
+/// Establishes connections, all with the same options.
+#[derive(Clone)]
+pub struct Connector {
+    tls: Option<Arc<ClientConfig>>,
+    compressors: Vec<Compressor>,
+    limit: Duration,
+    nonces: Arc<NonceSource>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector")
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Offers `compressors` in this order; `limit` applies to all steps of a connection together.
+    pub fn new(
+        tls: Option<Arc<ClientConfig>>,
+        compressors: Vec<Compressor>,
+        limit: Duration,
+        nonces: Arc<NonceSource>,
+    ) -> Self {
+        Self {
+            tls,
+            compressors,
+            limit,
+            nonces,
+        }
+    }
+
+    /// Time limit for the steps of establishing a connection, and for Seawall's own commands.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Connects and sends `hello`, without authentication: for commands that need no user, and for
+    /// introductions.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn connect(&self, address: &ServerAddress) -> Result<Connection, EstablishError> {
+        let connecting = async {
+            self.connect_with_hello(address, hello())
+                .await
+                .map(|(c, _)| c)
+        };
+        self.within_limit(address, connecting).await
+    }
+
+    /// Establishes a connection that is authenticated as `identity`.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn establish(
+        &self,
+        address: &ServerAddress,
+        identity: &Identity,
+    ) -> Result<Connection, EstablishError> {
+        let login = identity.login();
+        if login.mechanism().is_none() {
+            return match login {
+                Login::Anonymous => self.establish_anonymous(address).await,
+                Login::Keys { .. } | Login::Unknown => Err(EstablishError::NoLogin),
+            };
+        }
+        let establishing = self.establish_authenticated(address, identity, &login);
+        self.within_limit(address, establishing).await
+    }
+
+    /// Establishes a connection without a user, to a server that requires none. The requirement is
+    /// checked each time: if access control was switched on and no user exists yet, the server
+    /// would let a client create the first user, because the command would come from the server's
+    /// own host.
+    async fn establish_anonymous(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<Connection, EstablishError> {
+        let checking = async {
+            let (mut connection, _) = self.connect_with_hello(address, hello()).await?;
+            match server_requires_authentication(address, &mut connection).await? {
+                false => Ok(connection),
+                true => Err(EstablishError::RequiresAuthentication {
+                    address: address.clone(),
+                }),
+            }
+        };
+        self.within_limit(address, checking).await
+    }
+
+    /// Connects and sends `hello` with a client's metadata and compressors instead of Seawall's
+    /// own. Also returns the server's reply to `hello`.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn connect_as(
+        &self,
+        address: &ServerAddress,
+        metadata: Option<RawDocumentBuf>,
+        compressors: &[Compressor],
+    ) -> Result<(Connection, SecretDocument), EstablishError> {
+        let hello = match metadata {
+            Some(metadata) => rawdoc! { "isMaster": 1, "helloOk": true, "client": metadata },
+            None => hello(),
+        };
+        let connecting = self.connect_offering(address, hello, compressors);
+        self.within_limit(address, connecting).await
+    }
+
+    /// Connects without `hello`, for a client that sends its own. Also returns true if the server
+    /// requires clients to log in.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn connect_without_hello(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<(Stream, bool), EstablishError> {
+        let checking = async {
+            let mut connection =
+                Connection::new(self.connect_stream(address).await?, Instant::now());
+            let requires = server_requires_authentication(address, &mut connection).await?;
+            Ok((connection.stream, requires))
+        };
+        self.within_limit(address, checking).await
+    }
+
+    /// True if the server of this connection requires clients to log in.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn server_requires_authentication(
+        &self,
+        address: &ServerAddress,
+        connection: &mut Connection,
+    ) -> Result<bool, EstablishError> {
+        let checking = server_requires_authentication(address, connection);
+        self.within_limit(address, checking).await
+    }
+
+    /// Connects without TLS and sends nothing, for a client that speaks TLS with the server itself.
+    ///
+    /// # Errors
+    /// See [`EstablishError`].
+    pub async fn connect_without_tls(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<Stream, EstablishError> {
+        self.within_limit(address, Self::connect_socket(address))
+            .await
+    }
+
+    async fn within_limit<T>(
+        &self,
+        address: &ServerAddress,
+        steps: impl Future<Output = Result<T, EstablishError>>,
+    ) -> Result<T, EstablishError> {
+        timeout(self.limit, steps).await.unwrap_or_else(|_| {
+            Err(EstablishError::TimedOut {
+                address: address.clone(),
+                limit: self.limit,
+            })
+        })
+    }
+
+    async fn establish_authenticated(
+        &self,
+        address: &ServerAddress,
+        identity: &Identity,
+        login: &Login,
+    ) -> Result<Connection, EstablishError> {
+        let Login::Keys { client_key, keys } = login else {
+            return Err(EstablishError::NoLogin);
+        };
+        let (conversation, client_first) =
+            ClientConversation::start(keys.mechanism(), identity.name(), &self.nonces.nonce());
+        let start = |field| {
+            let source = (field, identity.source());
+            sasl_start(keys.mechanism().name(), source, &client_first)
+        };
+        let mut hello = hello();
+        hello.append(cstr!("speculativeAuthenticate"), &*start(cstr!("db")));
+        let (mut connection, hello_reply) = self.connect_with_hello(address, hello).await?;
+        let step = Step::Authenticate;
+        let first = match hello_reply.get_document("speculativeAuthenticate") {
+            Ok(reply) => reply.to_owned().into(),
+            // Missing if the server does not know it, or if it failed. Then `saslStart` returns the
+            // error.
+            Err(_) => run_step(&mut connection, address, step, &start(cstr!("$db"))).await?,
+        };
+        let scram = |source| EstablishError::Scram {
+            address: address.clone(),
+            source,
+        };
+        let (proof_sent, client_final) = conversation
+            .respond(&payload(&first), client_key, keys)
+            .map_err(scram)?;
+        let client_final = Zeroizing::new(client_final);
+        let next = sasl_continue(conversation_id(&first), identity.source(), &client_final);
+        let last = run_step(&mut connection, address, step, &next).await?;
+        proof_sent.finish(&payload(&last)).map_err(scram)?;
+        if let Some(empty) = empty_exchange(&last, identity.source()) {
+            run_step(&mut connection, address, step, &empty).await?;
+        }
+        Ok(connection)
+    }
+
+    async fn connect_with_hello(
+        &self,
+        address: &ServerAddress,
+        hello: RawDocumentBuf,
+    ) -> Result<(Connection, SecretDocument), EstablishError> {
+        self.connect_offering(address, hello, &self.compressors)
+            .await
+    }
+
+    async fn connect_offering(
+        &self,
+        address: &ServerAddress,
+        mut hello: RawDocumentBuf,
+        compressors: &[Compressor],
+    ) -> Result<(Connection, SecretDocument), EstablishError> {
+        let stream = self.connect_stream(address).await?;
+        limit_silence(&stream).map_err(|source| EstablishError::Io {
+            step: Step::Connect,
+            address: address.clone(),
+            source,
+        })?;
+        let mut connection = Connection::new(stream, Instant::now());
+        if !compressors.is_empty() {
+            let mut names = RawArrayBuf::new();
+            compressors.iter().for_each(|c| names.push(c.name()));
+            hello.append(cstr!("compression"), names);
+        }
+        hello.append(cstr!("$db"), "admin");
+        let hello = SecretDocument::from(hello);
+        let hello_reply = run_step(&mut connection, address, Step::Hello, &hello).await?;
+        connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
+            Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
+            Some(RawBsonRef::Int64(id)) => Some(id),
+            _ => None,
+        };
+        connection.compressor = hello_reply.get_array("compression").ok().and_then(|names| {
+            let first = names.into_iter().next()?.ok()?;
+            Compressor::parse(first.as_str()?)
+        });
+        connection.max_wire_version = hello_reply.get_i32("maxWireVersion").unwrap_or(0);
+        Ok((connection, hello_reply))
+    }
+
+    async fn connect_stream(&self, address: &ServerAddress) -> Result<Stream, EstablishError> {
+        let stream = Self::connect_socket(address).await?;
+        let (Some(tls), ServerAddress::Tcp { host, .. }) = (&self.tls, address) else {
+            return Ok(stream);
+        };
+        let Stream::Tcp(stream) = stream else {
+            return Ok(stream);
+        };
+        let failed = |source| EstablishError::Io {
+            step: Step::Tls,
+            address: address.clone(),
+            source,
+        };
+        let name = ServerName::try_from(host.clone())
+            .map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
+        let connector = TlsConnector::from(Arc::clone(tls));
+        let stream = connector.connect(name, stream).await.map_err(failed)?;
+        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+    }
+
+    async fn connect_socket(address: &ServerAddress) -> Result<Stream, EstablishError> {
+        let failed = |source| EstablishError::Io {
+            step: Step::Connect,
+            address: address.clone(),
+            source,
+        };
+        match address {
+            ServerAddress::Unix(path) => {
+                let stream = UnixStream::connect(path).await.map_err(failed)?;
+                Ok(Stream::Unix(stream))
+            }
+            ServerAddress::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await;
+                let stream = stream.map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                keep_server_alive(&stream).map_err(failed)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+}
+
+async fn server_requires_authentication(
+    address: &ServerAddress,
+    connection: &mut Connection,
+) -> Result<bool, EstablishError> {
+    let requires = requires_authentication(connection).await;
+    requires.map_err(|source| EstablishError::Exchange {
+        step: Step::Authenticate,
+        address: address.clone(),
+        source,
+    })
+}
+
+async fn run_step(
+    connection: &mut Connection,
+    address: &ServerAddress,
+    step: Step,
+    command: &RawDocument,
+) -> Result<SecretDocument, EstablishError> {
+    let reply = connection.run(command).await.map(SecretDocument::from);
+    let reply = reply.map_err(|source| EstablishError::Exchange {
+        step,
+        address: address.clone(),
+        source,
+    })?;
+    match reply_is_ok(&reply) {
+        Ok(()) => Ok(reply),
+        Err((code, message)) => Err(EstablishError::Refused {
+            step,
+            address: address.clone(),
+            code,
+            message,
+        }),
+    }
+}
+
+/// Seawall's own handshake; operations carry the metadata of their client. It uses the legacy name
+/// `isMaster`, because servers before 4.4.2 do not know `hello`.
+fn hello() -> RawDocumentBuf {
+    rawdoc! {
+        "isMaster": 1,
+        "helloOk": true,
+        "client": {
+            "application": { "name": "seawall" },
+            "driver": { "name": "seawall", "version": env!("CARGO_PKG_VERSION") },
+            "os": { "type": std::env::consts::OS },
+        },
+    }
+}

@@ -1,0 +1,107 @@
+//! One connection to a server. After it is established, it serves one exchange or one control
+//! command at a time.
+//!
+//! Knows how to establish a connection (connect, TLS, `hello`, authenticate) and what makes it
+//! unusable. Does not know pools: the layer above decides who keeps a connection, and for how long.
+
+mod address;
+mod control;
+mod establish;
+mod sasl;
+mod tls;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::time::Instant;
+
+use crate::Stream;
+use seawall_wire::Compressor;
+
+pub use self::{
+    address::{AddressError, ServerAddress},
+    control::{ControlError, reply_is_ok, requires_authentication},
+    establish::{Connector, EstablishError, Step},
+    sasl::{SecretDocument, conversation_id, empty_exchange, payload, sasl_continue, sasl_start},
+    tls::{TlsError, client_config, read_certificates},
+};
+
+/// Identifies a connection within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(u64);
+
+/// The generation of a server's pool in which a connection was established. Clearing the pool
+/// starts the next generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Generation(u64);
+
+impl Generation {
+    /// The next generation.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// A connection to a server, ready for use.
+#[derive(Debug)]
+pub struct Connection {
+    id: ConnectionId,
+    /// The byte stream. A caller that writes to it must read the whole reply, or close the
+    /// connection.
+    pub stream: Stream,
+    /// The server's own number for the connection; operations on the server are found by it.
+    pub server_connection_id: Option<i64>,
+    /// The highest wire version the server speaks.
+    pub max_wire_version: i32,
+    /// True if the server is known not to support the command name `hello`.
+    pub lacks_hello: bool,
+    /// The compressor for requests, if the server agreed to one.
+    pub compressor: Option<Compressor>,
+    /// The generation in which it was established.
+    pub generation: Generation,
+    /// When it was established.
+    pub created_at: Instant,
+    /// When it was last checked in.
+    pub last_used_at: Instant,
+    next_request_id: i32,
+}
+
+impl Connection {
+    /// A connection over a stream on which nothing is pending.
+    pub fn new(stream: Stream, now: Instant) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            id: ConnectionId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            stream,
+            server_connection_id: None,
+            max_wire_version: 0,
+            lacks_hello: false,
+            compressor: None,
+            generation: Generation::default(),
+            created_at: now,
+            last_used_at: now,
+            next_request_id: 1,
+        }
+    }
+
+    /// The connection's id.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    fn request_id(&mut self) -> i32 {
+        let id = self.next_request_id;
+        self.next_request_id = self.next_request_id.wrapping_add(1);
+        id
+    }
+}
+
+impl ConnectionId {
+    /// This connection's share (0.8 to 1) of the maximum lifetime. It differs between connections,
+    /// so connections established together do not expire together.
+    pub fn life_share(self) -> f64 {
+        // Fibonacci hashing spreads consecutive numbers evenly.
+        let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        1.0 - 0.2 * f64::from(u16::try_from(spread).unwrap_or(u16::MAX)) / f64::from(u16::MAX)
+    }
+}

@@ -1,0 +1,26 @@
+//! Byte streams to clients and servers, and the messages that are read from them.
+//!
+//! [`MessageReader`] reads whole messages from a [`Stream`], within a [`MemoryBudget`] of all
+//! clients. [`connection`] makes a connection to a server ready for use. This crate does not know
+//! what a message means, and keeps no pools.
+
+pub mod connection;
+
+mod budget;
+mod keep_alive;
+mod progress;
+mod reader;
+mod sharer;
+mod stream;
+
+pub use self::{
+    budget::{Evicted, MemoryBudget, MemoryShare},
+    keep_alive::{keep_clients_alive, keep_server_alive, limit_silence},
+    progress::{MESSAGE_LIMIT, Progress},
+    reader::{
+        FREE_BYTES, Inflating, LARGE_MESSAGE_BYTES, Message, MessageReader, ReadError,
+        RestOfMessage, STREAMED_MESSAGE_BYTES, with_scratch,
+    },
+    sharer::{Sharer, is_within_share},
+    stream::{Stream, peer_has_left},
+};

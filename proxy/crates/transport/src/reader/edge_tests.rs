@@ -1,0 +1,441 @@
+//! Messages at the size limits for small, large and streamed messages, and while memory is short.
+
+use std::{iter, pin::pin};
+
+use tokio::{
+    io::{AsyncWriteExt, DuplexStream, duplex},
+    time::advance,
+};
+
+use super::*;
+use seawall_wire::{Compressor, MAX_MESSAGE_BYTES, deflate, encode_request};
+
+/// Bytes that [`encode_request`] puts before the body: header, flags and the kind of the section.
+const BEFORE_BODY: usize = HEADER_BYTES + 4 + 1;
+
+fn budget() -> MemoryBudget {
+    MemoryBudget::of_bytes(64 << 20)
+}
+
+/// A request of `bytes` bytes, header included.
+fn request_of(bytes: usize) -> Vec<u8> {
+    let message = encode_request(1, &vec![7; bytes - BEFORE_BODY]);
+    assert_eq!(message.len(), bytes);
+    message
+}
+
+/// Bytes that no compressor can shrink.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state.to_le_bytes()[0]
+    };
+    iter::repeat_with(next).take(bytes).collect()
+}
+
+/// A TLS record.
+fn record(content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(content.len()).unwrap();
+    [&[22, 3, 1][..], &length.to_be_bytes(), content].concat()
+}
+
+async fn next_message(
+    reader: &mut MessageReader,
+    near: &mut DuplexStream,
+    budget: &MemoryBudget,
+) -> Message {
+    let next = reader.next(near, MAX_MESSAGE_BYTES, budget).await;
+    next.unwrap().unwrap()
+}
+
+/// Polls once for the next message.
+async fn poll_next(
+    reader: &mut MessageReader,
+    near: &mut DuplexStream,
+    budget: &MemoryBudget,
+) -> Poll<Result<Option<Message>, ReadError>> {
+    let mut next = pin!(reader.next(near, MAX_MESSAGE_BYTES, budget));
+    poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await
+}
+
+/// Polls once for memory.
+async fn poll_grow(
+    share: &mut MemoryShare,
+    bytes: usize,
+    left: usize,
+) -> Poll<Result<(), Evicted>> {
+    poll_fn(|cx| Poll::Ready(share.poll_grow(cx, bytes, left))).await
+}
+
+#[tokio::test]
+async fn only_large_messages_stay_charged_after_they_are_read() {
+    let over = LARGE_MESSAGE_BYTES + 1;
+    for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
+        let budget = budget();
+        let (mut near, mut far) = duplex(1 << 20);
+        let mut reader = MessageReader::default();
+        let sent = request_of(bytes);
+        let (first, rest) = sent.split_at(1_000);
+        far.write_all(first).await.unwrap();
+        let polled = poll_next(&mut reader, &mut near, &budget).await;
+        assert!(polled.is_pending());
+        far.write_all(rest).await.unwrap();
+        let message = next_message(&mut reader, &mut near, &budget).await;
+        assert_eq!(message.bytes, sent);
+        assert_eq!(budget.used_bytes(), charged, "{bytes}");
+        drop(message);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}
+
+#[tokio::test]
+async fn only_messages_over_the_limit_return_a_head_first() {
+    let over = STREAMED_MESSAGE_BYTES + 1;
+    for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
+        let (mut near, mut far) = duplex(1 << 16);
+        let sent = request_of(bytes);
+        tokio::spawn(async move { far.write_all(&sent).await });
+        let mut reader = MessageReader::default();
+        let message = next_message(&mut reader, &mut near, &budget()).await;
+        assert_eq!(message.is_head(), is_head, "{bytes}");
+        assert_eq!(message.bytes.len() < bytes, is_head, "{bytes}");
+    }
+}
+
+#[tokio::test]
+async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
+    let budget = budget();
+    let (mut near, mut far) = duplex(1 << 20);
+    let sent = request_of(1 << 19);
+    far.write_all(&sent).await.unwrap();
+    let mut reader = MessageReader::default();
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending(), "despite all bytes being available");
+    let first_chunk = SCRATCH_BYTES + CHUNK_BYTES;
+    assert_eq!(reader.buffered().len(), first_chunk);
+    assert_eq!(budget.used_bytes(), first_chunk);
+    let message = next_message(&mut reader, &mut near, &budget).await;
+    assert_eq!(message.bytes, sent);
+}
+
+#[tokio::test]
+async fn an_announced_length_takes_no_memory() {
+    for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
+        let (mut near, mut far) = duplex(1 << 16);
+        far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
+        let mut reader = MessageReader::default();
+        let polled = poll_next(&mut reader, &mut near, &budget()).await;
+        assert!(polled.is_pending());
+        let capacity = reader.buffer.capacity();
+        assert!(capacity <= 2_000, "{bytes} {capacity}");
+    }
+}
+
+#[tokio::test]
+async fn memory_is_charged_to_the_latest_sharer() {
+    let budget = budget();
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::new(Sharer::User(1));
+    assert_eq!(reader.sharer(), Sharer::User(1));
+    reader.set_sharer(Sharer::User(2));
+    assert_eq!(reader.sharer(), Sharer::User(2));
+    far.write_all(&request_of(20_000)[..5_000]).await.unwrap();
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending());
+    assert_eq!(budget.used_bytes(), 5_000);
+    assert!(budget.holds_most(Sharer::User(2)));
+    assert!(!budget.holds_most(Sharer::User(1)));
+}
+
+#[tokio::test]
+async fn a_large_message_inside_a_compressed_one_is_charged_too() {
+    let over = LARGE_MESSAGE_BYTES + 1;
+    let noisy = encode_request(1, &noise(100_000));
+    let compressed_noise = deflate(&noisy, Compressor::Zstd).unwrap().len();
+    assert!(compressed_noise > LARGE_MESSAGE_BYTES);
+    let noise_charged = compressed_noise + noisy.len();
+    for (sent, charged) in [
+        (request_of(LARGE_MESSAGE_BYTES), 0),
+        (request_of(over), over),
+        (noisy, noise_charged),
+    ] {
+        let budget = budget();
+        let (mut near, mut far) = duplex(1 << 20);
+        let compressed = deflate(&sent, Compressor::Zstd).unwrap();
+        far.write_all(&compressed).await.unwrap();
+        let mut reader = MessageReader::default();
+        let message = next_message(&mut reader, &mut near, &budget).await;
+        let inflating = message
+            .reserve_inflated(MAX_MESSAGE_BYTES, &budget, Sharer::Local)
+            .await
+            .unwrap();
+        assert_eq!(inflating.inflated_bytes(), sent.len());
+        assert_eq!(budget.used_bytes(), charged);
+        let inside = inflating.inflate().unwrap();
+        assert_eq!(inside.bytes, sent);
+        drop(inside);
+        assert_eq!(budget.used_bytes(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_message_needs_room_for_its_own_bytes_only() {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let sent = request_of(20_000);
+    let mut other = budget.open(Sharer::User(2));
+    other.grow((1 << 20) - sent.len(), 1).await.unwrap();
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    far.write_all(&sent[..5_000]).await.unwrap();
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending());
+    far.write_all(&sent[5_000..]).await.unwrap();
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(matches!(polled, Poll::Ready(Ok(Some(_)))), "{polled:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_memory_is_short_only_the_free_bytes_of_a_message_are_read() {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let mut full = budget.open(Sharer::User(2));
+    full.grow(1 << 20, 1).await.unwrap();
+    let mut waiting = budget.open(Sharer::User(3));
+    assert!(poll_grow(&mut waiting, 100, 100).await.is_pending());
+    assert!(budget.is_short());
+    let (mut near, mut far) = duplex(1 << 16);
+    far.write_all(&request_of(20_000)).await.unwrap();
+    let mut reader = MessageReader::default();
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending());
+    assert_eq!(reader.buffered().len(), FREE_BYTES);
+    assert_eq!(budget.used_bytes(), 1 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_for_memory_does_not_time_out() {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let mut full = budget.open(Sharer::User(2));
+    full.grow(1 << 20, 1).await.unwrap();
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    let sent = request_of(20_000);
+    far.write_all(&sent[..5_000]).await.unwrap();
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending());
+    far.write_all(&sent[5_000..]).await.unwrap();
+    let mut next = pin!(reader.next(&mut near, MAX_MESSAGE_BYTES, &budget));
+    for second in 0..2 * PARTIAL_MESSAGE_IDLE.as_secs() {
+        let polled = poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "{second} {polled:?}");
+        advance(Duration::from_secs(1)).await;
+    }
+    drop(full);
+    assert_eq!(next.await.unwrap().unwrap().bytes, sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_stops_after_several_reads_times_out_like_any_other() {
+    let budget = budget();
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    for part in request_of(20_000)[..300].chunks(100) {
+        far.write_all(part).await.unwrap();
+        let polled = poll_next(&mut reader, &mut near, &budget).await;
+        assert!(polled.is_pending());
+    }
+    let began = Instant::now();
+    let error = reader
+        .next(&mut near, MAX_MESSAGE_BYTES, &budget)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ReadError::Stalled), "{error}");
+    assert_eq!(began.elapsed().as_secs(), PARTIAL_MESSAGE_IDLE.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_without_bytes_is_no_progress() {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let (mut near, mut far) = duplex(1 << 20);
+    let held = 20_000;
+    far.write_all(&request_of(100_000)[..held]).await.unwrap();
+    let mut reader = MessageReader::new(Sharer::User(1));
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending());
+    advance(MemoryShare::RETRY_AFTER).await;
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending());
+    let mut full = budget.open(Sharer::User(2));
+    full.grow((1 << 20) - held, 1).await.unwrap();
+    let mut other = budget.open(Sharer::User(3));
+    assert!(poll_grow(&mut other, 100, 100).await.is_pending());
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    let is_evicted = matches!(polled, Poll::Ready(Err(ReadError::Evicted)));
+    assert!(is_evicted, "{polled:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_is_ranked_by_the_memory_it_still_needs() {
+    let left = STREAM_SHARE_BYTES - HEAD_BYTES;
+    for (left_of_rival, head_is_first) in [(left - 1, false), (left + 1, true)] {
+        let budget = MemoryBudget::of_bytes(2 << 20);
+        let mut full = budget.open(Sharer::User(2));
+        full.grow(1 << 20, 1).await.unwrap();
+        let mut finishing = budget.open(Sharer::User(2));
+        finishing.grow(1, 1).await.unwrap();
+        let (mut near, mut far) = duplex(1 << 20);
+        let sent = request_of(2 << 20);
+        far.write_all(&sent[..HEAD_BYTES]).await.unwrap();
+        let mut reader = MessageReader::new(Sharer::User(1));
+        let polled = poll_next(&mut reader, &mut near, &budget).await;
+        assert!(polled.is_pending());
+        let mut rival = budget.open(Sharer::User(1));
+        let grown = poll_grow(&mut rival, 100, left_of_rival).await;
+        assert!(grown.is_pending());
+        drop(finishing);
+        let grown = poll_grow(&mut rival, 100, left_of_rival).await;
+        assert_eq!(grown.is_pending(), head_is_first);
+        let polled = poll_next(&mut reader, &mut near, &budget).await;
+        assert_eq!(polled.is_ready(), head_is_first);
+    }
+}
+
+#[tokio::test]
+async fn a_peeked_header_stays_part_of_its_message() {
+    let (mut near, mut far) = duplex(7);
+    let sent = request_of(30);
+    let bytes = sent.clone();
+    tokio::spawn(async move { far.write_all(&bytes).await });
+    let mut reader = MessageReader::default();
+    let seen = reader.peek_header(&mut near).await.unwrap();
+    assert_eq!(seen[..], sent[..HEADER_BYTES]);
+    let message = next_message(&mut reader, &mut near, &budget()).await;
+    assert_eq!(message.bytes, sent);
+    let error = reader.peek_header(&mut near).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn a_read_leaves_nothing_in_the_scratch_buffer() {
+    let (mut near, mut far) = duplex(1 << 16);
+    with_scratch(|scratch| scratch.fill(9));
+    far.write_all(&request_of(1_000)).await.unwrap();
+    next_message(&mut MessageReader::default(), &mut near, &budget()).await;
+    with_scratch(|scratch| assert!(!scratch.contains(&7)));
+}
+
+#[tokio::test]
+async fn peeking_reads_no_more_than_the_free_bytes() {
+    let (mut near, mut far) = duplex(1 << 16);
+    far.write_all(&request_of(60_000)).await.unwrap();
+    let mut reader = MessageReader::default();
+    reader.peek_header(&mut near).await.unwrap();
+    assert_eq!(reader.buffered().len(), FREE_BYTES);
+}
+
+#[tokio::test]
+async fn a_tls_record_is_forwarded_whole_and_later_bytes_are_kept() {
+    let sent = record(&[5; 258]);
+    let nothing: &[u8] = &[];
+    for behind in [nothing, &[9; 20]] {
+        let (mut near, mut far) = duplex(1 << 16);
+        let mut reader = MessageReader::default();
+        far.write_all(&sent[..100]).await.unwrap();
+        reader.peek_header(&mut near).await.unwrap();
+        assert_eq!(reader.buffered(), &sent[..100]);
+        far.write_all(&sent[100..]).await.unwrap();
+        far.write_all(behind).await.unwrap();
+        drop(far);
+        let mut forwarded = Vec::new();
+        let done = reader.forward_record(&mut near, &mut forwarded).await;
+        done.unwrap();
+        assert_eq!(forwarded, sent);
+        assert_eq!(reader.buffered(), behind);
+    }
+}
+
+#[tokio::test]
+async fn a_tls_record_is_forwarded_as_it_arrives() {
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    let sent = &record(&[5; 60_000])[..50_000];
+    far.write_all(sent).await.unwrap();
+    reader.peek_header(&mut near).await.unwrap();
+    let mut forwarded = Vec::new();
+    {
+        let mut forwarding = pin!(reader.forward_record(&mut near, &mut forwarded));
+        let polled = poll_fn(|cx| Poll::Ready(forwarding.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+    }
+    assert_eq!(forwarded, sent);
+    assert!(reader.buffered().is_empty());
+}
+
+#[tokio::test]
+async fn a_tls_record_that_ends_early_is_an_error() {
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    let mut forwarded = Vec::new();
+    let unpeeked = reader.forward_record(&mut near, &mut forwarded).await;
+    assert_eq!(unpeeked.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    far.write_all(&record(&[5; 258])[..100]).await.unwrap();
+    reader.peek_header(&mut near).await.unwrap();
+    drop(far);
+    let cut = reader.forward_record(&mut near, &mut forwarded).await;
+    assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+/// A reader and a stream that holds three messages. The second and third are sent ahead: 20,000 and
+/// 3,000 bytes behind the first.
+async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStream) {
+    let (near, mut far) = duplex(1 << 16);
+    let sent = [100, 20_000, 3_000].map(request_of).concat();
+    far.write_all(&sent).await.unwrap();
+    (MessageReader::new(Sharer::User(1)), near, far)
+}
+
+#[tokio::test]
+async fn bytes_behind_a_message_are_charged_while_it_is_served() {
+    let budget = budget();
+    let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
+    for (bytes, charged) in [(100, 23_000), (20_000, 0), (3_000, 0)] {
+        let message = next_message(&mut reader, &mut near, &budget).await;
+        assert_eq!(message.bytes, request_of(bytes));
+        assert_eq!(budget.used_bytes(), charged, "{bytes}");
+        assert_eq!(reader.share.is_some(), charged > 0, "{bytes}");
+    }
+    let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
+    next_message(&mut reader, &mut near, &budget).await;
+    drop(reader);
+    assert_eq!(budget.used_bytes(), 0, "the client left");
+}
+
+#[tokio::test]
+async fn a_message_waits_for_memory_for_the_bytes_behind_it() {
+    let budget = MemoryBudget::of_bytes(1 << 20);
+    let mut full = budget.open(Sharer::User(2));
+    full.grow(1 << 20, 1).await.unwrap();
+    let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
+    let polled = poll_next(&mut reader, &mut near, &budget).await;
+    assert!(polled.is_pending(), "{polled:?}");
+    assert!(budget.is_short());
+    drop(full);
+    let message = next_message(&mut reader, &mut near, &budget).await;
+    assert_eq!(message.bytes, request_of(100));
+    assert_eq!(budget.used_bytes(), 23_000);
+    assert!(!budget.is_short());
+}
+
+#[tokio::test]
+async fn bytes_sent_ahead_are_kept_up_to_a_limit() {
+    let (mut near, mut far) = duplex(1 << 16);
+    let mut reader = MessageReader::default();
+    for (bytes, kept) in [(1_000, 1_000), (9_000, READ_AHEAD_BYTES)] {
+        far.write_all(&vec![7; bytes]).await.unwrap();
+        let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
+        assert!(gone.is_pending());
+        assert_eq!(reader.buffered().len(), kept);
+    }
+}

@@ -1,0 +1,162 @@
+//! One message, and its share of the memory budget.
+
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use tokio::time::Instant;
+use zeroize::Zeroize as _;
+
+use seawall_wire::{CompressedHead, Compressor, Header, InflateError};
+
+use super::LARGE_MESSAGE_BYTES;
+use crate::{
+    budget::{Evicted, MemoryBudget, MemoryShare},
+    sharer::Sharer,
+};
+
+/// One message in its wire format, header included.
+#[derive(Debug)]
+pub struct Message {
+    /// Its header.
+    pub header: Header,
+    /// All its bytes, or the bytes of its head.
+    pub bytes: Vec<u8>,
+    /// Arrival time of its first bytes, if this is only a head.
+    pub head_since: Option<Instant>,
+    /// The compressor, if the message was compressed.
+    pub compressor: Option<Compressor>,
+    /// Its share of the budget, released when the message is dropped.
+    pub(super) share: Option<MemoryShare>,
+    /// True if its bytes must be zeroed when it is dropped. Atomic, so that it can be set while the
+    /// bytes are borrowed.
+    is_secret: AtomicBool,
+}
+
+impl Message {
+    pub(super) fn new(header: Header, bytes: Vec<u8>, share: Option<MemoryShare>) -> Self {
+        Self {
+            header,
+            bytes,
+            head_since: None,
+            compressor: None,
+            share,
+            is_secret: AtomicBool::new(false),
+        }
+    }
+
+    /// The message may carry the payload of a login: zeroes its bytes when it is dropped.
+    pub fn mark_secret(&self) {
+        self.is_secret.store(true, Ordering::Relaxed);
+    }
+
+    fn wipe_secret(&mut self) {
+        if *self.is_secret.get_mut() {
+            self.bytes.zeroize();
+        }
+    }
+
+    /// True if this is only a head. The reader then still has to read the rest.
+    pub fn is_head(&self) -> bool {
+        self.bytes.len() < self.header.message_length
+    }
+
+    /// Reserves memory for the message inside a compressed one, charged to `sharer`.
+    ///
+    /// # Errors
+    /// See [`InflateError`]; the stream must be closed.
+    pub async fn reserve_inflated(
+        mut self,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+        sharer: Sharer,
+    ) -> Result<Inflating, InflateError> {
+        let share = self.share.take();
+        let share = share.unwrap_or_else(|| budget.open(sharer));
+        let bytes = std::mem::take(&mut self.bytes);
+        Inflating::reserve(bytes, share, max_message_bytes).await
+    }
+
+    /// Reserves memory for inspecting the message inside a compressed one. The compressed message
+    /// stays unchanged.
+    ///
+    /// # Errors
+    /// See [`InflateError`].
+    pub async fn reserve_for_inspection(
+        &self,
+        max_message_bytes: usize,
+        budget: &MemoryBudget,
+        sharer: Sharer,
+    ) -> Result<Inflating, InflateError> {
+        let share = budget.open(sharer);
+        Inflating::reserve(self.bytes.clone(), share, max_message_bytes).await
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.wipe_secret();
+    }
+}
+
+/// A compressed message, with memory reserved for the message inside.
+#[derive(Debug)]
+pub struct Inflating {
+    head: CompressedHead,
+    bytes: Vec<u8>,
+    share: MemoryShare,
+}
+
+impl Inflating {
+    async fn reserve(
+        bytes: Vec<u8>,
+        mut share: MemoryShare,
+        max_message_bytes: usize,
+    ) -> Result<Self, InflateError> {
+        let head = CompressedHead::parse(&bytes, max_message_bytes)?;
+        let length = head.inner.message_length;
+        if length > LARGE_MESSAGE_BYTES {
+            let grown = share.grow(share.bytes() + length, length).await;
+            grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        }
+        Ok(Self { head, bytes, share })
+    }
+
+    /// Bytes of the message inside.
+    pub fn inflated_bytes(&self) -> usize {
+        self.head.inner.message_length
+    }
+
+    /// The message inside. Inflating a large message takes too long for a thread that serves
+    /// clients.
+    ///
+    /// # Errors
+    /// [`InflateError::Bytes`]; the stream must be closed.
+    pub fn inflate(self) -> Result<Message, InflateError> {
+        let bytes = self.head.inflate(&self.bytes)?;
+        let mut message = Message::new(self.head.inner, bytes, Some(self.share));
+        message.compressor = Some(self.head.compressor);
+        Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seawall_wire::{MAX_MESSAGE_BYTES, encode_request};
+
+    #[test]
+    fn only_secret_messages_are_wiped() {
+        for is_secret in [false, true] {
+            let bytes = encode_request(1, b"saslStart");
+            let header = Header::parse(bytes.first_chunk().unwrap(), MAX_MESSAGE_BYTES);
+            let mut message = Message::new(header.unwrap(), bytes, None);
+            if is_secret {
+                message.mark_secret();
+            }
+            message.wipe_secret();
+            assert_eq!(message.bytes.is_empty(), is_secret);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Reads the rest of a message, in pieces, after its head was returned.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::BufMut;
+use tokio::{
+    io::AsyncRead,
+    time::{Instant, timeout},
+};
+use tokio_util::io::poll_read_buf;
+
+use super::{MemoryShare, Message, MessageReader, PARTIAL_MESSAGE_IDLE, ReadError};
+use crate::progress::{MESSAGE_LIMIT, Progress};
+
+/// Maximum bytes per piece.
+pub(super) const PIECE_BYTES: usize = 256 * 1024;
+
+/// Maximum wait for a byte before the reader checks if others wait.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The rest of a message that is being read. It holds memory and, until it is complete, the
+/// resource that `is_wanted` asks about.
+pub struct RestOfMessage<'a> {
+    share: Option<&'a MemoryShare>,
+    /// True if others wait for the resource that the message holds.
+    is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
+    progress: Progress,
+    moved_at: Instant,
+    overdue_at: Instant,
+}
+
+impl<'a> RestOfMessage<'a> {
+    /// The rest of the message whose head was returned last.
+    pub fn of(head: &'a Message, is_wanted: &'a (dyn Fn() -> bool + Send + Sync)) -> Self {
+        let now = Instant::now();
+        Self {
+            share: head.share.as_ref(),
+            is_wanted,
+            progress: Progress::default(),
+            moved_at: now,
+            overdue_at: head.head_since.unwrap_or(now) + MESSAGE_LIMIT,
+        }
+    }
+
+    /// Reads the next piece; empty at the end of the message.
+    ///
+    /// # Errors
+    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or too slow while
+    /// others wait. For other errors see [`ReadError`]. After an error, close the stream.
+    pub async fn next_piece<S: AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut MessageReader,
+        stream: &mut S,
+        piece: &mut Vec<u8>,
+    ) -> Result<(), ReadError> {
+        piece.clear();
+        let wanted = reader.rest_bytes.min(PIECE_BYTES);
+        piece.reserve_exact(wanted);
+        piece.extend(reader.buffer.drain(..reader.buffer.len().min(wanted)));
+        if reader.buffer.is_empty() {
+            reader.buffer = Vec::new();
+        }
+        self.moved_at = Instant::now();
+        while piece.len() < wanted {
+            if reader.ended {
+                return Err(ReadError::Truncated);
+            }
+            let missing = wanted - piece.len();
+            let mut room = (&mut *piece).limit(missing);
+            let reading = poll_fn(|cx| self.poll_read(cx, stream, &mut room));
+            match timeout(CHECK_INTERVAL, reading).await {
+                Ok(read) => reader.ended = read? == 0,
+                Err(_) => self.check(Instant::now())?,
+            }
+        }
+        reader.rest_bytes -= wanted;
+        Ok(())
+    }
+
+    fn poll_read<S: AsyncRead + Unpin>(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut S,
+        room: &mut impl BufMut,
+    ) -> Poll<Result<usize, ReadError>> {
+        let read = poll_read_buf(Pin::new(stream), cx, room);
+        let now = Instant::now();
+        let moved = match &read {
+            Poll::Ready(Ok(bytes)) => *bytes,
+            Poll::Ready(Err(_)) | Poll::Pending => 0,
+        };
+        if let Some(share) = self.share {
+            share.record_progress(moved, read.is_pending().then(|| cx.waker()));
+        }
+        if read.is_pending() {
+            self.progress.mark_owing(now);
+        }
+        self.check(now)?;
+        if moved > 0 {
+            self.progress.record_bytes(moved, now);
+            self.moved_at = now;
+        }
+        read.map_err(|error: io::Error| error.into())
+    }
+
+    /// Fails if the sender has been too slow.
+    fn check(&self, now: Instant) -> Result<(), ReadError> {
+        if self.share.is_some_and(MemoryShare::is_evicted) {
+            return Err(ReadError::Evicted);
+        }
+        let is_silent = now.saturating_duration_since(self.moved_at) >= PARTIAL_MESSAGE_IDLE;
+        let is_in_the_way = || self.progress.is_slow(now) && (self.is_wanted)();
+        match is_silent || now >= self.overdue_at || is_in_the_way() {
+            true => Err(ReadError::Stalled),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::{
+        io::{AsyncWriteExt, DuplexStream, duplex},
+        time::sleep,
+    };
+
+    use super::*;
+    use crate::{MemoryBudget, Sharer};
+    use seawall_wire::{MAX_MESSAGE_BYTES, encode_request};
+
+    const MESSAGE_BYTES: usize = 4 << 20;
+
+    /// Sends this many bytes per second, without end.
+    async fn trickle(mut far: DuplexStream, bytes: usize) {
+        while far.write_all(&vec![0; bytes]).await.is_ok() {
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Reads the rest of a message that arrives at this rate. Returns the duration in seconds, and
+    /// the result.
+    async fn rest_at(
+        bytes_per_second: usize,
+        budget: &MemoryBudget,
+        is_wanted: &(dyn Fn() -> bool + Send + Sync),
+    ) -> (u64, Result<(), ReadError>) {
+        let (mut near, mut far) = duplex(1 << 20);
+        let message = encode_request(1, &vec![7; MESSAGE_BYTES]);
+        far.write_all(&message[..70_000]).await.unwrap();
+        let mut reader = MessageReader::new(Sharer::Local);
+        let head = reader.next(&mut near, MAX_MESSAGE_BYTES, budget).await;
+        let head = head.unwrap().unwrap();
+        assert!(head.is_head());
+        let _sender = tokio::spawn(trickle(far, bytes_per_second));
+        let began = Instant::now();
+        let mut rest = RestOfMessage::of(&head, is_wanted);
+        let mut piece = Vec::new();
+        loop {
+            let read = rest.next_piece(&mut reader, &mut near, &mut piece).await;
+            if read.is_err() || piece.is_empty() {
+                return (began.elapsed().as_secs(), read);
+            }
+        }
+    }
+
+    fn budget() -> MemoryBudget {
+        MemoryBudget::of_bytes(64 << 20)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_sender_is_closed_only_while_others_wait() {
+        let (seconds, read) = rest_at(2_000, &budget(), &|| false).await;
+        assert!(read.is_ok() && seconds > 1_900, "{seconds} {read:?}");
+        let (seconds, read) = rest_at(2_000, &budget(), &|| true).await;
+        assert!(matches!(read, Err(ReadError::Stalled)), "{read:?}");
+        assert!((30..=32).contains(&seconds), "{seconds}");
+        let (_, read) = rest_at(10_000, &budget(), &|| true).await;
+        assert!(read.is_ok(), "{read:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_message_takes_longer_than_its_limit() {
+        let (seconds, read) = rest_at(10, &budget(), &|| false).await;
+        assert!(matches!(read, Err(ReadError::Stalled)), "{read:?}");
+        assert_eq!(seconds, MESSAGE_LIMIT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_sender_gives_its_memory_to_others() {
+        let budget = MemoryBudget::of_bytes(2 << 20);
+        let has_room = AtomicBool::new(false);
+        let waiter = async {
+            sleep(Duration::from_secs(60)).await;
+            // The waiter has the sender's address, so only the minimum rate can evict the sender.
+            let share = budget.reserve(Sharer::Local, 2 << 20);
+            let _share = share.await;
+            has_room.store(true, Ordering::SeqCst);
+        };
+        let (_, (seconds, read)) = tokio::join!(waiter, rest_at(2_000, &budget, &|| false));
+        assert!(matches!(read, Err(ReadError::Evicted)), "{read:?}");
+        assert!((60..=62).contains(&seconds), "{seconds}");
+        assert!(has_room.into_inner());
+    }
+}

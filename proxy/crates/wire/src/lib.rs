@@ -1,0 +1,49 @@
+//! The framing of the MongoDB wire protocol: bytes to messages and back.
+//!
+//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake,
+//! compressed messages and the elements of a document. Does no I/O, and does not know the meaning
+//! of a command. Nothing here copies a document. Nothing allocates by a length before the length is
+//! checked against a limit.
+//!
+//! ```text
+//! message  = header(16) + body      header = messageLength requestID responseTo opCode, int32 each
+//! OP_MSG   = flagBits(4) + section+ + [CRC-32C(4)]
+//! section  = 0 document | 1 size(4) identifier\0 document*
+//! OP_COMPRESSED = another message, compressed
+//! OP_QUERY = flags(4) namespace\0 skip(4) nToReturn(4) document [document]
+//! ```
+//!
+//! Source: <https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/>.
+
+mod bson;
+mod build;
+mod compressed;
+mod header;
+mod op_msg;
+mod op_query;
+mod sections;
+
+pub use self::{
+    bson::{BsonError, Element, ElementKind, Elements, document_at, double_to_i64},
+    build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
+    compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
+    header::{FrameError, HEADER_BYTES, Header, OpCode},
+    op_msg::{
+        CHECKSUM_PRESENT, EXHAUST_ALLOWED, MAX_SEQUENCES, MORE_TO_COME, MessageError, OpMsg,
+        Sequence, checksum,
+    },
+    op_query::OpQuery,
+    sections::{DocumentWalk, SectionWalk},
+};
+
+/// The largest message that a server accepts, header included (`maxMessageSizeBytes`).
+pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
+
+/// The largest document that a server stores (`maxBsonObjectSize`).
+pub const MAX_BSON_OBJECT_BYTES: usize = 16_777_216;
+
+/// The largest document that a server accepts on the wire: a stored document plus 16 KiB for the
+/// command around it.
+pub const MAX_WIRE_DOCUMENT_BYTES: usize = MAX_BSON_OBJECT_BYTES + 16 * 1024;
+
+const _: () = assert!(MAX_WIRE_DOCUMENT_BYTES < MAX_MESSAGE_BYTES);
