@@ -1,18 +1,17 @@
-//! A skipping reader of BSON: it walks the fields of one document and skips every value by its
-//! length.
+//! The fields of documents, with the distinctions between values that the rules make.
 //!
-//! It copies nothing, and checks only what the next step needs. Invalid bytes (a length past the
-//! end, an unknown type, a name without its NUL) end the walk of that document, as if it had no
-//! more fields. Only the server validates them.
+//! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
+//! without its NUL) end the walk of that document, as if it had no more fields. Only the server
+//! validates them.
 
-use seawall_command::table::head_of;
+use seawall_wire::RawElement;
 
 /// One field of a document, or one element of an array. The name of an element is its index, and is
 /// ignored.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Field<'a> {
     pub(super) name: &'a [u8],
-    /// See [`head_of`].
+    /// See [`seawall_wire::head_of`].
     pub(super) head: u64,
     pub(super) value: Value<'a>,
 }
@@ -88,47 +87,25 @@ impl<'a> Value<'a> {
         if value { Self::True } else { Self::False }
     }
 
-    /// Splits a value of the given type off the front of `bytes`.
+    /// The value of an element.
     #[inline(always)]
-    fn split(kind: u8, bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
-        let skip = |length: usize| Some((Self::Other, bytes.get(length..)?));
-        match kind {
-            0x02 => split_string(bytes).map(|(string, rest)| (Self::String(string), rest)),
-            0x03 => Document::split(bytes).map(|(document, rest)| (Self::Document(document), rest)),
-            0x04 => Document::split(bytes)
-                .map(|(Document { fields }, rest)| (Self::Array(Array { elements: fields }), rest)),
-            0x07 => skip(12),
-            0x08 => bytes
-                .split_first()
-                .map(|(&flag, rest)| (Self::boolean(flag != 0), rest)),
-            0x10 => bytes
-                .split_first_chunk()
-                .map(|(integer, rest)| (Self::Integer(i32::from_le_bytes(*integer).into()), rest)),
-            0x12 => bytes
-                .split_first_chunk()
-                .map(|(integer, rest)| (Self::Integer(i64::from_le_bytes(*integer)), rest)),
-            0x01 => bytes
-                .split_first_chunk()
-                .map(|(double, rest)| (Self::Double(f64::from_le_bytes(*double)), rest)),
-            0x13 => bytes
-                .split_first_chunk()
-                .map(|(decimal, rest)| (Self::Decimal(decimal), rest)),
-            0x05 => skip(length_at(bytes)?.checked_add(5)?),
-            0x06 | 0x0A => Some((Self::Null, bytes)),
-            0x09 | 0x11 => skip(8),
-            0x0B => {
-                let (_, options) = split_cstring(bytes)?;
-                let (_, rest) = split_cstring(options)?;
-                Some((Self::Regex(Regex { bytes }), rest))
-            }
-            0x0C => split_string(bytes).and_then(|(_, rest)| Some((Self::Other, rest.get(12..)?))),
-            0x0D | 0x0E => split_string(bytes).map(|(_, rest)| (Self::Other, rest)),
-            0x0F => length_at(bytes)
-                .filter(|&length| length >= 4)
-                .and_then(skip),
-            0x7F | 0xFF => Some((Self::Other, bytes)),
-            _ => None,
-        }
+    fn of(element: RawElement<'a>) -> Option<Self> {
+        let RawElement { kind, value, .. } = element;
+        Some(match kind {
+            0x02 => Self::String(value.get(4..value.len().checked_sub(1)?)?),
+            0x03 => Self::Document(Document::whole(value)?),
+            0x04 => Self::Array(Array {
+                elements: Document::whole(value)?.fields,
+            }),
+            0x08 => Self::boolean(*value.first()? != 0),
+            0x10 => Self::Integer(i32::from_le_bytes(*value.first_chunk()?).into()),
+            0x12 => Self::Integer(i64::from_le_bytes(*value.first_chunk()?)),
+            0x01 => Self::Double(f64::from_le_bytes(*value.first_chunk()?)),
+            0x13 => Self::Decimal(value.first_chunk()?),
+            0x06 | 0x0A => Self::Null,
+            0x0B => Self::Regex(Regex { bytes: value }),
+            _ => Self::Other,
+        })
     }
 }
 
@@ -150,8 +127,14 @@ impl<'a> Document<'a> {
     /// The document at the front of `bytes`, and the bytes after it.
     pub(super) fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (document, rest) = bytes.split_at_checked(length_at(bytes)?)?;
-        let fields = document.get(4..document.len().checked_sub(1)?)?;
-        Some((Self { fields }, rest))
+        Some((Self::whole(document)?, rest))
+    }
+
+    /// The document that consists of all these bytes.
+    #[inline]
+    fn whole(bytes: &'a [u8]) -> Option<Self> {
+        let fields = bytes.get(4..bytes.len().checked_sub(1)?)?;
+        Some(Self { fields })
     }
 
     /// The fields, at most [`MAX_FIELDS`].
@@ -242,11 +225,12 @@ impl<'a> Fields<'a> {
     #[inline(always)]
     pub(super) fn advance(&mut self) -> Option<Field<'a>> {
         self.left = self.left.checked_sub(1)?;
-        let (&kind, rest) = self.rest.split_first()?;
+        let split = RawElement::split(self.rest);
         self.rest = &[];
-        let (name, head, rest) = split_name(rest)?;
-        let (value, rest) = Value::split(kind, rest)?;
+        let (element, rest) = split.ok()?;
+        let value = Value::of(element)?;
         self.rest = rest;
+        let RawElement { name, head, .. } = element;
         Some(Field { name, head, value })
     }
 }
@@ -379,56 +363,6 @@ fn split_cstring(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = bytes.iter().position(|&byte| byte == 0)?;
     let (string, rest) = bytes.split_at_checked(end)?;
     Some((string, rest.get(1..)?))
-}
-
-/// Splits off a field's name, with its head. The search for the NUL takes much of the time of a
-/// walk, so it checks eight bytes at a time.
-#[inline]
-fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
-    let (length, head) = match bytes.first_chunk() {
-        Some(first) => {
-            let word = u64::from_le_bytes(*first);
-            let zeros = zero_bytes(word);
-            // The lowest set bit belongs to the first zero byte.
-            let bits = zeros.trailing_zeros() & !7;
-            match u64::MAX.checked_shl(bits) {
-                Some(mask) => (usize::try_from(bits / 8).ok()?, word & !mask),
-                None => (long_name_bytes(bytes)?, word),
-            }
-        }
-        None => short_name(bytes)?,
-    };
-    let (name, rest) = bytes.split_at_checked(length)?;
-    Some((name, head, rest.get(1..)?))
-}
-
-/// The length of a name that fills its head: eight bytes or more.
-#[inline(never)]
-fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|&byte| byte == 0)
-}
-
-/// The length and the head of a name with fewer than eight bytes left to read.
-#[inline(never)]
-fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
-    let length = bytes.iter().position(|&byte| byte == 0)?;
-    Some((length, head_of(bytes.get(..length)?)))
-}
-
-/// A mask with the high bit of the first zero byte, and perhaps of bytes after it; 0 if there is no
-/// zero byte.
-#[inline]
-const fn zero_bytes(word: u64) -> u64 {
-    const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
-    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
-    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
-}
-
-/// Splits off a string value, without its length and its NUL. The length includes the NUL.
-fn split_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = length_at(bytes)?;
-    let (string, rest) = bytes.get(4..)?.split_at_checked(length)?;
-    Some((string.get(..length.checked_sub(1)?)?, rest))
 }
 
 /// Maximum number of fields that are looked at in one document. It bounds the work that one hostile

@@ -5,8 +5,8 @@ use super::bson::{Document, Documents, Field, Fields, Number, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, Word, word};
 use super::name::Name;
 use super::walk::Walk;
-use seawall_command::table::head_of;
 use seawall_wire::Sequence;
+use seawall_wire::head_of;
 
 /// The clauses of one kind of document, in the order in which they print.
 #[derive(Debug)]

@@ -56,6 +56,33 @@ pub struct Element<'a> {
 }
 
 impl<'a> ElementKind<'a> {
+    /// Decodes the value of a [`RawElement`].
+    #[inline(always)]
+    fn decode(kind: u8, value: &'a [u8]) -> Result<Self, BsonError> {
+        Ok(match kind {
+            0x01 => Self::Double(f64::from_le_bytes(chunk(value)?)),
+            0x02 => Self::String(text(value)?),
+            0x03 => Self::Document(ending_in_nul(value)?),
+            0x04 => Self::Array(ending_in_nul(value)?),
+            0x05 => {
+                let (&subtype, data) = value
+                    .get(4..)
+                    .and_then(<[u8]>::split_first)
+                    .ok_or(BsonError::BadLength)?;
+                Self::Binary(subtype, data)
+            }
+            0x08 => match value {
+                [flag @ 0..=1] => Self::Bool(*flag == 1),
+                _ => return Err(BsonError::BadLength),
+            },
+            0x0a => Self::Null,
+            0x0d | 0x0e => ending_in_nul(value).map(|_| Self::Other(kind))?,
+            0x10 => Self::Int32(i32::from_le_bytes(chunk(value)?)),
+            0x12 => Self::Int64(i64::from_le_bytes(chunk(value)?)),
+            _ => Self::Other(kind),
+        })
+    }
+
     /// The value as an integer, if it is a number without a fraction.
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
@@ -120,9 +147,139 @@ pub fn document_at(bytes: &[u8]) -> Result<&[u8], BsonError> {
     }
 }
 
+/// One element as bytes. All readers of documents find element boundaries with this type.
+#[derive(Clone, Copy, Debug)]
+pub struct RawElement<'a> {
+    /// The type byte.
+    pub kind: u8,
+    /// The name, without its NUL; not necessarily UTF-8.
+    pub name: &'a [u8],
+    /// The first bytes of the name: see [`head_of`].
+    pub head: u64,
+    /// All bytes of the value. Their number fits the type; their content is not checked.
+    pub value: &'a [u8],
+}
+
+impl<'a> RawElement<'a> {
+    /// Splits an element off the front of `bytes`, which must not be empty. Also returns the bytes
+    /// after it.
+    ///
+    /// # Errors
+    /// See [`BsonError`].
+    #[inline(always)]
+    pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), BsonError> {
+        let (&kind, rest) = bytes.split_first().ok_or(BsonError::BadLength)?;
+        let (name, head, rest) = split_name(rest).ok_or(BsonError::UnterminatedName)?;
+        let length = value_length(kind, rest)?;
+        let (value, rest) = rest.split_at_checked(length).ok_or(BsonError::BadLength)?;
+        let element = Self {
+            kind,
+            name,
+            head,
+            value,
+        };
+        Ok((element, rest))
+    }
+}
+
+/// The length of the value at the start of `bytes`. The bytes may be shorter.
+#[inline(always)]
+fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, BsonError> {
+    let with_prefix = |least: usize, more: usize| {
+        let length = read_length(bytes)?;
+        match length.checked_add(more) {
+            Some(whole) if length >= least => Ok(whole),
+            _ => Err(BsonError::BadLength),
+        }
+    };
+    match kind {
+        0x02 | 0x0d | 0x0e => with_prefix(1, 4),
+        0x03 | 0x04 => with_prefix(5, 0),
+        0x10 => Ok(4),
+        0x01 | 0x09 | 0x11 | 0x12 => Ok(8),
+        0x06 | 0x0a | 0x7f | 0xff => Ok(0),
+        0x08 => Ok(1),
+        0x07 => Ok(12),
+        0x13 => Ok(16),
+        0x05 => with_prefix(0, 5),
+        0x0b => regex_length(bytes),
+        0x0c => with_prefix(1, 4 + 12),
+        // The length counts itself, a string of one byte and an empty document.
+        0x0f => with_prefix(14, 0),
+        unknown => Err(BsonError::UnknownType(unknown)),
+    }
+}
+
+#[inline]
 fn read_length(bytes: &[u8]) -> Result<usize, BsonError> {
     let head = bytes.first_chunk::<4>().ok_or(BsonError::BadLength)?;
     usize::try_from(i32::from_le_bytes(*head)).map_err(|_| BsonError::BadLength)
+}
+
+/// Splits off an element's name, with its head. The search for the NUL takes much of the time of a
+/// walk, so it checks eight bytes at a time.
+#[inline]
+fn split_name(bytes: &[u8]) -> Option<(&[u8], u64, &[u8])> {
+    let (length, head) = match bytes.first_chunk() {
+        Some(first) => {
+            let word = u64::from_le_bytes(*first);
+            let zeros = zero_bytes(word);
+            // The lowest set bit belongs to the first zero byte.
+            let bits = zeros.trailing_zeros() & !7;
+            match u64::MAX.checked_shl(bits) {
+                Some(mask) => (usize::try_from(bits / 8).ok()?, word & !mask),
+                None => (long_name_bytes(bytes)?, word),
+            }
+        }
+        None => short_name(bytes)?,
+    };
+    let (name, rest) = bytes.split_at_checked(length)?;
+    Some((name, head, rest.get(1..)?))
+}
+
+/// The length of a name that fills its head: eight bytes or more.
+#[inline(never)]
+fn long_name_bytes(bytes: &[u8]) -> Option<usize> {
+    let rest = bytes.get(size_of::<u64>()..)?;
+    let length = rest.iter().position(|&byte| byte == 0)?;
+    Some(size_of::<u64>() + length)
+}
+
+/// The length and the head of a name with fewer than eight bytes left to read.
+#[inline(never)]
+fn short_name(bytes: &[u8]) -> Option<(usize, u64)> {
+    let length = bytes.iter().position(|&byte| byte == 0)?;
+    Some((length, head_of(bytes.get(..length)?)))
+}
+
+/// The first eight bytes of a name, padded with zeros. Most names differ in them.
+#[inline]
+pub const fn head_of(name: &[u8]) -> u64 {
+    if let Some(head) = name.first_chunk() {
+        return u64::from_le_bytes(*head);
+    }
+    if let (Some(&[a, b, c, d]), Some(&[w, x, y, z])) = (name.first_chunk(), name.last_chunk()) {
+        // The halves of four to seven bytes overlap in bytes that are equal in both.
+        let front = u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]);
+        let back = u64::from_le_bytes([w, x, y, z, 0, 0, 0, 0]);
+        return front | back << (8 * (name.len() - 4));
+    }
+    let [a, b, c] = match *name {
+        [a, b, c, ..] => [a, b, c],
+        [a, b] => [a, b, 0],
+        [a] => [a, 0, 0],
+        [] => [0; 3],
+    };
+    u64::from_le_bytes([a, b, c, 0, 0, 0, 0, 0])
+}
+
+/// A mask with the high bit of the first zero byte, and perhaps of bytes after it; 0 if there is no
+/// zero byte.
+#[inline]
+const fn zero_bytes(word: u64) -> u64 {
+    const LOW_BITS: u64 = u64::from_le_bytes([0x01; 8]);
+    const HIGH_BITS: u64 = u64::from_le_bytes([0x80; 8]);
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
 /// Iterates over a document's elements in order; ends after the first error.
@@ -146,6 +303,7 @@ impl<'a> Elements<'a> {
         Self::of(document).find_map(|e| e.ok().filter(|e| e.name == name.as_bytes()))
     }
 
+    #[inline(always)]
     fn step(&mut self) -> Result<Option<Element<'a>>, BsonError> {
         // The last byte is the document's own NUL.
         let end = self.document.len().saturating_sub(1);
@@ -156,22 +314,13 @@ impl<'a> Elements<'a> {
             .document
             .get(self.position..end)
             .ok_or(BsonError::BadLength)?;
-        let (&kind, rest) = rest.split_first().ok_or(BsonError::BadLength)?;
-        let name_length = rest
-            .iter()
-            .position(|&b| b == 0)
-            .ok_or(BsonError::UnterminatedName)?;
-        let (name, rest) = rest
-            .split_at_checked(name_length)
-            .ok_or(BsonError::BadLength)?;
-        let rest = rest.get(1..).ok_or(BsonError::BadLength)?;
-        let value_offset = self.position + 2 + name_length;
-        let (value, length) = read_value(kind, rest)?;
-        self.position = value_offset + length;
+        let (element, after) = RawElement::split(rest)?;
+        self.position = end - after.len();
+        let value_offset = self.position - element.value.len();
         Ok(Some(Element {
-            name,
+            name: element.name,
             value_offset,
-            value,
+            value: ElementKind::decode(element.kind, element.value)?,
         }))
     }
 }
@@ -188,63 +337,28 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The value at the start of `bytes`, and its length in bytes.
-fn read_value(kind: u8, bytes: &[u8]) -> Result<(ElementKind<'_>, usize), BsonError> {
-    let fixed = |length: usize| bytes.get(..length).ok_or(BsonError::BadLength);
-    let value = match kind {
-        0x01 => (ElementKind::Double(f64::from_le_bytes(chunk(bytes)?)), 8),
-        0x02 | 0x0d | 0x0e => {
-            let length = read_length(bytes)?;
-            let text = bytes.get(4..4 + length).ok_or(BsonError::BadLength)?;
-            let (&nul, text) = text.split_last().ok_or(BsonError::BadLength)?;
-            if nul != 0 {
-                return Err(BsonError::BadLength);
-            }
-            let value = if kind == 0x02 {
-                ElementKind::String(text)
-            } else {
-                ElementKind::Other(kind)
-            };
-            (value, 4 + length)
-        }
-        0x03 => document_at(bytes).map(|d| (ElementKind::Document(d), d.len()))?,
-        0x04 => document_at(bytes).map(|d| (ElementKind::Array(d), d.len()))?,
-        0x05 => {
-            let length = read_length(bytes)?;
-            let &subtype = bytes.get(4).ok_or(BsonError::BadLength)?;
-            let data = bytes.get(5..5 + length).ok_or(BsonError::BadLength)?;
-            (ElementKind::Binary(subtype, data), 5 + length)
-        }
-        0x06 | 0x7f | 0xff => (ElementKind::Other(kind), 0),
-        0x07 => (ElementKind::Other(kind), fixed(12)?.len()),
-        0x08 => match bytes.first().ok_or(BsonError::BadLength)? {
-            flag @ 0..=1 => (ElementKind::Bool(*flag == 1), 1),
-            _ => return Err(BsonError::BadLength),
-        },
-        0x09 | 0x11 => (ElementKind::Other(kind), fixed(8)?.len()),
-        0x0a => (ElementKind::Null, 0),
-        0x0b => (ElementKind::Other(kind), regex_length(bytes)?),
-        0x0c => {
-            let length = read_length(bytes)?;
-            (
-                ElementKind::Other(kind),
-                fixed(length.saturating_add(4 + 12))?.len(),
-            )
-        }
-        0x0f => (ElementKind::Other(kind), document_like_length(bytes)?),
-        0x10 => (ElementKind::Int32(i32::from_le_bytes(chunk(bytes)?)), 4),
-        0x12 => (ElementKind::Int64(i64::from_le_bytes(chunk(bytes)?)), 8),
-        0x13 => (ElementKind::Other(kind), fixed(16)?.len()),
-        unknown => return Err(BsonError::UnknownType(unknown)),
-    };
-    Ok(value)
-}
-
 fn chunk<const N: usize>(bytes: &[u8]) -> Result<[u8; N], BsonError> {
     bytes
         .first_chunk::<N>()
         .copied()
         .ok_or(BsonError::BadLength)
+}
+
+/// The text of a string value, without its length and its NUL.
+#[inline(always)]
+fn text(value: &[u8]) -> Result<&[u8], BsonError> {
+    match value {
+        [_, _, _, _, text @ .., 0] => Ok(text),
+        _ => Err(BsonError::BadLength),
+    }
+}
+
+#[inline(always)]
+fn ending_in_nul(value: &[u8]) -> Result<&[u8], BsonError> {
+    match value.last() {
+        Some(0) => Ok(value),
+        _ => Err(BsonError::BadLength),
+    }
 }
 
 fn regex_length(bytes: &[u8]) -> Result<usize, BsonError> {
@@ -256,17 +370,6 @@ fn regex_length(bytes: &[u8]) -> Result<usize, BsonError> {
             .ok_or(BsonError::BadLength)
     };
     nul(nul(0)?)
-}
-
-fn document_like_length(bytes: &[u8]) -> Result<usize, BsonError> {
-    let length = read_length(bytes)?;
-    if length < 14 {
-        return Err(BsonError::BadLength);
-    }
-    bytes
-        .get(..length)
-        .map(<[u8]>::len)
-        .ok_or(BsonError::BadLength)
 }
 
 #[cfg(test)]

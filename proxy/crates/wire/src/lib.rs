@@ -24,7 +24,9 @@ mod op_query;
 mod sections;
 
 pub use self::{
-    bson::{BsonError, Element, ElementKind, Elements, document_at, double_to_i64},
+    bson::{
+        BsonError, Element, ElementKind, Elements, RawElement, document_at, double_to_i64, head_of,
+    },
     build::{encode_op_msg, encode_op_msg_like, encode_op_reply, encode_request},
     compressed::{COMPRESSED_HEAD_BYTES, CompressedHead, Compressor, InflateError, deflate},
     header::{FrameError, HEADER_BYTES, Header, OpCode},

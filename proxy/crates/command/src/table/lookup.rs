@@ -1,5 +1,7 @@
 //! Finds the row of a name: a hash table of all names and aliases, made at compile time.
 
+use seawall_wire::head_of;
+
 use super::{COMMANDS, CommandSpec, UNKNOWN};
 
 /// The row of the command that a client calls `name`, or [`UNKNOWN`].
@@ -24,27 +26,6 @@ pub fn position(name: &[u8], head: u64) -> Option<usize> {
         }
         slot = (slot + 1) % SLOT_COUNT;
     }
-}
-
-/// The first eight bytes of a name, padded with zeros. Most names differ in them.
-#[inline]
-pub const fn head_of(name: &[u8]) -> u64 {
-    if let Some(head) = name.first_chunk() {
-        return u64::from_le_bytes(*head);
-    }
-    if let (Some(&[a, b, c, d]), Some(&[w, x, y, z])) = (name.first_chunk(), name.last_chunk()) {
-        // The halves of four to seven bytes overlap in bytes that are equal in both.
-        let front = u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0]);
-        let back = u64::from_le_bytes([w, x, y, z, 0, 0, 0, 0]);
-        return front | back << (8 * (name.len() - 4));
-    }
-    let [a, b, c] = match *name {
-        [a, b, c, ..] => [a, b, c],
-        [a, b] => [a, b, 0],
-        [a] => [a, 0, 0],
-        [] => [0; 3],
-    };
-    u64::from_le_bytes([a, b, c, 0, 0, 0, 0, 0])
 }
 
 /// A name or an alias.

@@ -14,7 +14,7 @@ mod spec;
 mod tests;
 
 pub use self::{
-    lookup::{find, head_of, position},
+    lookup::{find, position},
     rows::{COMMANDS, UNKNOWN},
     spec::{
         Class, CommandSpec, Handshake, ReplyBeforeLogin, ReplyForm, Statements, Streaming, Syntax,

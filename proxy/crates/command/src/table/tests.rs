@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use seawall_wire::head_of;
+
 use super::*;
 
 /// All names with a property: those of its commands and their aliases.
