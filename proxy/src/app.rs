@@ -28,7 +28,7 @@ use crate::{
     },
     connection::{Connector, TlsError, client_config},
     insight::StoreError,
-    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
+    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPermits},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::{PinLimits, Pins},
@@ -156,7 +156,7 @@ impl App {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
-        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
+        let operations = OperationPermits::new(settings.limits.max_in_flight_operations.get());
         let in_flight = operations.clone();
         let planes = Planes::start(settings.runtime.worker_threads, move || {
             in_flight.in_flight()
@@ -384,7 +384,7 @@ struct Wired {
 async fn wire(
     settings: &config::Settings,
     planes: &Planes,
-    operations: OperationPlaces,
+    operations: OperationPermits,
 ) -> Result<Wired, StartError> {
     let Observer {
         recorder,
@@ -506,7 +506,7 @@ fn fault(fault: &config::Fault) -> Fault {
             (false, Some(code)) => FaultEnd::Error(*code),
             (false, None) => FaultEnd::Continue,
         },
-        turn: AtomicU64::new(0),
+        matched: AtomicU64::new(0),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Readings of users' keys, and logins that are checked with them.
+//! Tests of readings of users' keys, and of logins that are checked against these keys.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_reading_confirms_the_keys() {
 }
 
 #[tokio::test]
-async fn readings_of_a_user_are_shared() {
+async fn concurrent_readings_of_a_user_use_one_exchange() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let mut readings = Vec::new();
@@ -151,7 +151,7 @@ async fn fresh_keys_serve_one_login_at_a_time_without_a_reading() {
 }
 
 #[tokio::test]
-async fn a_login_waits_for_a_reading_while_another_uses_the_keys_on_trust() {
+async fn a_login_waits_for_a_reading_while_another_login_uses_the_cached_keys() {
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());
