@@ -49,7 +49,7 @@ impl fmt::Display for ListenAddress {
 /// The address of metrics, health and the API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AdminAddress {
-    /// The admin part is not started.
+    /// Metrics, health and the API are not served.
     Off,
     /// `host:port`. The host is a name or an address. With port 0 the system chooses a port.
     Tcp(String),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_printed_one_a_line() {
+    fn problems_are_printed_one_per_line() {
         let mut problems = Problems::from(Problem::without_value("a", "must be b"));
         problems.add(Problem::without_value("c", "must be d"));
         assert_eq!(problems.to_string(), "a: must be b\nc: must be d");

@@ -5,8 +5,8 @@
 //!               hello       saslStart …    (at once, without access control)
 //! ```
 //!
-//! `operation/` owns the order of an operation's steps. This module reads messages, decides
-//! whether Seawall or a server replies, and closes connections.
+//! `operation/` owns the order of an operation's steps. This module reads messages, replies to
+//! them or passes them to `operation/`, and closes connections.
 //!
 //! Invariants: no byte from a client that still has to log in reaches a pooled connection. A client
 //! uses only its own user's connections. A malformed message gets the reply that a server would
@@ -282,7 +282,7 @@ async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer:
     }
 }
 
-/// How often Seawall checks whether a client that waits for admission is still connected.
+/// Time between two checks if a client that waits for admission is still connected.
 const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {

@@ -42,7 +42,7 @@ pub(super) struct Outgoing<'m> {
     /// False for commands that carry credentials, as the compression specification requires, and
     /// for streamed requests.
     may_be_compressed: bool,
-    /// True if `$client` was left out because the message would have been too long for the server.
+    /// True if `$client` was omitted, because it would have made the message too long for a server.
     omits_client: bool,
     layout: Layout<'m>,
 }
@@ -175,7 +175,7 @@ impl<'m> Outgoing<'m> {
         bytes
     }
 
-    /// True if `$client` was left out because the message would have been too long for the server.
+    /// True if `$client` was omitted, because it would have made the message too long for a server.
     pub(super) fn omits_client(&self) -> bool {
         self.omits_client
     }

@@ -73,7 +73,7 @@ struct GateState {
     rate: Option<f64>,
     /// Number of logins or clients that may pass now without waiting.
     tokens: f64,
-    /// All waiters, including those that have left.
+    /// All waiters, including waiters that have left.
     waiting: Waiters<oneshot::Sender<()>>,
     /// Number of logins or clients that have passed since the last tick.
     passed: u32,
@@ -353,8 +353,8 @@ mod tests {
                 gate.tick(wait, GATE_TICK_INTERVAL);
             }
         }
-        // Each tick moves the average by a tenth towards 1,000 a second: to 651 after ten, which is
-        // 13 for each tick.
+        // Each tick moves the average rate by a tenth towards 1,000 a second. After ten ticks it is
+        // 651 a second, which is 13 for each tick.
         assert_eq!((0..100).take_while(|_| gate.try_pass()).count(), 13);
     }
 
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiter_that_left_uses_no_turn() {
+    async fn a_waiter_that_has_left_uses_no_token() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}

@@ -288,7 +288,7 @@ mod tests {
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
         let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
         assert_eq!(turns.len(), 4);
-        // Each job waits until the other one has begun.
+        // Each of the two runs waits until the other one has begun.
         let [(begun, other_begun), (other, this)] = [(); 2].map(|()| mpsc::channel());
         let run = |begun: mpsc::Sender<()>, other: mpsc::Receiver<()>| {
             limits.heavy(Sharer::Local).run(usize::MAX, move || {

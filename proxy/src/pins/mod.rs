@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_has_one_transaction_and_equal_ids_of_two_users_are_two_sessions() {
+    async fn equal_session_ids_of_two_users_are_two_sessions_with_one_transaction_each() {
         let pins = pins(1, 100);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };

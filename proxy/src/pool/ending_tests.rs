@@ -172,7 +172,7 @@ async fn a_connection_is_kept_for_less_than_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_need_no_login_come_first_until_another_login_is_due() {
+async fn reads_that_need_no_login_are_ended_first_until_another_login_is_due() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
@@ -185,7 +185,7 @@ async fn reads_that_need_no_login_come_first_until_another_login_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_have_waited_longest_come_first_once_a_login_is_due() {
+async fn reads_that_have_waited_longest_are_ended_first_when_a_login_is_due() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

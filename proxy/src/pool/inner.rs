@@ -100,7 +100,7 @@ pub(super) struct Inner {
     /// whose waiters have left are skipped.
     turns: VecDeque<IdentityId>,
     waiting: usize,
-    /// Number of connections in use of all users.
+    /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
     /// When the last suspicion began; `None` if there was none.

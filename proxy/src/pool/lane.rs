@@ -15,7 +15,7 @@ use crate::{
     wire::Sharer,
 };
 
-/// The lane has `max_pool_size` divided by this number as its number of permits.
+/// The number of permits of a lane is `max_pool_size` divided by this number.
 const SHARE: usize = 4;
 
 /// Length of a slice while permits are left.

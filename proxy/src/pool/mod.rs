@@ -99,7 +99,7 @@ pub enum CheckOutError {
     /// Too many operations already wait for a connection.
     #[error("the wait queue is full")]
     QueueFull,
-    /// No connection came free in time.
+    /// No connection became available in time.
     #[error("no connection came free in time")]
     TimedOut,
     /// No connection could be established.
@@ -155,7 +155,7 @@ pub struct Snapshot {
     pub in_use: usize,
     /// Number of operations that wait for a connection.
     pub wait_queue: usize,
-    /// These numbers for each user.
+    /// The users of the pool, each with its own numbers of connections and operations.
     pub users: Vec<UserSnapshot>,
 }
 

@@ -58,13 +58,13 @@ impl WaitQueue {
         self.clients.shed()
     }
 
-    /// When the waiter that is served next arrived.
+    /// Arrival time of the waiter that is served next; `None` if the queue is empty.
     pub(super) fn next_since(&self) -> Option<Instant> {
         let next = self.first.front().or_else(|| self.clients.peek());
         next.map(|waiter| waiter.since)
     }
 
-    /// When the oldest waiter arrived.
+    /// Arrival time of the oldest waiter; `None` if the queue is empty.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let all = self.first.front().into_iter().chain(self.clients.oldest());
         all.map(|waiter| waiter.since).min()

@@ -41,7 +41,7 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_user_that_would_have_as_many_waiters_as_the_greediest() {
+async fn full_queue_refuses_a_user_with_only_one_waiter_less_than_the_user_with_most() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now);

@@ -268,7 +268,7 @@ fn cost_compares_load_and_only_clearly_different_latencies() {
     assert!(!cost(1, 0.02).exceeds(cost(2, 0.01)));
     assert!(!cost(1, 0.02).exceeds(cost(1, 0.01)));
     assert!(!cost(1, 0.01).exceeds(cost(1, 0.02)));
-    // For a larger factor, latency times load decides.
+    // If the latencies differ more, the product of latency and load decides.
     assert!(cost(1, 0.021).exceeds(cost(2, 0.01)));
     assert!(!cost(2, 0.01).exceeds(cost(1, 0.021)));
     assert!(cost(6, 0.01).exceeds(cost(2, 0.023)));

@@ -680,7 +680,7 @@ impl Walk {
 
 proptest! {
     #[test]
-    fn invariants_hold_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
+    fn invariants_are_true_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _guard = runtime.enter();
         let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
@@ -689,7 +689,7 @@ proptest! {
             held: vec![], pending: vec![], waits: vec![],
         };
         steps.into_iter().for_each(|step| walk.take(step));
-        // Once all connections are checked in, none is in use.
+        // After all connections were checked in, none is in use.
         let todo = walk.inner.recover(walk.now);
         walk.perform(todo);
         while let Some((user, connection)) = walk.held.pop() {

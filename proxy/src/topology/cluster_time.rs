@@ -49,7 +49,7 @@ impl ClusterTime {
         self.key_id != 0
     }
 
-    /// The document, as a server sent it.
+    /// The unchanged `$clusterTime` document of the server.
     pub fn document(&self) -> &RawDocument {
         &self.document
     }

@@ -52,7 +52,8 @@ pub(super) async fn keep_probing(
         let pause = strong.apply_probe(&address, outcome, is_hung);
         let unaware = strong.driver_unaware_of(&address);
         drop(strong);
-        // The result does not matter, because the next probe begins in both cases.
+        // The next probe begins after a notification and after the timeout, so the result of the
+        // wait is ignored.
         drop(timeout(pause, notified(&wake, unaware)).await);
         sleep_until(began + MIN_PROBE_INTERVAL).await;
     }

@@ -74,7 +74,7 @@ pub enum InflateError {
     /// The message ends before its compressed content begins.
     #[error("compressed message too short")]
     TooShort,
-    /// The message inside is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.
+    /// The inner message is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.
     #[error("opcode {0} must not be compressed")]
     OpCode(i32),
     /// The compressor's number is unknown, or 0 (uncompressed).

@@ -116,7 +116,7 @@ impl From<Evicted> for ReadError {
 enum Filled {
     /// Bytes read; 0 at the end of the stream.
     Read(usize),
-    /// No bytes: there is no room in the budget.
+    /// No bytes were read, because the budget has no free memory.
     WaitsForMemory,
 }
 

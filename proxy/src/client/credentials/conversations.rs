@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_only_one_more_than_another_keeps_them() {
+    async fn an_address_with_only_one_conversation_more_than_another_keeps_all() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_held_value_is_dropped_with_its_conversation() {
+    async fn a_stored_value_is_dropped_with_its_conversation() {
         let conversations = Conversations::new(1);
         let held = Arc::new(());
         let conversation = conversations

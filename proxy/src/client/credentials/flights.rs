@@ -15,8 +15,8 @@ use crate::wire::Sharer;
 /// How long one introduction may delay others of its user from the same address.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// How long introductions from other addresses may delay a login in total. Stalled introductions
-/// from one address must not delay the user at another.
+/// How long introductions from other addresses may delay a login in total. The limit is short, so
+/// that stalled introductions from one address do not delay the same user's logins from another.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
 /// The introductions in progress, at most one for each user and address.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_addresses_delay_a_login_no_longer_than_one() {
+    async fn introductions_of_many_addresses_delay_a_login_no_longer_than_of_one() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_replaced_introduction_keeps_its_successor() {
+    async fn ending_a_replaced_introduction_does_not_end_its_successor() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

@@ -45,9 +45,9 @@ pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
     lead: Lead,
     deadline: Instant,
-    /// Held while the introduction talks to a server.
+    /// The permit for an exchange with a server; `None` while the introduction waits for its client.
     exchange: Option<OwnedSemaphorePermit>,
-    /// Holds the server connection while the introduction waits for its client.
+    /// Stores the server connection while the introduction waits for its client.
     conversation: Conversation<Connection>,
 }
 

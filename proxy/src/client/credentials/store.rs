@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_with_keys_replaced_during_it_fails_and_changes_nothing() {
+    async fn a_login_fails_and_changes_nothing_if_its_keys_are_replaced_during_the_login() {
         let (mut store, now) = (store(), Instant::now());
         let (mechanism, old) = (Mechanism::ScramSha256, credentials("u", "one", 1));
         let checked = learn(&mut store, "u", "one", 1, now);
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_requested_before_the_user_ended_does_not_bring_it_back() {
+    async fn a_reading_requested_before_the_end_of_an_identity_does_not_restore_it() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
         let proven = |password: &str| {
@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_are_fresh_for_a_second_and_mechanisms_are_known_for_five() {
+    async fn keys_are_fresh_for_a_second_and_mechanisms_are_cached_for_five() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         assert!(known.is_fresh(now + FRESH_FOR - Duration::from_nanos(1)));

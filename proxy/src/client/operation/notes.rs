@@ -82,8 +82,8 @@ impl Operation<'_> {
             return;
         }
         checkout.discard(CloseReason::Unauthorized);
-        // For an anonymous client, no user can be reported. The next established connection shows
-        // if the server requires a login.
+        // An anonymous client has no user. When the next connection for anonymous clients is
+        // established, Seawall finds out if the server requires a login.
         if !self.identity.is_anonymous() {
             let credentials = &self.shared.credentials;
             credentials.user_unknown_on_connection(self.identity);

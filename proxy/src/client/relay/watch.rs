@@ -204,7 +204,8 @@ impl<'a> Watch<'a> {
         let Some(db) = query.command_database() else {
             return self.legacy();
         };
-        // A server accepts any bytes as a database name and would run the command.
+        // The client is closed, because a server accepts any bytes as a database name and would run
+        // the command.
         let Ok(db) = std::str::from_utf8(db) else {
             return self.close_unparsed("relay_malformed");
         };

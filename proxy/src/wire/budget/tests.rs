@@ -77,7 +77,7 @@ async fn the_reserve_is_used_first_by_the_address_that_holds_least() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_greedy_address_leaves_room_for_others() {
+async fn one_address_cannot_use_all_memory() {
     const MESSAGE: usize = 60_000;
     let (mut inner, now) = inner();
     loop {
@@ -158,7 +158,7 @@ async fn for_a_message_of_their_own_address_only_slow_holders_are_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_larger_than_the_budget_is_granted_alone() {
+async fn a_message_larger_than_the_budget_gets_memory_if_no_other_message_has_any() {
     let (mut inner, now) = inner();
     let large = inner.open(sharer(1), now);
     let bytes = 2 * (ALL + RESERVE);
@@ -170,7 +170,7 @@ async fn a_message_larger_than_the_budget_is_granted_alone() {
 /// When the budget is exhausted, each sender has sent half of its message. Without the reserve they
 /// would block each other.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_half_done_messages_complete_within_the_budget() {
+async fn a_thousand_half_sent_messages_complete_within_the_budget() {
     const SENDERS: usize = 1_000;
     const MESSAGE: usize = 100_000;
     let budget = MemoryBudget::of_bytes(20_000_000);

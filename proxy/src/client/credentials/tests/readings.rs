@@ -54,7 +54,7 @@ async fn changed_keys_clear_the_stored_login_but_keep_the_identity() {
 }
 
 #[tokio::test]
-async fn a_user_that_is_gone_loses_its_identity_and_its_connections() {
+async fn a_dropped_user_loses_its_identity_and_its_connections() {
     for gone in [no_user(), error(13)] {
         let scene = Scene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
@@ -182,7 +182,7 @@ async fn a_login_with_keys_that_were_replaced_is_refused() {
 }
 
 #[tokio::test]
-async fn refused_keys_end_the_identity_unless_they_were_replaced_since() {
+async fn refused_keys_end_the_identity_unless_they_were_replaced_before() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();
@@ -194,7 +194,7 @@ async fn refused_keys_end_the_identity_unless_they_were_replaced_since() {
 }
 
 #[tokio::test]
-async fn a_user_that_a_server_no_longer_knows_is_gone() {
+async fn a_user_that_a_server_no_longer_knows_loses_its_identity() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene
