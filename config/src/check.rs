@@ -169,7 +169,8 @@ impl Check<'_> {
 fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
     let names = schema::names_in(&parent.schema);
     let name = path.shown.rsplit('.').next().unwrap_or_default();
-    // The message suggests a key of this name in another section, or a similar name in this section.
+    // The message suggests a key of this name in another section, or a similar name in this
+    // section.
     let elsewhere = schema::path_of_name(name);
     let meant = elsewhere.or_else(|| most_similar(name, names.iter().copied()));
     let suggestion = did_you_mean(meant);

@@ -1,8 +1,8 @@
 //! The macros that declare sections, keys and words.
 //!
 //! [`section!`] generates a section's settings: the struct, its [`Section`](crate::Section) for the
-//! check and the documentation, and the function that reads the struct from a table. Each key is one
-//! field:
+//! check and the documentation, and the function that reads the struct from a table. Each key is
+//! one field:
 //!
 //! ```text
 //! /// Connections of one user to one server.                     meaning, and the field's rustdoc

@@ -55,8 +55,8 @@ fn unknown(variable: &str) -> String {
 
 /// True if Kubernetes has set this variable. For a service named `seawall` or `seawall-…`, each pod
 /// of the namespace gets `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`, `SEAWALL_PORT` and
-/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. If they were problems, the service's own pods could
-/// not start.
+/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. If they were problems, the service's own pods
+/// could not start.
 fn is_service_link(name: &str) -> bool {
     if name.contains("__") {
         return false;

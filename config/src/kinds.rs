@@ -69,8 +69,8 @@ pub(crate) const MIN_PULSE_INTERVAL_MS: i64 = 100;
 /// checkpoints, which servers write once a minute.
 pub(crate) const MAX_PULSE_MS: i64 = 60_000;
 
-/// Maximum length of a command in a line of the slow log. It limits the memory of the queue in which
-/// lines wait.
+/// Maximum length of a command in a line of the slow log. It limits the memory of the queue in
+/// which lines wait.
 pub(crate) const MAX_COMMAND_BYTES: i64 = 64 * 1024;
 
 // The largest message, a command or a reply, must fit into half of the budget.

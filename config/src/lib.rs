@@ -181,7 +181,8 @@ fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Maximum size of the configuration file, in bytes. It is enough for thousands of `[[auth.users]]`.
+/// Maximum size of the configuration file, in bytes. It is enough for thousands of
+/// `[[auth.users]]`.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Maximum size of a secret file, in bytes. A connection string with a hundred hosts is much

@@ -5,7 +5,8 @@ use toml::{Table, Value};
 /// Values that the command line can set. Absent values come from the other sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// The values of `--listen`, which may be repeated. They replace all addresses of other sources.
+    /// The values of `--listen`, which may be repeated. They replace all addresses of other
+    /// sources.
     pub listen: Vec<String>,
     /// The value of `--deployment`: the connection string.
     pub deployment: Option<crate::Secret>,

@@ -1,8 +1,8 @@
 //! Problems of a configuration, written for the person who corrects it.
 //!
-//! A problem is one line and never shows a secret. So it shows no value of a secret key, no value of
-//! an unknown key (which may be the misspelled key of a secret), and no line of a file that is not
-//! TOML.
+//! A problem is one line and never shows a secret. So it shows no value of a secret key, no value
+//! of an unknown key (which may be the misspelled key of a secret), and no line of a file that is
+//! not TOML.
 
 use std::fmt;
 
@@ -86,7 +86,8 @@ impl Problems {
         self.0.is_empty()
     }
 
-    /// True if `key` already has a problem. The caller then reports no problem that follows from it.
+    /// True if `key` already has a problem. The caller then reports no problem that follows from
+    /// it.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|problem| problem.key == key)
     }

@@ -1,8 +1,9 @@
 //! Reads sections and values from the merged and checked table.
 //!
 //! Absent values get their defaults here, secrets are read from their files, and lists in a text
-//! are split. Reading continues after a problem. A problem that only follows from another one is not
-//! reported. For example, a connection string of the wrong type is not also reported as missing.
+//! are split. Reading continues after a problem. A problem that only follows from another one is
+//! not reported. For example, a connection string of the wrong type is not also reported as
+//! missing.
 
 use std::fs;
 use std::net::IpAddr;

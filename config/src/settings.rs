@@ -112,7 +112,8 @@ section! {
         Kind::Addresses, Restart, default "127.0.0.1:27018");
     // Descriptor limits of 20,000 and more are common. Servers, files and the admin address also
     // need descriptors.
-    /// Maximum number of client connections; further ones are refused. Each needs a file descriptor.
+    /// Maximum number of client connections; further ones are refused. Each needs a file
+    /// descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
         CONNECTIONS, Restart, default 18000, unit "connections");
     // In a reconnect storm, connections wait in the backlog instead of being reset. The kernel may
@@ -193,8 +194,8 @@ section! {
     /// client's connection.
     repeat: bool = key("deployment.repeat",
         Kind::Boolean, Restart, default true);
-    /// Width of the latency window of server selection: the round-trip time of a selected server may
-    /// exceed that of the fastest suitable server by this time.
+    /// Width of the latency window of server selection: the round-trip time of a selected server
+    /// may exceed that of the fastest suitable server by this time.
     local_threshold: Duration = key("deployment.local_threshold_ms",
         TIME_OR_0, Restart, default 15, unit "ms");
     /// Time between two checks of a server.

@@ -477,8 +477,8 @@ fn connector(
     ))
 }
 
-/// Converts the configured fault. Logs a warning, so that the fault is not left in the configuration
-/// by mistake.
+/// Converts the configured fault. Logs a warning, so that the fault is not left in the
+/// configuration by mistake.
 fn fault(fault: &config::Fault) -> Fault {
     let config::Fault {
         command,

@@ -55,7 +55,8 @@ pub(super) struct Feed {
     /// The pulse, which samples servers, or the reason why servers are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
-    /// Locked during a push, so that the insight gets the seconds in the order of their measurement.
+    /// Locked during a push, so that the insight gets the seconds in the order of their
+    /// measurement.
     pushing: Mutex<()>,
 }
 

@@ -153,8 +153,8 @@ impl Identity {
         }
     }
 
-    /// Makes the identity unusable, forever. Only the first call has an effect. A later login of the
-    /// user creates a new identity.
+    /// Makes the identity unusable, forever. Only the first call has an effect. A later login of
+    /// the user creates a new identity.
     pub fn end(&self, standing: Standing) {
         let value = match standing {
             Standing::Good => return,

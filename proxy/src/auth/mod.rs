@@ -1,9 +1,9 @@
 //! Authentication: SCRAM towards clients and servers, its keys, and the addresses from which a user
 //! may log in.
 //!
-//! The types here are state machines and values. A step of a conversation gets a payload and returns
-//! a payload or a result. This module reads no socket, clock or configuration. Its only system call
-//! seeds [`NonceSource`].
+//! The types here are state machines and values. A step of a conversation gets a payload and
+//! returns a payload or a result. This module reads no socket, clock or configuration. Its only
+//! system call seeds [`NonceSource`].
 //!
 //! Seawall needs no password to serve a user. A server stores `StoredKey = H(ClientKey)` and
 //! `ServerKey`. Every SCRAM proof is `ClientKey XOR HMAC(StoredKey, AuthMessage)`. So a party that
@@ -19,8 +19,8 @@
 //!  server connections        ClientConversation    ClientKey and ScramKeys, no PBKDF2
 //! ```
 //!
-//! Invariants: a [`Key`] is zeroed on drop, not printed by `Debug`, and compared in constant time. A
-//! conversation returns a [`ClientKey`] only if its hash equals the stored key. No bytes from the
+//! Invariants: a [`Key`] is zeroed on drop, not printed by `Debug`, and compared in constant time.
+//! A conversation returns a [`ClientKey`] only if its hash equals the stored key. No bytes from the
 //! network can cause a panic.
 
 mod identity;

@@ -1,8 +1,8 @@
 //! `authenticationRestrictions`: the addresses from which a user may authenticate.
 //!
 //! A server sees Seawall's address instead of the client's, so Seawall must enforce the
-//! `clientSource` clauses of a user. The server itself enforces `serverAddress` clauses, against the
-//! address to which Seawall has connected. So here these clauses count as met.
+//! `clientSource` clauses of a user. The server itself enforces `serverAddress` clauses, against
+//! the address to which Seawall has connected. So here these clauses count as met.
 //!
 //! The rules are those of the server, tested with mongod 6.0.5:
 //!
@@ -59,8 +59,8 @@ impl Restrictions {
     }
 }
 
-/// The reason why a user's restrictions could not be parsed. Seawall then refuses the user's logins,
-/// because a restriction that cannot be parsed may exclude the client.
+/// The reason why a user's restrictions could not be parsed. Seawall then refuses the user's
+/// logins, because a restriction that cannot be parsed may exclude the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestrictionsError {
     /// The reply has no such field, because the command did not ask for it or the server is too
@@ -96,8 +96,8 @@ pub enum RestrictionsError {
 /// One restriction document. All its clauses must be met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Restriction {
-    /// The ranges of the `clientSource` clause. `None` if the restriction has only a `serverAddress`
-    /// clause, which the server enforces.
+    /// The ranges of the `clientSource` clause. `None` if the restriction has only a
+    /// `serverAddress` clause, which the server enforces.
     client_source: Option<Vec<AddressRange>>,
 }
 

@@ -28,8 +28,8 @@ use zeroize::Zeroizing;
 use super::restrictions::{INHERITED, OWN};
 use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 
-/// A server's record of a user. With it, Seawall can verify the user's clients and refuse clients at
-/// a forbidden address. To authenticate as the user, Seawall also needs a
+/// A server's record of a user. With it, Seawall can verify the user's clients and refuse clients
+/// at a forbidden address. To authenticate as the user, Seawall also needs a
 /// [`ClientKey`](super::ClientKey).
 ///
 /// Keys are compared in constant time.

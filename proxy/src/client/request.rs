@@ -47,7 +47,8 @@ pub(super) struct Outgoing<'m> {
     layout: Layout<'m>,
 }
 
-/// Compresses a message. If that fails, returns the plain message, which the protocol always allows.
+/// Compresses a message. If that fails, returns the plain message, which the protocol always
+/// allows.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
     let pack = move || {

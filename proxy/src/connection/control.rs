@@ -42,8 +42,8 @@ pub enum ControlError {
 }
 
 impl Connection {
-    /// Sends a command, which must contain `$db`, and returns the reply. A reply with `ok: 0` is not
-    /// an error here.
+    /// Sends a command, which must contain `$db`, and returns the reply. A reply with `ok: 0` is
+    /// not an error here.
     ///
     /// Not cancel safe: if the future is dropped before it ends, the caller must close the
     /// connection.

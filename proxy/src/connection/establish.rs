@@ -111,7 +111,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if the identity has no keys or the server refuses them. A client must then log in again.
+    /// True if the identity has no keys or the server refuses them. A client must then log in
+    /// again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -487,8 +488,8 @@ async fn run_step(
 }
 
 /// The `hello` of Seawall's own connections. Its metadata names Seawall; the clients' metadata is
-/// sent with each operation. It uses the legacy name `isMaster`, because servers before 4.4.2 do not
-/// know `hello`.
+/// sent with each operation. It uses the legacy name `isMaster`, because servers before 4.4.2 do
+/// not know `hello`.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,

@@ -2,7 +2,8 @@
 //! Seawall itself at a time.
 //!
 //! This module establishes connections (connect, TLS, `hello`, authenticate) and knows when a
-//! connection is unusable. It does not know pools: its callers decide how long a connection is kept.
+//! connection is unusable. It does not know pools: its callers decide how long a connection is
+//! kept.
 
 mod address;
 mod control;

@@ -249,8 +249,8 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         if most > own + 1 { self.shed() } else { None }
     }
 
-    /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the first
-    /// waiter that is ready.
+    /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the
+    /// first waiter that is ready.
     pub fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
         for _ in 0..max_keys.min(self.0.turns.len()) {
             match self.peek().is_some_and(&is_ready) {

@@ -64,9 +64,9 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
-    /// Runs `walk`, which reads `bytes` bytes that it borrows. For more than 1 MiB, it waits for the
-    /// sharer's turn. It then runs on this thread, which first passes its other tasks to another
-    /// thread.
+    /// Runs `walk`, which reads `bytes` bytes that it borrows. For more than 1 MiB, it waits for
+    /// the sharer's turn. It then runs on this thread, which first passes its other tasks to
+    /// another thread.
     pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
         if bytes <= LONG_WALK_BYTES {
             return walk();

@@ -1,5 +1,5 @@
-//! Limits on clients, handshakes and operations. Each permit is a guard whose drop releases it. At a
-//! limit, work waits or is refused.
+//! Limits on clients, handshakes and operations. Each permit is a guard whose drop releases it. At
+//! a limit, work waits or is refused.
 
 mod fair;
 mod gate;
@@ -210,8 +210,8 @@ impl Limits {
         self.heavy.of(sharer)
     }
 
-    /// Returns the time at which the caller may close a client. Closes are spread over time, so that
-    /// the reconnects make no storm.
+    /// Returns the time at which the caller may close a client. Closes are spread over time, so
+    /// that the reconnects make no storm.
     pub fn closing_turn(&self, now: Instant) -> Instant {
         let mut next = self.next_close.lock();
         let turn = next.map_or(now, |next| next.max(now));

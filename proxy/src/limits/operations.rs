@@ -146,8 +146,9 @@ impl SharedPermits {
                 continue;
             }
             let Some(permit) = self.try_admit(&waiter.in_flight) else {
-                // Another operation has got the permit. The waiter is dropped here, so its operation
-                // enters the queue again. The drop of the other permit will serve the waiters.
+                // Another operation has got the permit. The waiter is dropped here, so its
+                // operation enters the queue again. The drop of the other permit will serve the
+                // waiters.
                 return;
             };
             drop(waiters);

@@ -122,8 +122,8 @@ impl EvictablePermits {
         self.admit_evicting_oldest_if(sharer, eviction, |_| true)
     }
 
-    /// Like [`Self::admit_evicting_oldest`], but closes a connection only if `may_evict` is true for
-    /// the time of its last activity.
+    /// Like [`Self::admit_evicting_oldest`], but closes a connection only if `may_evict` is true
+    /// for the time of its last activity.
     pub(super) fn admit_evicting_oldest_if(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -357,7 +357,7 @@ mod tests {
         let permits = EvictablePermits::new(3);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let [active, silent, busy] = &crowd[..] else {
-            panic!("three clients")
+            panic!("the crowd has three clients")
         };
         active.eviction.mark_activity();
         active.eviction.mark_activity();

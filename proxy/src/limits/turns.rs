@@ -21,8 +21,8 @@ pub trait TurnKey: Copy + Eq + Hash {}
 
 impl<K: Copy + Eq + Hash> TurnKey for K {}
 
-/// A bounded number of turns. If more work waits, its keys (by default sharers) are served one after
-/// another.
+/// A bounded number of turns. If more work waits, its keys (by default sharers) are served one
+/// after another.
 #[derive(Clone, Debug)]
 pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 

@@ -1,6 +1,7 @@
 //! Accepts clients within limits, and passes each one to `client`.
 //!
-//! This module reads no bytes from clients except for the TLS handshake, which has its own deadline.
+//! This module reads no bytes from clients except for the TLS handshake, which has its own
+//! deadline.
 
 mod tls;
 

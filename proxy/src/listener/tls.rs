@@ -35,8 +35,8 @@ pub enum ServerTlsError {
     },
 }
 
-/// Creates the TLS configuration for connections from clients, from a certificate chain and its key.
-/// Each is in a PEM file.
+/// Creates the TLS configuration for connections from clients, from a certificate chain and its
+/// key. Each is in a PEM file.
 ///
 /// # Errors
 /// See [`ServerTlsError`].

@@ -6,8 +6,8 @@ use super::ServerPool;
 use crate::{auth::Identity, connection::Connection, observe::CloseReason};
 
 /// A checked-out connection. The drop checks it in. During an exchange the connection is dirty:
-/// from [`Checkout::begin`] to [`Checkout::finish`]. A dirty connection is closed at check-in, so an
-/// operation may be cancelled at any point.
+/// from [`Checkout::begin`] to [`Checkout::finish`]. A dirty connection is closed at check-in, so
+/// an operation may be cancelled at any point.
 #[must_use]
 pub struct Checkout {
     pool: Arc<ServerPool>,

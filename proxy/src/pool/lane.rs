@@ -162,10 +162,7 @@ mod tests {
         drop(crowd.next().unwrap().await);
         for permit in others {
             let permit = permit.now_or_never();
-            assert!(
-                permit.is_some(),
-                "it is served before the other user's waiters"
-            );
+            assert!(permit.is_some(), "each user is served in turn");
         }
     }
 }

@@ -405,8 +405,8 @@ impl ServerPool {
         inner.suspect(generation, identity.id(), Instant::now(), has_ended)
     }
 
-    /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool becomes
-    /// ready, and a suspicion that is older than the probe ends.
+    /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
+    /// becomes ready, and a suspicion that is older than the probe ends.
     pub fn recover(&self, asked_at: Instant) {
         let todo = self.inner.lock().recover(asked_at);
         self.perform(todo);

@@ -22,8 +22,8 @@ pub(super) struct Pace {
     variation: f64,
 }
 
-/// The change of the variation with each connection. Multiples of the golden ratio, modulo 1, spread
-/// evenly and never repeat.
+/// The change of the variation with each connection. Multiples of the golden ratio, modulo 1,
+/// spread evenly and never repeat.
 const STEP: f64 = 0.618_033_988_749_895;
 
 impl Pace {

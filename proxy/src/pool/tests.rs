@@ -105,7 +105,7 @@ async fn waiters_are_served_in_order_of_arrival() {
             "the user has max_pool_size connections"
         );
         let Start::Wait(ticket, receiver) = start else {
-            panic!("has to wait")
+            panic!("the operation has to wait")
         };
         queue.push((ticket, receiver));
     }
@@ -167,7 +167,7 @@ async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let (Start::Wait(_, _receiver), _) = inner.check_out(&user, CLIENT, now) else {
-        panic!("waits")
+        panic!("the operation waits")
     };
     let first = held.into_iter().next().unwrap();
     let todo = inner.check_in(user.id(), first, Some(CloseReason::Broken), now);
@@ -220,7 +220,7 @@ async fn one_ended_connection_pauses_the_hand_out_until_a_probe_gets_a_reply() {
     let mut held = held.into_iter();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
     let (Start::Wait(_, mut first), todo) = inner.check_out(&user, CLIENT, now) else {
-        panic!("has to wait")
+        panic!("the operation has to wait")
     };
     assert!(todo.establish.is_empty());
     let todo = inner.check_in(user.id(), held.next().unwrap(), None, now);
@@ -432,7 +432,7 @@ pub(super) fn wait(
     now: Instant,
 ) -> (ResultReceiver, Todo) {
     let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now) else {
-        panic!("has to wait")
+        panic!("the operation has to wait")
     };
     (answer, todo)
 }

@@ -2,8 +2,8 @@
 //!
 //! Wake-ups are most of a proxy's cost. If a worker sleeps after each operation, the kernel wakes
 //! it for the next one. If it yields instead, the servers and clients on the same machine run, and
-//! the worker then finds several operations ready at once. With 16 connections or more, this saves a
-//! fifth to a third of the processor time per operation.
+//! the worker then finds several operations ready at once. With 16 connections or more, this saves
+//! a fifth to a third of the processor time per operation.
 //!
 //! While few operations are in flight, workers do not yield, because there is nothing to batch. If
 //! another process computes without a pause, a yield can last for that process's whole time slice.

@@ -7,8 +7,8 @@
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
-/// A `$clusterTime` from a server. Seawall accepts none from clients, because a client could send an
-/// invalid one.
+/// A `$clusterTime` from a server. Seawall accepts none from clients, because a client could send
+/// an invalid one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterTime {
     document: RawDocumentBuf,

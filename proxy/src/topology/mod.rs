@@ -147,7 +147,8 @@ impl Drop for Topology {
 }
 
 impl Topology {
-    /// Starts to monitor a deployment. Returns at once, because the deployment may not be available.
+    /// Starts to monitor a deployment. Returns at once, because the deployment may not be
+    /// available.
     pub fn start(
         options: DeploymentOptions,
         settings: Settings,
@@ -244,8 +245,8 @@ impl Topology {
         self.published.subscribe()
     }
 
-    /// The official driver's client, for Seawall's own commands as the service account. `None` until
-    /// the deployment's connection string has been resolved.
+    /// The official driver's client, for Seawall's own commands as the service account. `None`
+    /// until the deployment's connection string has been resolved.
     pub fn control_client(&self) -> Option<mongodb::Client> {
         self.control_client.lock().clone()
     }
@@ -325,8 +326,8 @@ impl Topology {
     }
 
     /// Handles the end of a connection of `generation` during an operation. The cause may be the
-    /// server, but also the client's request. So the pool hands out no connection until a probe gets
-    /// a reply, and it is cleared only if the server has failed.
+    /// server, but also the client's request. So the pool hands out no connection until a probe
+    /// gets a reply, and it is cleared only if the server has failed.
     pub fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {

@@ -121,8 +121,8 @@ impl DeploymentOptions {
         names.collect()
     }
 
-    /// The string's TLS options; `None` without TLS. They are the CA file, the certificate file, and
-    /// true if any certificate is accepted.
+    /// The string's TLS options; `None` without TLS. They are the CA file, the certificate file,
+    /// and true if any certificate is accepted.
     pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
         match self.written.tls.clone()? {
             Tls::Enabled(tls) => {

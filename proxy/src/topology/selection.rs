@@ -63,8 +63,8 @@ fn is_primary(server: &ServerDescription) -> bool {
     server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
 }
 
-/// Returns the candidates whose staleness is allowed and that match a tag set of the preference. The
-/// first tag set that matches any candidate decides.
+/// Returns the candidates whose staleness is allowed and that match a tag set of the preference.
+/// The first tag set that matches any candidate decides.
 fn eligible(
     description: &TopologyDescription,
     mut candidates: Vec<usize>,

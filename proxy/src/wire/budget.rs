@@ -1,9 +1,10 @@
 //! The memory budget for the messages of all connections. Bytes are charged when they arrive.
 //!
 //! A message that has charged bytes is a holder. A message is charged for the bytes that have
-//! arrived, not for the length in its header, so a large length alone costs nothing. The messages of
-//! one address may hold at most eight times the free memory, so a single address leaves memory for
-//! others. A message that gets no memory waits before its next read. Two rules prevent a deadlock:
+//! arrived, not for the length in its header, so a large length alone costs nothing. The messages
+//! of one address may hold at most eight times the free memory, so a single address leaves memory
+//! for others. A message that gets no memory waits before its next read. Two rules prevent a
+//! deadlock:
 //!
 //! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
 //!   selects it from the waiting messages: from the address that holds least memory, the message
@@ -15,8 +16,8 @@
 //!   cause is Seawall and not the client. If no holder is slow, and the message with the reserve
 //!   finds no memory there, the waiting holder with the most bytes left is evicted.
 //!
-//! Invariant: the charged bytes are at most the budget plus the reserve, or a single message that is
-//! larger than both.
+//! Invariant: the charged bytes are at most the budget plus the reserve, or a single message that
+//! is larger than both.
 
 use std::{
     cmp::Reverse,
@@ -349,7 +350,8 @@ impl Inner {
         self.evicted_at = Some(now);
         let mut victims = self.slow_holders(waiter, now);
         if victims.is_empty() && self.finisher == Some(waiter) {
-            // All holders wait, and none can finish. So the one with the most bytes left is evicted.
+            // All holders wait, and none can finish. So the one with the most bytes left is
+            // evicted.
             victims.extend(self.last_in_order(waiter));
         }
         // The memory of holders that were evicted earlier may not have been released yet, so it
@@ -425,8 +427,8 @@ impl Inner {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the first waiting message after memory was released. That message wakes the next one if
-    /// memory is left.
+    /// Wakes the first waiting message after memory was released. That message wakes the next one
+    /// if memory is left.
     fn wake_first(&mut self) {
         let first = self.waiting.first().map(|(_, _, id)| id);
         self.wake(first);
@@ -434,8 +436,8 @@ impl Inner {
 }
 
 impl MemoryBudget {
-    /// Creates a budget of `bytes` bytes in total. The reserve is a part of them. It has the size of
-    /// the largest message, but at most half of `bytes`.
+    /// Creates a budget of `bytes` bytes in total. The reserve is a part of them. It has the size
+    /// of the largest message, but at most half of `bytes`.
     pub fn of_bytes(bytes: usize) -> Self {
         let reserve = super::MAX_MESSAGE_BYTES.min(bytes / 2);
         Self {

@@ -1,8 +1,8 @@
 //! TCP keep-alive: detects that a peer is gone although it has not closed the connection. For
 //! example, its machine has lost power, or a firewall has dropped the connection's state.
 //!
-//! Keep-alive does not detect a hanging process, because its kernel still replies. The connection to
-//! such a process ends only if its buffers are full and it reads no byte for a long time.
+//! Keep-alive does not detect a hanging process, because its kernel still replies. The connection
+//! to such a process ends only if its buffers are full and it reads no byte for a long time.
 
 use std::{io, os::fd::AsFd, time::Duration};
 

@@ -83,7 +83,8 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// The code of a server's error reply; `None` if a server closes the connection without a reply.
+    /// The code of a server's error reply; `None` if a server closes the connection without a
+    /// reply.
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Empty

@@ -61,7 +61,8 @@ const HEAD_BYTES: usize = SCRATCH_BYTES;
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
 /// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
-/// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections hold at most 70 MiB.
+/// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections hold at most 70
+/// MiB.
 pub const FREE_BYTES: usize = 4 * 1024;
 
 /// Maximum number of bytes that one read adds to a large message.
@@ -217,8 +218,8 @@ impl MessageReader {
         self.share.get_or_insert_with(|| budget.open(sharer))
     }
 
-    /// Reads some bytes, within the budget. Between two messages, the wait may take any time. Inside
-    /// a message, bytes must arrive in time, unless the reader waits for memory.
+    /// Reads some bytes, within the budget. Between two messages, the wait may take any time.
+    /// Inside a message, bytes must arrive in time, unless the reader waits for memory.
     async fn fill_within<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,

@@ -8,8 +8,8 @@ pub enum Sharer {
     /// All clients on the same host that use a unix socket.
     #[default]
     Local,
-    /// All clients of one IPv4 address, or of one IPv6 /64 network, because one host may own a whole
-    /// /64.
+    /// All clients of one IPv4 address, or of one IPv6 /64 network, because one host may own a
+    /// whole /64.
     Address(IpAddr),
     /// All clients of one user behind an address that many users share. The number is the user's
     /// identity.
@@ -37,8 +37,8 @@ impl Sharer {
 /// switches", 1998.
 const SHARE_FACTOR: usize = 8;
 
-/// True if a sharer that holds `held` units of a resource may get another one while `free` units are
-/// left.
+/// True if a sharer that holds `held` units of a resource may get another one while `free` units
+/// are left.
 pub fn is_within_share(held: usize, free: usize) -> bool {
     held < free.saturating_mul(SHARE_FACTOR)
 }

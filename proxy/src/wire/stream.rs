@@ -33,8 +33,8 @@ impl Stream {
     }
 
     /// True if the stream cannot be used for another command: the peer or the kernel has closed it,
-    /// or unexpected bytes have arrived. Call it only while no bytes are expected. It does not wait,
-    /// and makes no system call if nothing has arrived.
+    /// or unexpected bytes have arrived. Call it only while no bytes are expected. It does not
+    /// wait, and makes no system call if nothing has arrived.
     pub fn has_ended(&mut self) -> bool {
         let mut byte = [0];
         let mut room = ReadBuf::new(&mut byte);

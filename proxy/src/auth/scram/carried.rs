@@ -3,7 +3,8 @@
 //!
 //! The server verifies the proof. Seawall parses each payload and forwards it unchanged. When the
 //! server has accepted the proof, Seawall reads the user's keys on the same connection.
-//! [`CarriedOutcome::prove`] then checks that the keys, the proof and the signature belong together.
+//! [`CarriedOutcome::prove`] then checks that the keys, the proof and the signature belong
+//! together.
 
 use super::payload::{ClientFinal, ServerFirst, auth_message, parse_server_final};
 use super::{ClientFirst, ClientKey, Key, Mechanism, ScramError, ScramKeys};

@@ -62,8 +62,8 @@ impl ClientFirst {
         })
     }
 
-    /// The user's name without escapes. SASLprep is not applied to it, because servers compare names
-    /// byte by byte.
+    /// The user's name without escapes. SASLprep is not applied to it, because servers compare
+    /// names byte by byte.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -120,8 +120,8 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
     Some(user)
 }
 
-/// Checks that the authorization identity is the user itself. Both forms of it are accepted: servers
-/// compare it without decoding escapes, but RFC 5802 requires escapes.
+/// Checks that the authorization identity is the user itself. Both forms of it are accepted:
+/// servers compare it without decoding escapes, but RFC 5802 requires escapes.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());

@@ -45,7 +45,8 @@ pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
     lead: Lead,
     deadline: Instant,
-    /// The permit for an exchange with a server; `None` while the introduction waits for its client.
+    /// The permit for an exchange with a server; `None` while the introduction waits for its
+    /// client.
     exchange: Option<OwnedSemaphorePermit>,
     /// Stores the server connection while the introduction waits for its client.
     conversation: Conversation<Connection>,

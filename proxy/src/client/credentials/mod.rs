@@ -272,8 +272,8 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys again in the background, or joins the reading in progress. The receiver's
-    /// value becomes true when the reading has ended.
+    /// Reads a user's keys again in the background, or joins the reading in progress. The
+    /// receiver's value becomes true when the reading has ended.
     pub(super) fn read_again(
         self: &Arc<Self>,
         user: &UserName,

@@ -405,8 +405,8 @@ impl Store {
     }
 }
 
-/// Clears the identity's stored login if it does not fit the new keys, because an old ClientKey must
-/// not be sent to a server.
+/// Clears the identity's stored login if it does not fit the new keys, because an old ClientKey
+/// must not be sent to a server.
 fn clear_outdated_login(identity: &Identity, credentials: &auth::Credentials) {
     let Login::Keys { keys, .. } = identity.login() else {
         return;
@@ -547,7 +547,7 @@ mod tests {
         let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
         assert!(
             proven.is_none(),
-            "a proof for a dropped user counts for its successor of the same name and password"
+            "a proof for a dropped user does not count for its successor"
         );
         assert!(
             store
@@ -614,10 +614,10 @@ mod tests {
         let between = now + Duration::from_millis(1);
         let (credentials, login) = proven("one");
         let (known, _) = store.learn(&user("u"), credentials, login, between);
-        assert!(known.is_none(), "the refused keys restored the user");
+        assert!(known.is_none(), "refused keys do not restore the user");
         let (credentials, login) = proven("two");
         let (known, _) = store.learn(&user("u"), credentials, login, between);
-        assert!(known.is_some(), "other keys did not restore the user");
+        assert!(known.is_some(), "other keys restore the user");
     }
 
     #[tokio::test(start_paused = true)]

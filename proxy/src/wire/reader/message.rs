@@ -31,8 +31,8 @@ pub struct Message {
     pub compressor: Option<Compressor>,
     /// The message's share of the budget; `None` if it needs none. The drop releases it.
     pub(super) share: Option<MemoryShare>,
-    /// True if the drop must zero the bytes. It is atomic, so that it can be set while the bytes are
-    /// borrowed.
+    /// True if the drop must zero the bytes. It is atomic, so that it can be set while the bytes
+    /// are borrowed.
     is_secret: AtomicBool,
 }
 

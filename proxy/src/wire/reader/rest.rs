@@ -38,8 +38,8 @@ pub struct RestOfMessage<'a> {
 }
 
 impl<'a> RestOfMessage<'a> {
-    /// Begins to read the rest of the message whose head was returned last. `is_wanted` returns true
-    /// if others wait for the resource that the message holds.
+    /// Begins to read the rest of the message whose head was returned last. `is_wanted` returns
+    /// true if others wait for the resource that the message holds.
     pub fn of(head: &'a Message, is_wanted: &'a (dyn Fn() -> bool + Send + Sync)) -> Self {
         let now = Instant::now();
         Self {
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// Reads the rest of a message that arrives at a constant rate. Returns the duration in seconds,
-    /// and the result.
+    /// Reads the rest of a message that arrives at a constant rate. Returns the duration in
+    /// seconds, and the result.
     async fn rest_at(
         bytes_per_second: usize,
         budget: &MemoryBudget,
