@@ -1,13 +1,13 @@
-//! Addresses that Seawall listens on: `host:port`, `[address]:port`, `unix:/path`.
+//! Addresses on which Seawall listens: `host:port`, `[address]:port`, `unix:/path`.
 //!
-//! Only the form is checked. Hosts are resolved when the socket is bound, not here.
+//! Only the form of an address is checked. A host is resolved later, when the socket is bound.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// An address that clients connect to.
+/// An address to which clients connect.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenAddress {
     /// `host:port`. The host is a name or an address. With port 0 the system chooses a port.
@@ -49,15 +49,15 @@ impl fmt::Display for ListenAddress {
 /// The address of metrics, health and the API.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AdminAddress {
-    /// The admin part is not started.
+    /// Metrics, health and the API are not served.
     Off,
     /// `host:port`. The host is a name or an address. With port 0 the system chooses a port.
     Tcp(String),
 }
 
 impl AdminAddress {
-    /// True if only this machine can reach it. Names other than `localhost` count as public,
-    /// because their addresses may change after the start.
+    /// True if only this machine can reach the address. Names other than `localhost` count as
+    /// public, because they may get another address after the start.
     pub fn is_private(&self) -> bool {
         match self {
             Self::Off => true,
@@ -87,10 +87,10 @@ impl fmt::Display for AdminAddress {
     }
 }
 
-/// The text is not an address.
+/// The reason why a text is not an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// No colon, so no port.
+    /// The text has no colon, so it has no port.
     #[error("the port is missing")]
     PortMissing,
     /// The text after the last colon is not a 16-bit number.
@@ -99,7 +99,7 @@ pub enum AddressError {
     /// The text before the port is empty. All interfaces are `0.0.0.0` or `[::]`.
     #[error("the host is missing; all interfaces are 0.0.0.0 or [::]")]
     HostMissing,
-    /// Not a host name and not an address. An IPv6 address needs brackets.
+    /// The host is neither a name nor an address. An IPv6 address needs brackets.
     #[error("the host is neither a name nor an address (IPv6 in brackets)")]
     HostInvalid,
     /// The path of a unix socket is not absolute.
@@ -117,7 +117,7 @@ pub enum AddressError {
 
 fn check_host_and_port(text: &str) -> Result<(), AddressError> {
     let (host, port) = text.rsplit_once(':').ok_or(AddressError::PortMissing)?;
-    // `u16` alone would accept a sign.
+    // The digits are checked too, because parsing a `u16` accepts a sign.
     if !port.bytes().all(|byte| byte.is_ascii_digit()) || port.parse::<u16>().is_err() {
         return Err(AddressError::PortInvalid);
     }
@@ -149,7 +149,8 @@ const UNIX_PREFIX: &str = "unix:";
 
 const OFF: &str = "off";
 
-/// `sun_path` has 108 bytes on Linux and 104 on other systems. The last byte is a zero.
+/// Maximum length of a socket's path, in bytes. `sun_path` has 108 bytes on Linux and 104 on other
+/// systems, and its last byte is a zero.
 const MAX_SOCKET_PATH_BYTES: usize = 103;
 
 #[cfg(test)]
@@ -157,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_addresses_and_unix_paths_are_addresses() {
+    fn names_addresses_and_unix_paths_are_accepted() {
         for text in [
             "127.0.0.1:27018",
             "0.0.0.0:0",

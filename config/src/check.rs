@@ -1,7 +1,7 @@
-//! Checks each value alone, against the schema.
+//! Checks each value of a source against the schema.
 //!
-//! The check returns the table without the wrong values. So one mistake does not hide another, and
-//! the rest fits the types of the settings. Relations between values are not checked here.
+//! The check returns the table without wrong values. So one mistake does not hide another, and the
+//! remaining values fit the types of the settings. Relations between values are not checked here.
 
 use toml::{Table, Value};
 
@@ -49,7 +49,7 @@ impl Check<'_> {
             return self.list_of_tables(value, path);
         }
         if schema::names_in(&path.schema).is_empty() {
-            // The key may be a misspelled secret, so its value is not shown.
+            // The value is not shown, because the key may be the misspelled key of a secret.
             self.add(path, shown_type(&value), &unknown(parent, path));
             return None;
         }
@@ -169,7 +169,8 @@ impl Check<'_> {
 fn unknown(parent: &KeyPath, path: &KeyPath) -> String {
     let names = schema::names_in(&parent.schema);
     let name = path.shown.rsplit('.').next().unwrap_or_default();
-    // The name of one key in another section, or a name similar to one here.
+    // The message suggests a key of this name in another section, or a similar name in this
+    // section.
     let elsewhere = schema::path_of_name(name);
     let meant = elsewhere.or_else(|| most_similar(name, names.iter().copied()));
     let suggestion = did_you_mean(meant);
@@ -185,8 +186,8 @@ fn must_be(key: &Key) -> String {
     format!("must be {}", key.kind)
 }
 
-/// True if the value has the type and the bounds of its kind. For the kinds without a more specific
-/// reason.
+/// True if the value has the type of its kind and is within its bounds. The other kinds have checks
+/// with more specific reasons.
 fn fits(kind: Kind, value: &Value) -> bool {
     match (kind, value) {
         (
@@ -208,14 +209,15 @@ fn fits(kind: Kind, value: &Value) -> bool {
     }
 }
 
-/// Parses a shape id in the form that metrics and the API use.
+/// Parses a shape id in the form of the metrics and the API.
 pub(crate) fn shape_id(text: &str) -> Option<u64> {
     let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_id = text.len() == 16 && text.bytes().all(is_digit);
     is_id.then(|| u64::from_str_radix(text, 16).ok()).flatten()
 }
 
-/// True if the scheme is MongoDB's and some text follows it. The driver crate checks the rest.
+/// True if the text begins with a scheme of MongoDB and does not end there. The driver crate checks
+/// the rest.
 pub(crate) fn is_connection_string(text: &str) -> bool {
     ["mongodb://", "mongodb+srv://"]
         .iter()

@@ -1,8 +1,8 @@
 //! The macros that declare sections, keys and words.
 //!
-//! [`section!`] writes a section's settings: the struct, its [`Section`](crate::Section) for the
-//! check and the documentation, and the function that reads the struct from a table. A key is one
-//! field:
+//! [`section!`] generates a section's settings: the struct, its [`Section`](crate::Section) for the
+//! check and the documentation, and the function that reads the struct from a table. Each key is
+//! one field:
 //!
 //! ```text
 //! /// Connections of one user to one server.                     meaning, and the field's rustdoc
@@ -10,12 +10,12 @@
 //!     CONNECTIONS, Restart, default 100, unit "connections");    allowed, change, default, unit
 //! ```
 //!
-//! `default` and `unit` may be absent. A key without a default has an `example`, for the full
-//! example. Defaults and examples are written as in TOML, without `_`. Fields that are not read
-//! from one key follow in braces, each with the function that reads it.
+//! `default` and `unit` may be absent. A key without a default has an `example` for the full
+//! example file. Defaults and examples are written as in TOML, without `_`. Fields that do not
+//! belong to a single key follow in braces, each with the function that reads it.
 
-/// Declares a section and its keys. `optional` before the path: its presence has a meaning, so the
-/// full example comments it out.
+/// Declares a section and its keys. `optional` before the path means that the presence of the
+/// section has a meaning, so the full example file comments it out.
 macro_rules! section {
     (
         $(#[doc = $about:literal])*
@@ -30,7 +30,7 @@ macro_rules! section {
             $($($(#[doc = $doc])* pub $other: $other_type,)*)?
         }
 
-        // No number is NaN: the check refuses it.
+        // `Eq` is correct although there are floats, because the check refuses NaN.
         impl Eq for $name {}
 
         impl $name {
@@ -53,7 +53,7 @@ macro_rules! section {
     };
 }
 
-/// Declares keys without fields, for values that are read in a way of their own.
+/// Declares keys without fields. Their values are read by functions of their own.
 macro_rules! keys {
     ($(
         $(#[doc = $meaning:literal])*
@@ -87,13 +87,13 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in the order of the documentation.
+            /// All variants, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Exactly one of the words.
+            /// The kind of a key that accepts exactly one of the words.
             pub const KIND: $crate::Kind = $crate::Kind::Choice { accepted: &[$($word),*] };
 
-            /// The word in the configuration.
+            /// The variant's word in the configuration.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
@@ -113,7 +113,7 @@ macro_rules! words {
     };
 }
 
-/// A literal as text, strings without their quotes.
+/// Converts a literal to text. Strings lose their quotes.
 macro_rules! literal {
     () => {
         None

@@ -1,7 +1,7 @@
 //! Converts the environment to a table: `SEAWALL_POOL__MAX_POOL_SIZE=200` is `pool.max_pool_size`.
 //!
-//! Two underscores separate section and key, because keys contain single ones. A value is parsed by
-//! its key's kind. A value that cannot be parsed stays text, and the check reports it.
+//! Two underscores separate section and key, because keys contain single underscores. A value is
+//! parsed as its key's kind. If that fails, the value stays text, and the check reports it.
 
 use toml::Table;
 
@@ -10,7 +10,7 @@ use crate::problem::{Problem, Problems};
 use crate::schema::{self, KEYS, Key};
 use crate::suggestion::{did_you_mean, most_similar};
 
-/// Converts the variables. Unknown variables with our prefix become problems.
+/// Converts the variables. Unknown variables with the prefix `SEAWALL_` become problems.
 pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
     let mut table = Table::new();
     for (name, value) in environment {
@@ -20,7 +20,7 @@ pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -
         if let Some(key) = key_of(name) {
             insert(&mut table, key.path, key.kind.parse(value));
         } else if !is_service_link(name) {
-            // The value may be a secret under a misspelled name.
+            // The value is not shown, because the name may be the misspelled name of a secret.
             problems.add(Problem::without_value(
                 &name.escape_debug().to_string(),
                 &unknown(name),
@@ -40,7 +40,7 @@ fn unknown(variable: &str) -> String {
     let section = name
         .split_once("__")
         .map(|(section, _)| section.to_lowercase());
-    // Compared without the prefix, which would make all of them similar.
+    // The names are compared without their common prefix, which would make all of them similar.
     let variables = KEYS.iter().filter_map(Key::variable);
     let names = variables.filter_map(|known| known.strip_prefix(PREFIX).map(str::to_owned));
     let meant = most_similar(name, names).map(|name| format!("{PREFIX}{name}"));
@@ -53,10 +53,10 @@ fn unknown(variable: &str) -> String {
     format!("unknown variable; {suggestion}{EXPECTED}{listed}")
 }
 
-/// True if Kubernetes made this variable. For a service named `seawall` or `seawall-…`, each pod of
-/// the namespace gets `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`, `SEAWALL_PORT` and
-/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. These must not stop the service's own pods from
-/// starting.
+/// True if Kubernetes has set this variable. For a service named `seawall` or `seawall-…`, each pod
+/// of the namespace gets `SEAWALL_SERVICE_HOST`, `SEAWALL_SERVICE_PORT[_NAME]`, `SEAWALL_PORT` and
+/// `SEAWALL_PORT_27018_TCP[_ADDR|_PORT|_PROTO]`. If they were problems, the service's own pods
+/// could not start.
 fn is_service_link(name: &str) -> bool {
     if name.contains("__") {
         return false;
@@ -71,11 +71,11 @@ fn is_service_link(name: &str) -> bool {
         })
 }
 
-/// Prefix of all our variables.
+/// Prefix of all variables of Seawall.
 const PREFIX: &str = "SEAWALL_";
 
-/// Our variables that are not keys: the mongod for demo and tests, the log filter, and the admin
-/// URL.
+/// Variables of Seawall that are not keys: the mongod for the demo and the tests, the log filter,
+/// and the URL of the admin API for `top` and `report`.
 const NOT_KEYS: [&str; 3] = ["SEAWALL_MONGOD", "SEAWALL_LOG", "SEAWALL_ADMIN_URL"];
 
 const EXPECTED: &str = "expected SEAWALL_<SECTION>__<KEY>, for example SEAWALL_POOL__MAX_POOL_SIZE; \
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_kubernetes_services_are_recognised() {
+    fn variables_of_kubernetes_services_are_ignored() {
         for (name, is_link) in [
             ("SEAWALL_SERVICE_HOST", true),
             ("SEAWALL_SERVICE_PORT", true),

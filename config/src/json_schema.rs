@@ -1,4 +1,4 @@
-//! A JSON schema of the configuration file, for editors.
+//! The JSON schema of the configuration file, for editors.
 
 use serde_json::{Map, Value, json};
 
@@ -6,8 +6,9 @@ use crate::path::join;
 use crate::schema::{self, Change, Key, Kind, LIST};
 use crate::settings::SECTIONS;
 
-/// The JSON schema (draft 7) of a configuration file: every key with its type, bounds, default and
-/// meaning. It requires no key, because the environment and the command line can give them too.
+/// Returns the JSON schema (draft 7) of a configuration file: every key with its type, bounds,
+/// default and meaning. No key is required, because the environment and the command line can set
+/// keys, too.
 pub fn json_schema() -> Value {
     let mut schema = object("");
     if let Value::Object(members) = &mut schema {
@@ -17,7 +18,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-/// A section with all that is below it.
+/// The schema of a section, with its keys and the sections below it.
 fn object(path: &str) -> Value {
     let names = schema::names_in(path).into_iter();
     let properties = names.map(|name| (name.to_owned(), property(&join(path, name))));
@@ -67,7 +68,7 @@ fn description(key: &Key) -> String {
     )
 }
 
-/// The default as it would be written in a file.
+/// The default as a JSON value of the same type as in a file.
 fn default_value(kind: Kind, text: &str) -> Value {
     match kind {
         Kind::Integer { .. } | Kind::Percent | Kind::Boolean => {
@@ -108,7 +109,7 @@ fn of_kind(kind: Kind) -> Value {
     }
 }
 
-/// The draft that editors for TOML support.
+/// The draft of JSON Schema that editors for TOML support.
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
 
 const CONNECTION_STRING: &str = r"^mongodb(\+srv)?://.";

@@ -1,4 +1,5 @@
-//! Seawall's configuration: converts file, environment and command line to validated [`Settings`].
+//! Seawall's configuration: converts the file, the environment and the command line to validated
+//! [`Settings`].
 //!
 //! ```text
 //!  file ────────┐                                  every value alone, against KEYS
@@ -10,12 +11,12 @@
 //! Each key is declared once, in `settings.rs`. The check, the settings, the environment's
 //! variables, the documentation, the full example and the JSON schema are derived from that.
 //!
-//! The command line overrides the environment, the environment the file, and the file the
-//! defaults. All problems are reported at once, and no problem shows a secret.
+//! The command line overrides the environment, the environment overrides the file, and the file
+//! overrides the defaults. All problems are reported at once, and no problem shows a secret.
 //!
-//! This crate is independent of the proxy: it resolves no host and opens no socket. The driver
-//! crate parses the connection string. The only files that are read are the configuration and the
-//! secret files that it names.
+//! This crate does not depend on the proxy. It resolves no host and opens no socket. The driver
+//! crate parses the connection string. This crate reads only the configuration file and the secret
+//! files that are named there.
 
 mod address;
 mod check;
@@ -57,10 +58,11 @@ pub use words::{Compressor, Credentials, LogFormat, LogLevel, Mode, OtherMechani
 use check::Origin;
 use read::Part;
 
-/// The sources of the configuration. The caller provides them all; this crate reads no environment.
+/// The sources of the configuration. The caller provides all of them, because this crate does not
+/// read the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// The TOML file. Without it, only the other sources and the defaults apply.
+    /// The TOML file; `None` if there is no file.
     pub file: Option<PathBuf>,
     /// The process's environment. Variables without the prefix `SEAWALL_` are ignored.
     pub environment: Vec<(String, String)>,
@@ -68,7 +70,10 @@ pub struct Sources {
     pub overrides: Overrides,
 }
 
-/// Reads, merges and validates all sources. The error lists every problem.
+/// Reads, merges and validates all sources.
+///
+/// # Errors
+/// All problems of the configuration.
 pub fn load(sources: &Sources) -> Result<Settings, Problems> {
     let mut problems = Problems::default();
     let file = match &sources.file {
@@ -79,14 +84,20 @@ pub fn load(sources: &Sources) -> Result<Settings, Problems> {
 }
 
 impl Settings {
-    /// Loads the text of a configuration file, without environment and flags.
+    /// Loads the text of a configuration file, without the environment and the command line.
+    ///
+    /// # Errors
+    /// All problems of the text.
     pub fn from_toml(text: &str) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         let file = parse_table("configuration", text, &mut problems);
         merge_and_convert(file, &Sources::default(), problems)
     }
 
-    /// All defaults, with the deployment `uri`.
+    /// Returns all defaults, for the deployment at `uri`.
+    ///
+    /// # Errors
+    /// The problem of `uri`.
     pub fn default_for(uri: &str) -> Result<Self, Problems> {
         load(&Sources {
             overrides: Overrides {
@@ -98,8 +109,8 @@ impl Settings {
     }
 }
 
-/// Checks each source alone, then reads the merged result. `file` is `None` if it could not be
-/// read: the other sources are still checked, but no key is reported as missing.
+/// Checks each source alone, then reads the merged result. `file` is `None` if the file could not
+/// be read. Then the other sources are checked, but no key is reported as missing.
 fn merge_and_convert(
     file: Option<Table>,
     sources: &Sources,
@@ -116,8 +127,8 @@ fn merge_and_convert(
     let Some(mut merged) = file else {
         return Err(problems);
     };
-    overrides::lay_over(&mut merged, environment);
-    overrides::lay_over(&mut merged, flags);
+    overrides::override_with(&mut merged, environment);
+    overrides::override_with(&mut merged, flags);
 
     let mut part = Part::file(&merged, &mut problems);
     let settings = Settings::read(&mut part);
@@ -154,12 +165,11 @@ fn parse_table(name: &str, text: &str, problems: &mut Problems) -> Option<Table>
     }
 }
 
-/// Reads a file of at most `max_bytes`. A device or a log named by mistake must not fill the
-/// memory.
+/// Reads a file of at most `max_bytes` bytes. The limit protects the memory if the path names a
+/// device or a log file by mistake.
 fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     let mut text = String::new();
-    // Reading one byte more than allowed distinguishes a file that is too large from one that just
-    // fits.
+    // One byte more than allowed is read, which shows if the file is too large.
     let mut bounded = File::open(path)?.take(max_bytes.saturating_add(1));
     bounded.read_to_string(&mut text)?;
     if bounded.limit() == 0 {
@@ -171,8 +181,10 @@ fn read_bounded(path: &Path, max_bytes: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Maximum size of the configuration file. Thousands of `[[auth.users]]` fit.
+/// Maximum size of the configuration file, in bytes. It is enough for thousands of
+/// `[[auth.users]]`.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Maximum size of a secret file. A connection string with a hundred hosts is much smaller.
+/// Maximum size of a secret file, in bytes. A connection string with a hundred hosts is much
+/// smaller.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;

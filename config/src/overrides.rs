@@ -2,14 +2,15 @@
 
 use toml::{Table, Value};
 
-/// Values that the command line can give. Absent values come from the other sources.
+/// Values that the command line can set. Absent values come from the other sources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `--listen`, which may be repeated. Replaces all other addresses.
+    /// The values of `--listen`, which may be repeated. They replace all addresses of other
+    /// sources.
     pub listen: Vec<String>,
-    /// `--deployment`: the connection string.
+    /// The value of `--deployment`: the connection string.
     pub deployment: Option<crate::Secret>,
-    /// `--admin`.
+    /// The value of `--admin`: the address of metrics, health and the API.
     pub admin: Option<String>,
 }
 
@@ -43,16 +44,16 @@ pub(crate) fn insert(table: &mut Table, path: &str, value: Value) {
     let section = table
         .entry(section)
         .or_insert_with(|| Value::Table(Table::new()));
-    // Paths come from the schema, in which no section is also a key.
+    // This is always a table, because paths come from the schema, in which no section is a key.
     if let Value::Table(section) = section {
         insert(section, rest, value);
     }
 }
 
 /// Merges a stronger source into a weaker one, key by key. A list is replaced as a whole.
-pub(crate) fn lay_over(weaker: &mut Table, stronger: Table) {
-    // The connection string has two keys. Whichever one the stronger source gives replaces both of
-    // the weaker source; otherwise they would contradict each other.
+pub(crate) fn override_with(weaker: &mut Table, stronger: Table) {
+    // The connection string has two keys. If the stronger source has one of them, both keys of the
+    // weaker source are removed, because the merged table must not contain both.
     if let Some(Value::Table(above)) = stronger.get("deployment")
         && CONNECTION_STRING_KEYS
             .iter()
@@ -77,5 +78,5 @@ fn merge(weaker: &mut Table, stronger: Table) {
     }
 }
 
-/// Two keys for the connection string. A source gives one of them.
+/// The two keys for the connection string. A source may have one of them.
 const CONNECTION_STRING_KEYS: [&str; 2] = ["uri", "uri_file"];

@@ -3,12 +3,12 @@
 use crate::problem::shown_text;
 use crate::schema::LIST;
 
-/// A path. Names are joined by dots.
+/// The path of a key or a section: its names, joined by dots.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeyPath {
-    /// As in the schema: `auth.users[].name`.
+    /// The path in the schema, for example `auth.users[].name`.
     pub(crate) schema: String,
-    /// As in messages: `auth.users[0].name`.
+    /// The path in messages, for example `auth.users[0].name`.
     pub(crate) shown: String,
 }
 
@@ -17,8 +17,8 @@ impl KeyPath {
         let is_bare = name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-        // A name with a dot must not look like two names, and one with a line break must not span
-        // two lines. Quoted, it is on one line and matches nothing in the schema.
+        // Any other name is quoted. Then a name with a dot does not look like two names, a name
+        // with a line break stays on one line, and the path matches no path in the schema.
         let name = if is_bare && !name.is_empty() {
             name.to_owned()
         } else {

@@ -1,7 +1,8 @@
-//! Problems of a configuration, for the person who corrects it.
+//! Problems of a configuration, written for the person who corrects it.
 //!
-//! A problem is one line and never shows a secret: no value of a secret key, no value of an unknown
-//! key (it may be a misspelled secret), and no line of a file that is not TOML.
+//! A problem is one line and never shows a secret. So it shows no value of a secret key, no value
+//! of an unknown key (which may be the misspelled key of a secret), and no line of a file that is
+//! not TOML.
 
 use std::fmt;
 
@@ -12,14 +13,14 @@ use toml::Value;
 pub struct Problem {
     /// The key's path (`pool.max_pool_size`, `auth.users[0].name`), the file or the variable.
     pub key: String,
-    /// The given value, as far as it may be shown; empty if there was none.
+    /// The wrong value, if it may be shown; empty if there is no value.
     pub value: String,
     /// The requirement as a statement: `must be an integer from 1 to 65535`.
     pub allowed: String,
 }
 
 impl Problem {
-    /// A problem with a value that may be shown.
+    /// Creates a problem with a value that may be shown.
     pub fn new(key: &str, value: &str, allowed: &str) -> Self {
         Self {
             key: key.to_owned(),
@@ -28,12 +29,12 @@ impl Problem {
         }
     }
 
-    /// A problem with an absent value, or one that must not be shown.
+    /// Creates a problem with a value that is absent or must not be shown.
     pub fn without_value(key: &str, allowed: &str) -> Self {
         Self::new(key, "", allowed)
     }
 
-    /// A problem of a file that is not TOML, with the position of the first error.
+    /// Creates the problem of a file that is not TOML, with the position of the first error.
     pub(crate) fn syntax(name: &str, text: &str, error: &toml::de::Error) -> Self {
         let before = error
             .span()
@@ -59,12 +60,13 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of a configuration. Printed one per line.
+/// All problems of a configuration. They are printed one per line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Adds a problem. Used for later checks as well: the connection string, the descriptor limit.
+    /// Adds a problem. Callers also add the problems of later checks, for example of the connection
+    /// string.
     pub fn add(&mut self, problem: Problem) {
         self.0.push(problem);
     }
@@ -84,7 +86,8 @@ impl Problems {
         self.0.is_empty()
     }
 
-    /// True if `key` already has a problem. Problems that follow from it are not reported.
+    /// True if `key` already has a problem. The caller then reports no problem that follows from
+    /// it.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.iter().any(|problem| problem.key == key)
     }
@@ -128,7 +131,7 @@ impl<'a> IntoIterator for &'a Problems {
     }
 }
 
-/// The value of a key that is not secret, on one line.
+/// Formats a value that is not secret, on one line.
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => shown_text(text),
@@ -139,10 +142,10 @@ pub(crate) fn shown(value: &Value) -> String {
     }
 }
 
-/// A text in quotes, shortened, with escaped control characters.
+/// Formats a text on one line: in quotes, with escaped control characters, and shortened.
 pub(crate) fn shown_text(text: &str) -> String {
-    // A connection string may contain a password. It may be in the wrong key by mistake, for
-    // example in `uri_file`.
+    // The text may be a connection string with a password in the wrong key, for example in
+    // `uri_file`. So it is not shown.
     if text.contains("://") && text.contains('@') {
         return HIDDEN.to_owned();
     }
@@ -153,7 +156,7 @@ pub(crate) fn shown_text(text: &str) -> String {
     format!("{start:?}…")
 }
 
-/// Replaces a value that must not be shown by its type.
+/// Returns the type of a value that must not be shown.
 pub(crate) fn shown_type(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "(a string)",
@@ -166,10 +169,10 @@ pub(crate) fn shown_type(value: &Value) -> &'static str {
     }
 }
 
-/// Replaces a secret.
+/// The text that is shown instead of a secret.
 pub(crate) const HIDDEN: &str = "(hidden)";
 
-/// Maximum length of a shown text: a problem is one line, whatever the file contains.
+/// Maximum length of a shown text, in characters, so that a problem fits on one line.
 const MAX_SHOWN_CHARACTERS: usize = 80;
 
 #[cfg(test)]
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_printed_one_a_line() {
+    fn problems_are_printed_one_per_line() {
         let mut problems = Problems::from(Problem::without_value("a", "must be b"));
         problems.add(Problem::without_value("c", "must be d"));
         assert_eq!(problems.to_string(), "a: must be b\nc: must be d");
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_is_hidden_in_every_key() {
+    fn a_connection_string_in_the_wrong_key_is_hidden() {
         assert_eq!(shown_text("mongodb://app:hunter2@host/"), HIDDEN);
     }
 

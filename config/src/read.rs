@@ -1,8 +1,9 @@
 //! Reads sections and values from the merged and checked table.
 //!
 //! Absent values get their defaults here, secrets are read from their files, and lists in a text
-//! are split. Reading continues after a problem. A problem that follows from an earlier one is not
-//! reported: a connection string of the wrong type is not also missing.
+//! are split. Reading continues after a problem. A problem that only follows from another one is
+//! not reported. For example, a connection string of the wrong type is not also reported as
+//! missing.
 
 use std::fs;
 use std::net::IpAddr;
@@ -24,11 +25,11 @@ use crate::{MAX_SECRET_BYTES, read_bounded};
 
 /// A section's settings.
 pub(crate) trait ReadSection: Sized {
-    /// `None` if a problem was reported that leaves a value out.
+    /// Reads the section. `None` if a value is absent because of a reported problem.
     fn read(part: &mut Part<'_>) -> Option<Self>;
 }
 
-/// A table that is read, with its path.
+/// A section that is being read: its table, its path, and the problems so far.
 pub(crate) struct Part<'a> {
     /// `None` if the section is absent.
     table: Option<&'a Table>,
@@ -37,7 +38,7 @@ pub(crate) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The whole file.
+    /// The root: the table of the whole file.
     pub(crate) fn file(table: &'a Table, problems: &'a mut Problems) -> Self {
         Self {
             table: Some(table),
@@ -46,7 +47,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The value of a key of this section, or its default. `None` if a problem was reported.
+    /// Reads the value of a key of this section, or its default. `None` if a problem was reported.
     pub(crate) fn value<T: Setting>(&mut self, key: &Key) -> Option<T> {
         let path = self.path.child(key.name()).shown;
         let default = || key.default.map(|default| key.kind.parse(default));
@@ -65,24 +66,24 @@ impl<'a> Part<'a> {
         T::read(&value, &mut given)
     }
 
-    /// As [`Part::value`], by the last part of the key's path.
+    /// Like [`Part::value`], for the key with this last name of its path.
     pub(crate) fn named<T: Setting>(&mut self, name: &str) -> Option<T> {
         let key = schema::key(&self.path.child(name).schema)?;
         self.value(key)
     }
 
-    /// A section below this one, which may be absent: all its values have defaults.
+    /// Reads a section below this one. If it is absent, all its values have their defaults.
     pub(crate) fn section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
         T::read(&mut self.below(name))
     }
 
-    /// A section whose absence has a meaning.
+    /// Reads a section below this one. If it is absent, the inner value is `None`.
     pub(crate) fn optional_section<T: ReadSection>(&mut self, name: &str) -> Option<T> {
         self.given(name)?;
         self.section(name)
     }
 
-    /// The part with this name.
+    /// The section with this name below this one.
     pub(crate) fn below(&mut self, name: &str) -> Part<'_> {
         Part {
             table: self.given(name).and_then(Value::as_table),
@@ -91,7 +92,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// An element of a list of tables.
+    /// One element of a list of tables.
     pub(crate) fn element(&mut self, name: &str, index: usize) -> Part<'_> {
         Part {
             table: self.tables(name).get(index).and_then(Value::as_table),
@@ -106,7 +107,7 @@ impl<'a> Part<'a> {
         list.map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// The given value, without a default.
+    /// The value in the file; `None` if it is absent, even if the key has a default.
     pub(crate) fn given(&self, name: &str) -> Option<&'a Value> {
         self.table.and_then(|table| table.get(name))
     }
@@ -116,9 +117,9 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A type of settings.
+/// A type that the value of a key can have.
 pub(crate) trait Setting: Sized {
-    /// Reads a value that the check accepted. `None` if a problem was reported.
+    /// Reads a value that the check has accepted. `None` if a problem was reported.
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self>;
 
     /// The value of an absent key without a default; `None` if the key is required.
@@ -127,7 +128,7 @@ pub(crate) trait Setting: Sized {
     }
 }
 
-/// The key of a value that is read.
+/// The key of a value that is being read, and the problems so far.
 pub(crate) struct Given<'a> {
     kind: Kind,
     path: &'a str,
@@ -135,7 +136,7 @@ pub(crate) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Returns `value`. The check accepts only what the settings accept, so `None` is a bug.
+    /// Returns `value`. The check has accepted it, so `None` is a bug, which is reported.
     pub(crate) fn fitting<T>(&mut self, value: Option<T>) -> Option<T> {
         if value.is_none() {
             let allowed = "the value does not have its key's type; this is a bug in Seawall";
@@ -155,7 +156,7 @@ impl Given<'_> {
     }
 }
 
-/// Types whose values are accepted as they are.
+/// Implements [`Setting`] for types whose values need no conversion.
 macro_rules! plain {
     ($($type:ty: $read:expr;)*) => {$(
         impl Setting for $type {
@@ -187,7 +188,7 @@ fn integer<T: TryFrom<i64>>(value: &Value) -> Option<T> {
     T::try_from(value.as_integer()?).ok()
 }
 
-/// A key without a default, or a number that is 0 for none.
+/// A key without a default, or a number for which 0 means "none".
 impl<T: Setting> Setting for Option<T> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let is_none = value.as_integer() == Some(0);
@@ -218,7 +219,7 @@ impl Setting for Secret {
 impl Setting for PathBuf {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let path = Self::from(given.text(value)?);
-        // An error at a later start would be less clear.
+        // The file is read here, because an error at a later start would be less clear.
         if given.kind == Kind::ReadableFile
             && let Err(error) = fs::File::open(&path)
         {
@@ -306,7 +307,8 @@ impl Setting for Vec<String> {
 impl Setting for Vec<(u64, Duration)> {
     fn read(value: &Value, given: &mut Given<'_>) -> Option<Self> {
         let table = given.fitting(value.as_table())?;
-        // Ids have one length and one case, so their text order is their numeric order.
+        // All ids have the same length and lower-case digits, so the order of their texts is the
+        // order of their numbers.
         let thresholds = table.iter().map(|(id, threshold)| {
             Some((
                 given.fitting(shape_id(id))?,
@@ -321,14 +323,14 @@ impl Setting for Vec<(u64, Duration)> {
     }
 }
 
-/// The parts of a text that are joined by commas.
+/// Splits a text at its commas.
 fn parts(joined: &str) -> impl Iterator<Item = &str> {
     let parts = joined.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty())
 }
 
-/// Reads `uri` or `uri_file`. After a problem it returns an empty text, so that the relations
-/// between the other settings are checked too.
+/// Reads the connection string from `uri` or `uri_file`. Returns an empty text after a problem, so
+/// that the relations between the other settings are still checked.
 pub(crate) fn connection_string(deployment: &mut Part<'_>) -> Option<Secret> {
     let uri: Option<Secret> = deployment.named("uri")?;
     let file: Option<PathBuf> = deployment.named("uri_file")?;
@@ -366,12 +368,13 @@ fn connection_string_from(path: &Path, problems: &mut Problems) -> Option<Secret
     problems.add(Problem::new(
         "deployment.uri_file",
         &shown_path(path),
-        "must hold a string that begins with mongodb:// or mongodb+srv://",
+        "must contain a string that begins with mongodb:// or mongodb+srv://",
     ));
     None
 }
 
-/// The content of the file without the line break at its end, which editors and `echo` add.
+/// Reads a secret from a file. The line break at the end of the file, which editors and `echo` add,
+/// does not belong to the secret. `None` if a problem was reported.
 pub(crate) fn secret_from(key: &str, path: &Path, problems: &mut Problems) -> Option<Secret> {
     let text = match read_bounded(path, MAX_SECRET_BYTES) {
         Ok(text) => text,

@@ -1,11 +1,11 @@
-//! Checks the relations between settings that are valid alone.
+//! Checks the relations between settings. Each setting alone is valid.
 
 use crate::address::ListenAddress;
 use crate::problem::{Problem, Problems, shown_text};
 use crate::settings::{Admin, Deployment, Pool, Settings};
 use crate::words::{Credentials, Mode};
 
-/// Adds a problem for each relation that does not hold. `user_count` includes users with problems.
+/// Adds a problem for each violated relation. `user_count` includes users with problems.
 pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Problems) {
     no_address_twice(&settings.listen.addresses, problems);
     options_of_relays(&settings.deployment, problems);
@@ -47,7 +47,7 @@ fn users_fit(user_count: usize, settings: &Settings, problems: &mut Problems) {
         (0, Credentials::Users) if !problems.has("auth.users") => {
             problems.add(Problem::without_value(
                 "auth.users",
-                r#"must hold at least one user when auth.credentials is "users""#,
+                r#"must have at least one user when auth.credentials is "users""#,
             ));
         }
         (0, _) | (_, Credentials::Auto | Credentials::Users) => {}
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fit_each_other() {
+    fn defaults_of_related_settings_do_not_contradict_each_other() {
         let Settings {
             deployment,
             pool,
@@ -116,14 +116,14 @@ mod tests {
         assert!(history.max_series_shapes <= shapes.max_shapes);
         assert!(pulse.timeout <= pulse.interval);
         assert_eq!(limits.relayed_connections, pool.max_server_connections);
-        // Several connection attempts, and a check of the server, fit into the wait for a server.
+        // The wait for a server is long enough for a connection attempt and for a heartbeat.
         assert!(deployment.connect_timeout < deployment.server_selection_timeout);
         assert!(deployment.heartbeat_frequency < deployment.server_selection_timeout);
         assert!(pool.wait_queue_timeout <= deployment.server_selection_timeout);
     }
 
     #[test]
-    fn with_the_default_limits_an_operation_of_every_client_is_held() {
+    fn default_limits_let_every_client_wait_with_one_operation() {
         let Settings {
             listen,
             pool,
@@ -132,11 +132,10 @@ mod tests {
         } = defaults();
         assert!(listen.max_client_connections <= limits.max_in_flight_operations);
         assert!(listen.max_client_connections <= pool.wait_queue_size);
-        // Clients that have not logged in leave room for others, and each of their messages fits
-        // into the budget of all clients.
+        // Clients that have not logged in cannot use up all connections or all message memory.
         let unauthenticated = limits.unauthenticated_connections.get();
-        let strangers = unauthenticated + limits.monitor_connections.get();
-        assert!(strangers <= listen.max_client_connections.get());
+        let not_logged_in = unauthenticated + limits.monitor_connections.get();
+        assert!(not_logged_in <= listen.max_client_connections.get());
         let bytes = limits.pre_auth_message_bytes * unauthenticated;
         assert!(bytes < limits.message_memory_bytes);
     }

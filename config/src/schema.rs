@@ -1,4 +1,4 @@
-//! Description of the keys and their sections.
+//! Describes the keys and their sections.
 //!
 //! The names in a path are joined by dots. `[]` after a name marks a list of tables:
 //! `auth.users[].name` is the `name` of each `[[auth.users]]`.
@@ -19,44 +19,44 @@ pub static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
 /// A section of the configuration: a table, or a list of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Section {
-    /// Its path: `pool`, `listen.tls`, `auth.users[]`.
+    /// The section's path, for example `pool`, `listen.tls` or `auth.users[]`.
     pub path: &'static str,
-    /// A description.
+    /// A description of the section, for the documentation.
     pub about: &'static str,
-    /// True if its presence alone has a meaning.
+    /// True if the presence of the section alone has a meaning.
     pub is_optional: bool,
-    /// Its keys.
+    /// The keys of the section.
     pub keys: &'static [Key],
 }
 
 /// One key of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Its path: `pool.max_pool_size`, `auth.users[].name`.
+    /// The key's path, for example `pool.max_pool_size` or `auth.users[].name`.
     pub path: &'static str,
     /// The allowed values.
     pub kind: Kind,
     /// The default, as text; `None` if the key is required or has no default.
     pub default: Option<&'static str>,
-    /// A value for the full example, if there is no default.
+    /// A value for the full example file; `None` if there is a default.
     pub example: Option<&'static str>,
-    /// The unit of its number; empty if it is not a number.
+    /// The unit of a number; empty for other kinds.
     pub unit: &'static str,
     /// When a change takes effect.
     pub change: Change,
-    /// A description, without line breaks.
+    /// A description of the key, for the documentation, without line breaks.
     pub meaning: &'static str,
 }
 
 impl Key {
-    /// The last part of its path.
+    /// The last name of the key's path.
     pub fn name(&self) -> &'static str {
         self.path
             .rsplit_once('.')
             .map_or(self.path, |(_, name)| name)
     }
 
-    /// The environment variable of the key. Keys in lists of tables have none.
+    /// The environment variable of the key. `None` for a key in a list of tables.
     pub fn variable(&self) -> Option<String> {
         let is_in_list = self.path.contains(LIST);
         (!is_in_list).then(|| {
@@ -71,19 +71,19 @@ impl Key {
 pub enum Kind {
     /// A string that is not empty.
     Text,
-    /// A string that is not empty. Never shown.
+    /// A string that is not empty and never shown.
     Secret,
-    /// The path of a file. Not accessed by this crate.
+    /// The path of a file. This crate does not access the file.
     Path,
     /// The path of a file that must be readable at the start.
     ReadableFile,
     /// The path of a file whose content is the value. It is read at the start.
     SecretFile,
-    /// The path of a directory. Not accessed by this crate.
+    /// The path of a directory. This crate does not access the directory.
     Directory,
-    /// A MongoDB connection string. Only the scheme is checked. Never shown.
+    /// A MongoDB connection string, which is never shown. Only its scheme is checked.
     ConnectionString,
-    /// Base64 of this many bytes. Never shown.
+    /// Base64 of a limited number of bytes, which is never shown.
     Base64 {
         /// Minimum number of bytes.
         min: usize,
@@ -137,8 +137,8 @@ impl Kind {
         }
     }
 
-    /// Parses a text that is not in a TOML file: a variable or a default. A text that cannot be
-    /// parsed stays text, and the check reports it.
+    /// Parses the text of a variable or a default. If that fails, the value stays text, and the
+    /// check reports it.
     pub(crate) fn parse(self, text: &str) -> Value {
         let parsed = match self {
             Self::Integer { .. } => text.parse().ok().map(Value::Integer),
@@ -176,7 +176,7 @@ fn shape_thresholds(text: &str) -> Option<Table> {
 }
 
 impl fmt::Display for Kind {
-    /// The allowed values, as text after "must be".
+    /// Writes the allowed values, to follow the words "must be".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text | Self::Secret => f.write_str("a string that is not empty"),
@@ -218,9 +218,9 @@ fn write_choice(f: &mut fmt::Formatter<'_>, words: &[&str]) -> fmt::Result {
 /// When a change of a key takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// At the next reload.
+    /// A change takes effect at the next reload.
     Live,
-    /// At the next start.
+    /// A change takes effect at the next start.
     Restart,
 }
 
@@ -233,7 +233,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The key with this path.
+/// The key with this path; `None` if there is none.
 pub(crate) fn key(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
@@ -245,7 +245,7 @@ pub(crate) fn path_of_name(name: &str) -> Option<&'static str> {
     keys.next().is_none().then_some(key.path)
 }
 
-/// The names directly in this section or list of tables; empty if `section` is neither.
+/// The names of the keys and sections directly in `section`; empty if there is no such section.
 pub(crate) fn names_in(section: &str) -> Vec<&'static str> {
     let mut names: Vec<&str> = KEYS
         .iter()
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_list_their_names() {
+    fn names_in_a_section_are_its_keys_and_its_sections() {
         assert_eq!(
             names_in("admin"),
             ["address", "token_file", "allowed_hosts", "profile"]
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn only_lists_of_addresses_are_split() {
+    fn texts_are_split_at_commas_only_for_addresses() {
         let parse = |text, kind: Kind| kind.parse(text);
         let addresses = parse("a:1, b:2", Kind::Addresses);
         assert_eq!(addresses.as_array().unwrap().len(), 2);

@@ -1,7 +1,7 @@
-//! Values that must not be printed by accident.
+//! Secret values, which must not be printed by accident.
 //!
-//! They are hidden from `Debug` and have no `Display`; code that needs the value calls `expose`.
-//! They are not wiped from memory when dropped.
+//! Their `Debug` does not print them, and they have no `Display`. Code that needs the value calls
+//! `expose`. They are not zeroed on drop.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use base64::{DecodeError, Engine as _, prelude::BASE64_STANDARD};
 
 /// A password, a token, or a connection string that may contain a password.
 ///
-/// Equality is for tests only: its time depends on the contents.
+/// Only tests may compare secrets with `==`, because its duration depends on the contents.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -19,7 +19,7 @@ impl Secret {
         Self(text)
     }
 
-    /// The text itself. Never put it into a log or an error.
+    /// The text of the secret. It must not appear in a log or an error.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -38,12 +38,12 @@ impl fmt::Debug for Secret {
 pub struct SecretBytes<const N: usize>([u8; N]);
 
 impl<const N: usize> SecretBytes<N> {
-    /// `None` if `text` is not base64 of `N` bytes.
+    /// Decodes a key. `None` if `text` is not base64 of `N` bytes.
     pub(crate) fn decoded(text: &str) -> Option<Self> {
         decode(text).ok()?.try_into().ok().map(Self)
     }
 
-    /// The bytes themselves. Never put them into a log or an error.
+    /// The bytes of the secret. They must not appear in a log or an error.
     pub fn expose(&self) -> &[u8; N] {
         &self.0
     }
@@ -55,7 +55,10 @@ impl<const N: usize> fmt::Debug for SecretBytes<N> {
     }
 }
 
-/// Decodes base64: only the standard alphabet, with padding. The error is the reason.
+/// Decodes base64 of the standard alphabet with padding.
+///
+/// # Errors
+/// The reason why the text is not valid. It shows no character of the text.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, String> {
     BASE64_STANDARD.decode(text).map_err(|error| match error {
         // The character is not shown, because it may be part of the secret.
@@ -74,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_hides_from_debug() {
+    fn debug_does_not_print_a_secret() {
         let secret = Secret::new("hunter2".to_owned());
         assert_eq!(format!("{secret:?}"), "Secret(hidden)");
         assert_eq!(secret.expose(), "hunter2");
     }
 
     #[test]
-    fn secret_bytes_hide_from_debug_and_have_their_length() {
+    fn secret_bytes_have_their_length_and_debug_does_not_print_them() {
         let key = SecretBytes::<3>::decoded("AQID").unwrap();
         assert_eq!(key.expose(), &[1, 2, 3]);
         assert_eq!(format!("{key:?}"), "SecretBytes(hidden)");
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_does_not_show_the_character() {
+    fn the_reason_for_invalid_base64_shows_no_character() {
         for (text, reason) in [
             ("Zg", "incomplete or wrongly padded"),
             ("Zh==", "incomplete or wrongly padded"),

@@ -1,9 +1,9 @@
 //! The validated settings, from which the parts of the proxy are built. Each key is declared here,
 //! once (see [`crate::declare`]).
 //!
-//! Every value is present, within its bounds and consistent with the others. An `Option` means that
-//! the setting itself may be absent: the key has no default and was not given, or its number is 0.
-//! Each section is passed by value to the part that it configures.
+//! Every value is within its bounds and consistent with the others. A setting is `None` only if its
+//! key is absent and has no default, or if its number is 0. Each section is passed by value to the
+//! part of the proxy that it configures.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -27,13 +27,13 @@ use crate::words::{Compressor, Credentials, LogFormat, LogLevel, Mode, OtherMech
 /// A complete, valid configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The addresses that clients connect to.
+    /// The addresses to which clients connect.
     pub listen: Listen,
     /// The servers behind Seawall.
     pub deployment: Deployment,
-    /// How clients authenticate.
+    /// The authentication of clients.
     pub auth: Auth,
-    /// Connections to servers.
+    /// The connections to servers.
     pub pool: Pool,
     /// Limits of admission, memory and buffers.
     pub limits: Limits,
@@ -41,15 +41,15 @@ pub struct Settings {
     pub shapes: Shapes,
     /// The history of the statistics.
     pub history: History,
-    /// Sampling of the servers.
+    /// The sampling of servers.
     pub pulse: Pulse,
     /// The slow log; `None` if it is off.
     pub slow_log: Option<SlowLog>,
-    /// Fault injection, for experiments.
+    /// The injected fault, for experiments; `None` if it is off.
     pub fault: Option<Fault>,
     /// The graceful stop.
     pub shutdown: Shutdown,
-    /// Threads and process.
+    /// The threads and the process.
     pub runtime: Runtime,
     /// Metrics, health and the API.
     pub admin: Admin,
@@ -58,8 +58,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads all sections. `None` if that is impossible; the problems say why. The result is valid
-    /// only if there are no problems.
+    /// Reads all sections, and adds their problems. The result is valid only if there are no
+    /// problems. `None` if a section cannot be read because of a problem.
     pub(crate) fn read(file: &mut Part<'_>) -> Option<Self> {
         Some(Self {
             listen: file.section("listen")?,
@@ -71,7 +71,7 @@ impl Settings {
             history: file.section("history")?,
             pulse: file.section("pulse")?,
             slow_log: file.optional_section("slow_log"),
-            fault: file.section("fault").filter(Fault::does_something),
+            fault: file.section("fault").filter(Fault::has_effect),
             shutdown: file.section("shutdown")?,
             runtime: file.section("runtime")?,
             admin: file.section("admin")?,
@@ -104,41 +104,44 @@ pub const SECTIONS: &[Section] = &[
 ];
 
 section! {
-    /// The addresses that clients connect to.
+    /// The addresses to which clients connect.
     "listen" => Listen;
 
-    /// Where clients connect: one address or a list.
+    /// Address to which clients connect, or a list of addresses.
     addresses: Vec<ListenAddress> = key("listen.address",
         Kind::Addresses, Restart, default "127.0.0.1:27018");
-    // 20,000 descriptors and more are common limits; servers, files and the admin address need some
-    // too.
-    /// Client connections in total; further ones are refused. Each needs a file descriptor.
+    // Descriptor limits of 20,000 and more are common. Servers, files and the admin address also
+    // need descriptors.
+    /// Maximum number of client connections; further ones are refused. Each needs a file
+    /// descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
         CONNECTIONS, Restart, default 18000, unit "connections");
-    // A reconnect storm waits here instead of getting resets. The kernel may limit it
-    // (`net.core.somaxconn`).
-    /// Connections that the kernel holds per address until they are accepted.
+    // In a reconnect storm, connections wait in the backlog instead of being reset. The kernel may
+    // limit the number (`net.core.somaxconn`).
+    /// Maximum number of connections that wait in the kernel, per address, until Seawall accepts
+    /// them.
     backlog: NonZeroU32 = key("listen.backlog",
         Kind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
-    // All that a server accepts by default, in its order.
-    /// Compressors offered to clients, separated by commas, or disabled; for servers, the
-    /// connection string's compressors apply.
+    // A server accepts the same compressors by default, in the same order.
+    /// Compressors that clients may use, separated by commas, or disabled; for servers, the
+    /// compressors in the connection string apply.
     compressors: Vec<Compressor> = key("listen.compressors",
         Kind::Text, Restart, default "snappy,zstd,zlib");
     {
-        /// The certificate that clients see; `None` is plain TCP.
+        /// The certificate for clients; `None` if clients connect without TLS.
         tls: Option<Tls> = tls;
     }
 }
 
 section! {
-    /// With this section clients must use TLS; without it, plain TCP.
+    /// With this section, clients must use TLS; without it, they connect without TLS.
     optional "listen.tls" => Tls;
 
-    /// PEM file of the certificate chain, this host's first; required in `[listen.tls]`.
+    /// PEM file with the certificate chain, beginning with this host's certificate; required in
+    /// `[listen.tls]`.
     certificate_file: PathBuf = key("listen.tls.certificate_file",
         Kind::ReadableFile, Restart, example "/etc/seawall/certificate.pem");
-    /// PEM file of the certificate's private key; required in `[listen.tls]`.
+    /// PEM file with the certificate's private key; required in `[listen.tls]`.
     key_file: PathBuf = key("listen.tls.key_file",
         Kind::ReadableFile, Restart, example "/etc/seawall/key.pem");
 }
@@ -153,11 +156,11 @@ const CONNECTION_STRING: Section = Section {
     about: "The servers behind Seawall.",
     is_optional: false,
     keys: keys! {
-        /// Connection string of the deployment; this or `uri_file` is required. Credentials in it
-        /// are those of the service account.
+        /// Connection string of the deployment; required unless `uri_file` is set. A user in it is
+        /// the service account.
         key("deployment.uri",
             Kind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
-        /// File with the connection string.
+        /// File with the connection string of the deployment, instead of `uri`.
         key("deployment.uri_file",
             Kind::Path, Restart, example "/run/secrets/uri");
     },
@@ -167,37 +170,40 @@ section! {
     /// The servers behind Seawall.
     "deployment" => Deployment;
 
-    /// How clients are served.
+    /// Pooled clients share server connections; each relayed client has its own.
     mode: Mode = key("deployment.mode",
         Mode::KIND, Restart, default "pooled");
-    /// Relays connect to the address that clients connected to before they were redirected here
-    /// (Linux, SO_ORIGINAL_DST).
+    /// Relays connect to the address to which the client connected before the kernel redirected it
+    /// to Seawall (Linux, SO_ORIGINAL_DST).
     original_destination: bool = key("deployment.original_destination",
         Kind::Boolean, Restart, default false);
-    // Off, because that traffic is neither observed nor limited.
-    /// Relays pass TLS between client and server; Seawall cannot observe or limit that traffic.
+    // Off, because Seawall cannot observe or limit that traffic.
+    /// Relays also pass connections that clients encrypt with TLS; Seawall cannot observe or limit
+    /// their traffic.
     relay_encrypted: bool = key("deployment.relay_encrypted",
         Kind::Boolean, Restart, default false);
-    /// How long an operation waits for a suitable server. Elections take 10 s or more.
+    /// How long an operation waits for a suitable server; elections take 10 s or more.
     server_selection_timeout: Duration = key("deployment.server_selection_timeout_ms",
         TIMEOUT, Restart, default 30000, unit "ms");
-    /// Servers see the application's name on each operation, not the proxy's.
+    /// Add the client's metadata to each operation, so that servers' logs name the application and
+    /// not the proxy.
     name_applications: bool = key("deployment.name_applications",
         Kind::Boolean, Restart, default true);
-    /// Repeat an operation once where that is safe, as a mongos does; with false, errors reach
-    /// clients unchanged, and when a server closes its connection during an operation, Seawall
-    /// closes that client's connection.
+    /// Repeat an operation once if that is safe, as a mongos does; with false, errors reach clients
+    /// unchanged, and if a server closes a connection during an operation, Seawall closes the
+    /// client's connection.
     repeat: bool = key("deployment.repeat",
         Kind::Boolean, Restart, default true);
-    /// Width of the latency window of server selection: servers this much slower than the fastest
-    /// suitable one still share its work.
+    /// Width of the latency window of server selection: the round-trip time of a selected server
+    /// may exceed that of the fastest suitable server by this time.
     local_threshold: Duration = key("deployment.local_threshold_ms",
         TIME_OR_0, Restart, default 15, unit "ms");
     /// Time between two checks of a server.
     heartbeat_frequency: Duration = key("deployment.heartbeat_frequency_ms",
         Kind::Integer { min: MIN_HEARTBEAT_FREQUENCY_MS, max: MAX_DURATION_MS }, Restart,
         default 10000, unit "ms");
-    /// Deadline for establishing a connection to a server, and for the server's replies to probes.
+    /// How long establishing a connection to a server may take, and how long a server may take to
+    /// reply to a probe.
     connect_timeout: Duration = key("deployment.connect_timeout_ms",
         TIMEOUT, Restart, default 10000, unit "ms");
     {
@@ -213,16 +219,17 @@ section! {
     /// Source of the clients' credentials.
     credentials: Credentials = key("auth.credentials",
         Credentials::KIND, Restart, default "auto");
-    // Bounds how long a removed user can still log in while the deployment is unreachable.
-    /// Age at which credentials that no server confirmed are dropped.
+    // The limit determines how long a dropped user can still log in while the deployment is
+    // unavailable.
+    /// How long cached credentials are used after a server has last confirmed them.
     max_stale: Duration = key("auth.max_stale_ms",
         TIMEOUT, Restart, default 300000, unit "ms");
-    /// Deadline from accept until the client is authenticated.
+    /// How long a client may take from connecting to the end of its login.
     authentication_timeout: Duration = key("auth.authentication_timeout_ms",
         TIMEOUT, Restart, default 30000, unit "ms");
-    // Refused, because each relayed client costs a server connection.
-    /// Clients that log in by a mechanism other than SCRAM are refused, or relayed over a server
-    /// connection of their own; X.509 is always refused.
+    // Such clients are refused by default, because each relayed client costs a server connection.
+    /// Refuse clients that log in by a mechanism other than SCRAM, or relay each over a server
+    /// connection of its own; X.509 is always refused.
     other_mechanisms: OtherMechanisms = key("auth.other_mechanisms",
         OtherMechanisms::KIND, Restart, default "refuse");
     {
@@ -236,40 +243,39 @@ section! {
     /// Connections to servers.
     "pool" => Pool;
 
-    /// Connections of one user to one server.
+    /// Maximum number of connections of one user to one server.
     max_pool_size: NonZeroUsize = key("pool.max_pool_size",
         CONNECTIONS, Restart, default 100, unit "connections");
-    // Each costs the server a thread and about 1 MiB.
-    /// Connections of all users to one server.
+    // Each connection costs the server a thread and about 1 MiB.
+    /// Maximum number of connections of all users to one server.
     max_server_connections: NonZeroUsize = key("pool.max_server_connections",
         CONNECTIONS, Restart, default 500, unit "connections");
-    /// Connections of one user to one server that are kept while idle.
+    /// Number of connections of one user to one server that are kept even if they are idle.
     min_pool_size: usize = key("pool.min_pool_size",
         Kind::Integer { min: 0, max: MAX_CONNECTIONS }, Restart, default 0, unit "connections");
-    // Protects the server from a storm of handshakes, whose cryptography is its most expensive
-    // work.
-    /// Connections that one pool establishes at a time.
+    // The limit protects the server from a storm of logins, whose cryptography is expensive.
+    /// Maximum number of connections that one pool establishes at a time.
     max_connecting: NonZeroUsize = key("pool.max_connecting",
         Kind::Integer { min: 1, max: 1_000 }, Restart, default 2, unit "connections");
-    // Protects a server that just came back from a burst of logins.
-    /// Connections per second that are begun to one server, over all users; after a pause 8 are
-    /// begun at once; 0 for no limit.
+    // The limit protects a server that has just recovered from a burst of logins.
+    /// Maximum number of connections per second that are begun to one server, for all users
+    /// together; after a pause, 8 are begun at once; 0 for no limit.
     connections_per_second: Option<NonZeroU32> = key("pool.connections_per_second",
         Kind::Integer { min: 0, max: 100_000 }, Restart,
         default 200, unit "connections a second");
-    // Returns the server resources of a peak.
+    // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Restart, default 600000, unit "ms");
-    // Lets the load move to new servers and addresses.
+    // Closing old connections lets the load move to new servers and addresses.
     /// Age at which an idle server connection is closed; 0 for never.
     max_life_time: Option<Duration> = key("pool.max_life_time_ms",
         TIME_OR_0, Restart, default 1800000, unit "ms");
     /// How long an operation waits for a connection before it is shed.
     wait_queue_timeout: Duration = key("pool.wait_queue_timeout_ms",
         TIMEOUT, Restart, default 10000, unit "ms");
-    // Enough to hold an operation of every client: a client runs one operation at a time.
-    /// Operations that wait for connections to one server.
+    // Every client can wait with one operation, and a client runs only one at a time.
+    /// Maximum number of operations that wait for connections to one server.
     wait_queue_size: NonZeroUsize = key("pool.wait_queue_size",
         ENTRIES, Restart, default 20000, unit "operations");
 }
@@ -278,8 +284,8 @@ section! {
     /// Limits of admission, memory and buffers.
     "limits" => Limits;
 
-    // Unknown clients get little memory.
-    /// Largest message of a client that has not authenticated.
+    // Clients that have not logged in may use only little memory.
+    /// Largest message of a client that has not logged in.
     pre_auth_message_bytes: usize = key("limits.pre_auth_message_bytes",
         Kind::Integer { min: 4_096, max: LARGEST_MESSAGE_BYTES }, Restart,
         default 16384, unit "bytes");
@@ -287,63 +293,66 @@ section! {
     message_memory_bytes: usize = key("limits.message_memory_bytes",
         Kind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 536870912, unit "bytes");
-    // The same number as the default of pooled connections to one server.
-    /// Clients that are relayed at a time because of `auth.other_mechanisms`.
+    // The default is the same as that of `pool.max_server_connections`.
+    /// Maximum number of clients that are relayed because of `auth.other_mechanisms`.
     relayed_connections: NonZeroUsize = key("limits.relayed_connections",
         CONNECTIONS, Restart, default 500, unit "connections");
-    // A slow reader must not hold buffers forever.
+    // A client that does not read its reply must not use memory forever.
     /// How long a client may stall while reading a reply.
     client_write_idle_timeout: Duration = key("limits.client_write_idle_timeout_ms",
         TIMEOUT, Restart, default 30000, unit "ms");
-    /// Open cursors that are pinned to their servers.
+    /// Maximum number of open cursors that are pinned to their servers.
     max_cursors: NonZeroUsize = key("limits.max_cursors",
         ENTRIES, Restart, default 100000, unit "cursors");
-    /// Open transactions that are pinned to their servers.
+    /// Maximum number of open transactions that are pinned to their servers.
     max_transactions: NonZeroUsize = key("limits.max_transactions",
         ENTRIES, Restart, default 100000, unit "transactions");
-    /// How long the server of an unused cursor is remembered; not less than the servers'
+    /// How long the server of an unused cursor is remembered; must not be less than the servers'
     /// cursorTimeoutMillis.
     cursor_idle: Duration = key("limits.cursor_idle_ms",
         TIMEOUT, Restart, default 600000, unit "ms");
-    // Twice the maximum length of a transaction: the rest is for a retried commit.
-    /// How long the server of an unused transaction is remembered; twice the servers'
+    // The default is twice the servers' maximum length of a transaction, so that a commit can be
+    // retried after that.
+    /// How long the server of an unused transaction is remembered; should be twice the servers'
     /// transactionLifetimeLimitSeconds.
     transaction_idle: Duration = key("limits.transaction_idle_ms",
         TIMEOUT, Restart, default 120000, unit "ms");
-    // Bounds the cache against invented names.
-    /// Users whose credentials are cached.
+    // The limit protects the memory from clients that invent names.
+    /// Maximum number of users whose credentials are cached.
     max_users: NonZeroUsize = key("limits.max_users",
         ENTRIES, Restart, default 10000, unit "users");
-    /// First logins of unknown users that servers verify at a time.
+    /// Maximum number of first logins that exchange messages with servers at a time.
     introductions: NonZeroUsize = key("limits.introductions",
         Kind::Integer { min: 1, max: 1_000 }, Restart, default 8, unit "logins");
-    // A client that never sends its proof must not block others.
-    /// First logins that wait for the client's proof at a time, each on a server connection of its
-    /// own; at the limit, the oldest one of the address with the most of them is ended.
+    // Clients that never send their proofs must not block others.
+    /// Maximum number of first logins that wait for the client's proof, each on a server connection
+    /// of its own; at the limit, the oldest one of the address with most of them is ended.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Restart, default 64, unit "connections");
-    // Bounds handshake memory and cryptography in a storm; other connections wait in the backlog.
-    /// Client connections between accept and authentication at a time.
+    // In a storm, the limit bounds memory and cryptography. Other connections wait in the backlog.
+    /// Maximum number of client connections that have not logged in.
     unauthenticated_connections: NonZeroUsize = key("limits.unauthenticated_connections",
         CONNECTIONS, Restart, default 4096, unit "connections");
-    // Unknown clients can open these too, so they must leave room for others.
-    /// Connections of driver monitors, which never log in, if clients must log in; at the limit,
-    /// one without a hello for ten minutes is closed, otherwise new ones are refused.
+    // Any client can pretend to be a monitor, so monitors must not use up all connections.
+    /// Maximum number of connections of drivers' monitors, which never log in; at the limit, a
+    /// monitor without a hello for ten minutes is closed, else new monitors are refused.
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Restart, default 8192, unit "connections");
-    /// Operations admitted at a time, over all clients and servers.
+    /// Maximum number of operations in flight, for all clients and servers together; further ones
+    /// wait.
     max_in_flight_operations: NonZeroUsize = key("limits.max_in_flight_operations",
         ENTRIES, Restart, default 20000, unit "operations");
-    /// Connections per second from one address (IPv6: /64); further ones are closed before their
-    /// first byte; 0 for no limit.
+    /// Maximum number of connections per second from one address (IPv6: /64); further ones are
+    /// closed before their first byte is read; 0 for no limit.
     connections_per_second_per_address: Option<u32> = key(
         "limits.connections_per_second_per_address",
         Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "per second");
-    /// Logins per second of one user; further ones are delayed, by at most 10 s; 0 for no limit.
+    /// Maximum number of logins per second of one user; further ones are delayed by at most 10 s; 0
+    /// for no limit.
     logins_per_second_per_user: Option<u32> = key("limits.logins_per_second_per_user",
         Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "per second");
-    /// IP addresses or ranges (10.0.0.0/8) of load balancers, separated by commas; clients behind
-    /// them share limits per user after login, not per address.
+    /// IP addresses or ranges (10.0.0.0/8) of load balancers, separated by commas; after their
+    /// login, clients behind them share limits by user instead of by address.
     shared_addresses: Vec<IpNet> = key("limits.shared_addresses",
         Kind::Text, Restart, example "10.0.0.0/8,192.0.2.7");
 }
@@ -352,15 +361,15 @@ section! {
     /// The shape table.
     "shapes" => Shapes;
 
-    /// Commands are fingerprinted and counted by shape.
+    /// Compute the fingerprint of each operation, and count operations by shape.
     enabled: bool = key("shapes.enabled",
         Kind::Boolean, Restart, default true);
-    // Bounded against applications that create a new shape with each operation.
-    /// Rows of the shape table; further shapes are counted in group rows, which are at most a tenth
-    /// of all rows.
+    // The limit protects the memory from applications that create a new shape with each operation.
+    /// Maximum number of rows of the shape table; further shapes are counted in group rows, which
+    /// are at most a tenth of all rows.
     max_shapes: NonZeroUsize = key("shapes.max_shapes",
         ENTRIES, Restart, default 10000, unit "shapes");
-    /// Namespaces that appear as labels; the others are counted as `other`.
+    /// Maximum number of namespaces that appear as labels; the others are counted as `other`.
     max_namespaces: NonZeroUsize = key("shapes.max_namespaces",
         ENTRIES, Restart, default 2000, unit "namespaces");
     /// File with a secret; with it, shapes contain keyed hashes (HMAC-SHA-256) instead of field
@@ -373,46 +382,47 @@ section! {
     /// The history of the statistics.
     "history" => History;
 
-    /// Keep a history of the statistics, in steps of a second and longer.
+    /// Keep a history of the statistics, in steps of a second or more.
     enabled: bool = key("history.enabled",
         Kind::Boolean, Restart, default true);
-    /// Directory for the history across restarts; without it, the history is in memory only.
+    /// Directory in which the history is kept across restarts; without it, the history is only in
+    /// memory.
     directory: Option<PathBuf> = key("history.directory",
         Kind::Directory, Restart, example "/var/lib/seawall");
-    /// Memory of the history; the oldest data is dropped first.
+    /// Maximum memory of the history; the oldest data is dropped first.
     memory_bytes: usize = key("history.memory_bytes",
         Kind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
-    // As many as the metrics show.
-    /// Shapes with time series of their own, the heaviest of each step; the others are counted as
-    /// `other`.
+    // The metrics show the same number of shapes.
+    /// Maximum number of shapes with their own values in each step of the history; the heaviest
+    /// shapes are kept, and the others are counted as `other`.
     max_series_shapes: NonZeroUsize = key("history.max_series_shapes",
         ENTRIES, Restart, default 200, unit "shapes");
 }
 
 section! {
-    /// Sampling of the servers.
+    /// The sampling of servers.
     "pulse" => Pulse;
 
-    /// Sample the serverStatus of each server; needs a service account.
+    /// Sample the serverStatus of each server; requires a service account.
     enabled: bool = key("pulse.enabled",
         Kind::Boolean, Restart, default true);
-    // Stalls of a few seconds must be visible.
+    // The interval is short, so that stalls of a few seconds are visible.
     /// Time between two samples of a server.
     interval: Duration = key("pulse.interval_ms",
         Kind::Integer { min: MIN_PULSE_INTERVAL_MS, max: MAX_PULSE_MS }, Restart,
         default 1000, unit "ms");
-    // Until the next sample is due.
-    /// How long a sample may take; after this time it counts as not answered.
+    // The default is the time until the next sample is due.
+    /// How long a sample may take; after that it counts as a sample without a reply.
     timeout: Duration = key("pulse.timeout_ms",
         Kind::Integer { min: 1, max: MAX_PULSE_MS }, Restart, default 1000, unit "ms");
 }
 
 section! {
-    /// With this section each slow operation is logged as a JSON line; without it, none.
+    /// With this section, each slow operation is logged as a line of JSON; without it, none is.
     optional "slow_log" => SlowLog;
 
-    // As in the server's own profiler.
+    // The default is the same as in the servers' profiler.
     /// Operations of at least this duration are logged; 0 for every operation.
     threshold: Duration = key("slow_log.threshold_ms",
         TIME_OR_0, Restart, default 100, unit "ms");
@@ -420,52 +430,54 @@ section! {
     shape_thresholds: Vec<(u64, Duration)> = key("slow_log.shape_thresholds_ms",
         Kind::ShapeThresholds { max_ms: MAX_DURATION_MS }, Restart,
         example "{ 0123456789abcdef = 5 }", unit "ms");
-    /// Share of the operations over their threshold that is logged.
+    /// Percentage of the operations over their threshold that are logged.
     sample_percent: f64 = key("slow_log.sample_percent",
         Kind::Percent, Restart, default 100, unit "percent");
-    /// File to append the lines to; without it, standard error.
+    /// File to which the lines are appended; without it, they are written to standard error.
     file: Option<PathBuf> = key("slow_log.file",
         Kind::Path, Restart, example "/var/log/seawall/slow.jsonl");
-    // Keeps a stall, in which every operation is slow, from filling the disk.
-    /// Maximum lines per second; the next line has the number of dropped lines; 0 for no limit.
+    // In a stall, every operation is slow. The limit keeps the log from filling the disk.
+    /// Maximum number of lines per second; the next line has the number of dropped lines; 0 for no
+    /// limit.
     max_lines_per_second: Option<NonZeroU32> = key("slow_log.max_lines_per_second",
         Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 100, unit "per second");
-    // Values are the applications' data.
-    /// Lines contain shapes only; false adds the values of commands.
+    // The default is true, because values are data of the applications.
+    /// Log only shapes; with false, lines also contain the values of commands.
     redact: bool = key("slow_log.redact",
         Kind::Boolean, Restart, default true);
-    /// Maximum bytes of a command's values in a line; longer ones are cut.
+    /// Maximum length of a command's values in a line; longer values are cut.
     max_command_bytes: usize = key("slow_log.max_command_bytes",
         Kind::Integer { min: 1, max: MAX_COMMAND_BYTES }, Restart, default 4096, unit "bytes");
 }
 
 section! {
-    /// For experiments only: makes operations slow or makes them fail. Off unless one of the last
-    /// three keys is set.
+    /// For experiments only: makes operations slow or lets them fail. Off unless `delay_ms`,
+    /// `error_code` or `close` is set.
     "fault" => Fault;
 
-    /// Name of the command that gets the fault; without it, every command.
+    /// Name of the command that gets the fault; without it, all commands get it.
     command: Option<String> = key("fault.command",
         Kind::Text, Restart, example "find");
-    /// Database or database.collection that gets the fault; without it, every one.
+    /// Database or database.collection whose operations get the fault; without it, all operations
+    /// get it.
     namespace: Option<String> = key("fault.namespace",
         Kind::Text, Restart, example "shop.orders");
-    /// Share of the matching operations that get the fault.
+    /// Percentage of the matching operations that get the fault.
     share_percent: u64 = key("fault.share_percent",
         Kind::Integer { min: 0, max: 100 }, Restart, default 100, unit "percent");
-    /// How long such an operation is delayed; 0 for no delay.
+    /// How long an operation with the fault is delayed; 0 for no delay.
     delay: Duration = key("fault.delay_ms",
         TIME_OR_0, Restart, default 0, unit "ms");
-    /// Error code that is returned without running the operation; 0 for none.
+    /// Error code that the client gets instead of the operation's reply; 0 for none.
     error_code: Option<i32> = key("fault.error_code",
         Kind::Integer { min: 0, max: 1_000_000 }, Restart, default 0, unit "code");
-    /// Close the connection of such an operation's client.
+    /// Close the client connection of an operation with the fault.
     close: bool = key("fault.close",
         Kind::Boolean, Restart, default false);
 }
 
 impl Fault {
-    fn does_something(&self) -> bool {
+    fn has_effect(&self) -> bool {
         let acts = !self.delay.is_zero() || self.error_code.is_some() || self.close;
         acts && self.share_percent > 0
     }
@@ -475,19 +487,19 @@ section! {
     /// The graceful stop.
     "shutdown" => Shutdown;
 
-    /// How long running operations, cursors and transactions may continue after a request to stop.
+    /// How long operations, cursors and transactions may continue after Seawall was asked to stop.
     drain: Duration = key("shutdown.drain_ms",
         TIME_OR_0, Restart, default 10000, unit "ms");
 }
 
 section! {
-    /// Threads and process.
+    /// The threads and the process.
     "runtime" => Runtime;
 
-    /// Threads that serve clients; 0 for one per core.
+    /// Number of threads that serve clients; 0 for one per core.
     worker_threads: Option<NonZeroUsize> = key("runtime.worker_threads",
         Kind::Integer { min: 0, max: 1_024 }, Restart, default 0, unit "threads");
-    /// Let the process write core dumps and be traced; its memory contains users' keys.
+    /// Allow core dumps and debuggers; the memory of the process contains users' keys.
     core_dumps: bool = key("runtime.core_dumps",
         Kind::Boolean, Restart, default false);
 }
@@ -499,14 +511,14 @@ section! {
     /// Address of metrics, health and the API.
     address: AdminAddress = key("admin.address",
         Kind::AdminAddress, Restart, default "127.0.0.1:9909");
-    /// File with the token that callers must present; required unless the address is loopback.
+    /// File with the token that requests must contain; required unless the address is loopback.
     token: Option<Secret> = key("admin.token_file",
         Kind::SecretFile, Restart, example "/run/secrets/admin-token");
-    /// Host names, separated by commas, that requests without a token may use besides IP addresses
-    /// and localhost.
+    /// Host names, separated by commas, under which requests without a token are accepted; IP
+    /// addresses and localhost are always accepted.
     allowed_hosts: Vec<String> = key("admin.allowed_hosts",
         Kind::Text, Restart, example "seawall.internal");
-    // Off, because profiles show the names of Seawall's functions and cost CPU time.
+    // Off by default, because profiles show the names of Seawall's functions and cost CPU time.
     /// Serve CPU profiles of Seawall at /api/v1/profile.
     profile: bool = key("admin.profile",
         Kind::Boolean, Restart, default false);
@@ -519,7 +531,7 @@ section! {
     /// The least severe events that are logged.
     level: LogLevel = key("log.level",
         LogLevel::KIND, Restart, default "info");
-    /// Format of the log: text for people, json for collectors.
+    /// Format of the log: text for people, json for programs.
     format: LogFormat = key("log.format",
         LogFormat::KIND, Restart, default "text");
 }

@@ -1,11 +1,12 @@
-//! Suggests the name that the author of an unknown name probably meant.
+//! Suggests a known name for an unknown one, which is probably misspelled.
 
 use std::fmt::Display;
 
-/// Similarity from which a name is suggested, of 1 for equal names.
+/// Minimum similarity of a suggested name. Equal names have a similarity of 1.
 const MIN_SIMILARITY: f64 = 0.85;
 
-/// Returns the candidate most similar to `given`, if one is similar. Letter case does not matter.
+/// Returns the candidate that is most similar to `given`. `None` if no candidate is similar enough.
+/// Upper and lower case count as equal.
 ///
 /// Source: Winkler, "String Comparator Metrics and Enhanced Decision Rules in the Fellegi-Sunter
 /// Model of Record Linkage", 1990.
@@ -23,7 +24,7 @@ pub(crate) fn most_similar<T: AsRef<str>>(
         .map(|(_, name)| name)
 }
 
-/// "did you mean …? " before the rest of a message; empty without a name.
+/// Returns the text "did you mean …? " for the start of a message; empty without a name.
 pub(crate) fn did_you_mean(name: Option<impl Display>) -> String {
     name.map_or_else(String::new, |name| format!("did you mean {name}? "))
 }

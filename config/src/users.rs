@@ -1,6 +1,6 @@
 //! The configured users, `[[auth.users]]`.
 //!
-//! A user's credential has one of three forms, so these tables are not read field by field.
+//! A user's credential has one of three forms, so this module reads the tables of users itself.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -26,34 +26,35 @@ pub struct User {
     pub credential: UserCredential,
 }
 
-/// Credential of a configured user.
+/// The credential of a configured user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UserCredential {
-    /// The password, for every mechanism.
+    /// The password. It can be used with every mechanism.
     Password(Secret),
-    /// Keys derived from the password, for the mechanisms that they were made for.
+    /// Keys that were derived from the password. Each can be used only with its mechanism.
     Keys(UserKeys),
 }
 
 /// The SCRAM keys of a user, for at least one mechanism.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserKeys {
-    /// For SCRAM-SHA-1.
+    /// The keys for SCRAM-SHA-1.
     pub scram_sha_1: Option<ScramKeys<20>>,
-    /// For SCRAM-SHA-256.
+    /// The keys for SCRAM-SHA-256.
     pub scram_sha_256: Option<ScramKeys<32>>,
 }
 
-/// The data that a server stores of a user for one SCRAM mechanism, whose hash has `N` bytes.
+/// The values that a server stores for one SCRAM mechanism of a user. The mechanism's hash has `N`
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScramKeys<const N: usize> {
-    /// Decoded salt, 1 to 64 bytes.
+    /// The decoded salt, 1 to 64 bytes.
     pub salt: Vec<u8>,
-    /// Rounds of PBKDF2, at least 4096.
+    /// Number of rounds of PBKDF2, at least 4096.
     pub iterations: NonZeroU32,
-    /// Verifies the client's proof.
+    /// The StoredKey, which verifies a client's proof.
     pub stored_key: SecretBytes<N>,
-    /// Signs the server's reply.
+    /// The ServerKey, which signs the server's last message.
     pub server_key: SecretBytes<N>,
 }
 
@@ -69,7 +70,8 @@ pub(crate) const USER: Section = Section {
         /// The database in which the user is defined.
         key("auth.users[].source",
             Kind::Text, Restart, default "admin");
-        /// The user's password; exactly one of this, `password_file` and SCRAM keys is required.
+        /// The user's password; a user needs exactly one of `password`, `password_file` and SCRAM
+        /// keys.
         key("auth.users[].password",
             Kind::Secret, Restart, example "…");
         /// File with the user's password.
@@ -119,7 +121,7 @@ pub(crate) const SCRAM_SHA_256: Section = Section {
     },
 };
 
-/// Reads the list. Users with problems are left out of it.
+/// Reads the list of users. It does not contain users with problems.
 pub(crate) fn read(auth: &mut Part<'_>) -> Option<Vec<User>> {
     no_user_twice(auth);
     let indexes = 0..auth.tables("users").len();
@@ -203,7 +205,7 @@ fn credential(user: &mut Part<'_>) -> Option<UserCredential> {
     }
 }
 
-/// The keys of one mechanism. `None` if there are none or some have problems.
+/// Reads the keys of one mechanism. `None` if the table is absent or has a problem.
 fn keys<const N: usize>(user: &mut Part<'_>, mechanism: &str) -> Option<ScramKeys<N>> {
     user.given(mechanism)?;
     let mut part = user.below(mechanism);

@@ -1,4 +1,4 @@
-//! The words that keys accept, each list as an enum.
+//! The words that keys accept. Each list of words is an enum.
 
 use crate::declare::words;
 
@@ -17,11 +17,11 @@ words! {
 words! {
     /// How clients are served.
     Mode {
-        /// Seawall authenticates clients and runs each operation on a pooled connection of its
-        /// user.
+        /// Seawall authenticates clients and runs each operation on a pooled connection of the
+        /// client's user.
         Pooled = "pooled",
-        /// One server connection per client connection. All bytes pass unchanged; Seawall only
-        /// observes them.
+        /// Each client connection has its own server connection. All bytes pass unchanged, and
+        /// Seawall only observes them.
         Relay = "relay",
     }
 }
@@ -29,16 +29,16 @@ words! {
 words! {
     /// Source of the clients' credentials.
     Credentials {
-        /// The service account if the connection string names one, else the configured users if
-        /// there are any, else each user's own first login.
+        /// Like `lookup` if the connection string has a service account, else like `users` if users
+        /// are configured, else like `self` or `none`, depending on the deployment.
         Auto = "auto",
-        /// Each user's own first login.
+        /// Each user reads its own credentials after its first login.
         Own = "self",
-        /// Looked up by the service account of the connection string.
+        /// The service account of the connection string reads the credentials of all users.
         Lookup = "lookup",
-        /// The configured users.
+        /// The configuration contains the users and their credentials.
         Users = "users",
-        /// Clients do not authenticate: the deployment has no access control.
+        /// Clients need no credentials, because the deployment has no access control.
         None = "none",
     }
 }
@@ -46,9 +46,9 @@ words! {
 words! {
     /// Handling of clients that log in by a mechanism other than SCRAM.
     OtherMechanisms {
-        /// They get an error that the mechanism is not enabled.
+        /// Such a client gets an error that the mechanism is not enabled.
         Refuse = "refuse",
-        /// Each gets a server connection of its own. Its login and all other messages pass
+        /// Such a client gets a server connection of its own. Its login and all other messages pass
         /// unchanged.
         Relay = "relay",
     }
@@ -57,15 +57,15 @@ words! {
 words! {
     /// Severity of an event.
     LogLevel {
-        /// Something is broken.
+        /// A part of Seawall does not work.
         Error = "error",
-        /// Something may break, or broke and recovered.
+        /// A failure of a server or client, or a risk.
         Warn = "warn",
-        /// Changes: starts, topology, drains.
+        /// Starts, drains and changes of the topology.
         Info = "info",
         /// Events of single connections and operations.
         Debug = "debug",
-        /// Everything.
+        /// All events.
         Trace = "trace",
     }
 }
@@ -73,9 +73,9 @@ words! {
 words! {
     /// The format of the log.
     LogFormat {
-        /// A line for people.
+        /// One line of text for each event, for people.
         Text = "text",
-        /// One JSON object per line.
+        /// One JSON object for each event, for programs.
         Json = "json",
     }
 }

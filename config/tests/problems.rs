@@ -88,7 +88,7 @@ fn users_must_be_unique_and_match_the_credentials() {
     };
     assert_eq!(
         auth("users", ""),
-        ["auth.users: must hold at least one user when auth.credentials is \"users\""]
+        ["auth.users: must have at least one user when auth.credentials is \"users\""]
     );
     for credentials in ["self", "lookup", "none"] {
         assert_eq!(
@@ -201,7 +201,7 @@ fn secret_files_must_be_readable_small_and_not_empty() {
         (file("empty", b"\r\n"), "must not be an empty file"),
         (
             file("not-a-uri", b"hunter2"),
-            "must hold a string that begins with mongodb:// or mongodb+srv://",
+            "must contain a string that begins with mongodb:// or mongodb+srv://",
         ),
     ];
     for (path, reason) in &cases {

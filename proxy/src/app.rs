@@ -1,4 +1,4 @@
-//! The composition root: builds every part from its settings, wires them, runs, drains.
+//! The composition root: builds every part from its settings, connects, runs and drains the parts.
 
 mod insight;
 
@@ -25,7 +25,7 @@ use crate::{
         self, CredentialMode, CredentialSettings, Credentials, Fault, FaultEnd, Peer, Shared,
         UserSecret,
     },
-    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPlaces},
+    limits::{GATE_TICK_INTERVAL, Gate, Limits, LoginGates, OperationPermits},
     listener::{self, Acceptor, Address, Listener, ServerTlsError, server_config},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::{PinLimits, Pins},
@@ -41,13 +41,13 @@ use seawall_transport::{
 };
 use seawall_wire::Compressor;
 
-/// Time over which the remaining clients are closed at the end of a drain.
+/// The closing of the remaining clients at the end of a drain is spread over this time.
 const CLOSING_SPREAD: Duration = Duration::from_millis(500);
 
 /// Interval at which pools and pins are maintained and statistics are collected.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why Seawall could not start.
+/// The reason why Seawall could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The deployment's connection string cannot be used.
@@ -59,16 +59,16 @@ pub enum StartError {
     /// TLS to clients cannot be set up.
     #[error("listen.tls: {0}")]
     ClientTls(#[from] ServerTlsError),
-    /// Credentials that cannot be used.
+    /// A configured user's credentials cannot be used.
     #[error("auth.users: {0}")]
     User(String),
-    /// The mode `lookup` needs a service account, and there is none.
+    /// The mode `lookup` needs a service account, but `deployment.uri` has no user.
     #[error("auth.credentials: lookup needs a user in deployment.uri")]
     NoServiceAccount,
     /// The address is in use, or cannot be bound.
     #[error("listening on {address}: {source}")]
     Bind {
-        /// The address.
+        /// The configured address.
         address: String,
         /// The cause.
         source: io::Error,
@@ -76,7 +76,7 @@ pub enum StartError {
     /// No random numbers are available.
     #[error(transparent)]
     Seed(#[from] SeedError),
-    /// Metrics cannot be set up.
+    /// The metrics cannot be set up.
     #[error(transparent)]
     Observe(#[from] ObserveError),
     /// The history's file cannot be used.
@@ -85,13 +85,13 @@ pub enum StartError {
     /// The slow log's file cannot be opened.
     #[error("slow_log.file: {0}")]
     SlowLog(io::Error),
-    /// The threads cannot be started.
+    /// A runtime's threads cannot be started.
     #[error("starting threads: {0}")]
     Threads(io::Error),
 }
 
 impl StartError {
-    /// True if the configuration is at fault.
+    /// True if the error is in the configuration, and not in the environment.
     pub fn blames_configuration(&self) -> bool {
         match self {
             Self::Deployment(_)
@@ -112,11 +112,11 @@ impl StartError {
 /// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Number of clients that had to be closed at the end.
+    /// Number of clients that Seawall had to close at the end of the drain.
     pub closed_clients: usize,
 }
 
-/// A running Seawall. Stops without a drain when dropped.
+/// A running Seawall. The drop stops it without a drain.
 pub struct App {
     client_addresses: Vec<String>,
     admin_address: Option<String>,
@@ -149,17 +149,17 @@ impl Drop for App {
 }
 
 impl App {
-    /// Number of tasks that serve a client.
+    /// Number of tasks that serve clients.
     pub fn client_tasks(&self) -> usize {
         self.tracker.len()
     }
 
-    /// Starts all parts. Does not wait for the deployment, which may be down.
+    /// Starts all parts. Does not wait for the deployment, because it may be unavailable.
     ///
     /// # Errors
-    /// See [`StartError`]; nothing is left running.
+    /// See [`StartError`]. In this case all parts have been stopped.
     pub async fn start(settings: config::Settings) -> Result<Self, StartError> {
-        let operations = OperationPlaces::new(settings.limits.max_in_flight_operations.get());
+        let operations = OperationPermits::new(settings.limits.max_in_flight_operations.get());
         let in_flight = operations.clone();
         let planes = Planes::start(settings.runtime.worker_threads, move || {
             in_flight.in_flight()
@@ -230,7 +230,7 @@ impl App {
         self.planes.control.spawn(
             self.stop
                 .clone()
-                .run_until_cancelled_owned(pace(Arc::clone(&self.shared))),
+                .run_until_cancelled_owned(tick_gates(Arc::clone(&self.shared))),
         );
         let (feed, topology) = (Arc::clone(&self.feed), Arc::clone(&self.shared.topology));
         let pushes = insight::push_seconds(feed, topology);
@@ -303,12 +303,12 @@ impl App {
         Ok(())
     }
 
-    /// Addresses to which clients connect.
+    /// The addresses to which clients connect.
     pub fn client_addresses(&self) -> &[String] {
         &self.client_addresses
     }
 
-    /// Address of metrics and the API, unless they are off.
+    /// The address of the metrics and the API; `None` if they are off.
     pub fn admin_address(&self) -> Option<&str> {
         self.admin_address.as_deref()
     }
@@ -316,7 +316,7 @@ impl App {
     /// Serves a client over the caller's stream, without TLS, until the client leaves. `None` if
     /// the client is refused.
     ///
-    /// The future may be dropped at any time, which closes the client.
+    /// Dropping the future closes the client.
     pub fn serve(&self, stream: Stream, peer: Peer) -> Option<impl Future<Output = ()> + use<>> {
         let newcomer = listener::newcomer(&self.shared, &peer)?;
         let shared = Arc::clone(&self.shared);
@@ -343,14 +343,14 @@ impl App {
         &self.shared.topology
     }
 
-    /// Resolves when a drain is requested over the API.
+    /// Resolves when the API gets a request for a drain.
     pub async fn drain_requested(&self) {
         self.drain_requested.cancelled().await;
     }
 
-    /// Drains. `hello` returns error 91, so that drivers move on. Operations are served until no
-    /// client is left, the drain time is over or `hasten` resolves. Then the remaining clients are
-    /// closed, spread over half a second.
+    /// Drains Seawall. `hello` returns error 91, so that drivers use another proxy. Operations are
+    /// served until no client is left, the drain time is over or `hasten` resolves. Then the
+    /// remaining clients are closed, spread over half a second.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.drain_time;
         self.draining.send_replace(Some(until));
@@ -387,7 +387,7 @@ struct Wired {
 async fn wire(
     settings: &config::Settings,
     planes: &Planes,
-    operations: OperationPlaces,
+    operations: OperationPermits,
 ) -> Result<Wired, StartError> {
     let Observer {
         recorder,
@@ -480,7 +480,8 @@ fn connector(
     ))
 }
 
-/// Logs a warning, so that no experiment is forgotten.
+/// Converts the configured fault. Logs a warning, so that the fault is not left in the
+/// configuration by mistake.
 fn fault(fault: &config::Fault) -> Fault {
     let config::Fault {
         command,
@@ -509,7 +510,7 @@ fn fault(fault: &config::Fault) -> Fault {
             (false, Some(code)) => FaultEnd::Error(*code),
             (false, None) => FaultEnd::Continue,
         },
-        turn: AtomicU64::new(0),
+        matched: AtomicU64::new(0),
     }
 }
 
@@ -522,13 +523,14 @@ fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Paces logins by how long operations wait, and new clients by how late the data plane is.
-async fn pace(shared: Arc<Shared>) {
-    let mut looks = interval(GATE_TICK_INTERVAL);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Adjusts the gates: for logins to the waits of operations, and for new clients to the lateness of
+/// the data plane.
+async fn tick_gates(shared: Arc<Shared>) {
+    let mut ticks = interval(GATE_TICK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     loop {
-        looks.tick().await;
+        ticks.tick().await;
         let now = Instant::now();
         let snapshot = shared.topology.snapshot();
         let waits: Vec<_> = snapshot.pools.iter().map(|pool| pool.waits(now)).collect();
@@ -542,13 +544,13 @@ async fn pace(shared: Arc<Shared>) {
     }
 }
 
-/// Measures how late the data plane wakes its tasks, for the gate of new clients and the metrics.
+/// Measures the lateness of the data plane, for the gate of new clients and for the metrics.
 async fn watch_data_plane(shared: Arc<Shared>, exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("data", late);
     measure_lateness(&shared.lateness, record).await;
 }
 
-/// Measures how late the control plane wakes its tasks, for the metrics.
+/// Measures the lateness of the control plane, for the metrics.
 async fn watch_control_plane(exporter: Arc<Exporter>) {
     let record = |late| exporter.event_loop_late("control", late);
     measure_lateness(&Lateness::new(Instant::now()), record).await;
@@ -566,12 +568,12 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     }
 }
 
-/// Descriptors reserved for listeners, logs and monitors, in addition to those of clients and of
-/// `pool.max_server_connections`.
+/// Number of descriptors that are reserved for listeners, logs and monitors. Clients and
+/// `pool.max_server_connections` need further descriptors.
 const OTHER_DESCRIPTORS: u64 = 200;
 
-/// The configured number of clients, or fewer if the descriptor limit is too low; logs which of the
-/// two.
+/// Returns the maximum number of clients: the configured number, or fewer if the limit of
+/// descriptors is too low. Logs the result.
 fn max_clients(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
     let servers = settings.pool.max_server_connections.get();
@@ -581,7 +583,7 @@ fn max_clients(settings: &config::Settings) -> usize {
     let others = OTHER_DESCRIPTORS + u64::try_from(servers).unwrap_or(u64::MAX);
     let each = match settings.deployment.mode {
         config::Mode::Pooled => 1,
-        // A relayed client has a server connection too.
+        // A relayed client needs a second descriptor, for its server connection.
         config::Mode::Relay => 2,
     };
     let room = allowed.saturating_sub(others) / each;

@@ -1,10 +1,10 @@
 //! Seawall, a transparent MongoDB wire-protocol proxy.
 //!
-//! It terminates client connections (TLS, SCRAM), reuses pooled server connections that are
-//! authenticated as the same user, times every operation, and distinguishes kinds of operations by
-//! their fingerprints. `docs/ARCHITECTURE.md` follows one operation step by step and lists which
-//! module may use which. This table lists the modules of this crate, from the composition root
-//! down. The parts that need no other module are crates under `proxy/crates/`.
+//! Seawall terminates client connections (TLS, SCRAM) and runs their operations over pooled server
+//! connections that are authenticated as the same user. It measures the duration of every operation
+//! and groups operations by fingerprints. `docs/ARCHITECTURE.md` follows one operation step by step
+//! and lists which module may use which. This table lists the modules of this crate, from the
+//! composition root down. The parts that need no other module are crates under `proxy/crates/`.
 //!
 //! | module | purpose |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! For tests: a server that replies to each command as the test specifies.
+//! A scripted server for tests. It replies to each command as the test specifies.
 
 use std::sync::Arc;
 
@@ -17,11 +17,11 @@ use seawall_wire::{MAX_MESSAGE_BYTES, OpMsg, encode_op_msg_like};
 #[derive(Debug)]
 pub(crate) enum Response {
     Reply(RawDocumentBuf),
-    /// It closes the connection.
+    /// The server closes the connection.
     Close,
 }
 
-/// A server that listens on a free port, until dropped.
+/// A server that listens on a free port until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ScriptedServer {
     address: ServerAddress,
@@ -62,7 +62,7 @@ impl ScriptedServer {
         &self.address
     }
 
-    /// Connections accepted so far, without those that [`Self::close_all`] closed.
+    /// Number of connections that were accepted, without those that [`Self::close_all`] has closed.
     pub(crate) fn accepted(&self) -> usize {
         self.connections.lock().len()
     }
@@ -70,7 +70,7 @@ impl ScriptedServer {
     /// Closes all connections. Returns when the clients' side can see it.
     pub(crate) async fn close_all(&self) {
         let ServerAddress::Tcp { host, port } = &self.address else {
-            panic!("it listens on a port");
+            panic!("a scripted server listens on a port");
         };
         let accepted = self.accepted();
         let mut last = TcpStream::connect((host.as_str(), *port)).await.unwrap();
@@ -80,7 +80,7 @@ impl ScriptedServer {
         for connection in self.connections.lock().drain(..) {
             connection.abort();
         }
-        // The last connection was accepted after all others, and so is closed after them.
+        // The last connection is closed after all others. When its end arrives, all are closed.
         assert_eq!(last.read(&mut [0]).await.unwrap(), 0);
     }
 }

@@ -1,4 +1,5 @@
-//! Wires observer, insight, pulse and slow log, and feeds the insight.
+//! Connects the observer, the insight, the pulse and the slow log. Once a second, passes the
+//! measurements to the insight.
 
 use std::{
     sync::Arc,
@@ -19,8 +20,8 @@ use crate::{
 use seawall_insight::{Clock, Insight, Second, StormTurn};
 use seawall_shape::NameKey;
 
-/// Delay after the start of a second: operations that ended in the second before are counted by
-/// then.
+/// How long after the end of a second its measurements are collected. By then, all operations that
+/// ended in that second have been counted.
 const AFTER_THE_SECOND: Duration = Duration::from_millis(10);
 
 /// Creates the observer.
@@ -47,19 +48,20 @@ fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, StartError> 
     started.map(Some).map_err(StartError::SlowLog)
 }
 
-/// Pushes each second from the parts that measure it into the insight.
+/// Passes the measurements of each second from the observer and the pulse to the insight.
 #[derive(Debug)]
 pub(super) struct Feed {
     pub(super) exporter: Arc<Exporter>,
-    /// Samples servers; or the reason why they are not sampled.
+    /// The pulse, which samples servers, or the reason why servers are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
     pub(super) insight: Arc<Insight>,
-    /// Locked during a push, so that seconds are added in the order in which they were taken.
+    /// Locked during a push, so that the insight gets the seconds in the order of their
+    /// measurement.
     pushing: Mutex<()>,
 }
 
 impl Feed {
-    /// Opens the insight, and creates the pulse, which runs on `runtime`.
+    /// Opens the insight, and creates the pulse. The tasks of the pulse run on `runtime`.
     pub(super) fn open(
         settings: &config::Settings,
         deployment: &DeploymentOptions,
@@ -82,7 +84,7 @@ impl Feed {
         }))
     }
 
-    /// Pushes what was measured since the last call.
+    /// Passes the measurements since the last call to the insight.
     pub(super) fn push(&self, now: SystemTime) {
         let _pushing = self.pushing.lock();
         let (series, working) = match self.insight.is_on() {
@@ -104,14 +106,14 @@ impl Feed {
         }
     }
 
-    /// Pushes the last second, and closes the history.
+    /// Passes the last second to the insight, and closes the history.
     pub(super) fn close(&self) {
         self.push(self.insight.now() + Duration::from_secs(1));
         self.insight.close();
     }
 }
 
-/// The pulse, or the reason why servers are not sampled.
+/// Creates the pulse, or returns the reason why servers are not sampled.
 fn pulse(
     settings: &config::Settings,
     deployment: &DeploymentOptions,
@@ -133,7 +135,7 @@ fn pulse(
     }
 }
 
-/// Pushes each second, soon after its end.
+/// Passes each second to the insight, [`AFTER_THE_SECOND`] after its end.
 pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
     let insight = Arc::clone(&feed.insight);
     loop {
@@ -149,17 +151,18 @@ pub(super) async fn push_seconds(feed: Arc<Feed>, topology: Arc<Topology>) {
         }
         let now = insight.now();
         let pushed = Arc::clone(&feed);
-        // Packing and comparing take milliseconds, for which other tasks must not wait.
+        // The push packs and compares data for some milliseconds. It runs on another thread, so
+        // that other tasks do not wait.
         drop(tokio::task::spawn_blocking(move || pushed.push(now)).await);
         if insight.is_due(now) {
             let insight = Arc::clone(&insight);
-            // Not awaited: a slow disk must not delay the next second.
+            // The write is not awaited, because a slow disk must not delay the next second.
             drop(tokio::task::spawn_blocking(move || insight.write()));
         }
     }
 }
 
-/// Updates the metrics of Seawall's own memory, CPU and dropped steps.
+/// Updates the metrics of Seawall's own memory, its CPU time and the dropped steps of the history.
 pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
     let size = feed.insight.size();
     let memory = [
@@ -176,7 +179,7 @@ pub(super) fn update_process_metrics(shared: &Shared, feed: &Feed) {
         .update_process_metrics(&memory, size.dropped_early);
 }
 
-/// The settings of the recorder: which statistics to keep, and how many rows.
+/// Converts the settings of the recorder.
 fn observe_settings(settings: &config::Settings) -> observe::Settings {
     observe::Settings {
         counts_shapes: settings.shapes.enabled,

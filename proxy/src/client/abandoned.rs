@@ -1,9 +1,9 @@
 //! Operations whose clients have left.
 //!
 //! The server connection is kept: a client that leaves must not cost the server a new login.
-//! Seawall reads and drops the reply, within limits. A read that still runs half a second later is
-//! killed at the server. Other operations end by the server's own limits: a write may be retried,
-//! and a commit must be.
+//! Seawall reads and drops the reply, within limits on time and bytes. A read that still runs
+//! half a second after its client has left is killed at the server. Writes and commits are not
+//! killed, because the driver may send them again; they end by the server's own limits.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use super::reply::{Unread, drain_reply};
 use crate::pool::Checkout;
 
-/// Limits on time and bytes for draining a reply. Beyond them, its connection is closed.
+/// Limits on time and bytes for draining one reply. A server connection whose reply exceeds a limit
+/// is closed.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 const DRAIN_BYTES: usize = 16 << 20;
 
@@ -25,8 +26,8 @@ pub(super) struct Abandoned {
     pub(super) request_id: i32,
     /// The part of the reply that is still unread.
     pub(super) unread: Unread,
-    /// True for a read outside transactions. False for a wait for data: servers do not end it on
-    /// request.
+    /// True for a read outside transactions, which Seawall may kill at the server. False for an
+    /// operation that waits for data, because servers do not end such a wait on request.
     pub(super) may_be_ended: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Replies from Seawall itself: encodes a document as a message in the form of its request.
+//! Encodes Seawall's own replies: a document becomes a message with the opcode, compression and
+//! checksum of its request.
 
 use bson::RawDocument;
 
@@ -8,13 +9,13 @@ use seawall_command::ErrorReply;
 use seawall_transport::Message;
 use seawall_wire::{CHECKSUM_PRESENT, Compressor, EXHAUST_ALLOWED, MORE_TO_COME};
 
-/// What a reply has to match in its request.
+/// The properties of a request that its reply must match.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyTo {
     pub(super) request_id: i32,
     pub(super) form: Form,
-    /// Compressor of the request. Like a server, Seawall compresses the reply in the same way, and
-    /// only then.
+    /// Compressor of the request; `None` if the request was not compressed. Like a server, Seawall
+    /// compresses a reply only if its request was compressed, and with the same compressor.
     pub(super) compressor: Option<Compressor>,
 }
 
@@ -35,7 +36,7 @@ const AWAIT_CAPABLE: u32 = 8;
 const QUERY_FAILURE: u32 = 2;
 
 impl ReplyTo {
-    /// Properties of the reply to a message.
+    /// Reads the properties from the request `message`.
     pub(super) fn of(message: &Message, form: Form) -> Self {
         Self {
             request_id: message.header.request_id,
@@ -44,7 +45,7 @@ impl ReplyTo {
         }
     }
 
-    /// Compresses an encoded reply if its request was compressed.
+    /// Compresses the encoded reply `plain` if its request was compressed.
     pub(super) async fn pack(self, plain: Vec<u8>, heavy: Heavy<'_>) -> Vec<u8> {
         match self.compressor {
             None => plain,

@@ -1,10 +1,11 @@
 //! Large replies, forwarded as they arrive.
 //!
 //! A client that reads as fast as its server sends costs one piece of memory. For a slower client,
-//! the server waits while no other operation wants the server connection. If one does, Seawall
-//! reads the rest into the memory budget and returns the connection to its pool. When others need
-//! that memory, a client that reads nothing or is slow ([`Progress`]) is closed. Without room in
-//! the budget, such a client is closed while other operations wait for the connection.
+//! Seawall stops reading from the server while no other operation waits for the server connection.
+//! If another operation waits, Seawall reads the rest of the reply into the memory budget and
+//! returns the connection to its pool. When other clients need that memory, a client that reads
+//! nothing or reads slowly ([`Progress`]) is closed. If the budget has no room for the rest, a slow
+//! client is closed as soon as another operation waits for its server connection.
 
 use std::{
     collections::VecDeque,
@@ -29,10 +30,10 @@ use crate::limits::StepwiseTurn;
 use seawall_command::{ReplyFacts, ReplyScanner};
 use seawall_transport::{Evicted, MESSAGE_LIMIT, MemoryShare, Progress, Stream};
 
-/// Memory reserved at a time for a client that is behind.
+/// Bytes of memory reserved at a time for a client that reads more slowly than its server sends.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Memory that a client that is behind may use while no other operation waits for its server
+/// Bytes of memory that a slow client may use while no other operation waits for its server
 /// connection.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
@@ -41,8 +42,8 @@ const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a reply waits for room in the budget while other operations wait for its server
-/// connection. By then, holders that read nothing have been closed. A reply whose sharer holds most
-/// of the budget waits only [`SILENT_AFTER`].
+/// connection. Within this time, the budget closes clients that use its memory and read nothing.
+/// The reply of a sharer that itself uses most of the budget waits only [`SILENT_AFTER`].
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
 /// Result of a request for one more piece of memory.
@@ -51,33 +52,35 @@ enum Room {
     Given,
     /// The budget has no room now.
     Refused,
-    /// The backlog is as large as it may be while no other operation waits.
-    NotAsked,
+    /// The backlog has [`SMALL_BACKLOG_BYTES`], and no other operation waits for the server
+    /// connection. So no further memory was requested.
+    NotRequested,
 }
 
-/// Bytes moved in one turn. A task that has moved them lets others run first.
+/// Bytes that a task may move in one turn. After that, it lets other tasks run.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// Moves bytes of large replies in turns, so that short operations never wait behind many of them.
-struct Steps<'t> {
+/// The right of one task to move bytes of a large reply. Tasks take turns, so that a short
+/// operation never waits behind many large replies.
+struct ForwardingTurns<'t> {
     turn: StepwiseTurn<'t>,
     /// Bytes moved in this turn.
     moved: usize,
 }
 
-impl<'t> Steps<'t> {
+impl<'t> ForwardingTurns<'t> {
     fn new(turn: StepwiseTurn<'t>) -> Self {
         Self { turn, moved: 0 }
     }
 
-    /// Ready when it is its turn.
+    /// Ready when this task has its turn.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.turn.poll_take(cx)
     }
 
-    /// Runs one step. If nothing can be moved, the turn passes to others.
-    fn poll<T>(&mut self, step: impl FnOnce() -> Poll<T>) -> Poll<T> {
-        let moved = step();
+    /// Calls `move_bytes`. If no bytes can be moved now, releases the turn for other tasks.
+    fn poll<T>(&mut self, move_bytes: impl FnOnce() -> Poll<T>) -> Poll<T> {
+        let moved = move_bytes();
         if moved.is_pending() {
             self.release();
         }
@@ -85,7 +88,7 @@ impl<'t> Steps<'t> {
     }
 
     /// Counts moved bytes. After [`TURN_BYTES`], lets other tasks run and releases the turn.
-    async fn moved(&mut self, bytes: usize) {
+    async fn count_moved(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.moved >= TURN_BYTES {
             yield_now().await;
@@ -98,7 +101,7 @@ impl<'t> Steps<'t> {
         self.moved = 0;
     }
 
-    /// True while it waits for its turn.
+    /// True while this task waits for its turn.
     fn is_waiting(&self) -> bool {
         self.turn.is_waiting()
     }
@@ -108,17 +111,18 @@ impl<'t> Steps<'t> {
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that are written.
+    /// Number of bytes of the first piece that have been written to the client.
     written: usize,
-    /// Bytes of all pieces, including the written part of the first: that memory is in use too.
+    /// Number of bytes of all pieces. The written part of the first piece counts, because its
+    /// memory is still in use.
     bytes: usize,
-    /// Buffer of a written piece, for the next one.
+    /// Buffer of the last piece that was written, for reuse.
     spare: Vec<u8>,
     share: Option<MemoryShare>,
 }
 
 impl Backlog {
-    /// Creates a backlog of a whole reply, with its share of the budget.
+    /// Creates a backlog of a whole reply. `share` is the memory that the reply has reserved.
     pub(super) fn of(bytes: Vec<u8>, share: Option<MemoryShare>) -> Self {
         let mut backlog = Self {
             share,
@@ -180,19 +184,20 @@ impl Backlog {
         Poll::Ready(Ok(written))
     }
 
-    /// True if its memory was reclaimed for others.
+    /// True if the budget has reclaimed the backlog's memory for other clients.
     fn is_evicted(&self) -> bool {
         self.share.as_ref().is_some_and(MemoryShare::is_evicted)
     }
 
-    /// Notes that the client has to read before more is read for it.
-    fn owes(&self, cx: &Context<'_>) {
+    /// Records that Seawall waits for the client to read.
+    fn record_stall(&self, cx: &Context<'_>) {
         if let Some(share) = &self.share {
             share.record_progress(0, Some(cx.waker()));
         }
     }
 
-    /// Notes that Seawall itself is not ready: it waits for a turn.
+    /// Records that the client waits for Seawall: this task has no turn. The time does not count
+    /// as slowness of the client.
     fn pause(&self) {
         if let Some(share) = &self.share {
             share.pause();
@@ -205,7 +210,7 @@ impl Backlog {
             return Room::Given;
         }
         if self.bytes >= SMALL_BACKLOG_BYTES && !(awaited.is_wanted)() {
-            return Room::NotAsked;
+            return Room::NotRequested;
         }
         let share = self
             .share
@@ -217,7 +222,11 @@ impl Backlog {
         }
     }
 
-    /// Sends everything. The client may be slow, but must read a byte within `write_idle`.
+    /// Sends the whole backlog.
+    ///
+    /// # Errors
+    /// The client reads no byte for `write_idle`, needs longer than [`MESSAGE_LIMIT`] for all of
+    /// them, or has left; or the budget has reclaimed the backlog's memory.
     pub(super) async fn send(
         mut self,
         client: &mut ClientEnd<'_>,
@@ -226,7 +235,7 @@ impl Backlog {
         if !client.is_awaiting {
             return Ok(());
         }
-        let mut steps = Steps::new(turn);
+        let mut turns = ForwardingTurns::new(turn);
         let overdue_at = Instant::now() + MESSAGE_LIMIT;
         while !self.is_empty() {
             let until = overdue_at.min(Instant::now() + client.write_idle);
@@ -234,28 +243,28 @@ impl Backlog {
                 if self.is_evicted() {
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
-                if steps.poll_turn(cx).is_pending() {
+                if turns.poll_turn(cx).is_pending() {
                     self.pause();
                     return client
                         .poll_gone(cx)
                         .map(|()| Err(io::ErrorKind::BrokenPipe.into()));
                 }
-                steps.poll(|| self.poll_write(cx, client.stream))
+                turns.poll(|| self.poll_write(cx, client.stream))
             });
             match timeout_at(until, written).await {
-                Ok(written) => steps.moved(written?).await,
-                // Seawall itself was not ready.
-                Err(_) if steps.is_waiting() && Instant::now() < overdue_at => {}
+                Ok(written) => turns.count_moved(written?).await,
+                // The task had no turn, so the client is not to blame for the timeout.
+                Err(_) if turns.is_waiting() && Instant::now() < overdue_at => {}
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-        // A flush can take as long as the client likes, so the turn is released first.
-        drop(steps);
+        // The client determines how long a flush takes, so the turn is released first.
+        drop(turns);
         client.flush().await
     }
 }
 
-/// A reply that its server has sent completely. The backlog is still to be sent to the client.
+/// A large reply that the server has sent completely. Its backlog must still be sent to the client.
 #[derive(Debug)]
 pub(super) struct Forwarded {
     pub(super) facts: ReplyFacts,
@@ -264,8 +273,9 @@ pub(super) struct Forwarded {
     pub(super) backlog: Backlog,
 }
 
-/// Waits for room for a reply that has to be held whole. `None` if the client has left, or if other
-/// operations wait for its server connection and there was no room in time.
+/// Waits until the budget has room for a reply that must be held whole. Returns `None` if the
+/// client has left, or if the wait took too long while other operations waited for the server
+/// connection.
 pub(super) async fn room_for_reply(
     client: &mut ClientEnd<'_>,
     awaited: &Awaited<'_>,
@@ -292,20 +302,20 @@ pub(super) async fn room_for_reply(
 struct Transfer<'a> {
     awaited: Awaited<'a>,
     length: usize,
-    /// Bytes that have been read.
+    /// Number of bytes that have been read from the server.
     seen: usize,
     scanner: ReplyScanner,
     backlog: Backlog,
     /// When the client last read a byte or had nothing to read.
-    taken_at: Instant,
+    client_read_at: Instant,
     progress: Progress,
     overdue_at: Instant,
-    /// Result of the last request for room.
+    /// Result of the last request for memory.
     room: Room,
 }
 
-/// Forwards a reply. `first` holds its first bytes, including its head. Returns when the server has
-/// sent everything; the backlog holds what the client has not read yet.
+/// Forwards a reply. `first` are its first bytes, including its head. Returns when the server has
+/// sent the whole reply; the part that the client has not read yet is in the returned backlog.
 pub(super) async fn forward_large(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -319,36 +329,37 @@ pub(super) async fn forward_large(
         seen: 0,
         scanner: ReplyScanner::new(awaited.form),
         backlog: Backlog::default(),
-        taken_at: Instant::now(),
+        client_read_at: Instant::now(),
         progress: Progress::default(),
         overdue_at: Instant::now() + MESSAGE_LIMIT,
         room: Room::Given,
     };
-    let mut steps = Steps::new(awaited.limits.forwarding().stepwise(awaited.sharer));
-    transfer.take_in(client, first)?;
+    let turn = awaited.limits.forwarding().stepwise(awaited.sharer);
+    let mut turns = ForwardingTurns::new(turn);
+    transfer.add_piece(client, first)?;
     while transfer.seen < length {
         let check_again_at = transfer.check_again_at();
         let moving = poll_fn(|cx| {
             if transfer.backlog.is_evicted() {
                 return Poll::Ready(Err(transfer.client_gone()));
             }
-            if steps.poll_turn(cx).is_pending() {
+            if turns.poll_turn(cx).is_pending() {
                 transfer.pause();
                 return client.poll_gone(cx).map(|()| Err(transfer.client_gone()));
             }
-            steps.poll(|| transfer.poll_move(cx, client, server))
+            turns.poll(|| transfer.poll_move(cx, client, server))
         });
         let moved = match check_again_at {
             None => moving.await?,
             Some(until) => match timeout_at(until, moving).await {
                 Ok(moved) => moved?,
-                // Seawall itself was not ready.
-                Err(_) if steps.is_waiting() => continue,
+                // The task had no turn, so the client is not to blame for the timeout.
+                Err(_) if turns.is_waiting() => continue,
                 Err(_) => 0,
             },
         };
         transfer.check_pace(client)?;
-        steps.moved(moved).await;
+        turns.count_moved(moved).await;
     }
     Ok(Forwarded {
         facts: *transfer.scanner.facts(),
@@ -358,7 +369,7 @@ pub(super) async fn forward_large(
 }
 
 impl Transfer<'_> {
-    /// When to check a client that is behind; `None` if it is not behind.
+    /// When to check the client's speed again; `None` if the client has read everything so far.
     fn check_again_at(&self) -> Option<Instant> {
         let is_behind = !self.backlog.is_empty();
         is_behind.then(|| Instant::now() + SILENT_AFTER)
@@ -370,7 +381,8 @@ impl Transfer<'_> {
         }
     }
 
-    fn take_in(&mut self, client: &ClientEnd<'_>, piece: Vec<u8>) -> Result<(), RelayError> {
+    /// Parses a piece of the reply and adds it to the backlog.
+    fn add_piece(&mut self, client: &ClientEnd<'_>, piece: Vec<u8>) -> Result<(), RelayError> {
         if self.seen + piece.len() > self.length {
             return Err(RelayError::Foreign("bytes after the reply"));
         }
@@ -380,7 +392,7 @@ impl Transfer<'_> {
         let before = REPLY_HEAD_BYTES.saturating_sub(self.seen);
         self.scanner.feed(piece.get(before..).unwrap_or_default());
         self.seen += piece.len();
-        // A client that expects no reply gets none.
+        // A client that sent `moreToCome` must not get a reply.
         if client.is_awaiting {
             self.backlog.push(piece);
         }
@@ -392,8 +404,8 @@ impl Transfer<'_> {
         self.backlog.pause();
     }
 
-    /// Writes what the client accepts and reads what there is room for. Ready with the bytes moved,
-    /// when either made progress.
+    /// Writes the bytes that the client's socket accepts, and reads from the server if there is
+    /// memory. Ready with the number of moved bytes as soon as it is above 0.
     fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -406,8 +418,8 @@ impl Transfer<'_> {
             match self.backlog.poll_write(cx, client.stream) {
                 Poll::Ready(Ok(bytes)) => {
                     moved += bytes;
-                    self.taken_at = Instant::now();
-                    self.progress.record_bytes(bytes, self.taken_at);
+                    self.client_read_at = Instant::now();
+                    self.progress.record_bytes(bytes, self.client_read_at);
                 }
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(self.client_gone())),
                 Poll::Pending => {
@@ -418,9 +430,9 @@ impl Transfer<'_> {
             }
         }
         if self.backlog.is_empty() {
-            self.taken_at = Instant::now();
+            self.client_read_at = Instant::now();
             if moved > 0 && client.stream.is_encrypted() {
-                // The rest is flushed with the next piece, or at the end.
+                // If this flush is incomplete, the next piece or the end of the reply completes it.
                 let flushed = Pin::new(&mut *client.stream).poll_flush(cx);
                 if matches!(flushed, Poll::Ready(Err(_))) {
                     return Poll::Ready(Err(self.client_gone()));
@@ -430,7 +442,7 @@ impl Transfer<'_> {
         let left = self.length - self.seen;
         self.room = self.backlog.poll_room(cx, &self.awaited, left);
         if is_behind {
-            self.backlog.owes(cx);
+            self.backlog.record_stall(cx);
         }
         if self.room == Room::Given {
             let mut piece = mem::take(&mut self.backlog.spare);
@@ -440,8 +452,8 @@ impl Transfer<'_> {
                     return Poll::Ready(Err(RelayError::MidReply(ended)));
                 }
                 Poll::Ready(Ok(read)) => {
-                    let taken_in = self.take_in(client, piece);
-                    return Poll::Ready(taken_in.map(|()| moved + read));
+                    let added = self.add_piece(client, piece);
+                    return Poll::Ready(added.map(|()| moved + read));
                 }
                 Poll::Ready(Err(error)) => {
                     return Poll::Ready(Err(RelayError::MidReply(error)));
@@ -460,11 +472,11 @@ impl Transfer<'_> {
     /// operations wait for its server connection.
     fn check_pace(&self, client: &ClientEnd<'_>) -> Result<(), RelayError> {
         let now = Instant::now();
-        let silent = now.saturating_duration_since(self.taken_at);
+        let silent = now.saturating_duration_since(self.client_read_at);
         let is_over = silent >= client.write_idle || now >= self.overdue_at;
         let is_too_slow = silent >= SILENT_AFTER || self.progress.is_slow(now);
-        let is_in_the_way = self.room == Room::Refused && is_too_slow && (self.awaited.is_wanted)();
-        match is_over || is_in_the_way {
+        let delays_others = self.room == Room::Refused && is_too_slow && (self.awaited.is_wanted)();
+        match is_over || delays_others {
             true => Err(self.client_gone()),
             false => Ok(()),
         }
@@ -490,12 +502,12 @@ mod tests {
             .map(|task| {
                 let (turns, order) = (turns.clone(), Arc::clone(&order));
                 tokio::spawn(async move {
-                    let mut steps = Steps::new(turns.stepwise(Sharer::Local));
+                    let mut turns = ForwardingTurns::new(turns.stepwise(Sharer::Local));
                     for _ in 0..8 {
-                        poll_fn(|cx| steps.poll_turn(cx)).await;
-                        assert!(steps.poll(|| Poll::Ready(())).is_ready());
+                        poll_fn(|cx| turns.poll_turn(cx)).await;
+                        assert!(turns.poll(|| Poll::Ready(())).is_ready());
                         order.lock().push(task);
-                        steps.moved(STEP_BYTES).await;
+                        turns.count_moved(STEP_BYTES).await;
                     }
                 })
             })
@@ -508,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_counts_until_all_of_it_is_written() {
+    fn a_piece_counts_as_memory_until_all_its_bytes_are_written() {
         let mut backlog = Backlog::of(vec![1; 100], None);
         backlog.push(vec![2; 50]);
         backlog.push(Vec::new());

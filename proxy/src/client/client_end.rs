@@ -18,14 +18,14 @@ pub(super) struct ClientEnd<'c> {
     pub(super) reader: &'c mut MessageReader,
     /// How long the client may stall while reading a reply.
     pub(super) write_idle: Duration,
-    /// True if the client waits for a reply. If not (`moreToCome`), it is sent nothing, and the
-    /// operation continues when it leaves: many clients leave right after their last unacknowledged
-    /// write, which a server would carry out.
+    /// True if the client waits for a reply. False for a command with `moreToCome`: the client is
+    /// sent no reply, and the operation continues if the client leaves. Many clients leave right
+    /// after their last unacknowledged write, and a server would run that write.
     pub(super) is_awaiting: bool,
 }
 
 impl ClientEnd<'_> {
-    /// Runs `work` until it is done or the client has left.
+    /// Runs `work` to its end. Returns `None` if the client leaves before.
     pub(super) async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = std::pin::pin!(work);
         poll_fn(|cx| {
@@ -54,7 +54,7 @@ impl ClientEnd<'_> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let write = poll_fn(|cx| Pin::new(&mut *self.stream).poll_write(cx, rest));
-            // The first attempt usually writes everything. Only the rest needs a timer.
+            // The first attempt usually writes all bytes, so a timer is created only for a second.
             let step = match poll_once(write).await {
                 Ok(step) => step?,
                 Err(write) => match timeout(self.write_idle, write).await {

@@ -1,5 +1,5 @@
-//! Turns a pooled client into a relayed one, for a login by a mechanism that Seawall cannot
-//! terminate.
+//! Turns a pooled client into a relayed one when it begins a login by a mechanism that Seawall
+//! cannot terminate.
 
 use bson::RawDocument;
 
@@ -12,12 +12,12 @@ use seawall_auth::Mechanism;
 use seawall_command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT};
 use seawall_transport::Message;
 
-/// Bytes of the element `$client` before its document.
+/// Size of the part of the element `$client` before its document: the type and the name.
 const CLIENT_ELEMENT_HEAD: usize = 9;
 
 impl Client {
-    /// True if a `saslStart` is relayed. Never after a login, and never for X.509: the server would
-    /// see Seawall's certificate.
+    /// True if this `saslStart` turns the client into a relayed one. False after a login. False for
+    /// X.509, because the server would check Seawall's certificate instead of the client's.
     pub(super) fn falls_back(&self, start: &[u8]) -> bool {
         let is_new = self.identity.as_ref().is_none_or(|i| i.is_anonymous());
         let start = RawDocument::from_bytes(start).ok();
@@ -29,7 +29,8 @@ impl Client {
         self.shared.settings.relays_other_mechanisms && is_new && is_other
     }
 
-    /// Gives the client a server connection of its own, or replies with an error.
+    /// Establishes a server connection for this client alone. Replies with an error if that is not
+    /// possible.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,
@@ -72,7 +73,7 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
-        // The message that was handed over has been served as far as the pooled client goes.
+        // The relay serves the `saslStart`, so the pooled client has no message in progress.
         self.eviction.mark_activity();
         let relayed = Relayed {
             stream: self.stream,

@@ -7,7 +7,7 @@ use std::{
 
 use seawall_command::{Command, Target};
 
-/// A fault to inject, and how often.
+/// A fault to inject: which operations get it, how often, and its effect.
 #[derive(Debug)]
 pub struct Fault {
     /// Name of the affected command; `None` for all commands.
@@ -16,34 +16,34 @@ pub struct Fault {
     pub namespace: Option<String>,
     /// Percentage of matching operations that get the fault.
     pub share_percent: u64,
-    /// How long each of these operations is delayed.
+    /// How long each operation with the fault is delayed.
     pub delay: Duration,
-    /// What happens after the delay.
+    /// The effect after the delay.
     pub end: FaultEnd,
     /// Number of matching operations so far, with or without the fault.
-    pub turn: AtomicU64,
+    pub matched: AtomicU64,
 }
 
-/// What happens to an operation after the injected delay.
+/// The effect of a fault on an operation after the injected delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultEnd {
-    /// It continues.
+    /// The operation continues.
     Continue,
-    /// It gets an error with this code.
+    /// The client gets an error with this code.
     Error(i32),
-    /// Its client connection is closed.
+    /// The client connection is closed.
     Close,
 }
 
 impl Fault {
-    /// True if this operation gets the fault; each call counts one operation. Faults are spread
-    /// evenly and include the first operation.
+    /// Counts one operation. Returns true if the operation gets the fault. The faults are spread
+    /// evenly over the matching operations, beginning with the first.
     pub(super) fn selects(&self, command: &Command<'_>) -> bool {
         if !self.matches(command) {
             return false;
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        turn.wrapping_mul(self.share_percent) % 100 < self.share_percent
+        let index = self.matched.fetch_add(1, Ordering::Relaxed);
+        index.wrapping_mul(self.share_percent) % 100 < self.share_percent
     }
 
     fn matches(&self, command: &Command<'_>) -> bool {
@@ -58,7 +58,7 @@ impl Fault {
                 .is_none_or(|namespace| is_in(command, namespace))
     }
 
-    /// The metric label.
+    /// The fault's label in metrics.
     pub(super) fn kind(&self) -> &'static str {
         match self.end {
             FaultEnd::Continue => "delay",
@@ -98,7 +98,7 @@ mod tests {
             share_percent,
             delay: Duration::ZERO,
             end: FaultEnd::Continue,
-            turn: AtomicU64::new(0),
+            matched: AtomicU64::new(0),
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_exact_and_evenly_spread() {
+    fn faults_have_the_exact_share_and_are_spread_evenly() {
         let find = doc! {"find": "orders", "$db": "shop"};
         for share in [1, 10, 33, 50, 99, 100] {
             let fault = fault(None, None, share);

@@ -28,19 +28,19 @@ use seawall_wire::{
     COMPRESSED_HEAD_BYTES, CompressedHead, HEADER_BYTES, InflateError, MAX_MESSAGE_BYTES, OpCode,
 };
 
-/// Replies up to this size are held until they are complete.
+/// Largest reply that is held until it is complete.
 const HELD_REPLY_BYTES: usize = 64 * 1024;
 
-/// A held reply, or the facts about a forwarded one.
+/// A reply that was read completely from the server.
 pub(super) enum Reply {
-    /// Complete, and not yet sent.
+    /// The reply is held, and the client has not received any byte of it.
     Held(HeldReply, ReplyFacts),
-    /// Sent as it arrived, except its backlog.
+    /// The reply was forwarded as it arrived. Only its backlog must still be sent.
     Forwarded(Forwarded),
 }
 
-/// Reads the awaited reply. A large reply that is plain on both sides is forwarded as it arrives.
-/// The server counts as failed if `given_up` resolves before the first byte.
+/// Reads the awaited reply. A large reply is forwarded as it arrives if it is compressed on neither
+/// side. The server counts as failed if `given_up` resolves before the first byte of the reply.
 pub(super) async fn relay_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -81,11 +81,12 @@ pub(super) async fn relay_reply(
     }
     let share = match length {
         _ if length <= HELD_REPLY_BYTES => None,
-        // Room for the reply and for its compressed form.
+        // The reservation covers the reply and its compressed form.
         _ if awaited.must_compress => {
             match awaited.budget.try_reserve(awaited.sharer, 2 * length) {
                 Some(share) => Some(share),
-                // No room: it is forwarded plain, which is always allowed.
+                // Without memory for compression, the reply is forwarded plain, which the protocol
+                // always allows.
                 None => return forward_from_head(client, server, held, length, awaited).await,
             }
         }
@@ -96,7 +97,7 @@ pub(super) async fn relay_reply(
     Ok(Reply::Held(HeldReply { bytes: held, share }, facts))
 }
 
-/// Completes the head of a large reply, then forwards it.
+/// Reads the head of a large reply to its end, then forwards the reply.
 async fn forward_from_head(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -124,7 +125,7 @@ async fn read_whole(
     Ok(())
 }
 
-/// Holds a compressed reply whole and inflates it: it cannot be examined before.
+/// Reads a compressed reply to its end and inflates it. Seawall can only parse the inflated reply.
 async fn inflate_reply(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -167,7 +168,8 @@ fn scan(reply: &[u8], form: ReplyForm) -> Result<ReplyFacts, RelayError> {
     Ok(ReplyFacts::of(form, document))
 }
 
-/// Reads once more. `length` is the reply's length, or `None` until its header is complete.
+/// Reads some bytes into `held`. `length` is the reply's length; `None` until its header is
+/// complete.
 async fn read_more(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -189,7 +191,7 @@ async fn read_more(
     }
 }
 
-/// Reads from the server; `None` if the client has left.
+/// Reads some bytes from the server into `held`; `None` if the client has left.
 fn poll_read_or_gone(
     cx: &mut Context<'_>,
     client: &mut ClientEnd<'_>,

@@ -1,4 +1,4 @@
-//! Commands of the handshake and the login, which Seawall handles itself.
+//! Serves the commands of the handshake and the login. Seawall replies to them itself.
 
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ impl Client {
         self.reply_locally(command, reply_to, &reply, now).await
     }
 
-    /// Serves a command that a server runs without a login. Seawall replies or refuses; it never
-    /// forwards the command.
+    /// Serves a command that a server runs without a login, for a client that must log in. Seawall
+    /// replies itself, because it forwards no command before the login.
     pub(super) async fn serve_unauthenticated(
         &mut self,
         command: &Command<'_>,
@@ -92,7 +92,7 @@ impl Client {
         known.unwrap_or_else(|| quiesce(None))
     }
 
-    /// Records what a hello says about the client.
+    /// Records the client's metadata, compressors and capabilities from its hello.
     fn note_greeting(&mut self, hello: &Hello) {
         self.has_greeted = true;
         self.announces_backpressure |= hello.announces_backpressure;
@@ -119,8 +119,11 @@ impl Client {
         }
     }
 
-    /// Exempts a driver's monitor from the login: closing it would make the driver drop Seawall and
-    /// all its connections. The number of monitors that have not logged in is limited.
+    /// Exempts a driver's monitor from the login. If Seawall closed a monitor, its driver would
+    /// mark Seawall as unavailable and close all its connections.
+    ///
+    /// # Errors
+    /// The limit of monitors that have not logged in is reached.
     fn note_monitor(&mut self) -> Result<(), ErrorReply> {
         if self.identity.is_some() {
             return Ok(());
@@ -132,8 +135,8 @@ impl Client {
         let limits = &self.shared.limits;
         self.monitor = limits.admit_monitor(self.sharer, &self.eviction, Instant::now());
         if self.monitor.is_none() {
-            // A client that logs in by a mechanism other than SCRAM sends the same hello. It keeps
-            // the deadline of its login.
+            // The hello may come from a client that will log in by a mechanism other than SCRAM.
+            // Such a client is not refused: it keeps its deadline for the login.
             if self.shared.settings.relays_other_mechanisms && self.handshake.is_some() {
                 return Ok(());
             }
@@ -154,8 +157,8 @@ impl Client {
         let shared = Arc::clone(&self.shared);
         let snapshot = shared.topology.snapshot();
         let description = &snapshot.description;
-        // The fields of an unknown command do not count: the client repeats them in the legacy
-        // command.
+        // The fields of a refused `hello` are ignored, because the client repeats them in the
+        // legacy command.
         if !is_legacy && description.lacks_hello {
             return Err(ErrorReply::new(
                 COMMAND_NOT_FOUND,
@@ -176,7 +179,8 @@ impl Client {
                 until.saturating_duration_since(Instant::now()),
             )));
         }
-        // Seawall learns whether clients must log in a moment after it has seen the first server.
+        // Until the mode is decided, Seawall does not know if clients must log in, even if it has
+        // already seen a server.
         let is_undecided = shared.credentials.mode() == CredentialMode::Undecided;
         if !description.was_seen || is_undecided {
             return Ok(quiesce(None));
@@ -185,8 +189,8 @@ impl Client {
             Some(user) => Some(self.mechanisms(user).await?),
             None => None,
         };
-        // A login inside a hello cannot wait. While logins have to wait, it is ignored, and the
-        // client sends `saslStart` later.
+        // While logins have to wait, Seawall ignores `speculativeAuthenticate`, because the reply
+        // to a hello must not wait. The client then sends a `saslStart`.
         let speculative = hello
             .speculative
             .as_ref()
@@ -210,7 +214,7 @@ impl Client {
         Ok(greeting.reply(&hello))
     }
 
-    /// The mechanisms of a user. Only this field of a hello may need a server, once per user.
+    /// Returns the mechanisms of `user` (`db.user`). They may have to be requested from a server.
     async fn mechanisms(&self, user: &str) -> Result<Vec<String>, ErrorReply> {
         let Some((source, name)) = user.split_once('.') else {
             return Ok(Vec::new());
@@ -223,7 +227,8 @@ impl Client {
             .mechanisms(&user)
             .await
             .map_err(|_| {
-                // Without the field, a driver would assume SCRAM-SHA-1 and fail permanently.
+                // The hello fails instead of omitting the field: without it, a driver assumes
+                // SCRAM-SHA-1, and its login may fail with an error that it does not retry.
                 ErrorReply::new(
                     seawall_command::SHUTDOWN_IN_PROGRESS,
                     "no server available to list the user's mechanisms",
@@ -247,8 +252,11 @@ impl Client {
         Some(Login::speculative_reply(&reply))
     }
 
-    /// Delays a login that has to wait; it is never refused. Fails if the client leaves.
-    pub(super) async fn await_turn(&mut self, start: &Command<'_>) -> Result<(), End> {
+    /// Waits until the gates let this login pass. They delay logins but refuse none.
+    ///
+    /// # Errors
+    /// The client left during the wait.
+    pub(super) async fn pass_login_gates(&mut self, start: &Command<'_>) -> Result<(), End> {
         let shared = Arc::clone(&self.shared);
         let body = RawDocument::from_bytes(start.body).ok();
         let user = body.and_then(|body| claimed_user(body, start.db));
@@ -299,7 +307,7 @@ impl Client {
             ));
         };
         let context = self.login_context();
-        // An anonymous client may log in.
+        // The anonymous identity does not count as a first user, so the client may still log in.
         let current = self.identity.as_ref().filter(|i| !i.is_anonymous());
         let (login, outcome) = login.proceed(&context, body, source, current).await?;
         self.login = login.map(Box::new);
@@ -328,8 +336,8 @@ impl Client {
         rawdoc! { "ok": 1.0 }
     }
 
-    /// Requires the client to log in before the deadline, even if there is no permit left for
-    /// clients that have not logged in.
+    /// Requires the client to log in before a new deadline. The client keeps its connection even if
+    /// no permit is left for clients that have not logged in.
     pub(super) fn require_login(&mut self) {
         let deadline = Instant::now() + self.shared.settings.authentication_timeout;
         self.share_as(Sharer::at(self.peer.ip));
@@ -344,7 +352,7 @@ impl Client {
         self.eviction.set_exempt(false);
     }
 
-    /// After a login, a client behind a shared address uses its user's share of resources.
+    /// Moves a client behind a shared address to its user's share of resources, after its login.
     fn share_by_user(&mut self, identity: &Identity) {
         let Some(ip) = self.peer.ip.map(|ip| ip.to_canonical()) else {
             return;
@@ -371,7 +379,7 @@ impl Client {
     }
 }
 
-/// True if a hello asks for a stream of replies without `maxAwaitTimeMS`.
+/// True if a hello has `exhaustAllowed` but no `maxAwaitTimeMS`. Servers refuse this.
 fn is_exhaust_misused(hello: &RawDocument, reply_to: ReplyTo) -> bool {
     reply_to.allows_exhaust() && !matches!(hello.get("maxAwaitTimeMS"), Ok(Some(_)))
 }

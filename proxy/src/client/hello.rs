@@ -1,4 +1,5 @@
-//! `hello` in all its forms: the client's fields, and the reply in which Seawall describes itself.
+//! `hello` and its legacy forms: parses the client's fields, and builds the reply in which Seawall
+//! describes itself.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/mongodb-handshake/handshake.md>.
@@ -11,16 +12,18 @@ use crate::topology::TopologyDescription;
 use seawall_command::{ErrorReply, SHUTDOWN_IN_PROGRESS};
 use seawall_wire::{Compressor, MAX_BSON_OBJECT_BYTES, MAX_MESSAGE_BYTES};
 
-/// Newest wire version whose commands Seawall knows (8.0).
+/// Newest wire version whose commands Seawall knows (MongoDB 8.0).
 const MAX_WIRE_VERSION: i32 = 25;
 
 /// `maxWriteBatchSize` of all servers.
 const MAX_WRITE_BATCH_SIZE: i32 = 100_000;
 
-/// Session timeout in minutes if no server reports one.
+/// `logicalSessionTimeoutMinutes` in a reply if no server reports a value. It is the servers'
+/// default.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// Longest client metadata document that a mongos accepts, in bytes; it appends its own part.
+/// Largest client metadata document that a mongos accepts, in bytes. It accepts less than a mongod,
+/// because it adds fields before it passes the document on.
 const MAX_METADATA_BYTES: usize = 512;
 
 /// Longest `application.name`, in bytes.
@@ -32,13 +35,14 @@ pub(super) struct Hello {
     pub(super) is_legacy: bool,
     pub(super) hello_ok: bool,
     pub(super) announces_backpressure: bool,
-    /// `db.user`.
+    /// The user whose mechanisms the client asks for, as `db.user`.
     pub(super) sasl_supported_mechs: Option<String>,
     pub(super) speculative: Option<RawDocumentBuf>,
     pub(super) metadata: Option<RawDocumentBuf>,
     /// Known compressors that the client offers; `None` if the hello has no `compression` field.
     pub(super) compressors: Option<Compressors>,
-    /// The client is in load-balanced mode: it runs no monitor and requires a `serviceId`.
+    /// True if the client's driver is in load-balanced mode: it runs no monitor, and requires a
+    /// `serviceId` in the reply.
     pub(super) is_load_balanced: bool,
 }
 
@@ -59,7 +63,7 @@ impl Compressors {
         compressors
     }
 
-    /// The compressors that are in `allowed`; the order is kept.
+    /// Returns the compressors that are in `allowed`, in the client's order.
     pub(super) fn among(self, allowed: &[Compressor]) -> Self {
         Self::of(
             self.iter()
@@ -74,8 +78,10 @@ impl Compressors {
 }
 
 impl Hello {
-    /// Parses a hello and refuses what a server refuses. `apiVersion` is checked separately, by
-    /// [`check_api_version`].
+    /// Parses a hello. [`check_api_version`] checks `apiVersion`.
+    ///
+    /// # Errors
+    /// The error reply of a server, for fields that a server would refuse.
     pub(super) fn parse(
         body: &RawDocument,
         is_legacy: bool,
@@ -120,8 +126,8 @@ impl Hello {
         Ok(hello)
     }
 
-    /// True if the hello comes from a driver's monitor, which never logs in. A client that wants to
-    /// log in asks for its mechanisms first, or begins the login inside the hello.
+    /// True if the hello comes from a driver's monitor, which never logs in. A client that will log
+    /// in with SCRAM asks for its mechanisms in the hello, or begins the login there.
     pub(super) fn is_from_monitor(&self) -> bool {
         self.metadata.is_some()
             && !self.is_load_balanced
@@ -153,7 +159,7 @@ pub(super) fn check_api_version(body: &RawDocument, is_legacy: bool) -> Result<(
     }
 }
 
-/// Refuses an awaitable hello that lacks one of its two fields.
+/// Refuses a hello that has only one of `topologyVersion` and `maxAwaitTimeMS`, as a server does.
 fn check_awaitable(body: &RawDocument) -> Result<(), ErrorReply> {
     let has = |name| matches!(body.get(name), Ok(Some(_)));
     match (has("topologyVersion"), has("maxAwaitTimeMS")) {
@@ -161,7 +167,8 @@ fn check_awaitable(body: &RawDocument) -> Result<(), ErrorReply> {
             let message = "A request with a 'topologyVersion' must include 'maxAwaitTimeMS', and the other way round";
             Err(ErrorReply::new(31368, message))
         }
-        // Seawall sends no topologyVersion, so this one comes from another process: reply at once.
+        // Seawall sends no topologyVersion, so this one comes from another process. Like a server,
+        // Seawall then replies at once.
         (true, true) | (false, false) => Ok(()),
     }
 }
@@ -223,7 +230,7 @@ pub(super) fn client_element(metadata: &RawDocument, host: &str, peer: &str) -> 
     );
     let mut client = metadata.to_owned();
     client.append(cstr!("mongos"), mongos);
-    // A mongod accepts at most 1,024 bytes; with a longer element the command would fail.
+    // A mongod accepts at most 1,024 bytes and refuses a command with a longer element.
     (client.as_bytes().len() <= 1024).then(|| {
         let element = [b"\x03$client\0", client.as_bytes()].concat();
         element.into_boxed_slice()
@@ -235,7 +242,7 @@ pub(super) struct Greeting<'a> {
     pub(super) description: &'a TopologyDescription,
     pub(super) connection_id: i32,
     pub(super) compressors: Compressors,
-    /// The same for all clients during the lifetime of the process.
+    /// Identifies this process; the same for all clients.
     pub(super) service_id: ObjectId,
     pub(super) mechanisms: Option<Vec<String>>,
     pub(super) speculative: Option<RawDocumentBuf>,
@@ -244,10 +251,11 @@ pub(super) struct Greeting<'a> {
 }
 
 impl Greeting<'_> {
-    /// Builds the reply. It looks like a mongos's reply or, in front of a standalone, like a
-    /// standalone's: to a mongos, a client would send `txnNumber`, which a standalone refuses. The
-    /// reply has no `topologyVersion`: drivers then poll on one connection and recover from a state
-    /// change within half a second.
+    /// Builds the reply. In front of a replica set or sharded cluster, it looks like the reply of a
+    /// mongos. In front of a standalone, it looks like the reply of a standalone: to a mongos, a
+    /// client would send `txnNumber`, which a standalone refuses. The reply has no
+    /// `topologyVersion`, so drivers poll on one connection and recover from a state change within
+    /// half a second.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;
@@ -295,13 +303,14 @@ impl Greeting<'_> {
         if let Some(speculative) = self.speculative {
             reply.append(cstr!("speculativeAuthenticate"), speculative);
         }
-        // A load-balanced client sends transaction numbers, which a standalone refuses. Without
-        // `serviceId`, its driver reports the wrong configuration.
+        // A driver in load-balanced mode sends `txnNumber`, which a standalone refuses. Without
+        // `serviceId`, the driver reports that its configuration does not fit.
         if hello.is_load_balanced && !is_standalone {
             reply.append(cstr!("serviceId"), self.service_id);
         }
         reply.append(cstr!("ok"), 1.0);
-        // An unsigned cluster time is left out: servers with access control would refuse it.
+        // The reply has no unsigned cluster time, because servers with access control would refuse
+        // it in the client's next command.
         let cluster_time = self.description.cluster_time.as_ref();
         let cluster_time = cluster_time.filter(|time| time.is_signed() || self.is_open);
         if let Some(cluster_time) = cluster_time {
@@ -311,8 +320,8 @@ impl Greeting<'_> {
     }
 }
 
-/// The reply while Seawall drains and before it has seen any server. Drivers then use another
-/// router.
+/// The reply while Seawall drains (`remaining` is the time until its end) and before it has seen
+/// any server (`None`). It makes drivers use another router.
 pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
     let message = match remaining {
         Some(_) => "The server is in quiesce mode and will shut down",
@@ -343,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_fields_are_parsed() {
+    fn every_field_of_a_hello_is_parsed() {
         let hello = parse(doc! {
             "hello": 1, "helloOk": true, "backpressure": "2", "saslSupportedMechs": "admin.a.b",
             "speculativeAuthenticate": {"saslStart": 1}, "client": metadata(), "foo": 1,
@@ -450,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_element_names_the_application_and_fits_a_server() {
+    fn the_client_element_names_the_application_and_has_at_most_1024_bytes() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
         let element = client_element(&metadata, "h:1", "p:2").unwrap();
         assert!(element.starts_with(b"\x03$client\0"));

@@ -1,4 +1,4 @@
-//! A client's login: the SASL conversation, from its first payload to a proven identity.
+//! A client's login: the SASL conversation, from the first payload to the verified identity.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,7 +13,7 @@ use seawall_auth::{ClientFirst, Identity, Mechanism, NonceSource, ScramKeys, Ser
 use seawall_command::{AUTHENTICATION_FAILED, ErrorReply, MECHANISM_UNAVAILABLE, PROTOCOL_ERROR};
 use seawall_transport::Sharer;
 
-/// A conversation in progress.
+/// A SASL conversation in progress.
 pub(super) struct Login {
     mechanism: Mechanism,
     user: UserName,
@@ -24,19 +24,19 @@ pub(super) struct Login {
     is_text: bool,
 }
 
-/// Source of the keys that verify a proof.
+/// The keys that verify a proof, by their source.
 enum KeySource {
-    /// A server.
+    /// The keys were read from a server.
     Server(Known),
-    /// The configuration.
+    /// The keys are from the configuration.
     Configuration(ScramKeys),
 }
 
 impl KeySource {
-    /// The same keys. Other logins may now use them on trust.
-    fn without_trust(self) -> Self {
+    /// Releases this login's claim on cached keys, so that other logins may use them.
+    fn without_claim(self) -> Self {
         match self {
-            Self::Server(known) => Self::Server(known.without_trust()),
+            Self::Server(known) => Self::Server(known.without_claim()),
             Self::Configuration(keys) => Self::Configuration(keys),
         }
     }
@@ -51,7 +51,7 @@ enum LoginStep {
     Empty(Arc<Identity>),
 }
 
-/// Shared parts that a login uses.
+/// The parts of Seawall that a login uses.
 pub(super) struct LoginContext<'a> {
     pub(super) credentials: &'a Arc<Credentials>,
     pub(super) recorder: &'a Recorder,
@@ -60,13 +60,13 @@ pub(super) struct LoginContext<'a> {
     pub(super) peer: Option<IpAddr>,
 }
 
-/// A step's reply, and the identity if the login is complete.
+/// The reply to a `saslContinue`, and the identity if the login is complete.
 pub(super) struct StepOutcome {
     pub(super) reply: RawDocumentBuf,
     pub(super) identity: Option<Arc<Identity>>,
 }
 
-/// `conversationId` of all logins; servers use the same value.
+/// `conversationId` of all logins. Servers always send this value, too.
 const CONVERSATION_ID: i32 = 1;
 
 /// The parsed parts of a `saslStart`.
@@ -104,7 +104,7 @@ impl SaslStart {
     }
 }
 
-/// User name in a `saslStart`; `None` if the command cannot be parsed.
+/// The user that a `saslStart` names; `None` if the command cannot be parsed.
 pub(super) fn claimed_user(start: &RawDocument, source: &str) -> Option<UserName> {
     SaslStart::parse(start, source).ok().map(|start| start.user)
 }
@@ -166,8 +166,8 @@ impl Login {
         }
     }
 
-    /// Handles `speculativeAuthenticate` in a hello. It never waits, so it works only with fresh
-    /// keys.
+    /// Handles `speculativeAuthenticate` in a hello. `None` if the user's keys are not fresh,
+    /// because the reply to a hello must not wait for a reading.
     pub(super) fn speculate(
         context: &LoginContext<'_>,
         command: &RawDocument,
@@ -206,7 +206,7 @@ impl Login {
         Ok((login, reply))
     }
 
-    /// Deadline for the next step of a carried login.
+    /// Deadline for the client's proof if Seawall carries it to a server, else `None`.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.step {
             LoginStep::Carry(carried) => Some(carried.deadline()),
@@ -214,8 +214,8 @@ impl Login {
         }
     }
 
-    /// Handles `saslContinue`. An error ends the conversation. The login continues only if it is
-    /// returned.
+    /// Handles `saslContinue`. Returns the login if the client must send another `saslContinue`. An
+    /// error ends the conversation.
     pub(super) async fn proceed(
         mut self,
         context: &LoginContext<'_>,
@@ -289,9 +289,9 @@ impl Login {
             context.delay(user, false).await;
             return Err(CredentialError::Refused);
         };
-        // The keys are compared with the latest ones after the delay. Other logins must not wait
-        // for it.
-        let from = from.without_trust();
+        // The delay must not block other logins, so the claim on the cached keys is released first.
+        // That is safe, because `prove` compares the keys with the latest ones after the delay.
+        let from = from.without_claim();
         context.delay(user, true).await;
         let client_key = verified.client_key;
         let known = match from {
@@ -330,7 +330,7 @@ impl Login {
         sasl_reply(payload, is_done, self.is_text)
     }
 
-    /// The same reply for use inside a hello, without `ok`.
+    /// Converts the reply to a `saslStart` for use inside a hello: without `ok`.
     pub(super) fn speculative_reply(reply: &RawDocument) -> RawDocumentBuf {
         let mut inside = RawDocumentBuf::new();
         for (name, value) in reply
@@ -353,8 +353,8 @@ impl LoginContext<'_> {
         }
     }
 
-    /// Delays a login whose outcome is known, if its user logs in or fails to more often than
-    /// `limits.logins_per_second_per_user` allows.
+    /// Delays a login whose result is known (`is_ok`), if its user has more successful or failed
+    /// logins than `limits.logins_per_second_per_user` allows.
     async fn delay(&self, user: &UserName, is_ok: bool) {
         let from = Sharer::at(self.peer);
         let name = (user.name.as_str(), user.source.as_str());
@@ -365,7 +365,7 @@ impl LoginContext<'_> {
         }
     }
 
-    /// Delays a login that was refused.
+    /// Delays a login that failed, if the client and not a server is the reason.
     async fn delay_refused(&self, user: &UserName, error: CredentialError) {
         if matches!(error, CredentialError::Refused) {
             self.delay(user, false).await;
@@ -393,8 +393,8 @@ impl From<CredentialError> for &'static str {
     }
 }
 
-/// Returns a user's identity if its restrictions allow the client's address. Seawall has to enforce
-/// them, since a server sees Seawall's address.
+/// Returns a user's identity if the user's `authenticationRestrictions` allow the client's address.
+/// Seawall has to enforce them, because a server sees only Seawall's address.
 fn permitted(context: &LoginContext<'_>, known: Known) -> Result<Arc<Identity>, CredentialError> {
     match Credentials::permits(&known, context.peer) {
         true => Ok(known.identity),
@@ -421,7 +421,8 @@ fn sasl_reply(payload: &[u8], is_done: bool, is_text: bool) -> RawDocumentBuf {
     reply
 }
 
-/// Reads a payload: binary, or base64 text. The flag is true for text.
+/// Parses the payload of a SASL command. Returns true if the client sent it as base64 text, and
+/// false for binary.
 fn payload(command: &RawDocument) -> Result<(Secret, bool), ErrorReply> {
     match command.get("payload") {
         Ok(Some(RawBsonRef::Binary(binary))) => Ok((Secret::new(binary.bytes.to_vec()), false)),
@@ -450,7 +451,7 @@ fn check_conversation(command: &RawDocument) -> Result<(), ErrorReply> {
     }
 }
 
-/// Refuses a login as a second user: a connection has one user at a time.
+/// Refuses a login as a second user, because a client connection has one user at a time.
 fn refuse_second_user(current: &Identity, new: &Identity) -> Result<(), ErrorReply> {
     if (current.name(), current.source()) == (new.name(), new.source()) {
         return Ok(());
@@ -467,7 +468,8 @@ fn failed() -> ErrorReply {
     ErrorReply::new(AUTHENTICATION_FAILED, "Authentication failed.")
 }
 
-/// Drivers must not mistake an unavailable server for a wrong password, so the codes differ.
+/// The error reply for a failed login. Its code differs for an unavailable server, so that drivers
+/// do not mistake that for a wrong password.
 fn reply_to(error: CredentialError) -> ErrorReply {
     match error {
         CredentialError::Refused => failed(),

@@ -1,12 +1,12 @@
-//! One client connection: its handshake, its login, its operations, one after another.
+//! One client connection: serves its handshake, its login and its operations, one after another.
 //!
 //! ```text
 //!  accepted ──► greeted ──► logging in ──► authenticated ──► operations … ──► closed
 //!               hello       saslStart …    (at once, without access control)
 //! ```
 //!
-//! `operation/` owns the order of an operation's steps. This module reads messages, decides
-//! whether Seawall or a server replies, and closes connections.
+//! `operation/` owns the order of an operation's steps. This module reads messages, replies to
+//! them or passes them to `operation/`, and closes connections.
 //!
 //! Invariants: no byte from a client that still has to log in reaches a pooled connection. A client
 //! uses only its own user's connections. A malformed message gets the reply that a server would
@@ -80,7 +80,7 @@ use self::{
 /// Settings that apply to all clients.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Largest message before authentication.
+    /// Largest message of a client that has not logged in, in bytes.
     pub pre_auth_message_bytes: usize,
     /// How long a client may take to log in.
     pub authentication_timeout: Duration,
@@ -90,22 +90,23 @@ pub struct Settings {
     pub wait_queue_timeout: Duration,
     /// How long a client may stall while reading a reply.
     pub client_write_idle_timeout: Duration,
-    /// True if commands carry `$client`.
+    /// True if Seawall adds `$client` to commands, so that servers' logs name the applications.
     pub name_applications: bool,
     /// True if Seawall repeats operations where that is safe and conceals state-change errors.
     pub repeats: bool,
     /// Compressors that clients may use.
     pub compressors: Vec<Compressor>,
-    /// True if every client is relayed.
+    /// True if every client is relayed, so no pool is used.
     pub is_relay: bool,
-    /// True if a relay connects to the address that the client used before it was redirected.
+    /// True if a relay connects to the address to which the client connected before the kernel
+    /// redirected it to Seawall.
     pub original_destination: bool,
-    /// True if relays pass TLS connections from clients.
+    /// True if relays also pass connections that clients encrypt with TLS towards the server.
     pub relays_encrypted: bool,
     /// Networks whose addresses many clients share. After a login, such a client uses its user's
     /// share of resources instead of its address's.
     pub shared_addresses: Vec<IpNet>,
-    /// True if clients are relayed when Seawall cannot terminate their mechanism.
+    /// True if a pooled client becomes a relayed one when Seawall cannot terminate its mechanism.
     pub relays_other_mechanisms: bool,
     /// Seawall's own name, as servers see it in `$client`.
     pub host: String,
@@ -126,9 +127,9 @@ pub struct Shared {
     pub service_id: ObjectId,
     /// Limits on clients, logins, operations and CPU-heavy work.
     pub limits: Limits,
-    /// Servers that hold the clients' cursors and transactions.
+    /// The pins: which server has each of the clients' cursors and transactions.
     pub pins: Pins<Arc<ServerPool>>,
-    /// Shapes that opened the cursors of relayed clients.
+    /// For each cursor of a relayed client, the shape of the operation that opened it.
     pub relay_pins: Pins<()>,
     /// Users and their keys.
     pub credentials: Arc<Credentials>,
@@ -144,9 +145,9 @@ pub struct Shared {
     pub nonces: Arc<NonceSource>,
     /// Memory for large requests.
     pub budget: MemoryBudget,
-    /// Memory for large replies that must be held whole. It is separate from `budget`: an operation
-    /// that holds a large request may wait for reply memory, and must not wait for others in the
-    /// same position.
+    /// Memory for large replies that must be held whole. It is separate from `budget`, because an
+    /// operation that has memory for its request may wait for memory for its reply. With a single
+    /// budget, such operations could wait for each other.
     pub reply_budget: MemoryBudget,
     /// End of the drain; `None` while Seawall is not draining.
     pub draining: watch::Receiver<Option<Instant>>,
@@ -164,29 +165,30 @@ pub struct Peer {
 /// A client that has just connected.
 #[derive(Debug)]
 pub struct Newcomer {
-    /// Counts it among all clients.
+    /// Counts the client towards the limit of all clients.
     pub client: ClientPermit,
-    /// Counts it among the clients that have not logged in.
+    /// Counts the client towards the limit of clients that have not logged in.
     pub handshake: HandshakePermit,
-    /// Closes the connection when another client needs its permit.
+    /// Closes the client when another client needs its permit.
     pub eviction: Eviction,
 }
 
 /// A client's deadline to log in.
 struct LoginDue {
-    /// Counts it among the clients that have not logged in; `None` if their limit was reached.
+    /// Counts the client towards the limit of clients that have not logged in; `None` if the limit
+    /// was reached.
     permit: Option<HandshakePermit>,
     deadline: Instant,
 }
 
-/// Why a client connection ended.
+/// The reason why a pooled client connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The client left.
     Gone,
-    /// Seawall closed it.
+    /// Seawall closed the connection.
     Closed,
-    /// It continues as a relayed client.
+    /// The client continues as a relayed client.
     Relayed,
 }
 
@@ -204,22 +206,23 @@ struct Client {
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     login: Option<Box<Login>>,
-    /// Set until the client has logged in or is identified as a driver's monitor, which never logs
-    /// in.
+    /// The deadline for the login; `None` if the client has logged in or need not. A driver's
+    /// monitor, for example, never logs in.
     handshake: Option<LoginDue>,
-    /// Set while the client is a driver's monitor.
+    /// Set while the client is a driver's monitor that has not logged in.
     monitor: Option<MonitorPermit>,
     eviction: Eviction,
-    /// The address or user whose share of resources it uses.
+    /// The address or user whose share of resources the client uses.
     sharer: Sharer,
-    /// Counts it among all clients.
+    /// Counts the client towards the limit of all clients.
     client_permit: ClientPermit,
-    /// The message that the relay starts with, the server connection, and the relay permit.
+    /// Set when the client becomes a relayed one: the message that the relay begins with, the
+    /// server connection, and the permit for the relay.
     relayed: Option<Box<(Message, Target, RelayPermit)>>,
 }
 
-/// Serves a client until it leaves or has to be closed. `original` is the address that the client
-/// connected to before it was redirected, if it was; only relays use it.
+/// Serves a client until it leaves or Seawall closes it. `original` is the address to which the
+/// client connected before the kernel redirected it to Seawall, if it did; only relays use it.
 pub async fn serve(
     shared: Arc<Shared>,
     stream: Stream,
@@ -281,12 +284,12 @@ async fn serve_pooled(shared: Arc<Shared>, stream: Stream, peer: Peer, newcomer:
     }
 }
 
-/// How often Seawall checks whether a client that waits for admission is still connected.
+/// Time between two checks if a client that waits for admission is still connected.
 const ADMISSION_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Client {
-    /// Waits for admission. While the data plane is late, new clients wait for their turn before
-    /// Seawall reads their first byte.
+    /// Waits until the arrivals gate lets the client pass. While the data plane is late, new
+    /// clients wait here, before Seawall reads their first byte.
     async fn wait_for_admission(&self) -> Result<(), End> {
         let arrivals = &self.shared.arrivals;
         if arrivals.try_pass() {
@@ -299,8 +302,8 @@ impl Client {
         };
         let mut turn = Box::pin(arrivals.pass(from));
         while timeout(ADMISSION_CHECK_INTERVAL, &mut turn).await.is_err() {
-            // A client that needs no login may have sent an unacknowledged write before it left:
-            // serve it anyway.
+            // A client that needs no login is served even if it has left, because it may have sent
+            // an unacknowledged write before.
             if self.identity.is_none() && self.stream.peer_has_left() {
                 self.connected.record_left_unserved();
                 return Err(End::Gone);
@@ -320,8 +323,8 @@ impl Client {
     }
 
     async fn serve_message(&mut self, mut message: Message) -> Result<(), End> {
-        // In a storm, many clients leave before Seawall reads their first message. Their handshakes
-        // would be wasted work.
+        // In a storm, many clients leave before Seawall reads their first message. Seawall then
+        // does not serve the message, which would be wasted work.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);
@@ -336,7 +339,8 @@ impl Client {
             OpCode::Msg | OpCode::Query | OpCode::Reply | OpCode::Other(_) => message,
         };
         match message.header.op_code {
-            // Boxed, so that idle clients, which are most, do not carry the size of these futures.
+            // These futures are boxed, so that they use memory only while a message is served. Most
+            // clients are idle most of the time.
             OpCode::Msg => Box::pin(self.serve_msg(message, now)).await,
             OpCode::Query => Box::pin(self.serve_query(&message, now)).await,
             // A server ignores opcode 0 and keeps the connection open.
@@ -365,7 +369,7 @@ impl Client {
             Some(until) => match timeout_at(until, next).await {
                 Ok(read) => read,
                 Err(_) if handshake_until.is_none_or(|deadline| until < deadline) => {
-                    // The introduction timed out; the client may still begin another.
+                    // The introduction timed out. The client stays connected and may log in again.
                     self.login = None;
                     return Box::pin(self.read()).await;
                 }
@@ -375,7 +379,7 @@ impl Client {
         read.or_else(|error| self.unreadable(&error))
     }
 
-    /// Reads the rest of a message that cannot be streamed.
+    /// Reads the rest of a message that cannot be forwarded in pieces.
     async fn complete(&mut self, head: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let whole = self.reader.complete(head, &mut self.stream, &shared.budget);
@@ -397,8 +401,8 @@ impl Client {
         }
     }
 
-    /// Inflates a compressed message. The connection is closed if the message is malformed (as at a
-    /// server), if the client has not logged in, or if the compressor is not configured.
+    /// Decompresses a message. Closes the connection if the message is malformed, as a server does,
+    /// if the client has not logged in, or if the configuration does not allow the compressor.
     async fn inflate(&mut self, message: Message) -> Result<Message, End> {
         let shared = Arc::clone(&self.shared);
         let is_configured = |head: CompressedHead| {
@@ -474,7 +478,7 @@ impl Client {
             self.check_handshake_size(&message)?;
         }
         if command.class == Class::Handshake(Handshake::SaslStart) {
-            self.await_turn(&command).await?;
+            self.pass_login_gates(&command).await?;
         }
         if command.class == Class::Handshake(Handshake::SaslStart) && self.falls_back(command.body)
         {
@@ -485,7 +489,8 @@ impl Client {
         }
         match self.current_identity() {
             Some(identity) => {
-                // An introduction must not keep its slot while an operation runs.
+                // An introduction in progress ends, so that it does not use its conversation slot
+                // while an operation runs.
                 self.login.take_if(|login| login.deadline().is_some());
                 self.connected.reached(Stage::Operation);
                 self.operate(&message, identity, &parsed, &command, reply_to, now)
@@ -501,8 +506,8 @@ impl Client {
         self.shared.limits.heavy(self.sharer)
     }
 
-    /// Closes the connection on a command of the handshake that is much larger than any that a
-    /// driver sends. Seawall searches such a command for one field after the other.
+    /// Closes the connection if a command of the handshake is much larger than drivers send. Such a
+    /// command would cost too much time, because Seawall searches it once for each field.
     fn check_handshake_size(&self, message: &Message) -> Result<(), End> {
         let before_login = self.shared.settings.pre_auth_message_bytes;
         match message.header.message_length > LARGE_MESSAGE_BYTES.max(before_login) {
@@ -522,7 +527,7 @@ impl Client {
         let Some(db) = db else {
             return self.refuse_legacy_read(message, "OP_QUERY").await;
         };
-        // Only commands of the handshake are served in this form.
+        // Only commands of the handshake are served as `OP_QUERY`.
         self.check_handshake_size(message)?;
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
@@ -638,7 +643,7 @@ impl Client {
 /// Legacy opcode for reading from cursors.
 const OP_GET_MORE: i32 = 2005;
 
-/// Flags of a message whose sections may be malformed.
+/// Reads the flags of a message, even if its sections are malformed; 0 if there are none.
 fn flags_of(message: &[u8]) -> u32 {
     let flags = message
         .get(seawall_wire::HEADER_BYTES..)

@@ -1,4 +1,5 @@
-//! A server's reply: what is expected of it, its checks, and why none reached the client.
+//! A server's reply: its expected properties, the checks of its header and flags, and the reasons
+//! why no reply reached the client.
 
 use std::{
     future::poll_fn,
@@ -14,10 +15,10 @@ use seawall_command::ReplyForm;
 use seawall_transport::{MemoryBudget, MemoryShare, Sharer, Stream, with_scratch};
 use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MORE_TO_COME, OpCode};
 
-/// Bytes of an `OP_MSG` reply before its document: header, flags, section kind.
+/// Number of bytes of an `OP_MSG` reply before its document: header, flags, section kind.
 pub(super) const REPLY_HEAD_BYTES: usize = HEADER_BYTES + 4 + 1;
 
-/// Why no reply reached the client.
+/// The reason why no complete reply reached the client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RelayError {
     /// The server failed before the first byte of its reply. The client can still get an error.
@@ -32,7 +33,7 @@ pub(super) enum RelayError {
     /// The client has left.
     #[error("client left")]
     ClientGone {
-        /// The part of the reply that is still unread.
+        /// The part of the reply that is still to be read from the server.
         unread: Unread,
     },
 }
@@ -40,19 +41,19 @@ pub(super) enum RelayError {
 /// The unread part of a reply on a server connection whose client has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// All of it: no byte has been read.
+    /// No byte of the reply has been read.
     Whole,
-    /// This many bytes. The header has been read.
+    /// The header has been read. This number of bytes is unread.
     Rest(usize),
-    /// A part of the header was read. The end of the reply is unknown, so the connection must be
-    /// closed.
+    /// A part of the header has been read and dropped. So the end of the reply is unknown, and the
+    /// connection must be closed.
     InHeader,
 }
 
-/// A whole reply, not yet sent.
+/// A whole reply that has not been sent to the client yet.
 pub(super) struct HeldReply {
     pub(super) bytes: Vec<u8>,
-    /// Its share of the reply budget, if it is large.
+    /// The reply's share of the reply budget; `None` for a small reply, which needs none.
     pub(super) share: Option<MemoryShare>,
 }
 
@@ -61,12 +62,11 @@ pub(super) struct HeldReply {
 pub(super) struct Awaited<'a> {
     pub(super) request_id: i32,
     pub(super) form: ReplyForm,
-    /// True if the reply must be compressed for the client. It must then be held whole.
+    /// True if the reply must be compressed for the client. Such a reply must be held whole.
     pub(super) must_compress: bool,
     pub(super) budget: &'a MemoryBudget,
     pub(super) limits: &'a Limits,
-    /// The client's address, or its user behind a shared address. Its share of the budget and of
-    /// turns is used.
+    /// The address or user whose share of the memory budget and of the forwarding turns is used.
     pub(super) sharer: Sharer,
     /// Returns true if other operations wait for the server connection.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
@@ -88,8 +88,8 @@ pub(super) fn check_header(
     Ok(header)
 }
 
-/// Refuses a reply with `moreToCome`. The request allowed only one reply; a second one would reach
-/// the next client that uses the connection.
+/// Refuses a reply with `moreToCome`. Seawall's request allowed only one reply, and a second one
+/// would reach the next client that uses the connection.
 pub(super) fn check_flags(reply: &[u8]) -> Result<(), RelayError> {
     let flags = reply
         .get(HEADER_BYTES..)

@@ -1,7 +1,9 @@
-//! A request as it is sent to a server: the client's bytes with the edits listed here.
+//! A request as it is sent to a server: the client's bytes with these edits.
 //!
-//! The edits: `moreToCome` and `exhaustAllowed` are cleared (one request has one reply), `$client`
-//! is added, `maxTimeMS` is set to its remainder, and a checksum is recomputed if there was one.
+//! - `moreToCome` and `exhaustAllowed` are cleared, so that each request has one reply.
+//! - `$client` is added.
+//! - `maxTimeMS` is set to the rest of the client's time.
+//! - If the request has a checksum, it is recomputed.
 
 use std::{
     future::poll_fn,
@@ -20,29 +22,31 @@ use seawall_wire::{
     checksum, deflate,
 };
 
-/// Largest number of pieces of an edited request.
+/// Largest number of pieces in which an edited request is written.
 const MAX_PIECES: usize = 10;
 
 /// Size of an element `maxTimeMS` of type int32: type, name, value.
 const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
 
-/// A request as sent to a server: borrowed pieces of the client's message between edits.
+/// A request as it is sent to a server: pieces of the client's message, borrowed, and the edits
+/// between them.
 pub(super) struct Outgoing<'m> {
     head: [u8; HEADER_BYTES + 4],
     body_length: [u8; 4],
     max_time: [u8; 8],
-    /// Set for a command that has no `maxTimeMS` of its own.
+    /// An element `maxTimeMS` to add, if the command has none and needs one.
     added_max_time: Option<[u8; MAX_TIME_ELEMENT_BYTES]>,
     checksum: Option<[u8; 4]>,
-    /// False for commands that carry credentials (compression specification) and for streamed
-    /// requests.
+    /// False for commands that carry credentials, as the compression specification requires, and
+    /// for streamed requests.
     may_be_compressed: bool,
-    /// True if `$client` was left out because the message would have been too long for the server.
+    /// True if `$client` was omitted, because it would have made the message too long for a server.
     omits_client: bool,
     layout: Layout<'m>,
 }
 
-/// Compresses a message. If that fails, returns it plain, which is always allowed.
+/// Compresses a message. If that fails, returns the plain message, which the protocol always
+/// allows.
 pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_>) -> Vec<u8> {
     let plain_bytes = plain.len();
     let pack = move || {
@@ -54,7 +58,7 @@ pub(super) async fn pack(plain: Vec<u8>, compressor: Compressor, heavy: Heavy<'_
     heavy.run(plain_bytes, pack).await
 }
 
-/// Parts of the client's message between the edits.
+/// The parts of the client's message between the edits.
 struct Layout<'m> {
     before_body: &'m [u8],
     body_front: &'m [u8],
@@ -78,8 +82,8 @@ impl<'m> Outgoing<'m> {
         let added =
             |client: &[u8]| client.len() + max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
         let message_bytes = message.header.message_length;
-        // A server closes the connection on a longer message, which would look like a server
-        // failure.
+        // `$client` is omitted if it makes the message too long. A server would close the
+        // connection, which would look like a failure of the server.
         let fits = |c: &&[u8]| {
             command.has_room_for(c.len()) && message_bytes + added(c) <= MAX_MESSAGE_BYTES
         };
@@ -110,8 +114,8 @@ impl<'m> Outgoing<'m> {
         };
         let header = Header {
             message_length: message.header.message_length + added,
-            // Always 0: with another value, mongod mistakes the first request on a connection for
-            // TLS.
+            // With another value than 0, a mongod mistakes the first request on a connection for a
+            // TLS handshake.
             response_to: 0,
             ..message.header
         };
@@ -128,7 +132,7 @@ impl<'m> Outgoing<'m> {
             max_time,
             added_max_time,
             checksum: None,
-            // A streamed request cannot be compressed: its rest is still to come.
+            // A streamed request cannot be compressed, because its end has not arrived yet.
             may_be_compressed: !message.is_head() && command.spec.may_be_compressed,
             omits_client,
             layout,
@@ -158,7 +162,7 @@ impl<'m> Outgoing<'m> {
             body_back,
             client,
             self.added_max_time.as_ref().map_or(&[][..], |e| &e[..]),
-            // The body's closing NUL, after the added elements.
+            // The body's closing NUL comes after the added elements.
             NUL,
             after_body,
         ]
@@ -170,12 +174,12 @@ impl<'m> Outgoing<'m> {
         bytes
     }
 
-    /// True if `$client` was left out because the message would have been too long for the server.
+    /// True if `$client` was omitted, because it would have made the message too long for a server.
     pub(super) fn omits_client(&self) -> bool {
         self.omits_client
     }
 
-    /// Size on the wire, uncompressed.
+    /// The size of the uncompressed request, in bytes.
     pub(super) fn len(&self) -> usize {
         let checksum_bytes = self.checksum.map_or(0, |c| c.len());
         self.pieces().iter().map(|piece| piece.len()).sum::<usize>() + checksum_bytes

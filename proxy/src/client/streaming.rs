@@ -1,10 +1,11 @@
 //! Large requests, forwarded as they arrive.
 //!
-//! A request of up to a megabyte is read whole, so that a slow sender holds no server connection
-//! and the operation can be sent again. A larger one would cost too much memory. Once its head has
-//! arrived (the body, and everything that its fingerprint needs), it gets a connection, and the
-//! rest is forwarded in pieces. It is sent only once. A large request of another form (body behind
-//! its sequences, checksum, compressed) is read whole within the memory budget.
+//! A request of up to a megabyte is read whole, so that a slow client holds no server connection
+//! and the operation can be sent again. A larger request would cost too much memory. When its head
+//! has arrived (the body, and everything that its fingerprint needs), Seawall checks out a
+//! connection and forwards the rest in pieces. Such a request cannot be sent again. A large request
+//! is read whole, within the memory budget, if its body comes after its sequences, if it has a
+//! checksum, or if it is compressed.
 
 use std::io;
 
@@ -15,8 +16,8 @@ use seawall_shape::MAX_STATEMENTS;
 use seawall_transport::{Message, MessageReader, ReadError, RestOfMessage};
 use seawall_wire::{Elements, HEADER_BYTES, MessageError, OpMsg, SectionWalk, document_at};
 
-/// True if a message can be forwarded before its end has arrived: its head contains everything that
-/// Seawall needs to handle it.
+/// True if a message can be forwarded before its end has arrived, because its head contains
+/// everything that Seawall needs.
 pub(super) fn can_be_streamed(head: &Message) -> bool {
     let Ok(parsed) = OpMsg::parse_head(&head.bytes) else {
         return false;
@@ -40,7 +41,7 @@ fn statements(documents: &[u8]) -> usize {
     count
 }
 
-/// Why the rest of a request did not reach the server.
+/// The reason why the rest of a request did not reach the server.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
     /// The server failed.
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_streamed_request_has_the_shape_of_the_whole_one() {
+    async fn a_streamed_request_has_the_same_shape_as_when_read_whole() {
         let pad = "x".repeat(2000);
         let documents: Vec<_> = (0..1000).map(|n| doc! {"_id": n, "pad": &pad}).collect();
         let updates: Vec<_> = (0..1000)

@@ -13,16 +13,16 @@ use std::{
 use super::recent::NameHash;
 use seawall_transport::Sharer;
 
-/// The origin of a waiter.
+/// The address and the user of a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The waiter's address, or its user if several users share the address.
     pub sharer: Sharer,
-    /// The user that it claims to be, if it claims one.
+    /// The user that the waiter claims to be; `None` for a client that has not begun a login.
     pub user: Option<NameHash>,
 }
 
-/// One turn in this many goes to the oldest waiter.
+/// One turn in this number of turns goes to the oldest waiter.
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
@@ -40,7 +40,7 @@ trait Queue: Default {
     fn len(&self) -> usize;
 }
 
-/// Waiters in order of arrival.
+/// A queue that serves its waiters in order of arrival.
 #[derive(Debug)]
 struct OldestFirst<T>(VecDeque<T>);
 
@@ -71,7 +71,7 @@ impl<T> Queue for OldestFirst<T> {
     }
 }
 
-/// Waiters of one user: the newest first, but one in [`OLDEST_EVERY`] is the oldest.
+/// A queue that serves its newest waiter first. One turn in [`OLDEST_EVERY`] goes to its oldest.
 #[derive(Debug)]
 struct NewestFirst<T> {
     waiters: VecDeque<T>,
@@ -113,7 +113,7 @@ impl<T> Queue for NewestFirst<T> {
     }
 }
 
-/// Queues that are served in turn.
+/// Several queues that are served in turn.
 #[derive(Debug)]
 struct RoundRobin<K, Q> {
     queues: HashMap<K, Q>,
@@ -173,7 +173,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> Queue for RoundRobin<K, Q> {
     }
 }
 
-/// All waiters at a gate, by address and then by user.
+/// All waiters at a gate. Addresses are served in turn, and the users of each address in turn.
 #[derive(Debug)]
 pub(super) struct Waiters<T>(RoundRobin<Sharer, RoundRobin<Option<NameHash>, NewestFirst<T>>>);
 
@@ -241,8 +241,8 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.queues.get(next)?.0.front()
     }
 
-    /// Removes the newest waiter of the key with the most waiters, if that key then has at least as
-    /// many as `from` with one more.
+    /// Removes and returns the newest waiter of the key with the most waiters, if that key has at
+    /// least two waiters more than `from`.
     pub fn make_room(&mut self, from: K) -> Option<T> {
         let own = self.0.queues.get(&from).map_or(0, Queue::len);
         let most = self.0.queues.values().map(Queue::len).max()?;
@@ -250,7 +250,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
     }
 
     /// Examines the oldest waiter of each of the next `max_keys` keys. Removes and returns the
-    /// first one that is ready.
+    /// first waiter that is ready.
     pub fn pop_if(&mut self, max_keys: usize, is_ready: impl Fn(&T) -> bool) -> Option<T> {
         for _ in 0..max_keys.min(self.0.turns.len()) {
             match self.peek().is_some_and(&is_ready) {
@@ -261,7 +261,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         None
     }
 
-    /// Removes the newest waiter of the key with the most waiters.
+    /// Removes and returns the newest waiter of the key with the most waiters.
     pub fn shed(&mut self) -> Option<T> {
         let queues = self.0.queues.iter_mut();
         let (&from, greediest) = queues.max_by_key(|(_, queue)| queue.len())?;
@@ -279,7 +279,7 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
         self.0.retain(&keep);
     }
 
-    /// The number of waiters.
+    /// Number of waiters.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_waiter_of_a_user_goes_first_and_one_in_four_is_the_oldest() {
+    fn newest_waiter_of_a_user_is_served_first_and_the_oldest_every_fourth_time() {
         let mut waiters = Waiters::default();
         (0..10).for_each(|n| waiters.push(Origin::default(), n));
         assert!(!waiters.is_empty());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_served_in_turn_and_the_oldest_of_each_first() {
+    fn turn_queue_serves_addresses_in_turn_and_the_oldest_of_each_first() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_ready_are_skipped() {
+    fn pop_if_skips_keys_whose_oldest_waiter_is_not_ready() {
         let mut queue = TurnQueue::default();
         (0..6).for_each(|n| queue.push(n % 3, n));
         assert_eq!(queue.pop_if(2, |n| *n == 2), None);
@@ -333,11 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_the_greediest_address_makes_room_for_another_address() {
+    fn make_room_removes_the_newest_waiter_of_the_address_with_most() {
         let from = |address: u8| Sharer::at(Some([192, 0, 2, address].into()));
         let mut queue = TurnQueue::default();
         (0..4).for_each(|n| queue.push(from(1), n));
-        assert_eq!(queue.make_room(from(1)), None, "it would gain nothing");
+        assert_eq!(
+            queue.make_room(from(1)),
+            None,
+            "no room is made for the same address"
+        );
         for expected in [Some(3), Some(2), None] {
             assert_eq!(queue.make_room(from(2)), expected);
             queue.push(from(2), 9);
@@ -349,12 +353,16 @@ mod tests {
     }
 
     #[test]
-    fn key_with_only_one_more_waiter_makes_no_room() {
+    fn make_room_keeps_the_waiters_of_a_key_with_only_one_more() {
         let mut queue = TurnQueue::default();
         for (key, waiter) in [(1, 10), (1, 11), (2, 20)] {
             queue.push(key, waiter);
         }
-        assert_eq!(queue.make_room(2), None, "they would have changed places");
+        assert_eq!(
+            queue.make_room(2),
+            None,
+            "otherwise key 2 would have one more than key 1"
+        );
         queue.push(1, 12);
         assert_eq!(queue.make_room(2), Some(12));
     }

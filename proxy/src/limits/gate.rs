@@ -3,20 +3,20 @@
 //!
 //! The clients of a storm log in to run operations, and their operations wait in the same queues as
 //! all others. So while operations wait for connections longer than a target, a gate admits logins
-//! at a limited rate. The rate falls while the target is missed and rises while it is met,
-//! multiplicatively both ways. No login is refused: each waits for its turn, by address and user
-//! ([`super::fair`]).
+//! at a limited rate. At each tick, the rate falls by a factor if the waits exceed the target, and
+//! rises by a factor if they do not. No login is refused: each waits for its turn. Addresses are
+//! served in turn, and the users of each address in turn ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, only the logins
 //! of that user are slowed down. All other waits act on a common gate ([`LoginGates`]).
 //!
-//! New clients wait in the same way, before their first byte is read, while the data plane is late.
-//! The machine then lacks time for all clients, and clients that are already being served come
-//! first. A client that has disconnected before its turn costs almost nothing.
+//! While the data plane is late, new clients wait in the same way, before Seawall reads their first
+//! byte. The machine then lacks CPU time, and the clients that Seawall already serves come first. A
+//! client that disconnects during the wait costs almost nothing.
 //!
-//! The target and the interval for which it has to be missed follow CoDel: K. Nichols and V.
-//! Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012; newest first under overload is
-//! adaptive LIFO.
+//! The target, and the interval for which it must be missed, follow CoDel: K. Nichols and V.
+//! Jacobson, "Controlling Queue Delay", ACM Queue 10(5), 2012. Serving the newest waiter first
+//! under overload is known as adaptive LIFO.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,21 +29,21 @@ use super::{
 };
 use seawall_transport::Sharer;
 
-/// Operations that wait longer than this for a connection slow down logins.
+/// If operations wait longer than this for a connection, logins are slowed down.
 const OPERATIONS_TARGET: Duration = Duration::from_millis(20);
 
-/// A data plane that is later than this slows down new clients.
+/// If the data plane is later than this, new clients are slowed down.
 const LATENESS_TARGET: Duration = Duration::from_millis(50);
 
 /// How long a target must be missed before its gate closes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The lowest rate of logins, per second: a deployment that is always busy must not lock clients
-/// out.
+/// The lowest rate of logins, per second. It lets clients log in even if a deployment is always
+/// busy.
 const MIN_LOGINS_PER_SECOND: f64 = 50.0;
 
-/// The lowest rate of new clients, per second. A new client costs far less than a login and the
-/// operations after it.
+/// The lowest rate of new clients, per second. It is higher than the lowest rate of logins, because
+/// a new client costs far less than a login and the operations after it.
 const MIN_ARRIVALS_PER_SECOND: f64 = 500.0;
 
 /// A gate opens fully when its rate per second reaches this.
@@ -53,7 +53,7 @@ const OPEN_RATE: f64 = 20_000.0;
 const SLOWER: f64 = 0.9;
 const FASTER: f64 = 1.15;
 
-/// With more waiters than this, each tick removes those that have left.
+/// If a gate has more waiters than this, each tick removes the waiters that have left.
 const PURGE_BEYOND: usize = 8_192;
 
 /// Time between two calls of [`Gate::tick`].
@@ -71,19 +71,20 @@ pub struct Gate {
 struct GateState {
     /// Logins or clients per second; `None` while the gate is open.
     rate: Option<f64>,
-    /// The number that may pass without waiting.
+    /// Number of logins or clients that may pass now without waiting.
     tokens: f64,
-    /// All waiters, including those that have left.
+    /// All waiters, including waiters that have left.
     waiting: Waiters<oneshot::Sender<()>>,
-    /// The number that passed since the last tick, and the moving average per second.
+    /// Number of logins or clients that have passed since the last tick.
     passed: u32,
+    /// Moving average of the number that passes per second.
     average_rate: f64,
-    /// How long the target has been missed without a break.
+    /// How long each tick in a row has found the target missed.
     missed_for: Duration,
 }
 
 impl Gate {
-    /// A gate for logins. It is open until operations wait too long for connections.
+    /// Creates a gate for logins. It is open until operations wait too long for connections.
     pub fn of_logins() -> Self {
         Self {
             target: OPERATIONS_TARGET,
@@ -92,7 +93,7 @@ impl Gate {
         }
     }
 
-    /// A gate for new clients. It is open until the data plane is late.
+    /// Creates a gate for new clients. It is open until the data plane is late.
     pub fn of_arrivals() -> Self {
         Self {
             target: LATENESS_TARGET,
@@ -101,7 +102,7 @@ impl Gate {
         }
     }
 
-    /// Passes if no wait is needed. True if it has passed.
+    /// Passes the gate if no wait is needed. Returns true if the caller has passed.
     pub fn try_pass(&self) -> bool {
         let mut state = self.state.lock();
         let may_pass = state.rate.is_none() || (state.waiting.is_empty() && state.tokens >= 1.0);
@@ -111,14 +112,15 @@ impl Gate {
         may_pass
     }
 
-    /// Waits until it may pass. Cancel safe: a waiter that is dropped uses no turn.
+    /// Waits until the caller may pass, and passes. Cancel safe: a dropped waiter uses no turn.
     pub async fn pass(&self, from: Origin) {
         if self.try_pass() {
             return;
         }
         let (turn, waiting) = oneshot::channel();
         self.state.lock().waiting.push(from, turn);
-        // The gate holds the sender and outlives its waiters.
+        // The receiver gets a value or is dropped, because the gate keeps the sender and lives
+        // longer than its waiters.
         drop(waiting.await);
     }
 
@@ -128,8 +130,8 @@ impl Gate {
         state.rate.is_none() && state.waiting.is_empty()
     }
 
-    /// Adjusts the rate to the current `wait` and admits the waiters whose turn it is. Call it
-    /// every [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
+    /// Adjusts the rate to the current `wait` and admits waiters at that rate. Called every
+    /// [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
     pub fn tick(&self, wait: Duration, elapsed: Duration) {
         let mut state = self.state.lock();
         state.adjust(wait > self.target, elapsed, self.min_rate);
@@ -137,7 +139,7 @@ impl Gate {
             while state.release() {}
             return;
         };
-        // A late tick must not admit a burst.
+        // The elapsed time is limited, so that a late tick does not admit a burst.
         let seconds = elapsed.min(GATE_TICK_INTERVAL * 2).as_secs_f64();
         state.tokens = (state.tokens + rate * seconds).min(rate.mul_add(0.1, 1.0));
         while state.tokens >= 1.0 && state.release() {}
@@ -167,7 +169,7 @@ impl GateState {
         };
     }
 
-    /// Admits the next waiter that has not left. False if there is none.
+    /// Admits the next waiter that has not left. Returns false if there is none.
     fn release(&mut self) -> bool {
         while let Some(turn) = self.waiting.pop() {
             if turn.send(()).is_ok() {
@@ -185,12 +187,12 @@ impl GateState {
     }
 }
 
-/// The gates for logins: one for all users, and one for each user whose operations wait for that
-/// user's own connections.
+/// The gates for logins. One gate is for all users. Each user whose operations wait for that user's
+/// own connections has a second gate.
 #[derive(Debug)]
 pub struct LoginGates {
     all: Gate,
-    /// Gates of users whose operations wait, or waited recently.
+    /// The gates of single users. A gate is removed when it is open and has no waiters.
     users: Mutex<HashMap<NameHash, Arc<Gate>>>,
     names: NameHasher,
 }
@@ -206,13 +208,14 @@ impl Default for LoginGates {
 }
 
 impl LoginGates {
-    /// True if a login of this user (name and source) has passed all gates without waiting.
+    /// Passes all gates if no wait is needed. Returns true if the login has passed. `user` is the
+    /// name and the source of the login's user.
     pub fn try_pass(&self, user: Option<(&str, &str)>) -> bool {
         let own = user.and_then(|user| self.gate_of(user).1);
         own.is_none_or(|own| own.try_pass()) && self.all.try_pass()
     }
 
-    /// Waits for a turn at each gate. Cancel safe: a login that is dropped uses no turn.
+    /// Waits until the login may pass each gate. Cancel safe: a dropped login uses no turn.
     pub async fn pass(&self, user: Option<(&str, &str)>, sharer: Sharer) {
         let (user, own) = match user.map(|user| self.gate_of(user)) {
             Some((user, own)) => (Some(user), own),
@@ -225,9 +228,9 @@ impl LoginGates {
         self.all.pass(from).await;
     }
 
-    /// Adjusts all gates to how long operations wait for connections. `by_user` has the waits for a
-    /// user's own connections; `wait` is the longest of all other waits. Call it every
-    /// [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
+    /// Adjusts all gates to the times that operations wait for connections. `by_user` has, for each
+    /// user, the wait for that user's own connections. `wait` is the longest of all other waits.
+    /// Called every [`GATE_TICK_INTERVAL`]; `elapsed` is the time since the last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,
@@ -276,12 +279,12 @@ mod tests {
         }
     }
 
-    /// True if more pass at once than a gate with any rate admits.
+    /// True if more callers pass at once than a gate with any rate admits.
     fn is_open(gate: &Gate) -> bool {
         (0..10_000).all(|_| gate.try_pass())
     }
 
-    /// `count` callers arrive, wait and leave.
+    /// Lets `count` callers arrive, wait and leave.
     fn arrive_and_leave(gate: &Gate, count: usize) {
         for _ in 0..count {
             assert!(gate.pass(Origin::default()).now_or_never().is_none());
@@ -309,12 +312,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn logins_pass_while_operations_do_not_wait() {
+    async fn gate_stays_open_while_operations_do_not_wait_for_long() {
         let gate = Gate::of_logins();
         for _ in 0..10_000 {
             assert!(gate.try_pass());
         }
-        // A short wait has no effect.
+        // A wait that is long for less than 100 ms has no effect.
         tick(&gate, BUSY, 4);
         assert!(gate.try_pass());
     }
@@ -324,7 +327,7 @@ mod tests {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
-        // A tick without a wait restarts the time.
+        // After a tick without a wait, the 100 ms begin again.
         tick(&gate, Duration::ZERO, 1);
         tick(&gate, BUSY, 4);
         assert!(is_open(&gate));
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn gate_closes_at_the_recent_average_rate() {
+    fn closing_gate_starts_at_the_recent_average_rate() {
         let gate = Gate::of_logins();
         for wait in [Duration::ZERO, BUSY] {
             for _ in 0..5 {
@@ -350,13 +353,13 @@ mod tests {
                 gate.tick(wait, GATE_TICK_INTERVAL);
             }
         }
-        // Each tick moves the average by a tenth towards 1,000 a second: to 651 after ten, which is
-        // 13 for each tick.
+        // Each tick moves the average rate by a tenth towards 1,000 a second. After ten ticks it is
+        // 651 a second, which is 13 for each tick.
         assert_eq!((0..100).take_while(|_| gate.try_pass()).count(), 13);
     }
 
     #[test]
-    fn a_gate_opens_step_by_step() {
+    fn a_gate_opens_gradually_after_the_waits_end() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         tick(&gate, Duration::ZERO, 1);
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_that_left_are_purged_beyond_the_limit() {
+    fn a_tick_removes_waiters_that_left_if_there_are_more_than_the_limit() {
         let gate = Gate::of_logins();
         tick(&gate, BUSY, 5);
         while gate.try_pass() {}
@@ -378,7 +381,7 @@ mod tests {
         for stay in &mut stays {
             assert!(stay.as_mut().now_or_never().is_none());
         }
-        // No time has passed, so the tick admits none.
+        // No time has passed, so the tick admits no waiter.
         let waiting_after_a_tick = || {
             gate.tick(BUSY, Duration::ZERO);
             gate.state.lock().waiting.len()
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn newest_waiter_passes_first_and_every_fourth_is_the_oldest() {
+    async fn newest_waiter_passes_first_and_the_oldest_every_fourth_time() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waiter_that_left_uses_no_turn() {
+    async fn a_waiter_that_has_left_uses_no_token() {
         let gate = Arc::new(Gate::of_logins());
         tick(&gate, BUSY, 6);
         while gate.try_pass() {}
@@ -436,7 +439,7 @@ mod tests {
                 passed += 1;
             }
         }
-        // 50 per second for one second, plus the saved tokens.
+        // 50 callers pass in one second, plus those for the saved tokens.
         assert!((48..=60).contains(&passed), "{passed}");
         // The gate then opens fully in less than a second.
         tick(&gate, Duration::ZERO, 45);
@@ -444,7 +447,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn waits_for_a_users_own_connections_slow_only_its_logins() {
+    async fn waits_for_a_users_own_connections_delay_only_logins_of_that_user() {
         let gates = LoginGates::default();
         let (busy, other) = (("busy", "admin"), ("other", "admin"));
         for _ in 0..10 {
@@ -456,7 +459,7 @@ mod tests {
         }
         while gates.try_pass(Some(busy)) {}
         assert!((0..1_000).all(|_| gates.try_pass(Some(other)) && gates.try_pass(None)));
-        // Once its operations no longer wait, the user's gate opens step by step and is removed.
+        // When its operations no longer wait, the user's gate opens gradually and is removed.
         gates.tick(Duration::ZERO, std::iter::empty(), GATE_TICK_INTERVAL);
         assert!(!(0..1_000).all(|_| gates.try_pass(Some(busy))));
         for _ in 0..60 {
@@ -489,8 +492,8 @@ mod tests {
             }
         }
         settle().await;
-        assert!(passed.lock().is_empty(), "all wait");
-        // At the minimum rate, one passes at each tick.
+        assert!(passed.lock().is_empty(), "all logins wait");
+        // At the minimum rate, one login passes at each tick.
         tick(3);
         settle().await;
         assert!(passed.lock().contains(&2), "{:?}", passed.lock());
@@ -502,8 +505,9 @@ mod tests {
         Arrives,
         /// The waiter at this index leaves.
         Leaves(usize),
-        /// A tick at which the target is missed, or met.
+        /// A tick at which the target is missed.
         Missed,
+        /// A tick at which the target is met.
         Met,
     }
 
@@ -518,8 +522,8 @@ mod tests {
     }
 
     proptest! {
-        /// No waiter passes twice or after it has left. Each waiter that stays passes once the
-        /// target has been met for a second. Until then no more pass than the rates allow.
+        /// No waiter passes twice or after it has left. Each waiter that stays has passed when the
+        /// target has been met for a second. Until then no more waiters pass than the rates allow.
         #[test]
         fn each_waiter_that_stays_passes_exactly_once(events in events()) {
             let gate = Gate::of_logins();
@@ -555,7 +559,7 @@ mod tests {
                         passed += released;
                         let limit = gate.state.lock().rate;
                         if let Some(rate) = limit {
-                            // The saved tokens, plus those of one tick.
+                            // At most the saved tokens and those of one tick are used.
                             let most = rate.mul_add(0.1, 1.0) + rate * 0.04;
                             let released = u32::try_from(released).unwrap();
                             prop_assert!(f64::from(released) <= most + 1.0, "{released} at {rate}");

@@ -1,5 +1,5 @@
-//! Heavy work: compressing and decompressing large messages, and walking over them. It would keep a
-//! thread from serving clients, so it runs on other threads.
+//! Heavy work: compressing large messages, decompressing them, and passes over all their bytes. It
+//! would keep a thread from serving clients, so it runs on other threads.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -9,19 +9,19 @@ use tokio::{
 use super::turns::Turns;
 use seawall_transport::Sharer;
 
-/// Work on more bytes than this runs on another thread.
+/// Compression and decompression of more bytes than this runs on another thread.
 const HEAVY_BYTES: usize = 128 * 1024;
 
-/// Walks over more bytes than this run beside the threads that serve clients. A walk over fewer
-/// takes a few milliseconds at most, if each element has three bytes.
+/// A pass over more bytes than this does not run on a thread that serves clients. A pass over fewer
+/// bytes takes at most a few milliseconds, even if each BSON element has only three bytes.
 const LONG_WALK_BYTES: usize = 1024 * 1024;
 
-/// Runs heavy work on other threads than those that serve clients, on at most half of the cores.
-/// Waiting sharers are served in turn.
+/// Runs heavy work on threads that serve no clients, on at most half of the cores. Waiting sharers
+/// are served in turn.
 #[derive(Clone, Debug)]
 pub struct HeavyWork(Turns);
 
-/// Heavy work for one sharer.
+/// Runs the heavy work of one sharer.
 #[derive(Clone, Copy, Debug)]
 pub struct Heavy<'a> {
     work: &'a HeavyWork,
@@ -29,20 +29,20 @@ pub struct Heavy<'a> {
 }
 
 impl HeavyWork {
-    /// For a process with this many threads that serve clients.
+    /// `workers` is the number of threads that serve clients.
     pub(super) fn new(workers: usize) -> Self {
         Self(Turns::new((workers / 2).max(1)))
     }
 
-    /// The heavy work of one sharer.
+    /// Returns the runner for the heavy work of one sharer.
     pub fn of(&self, sharer: Sharer) -> Heavy<'_> {
         Heavy { work: self, sharer }
     }
 }
 
 impl Heavy<'_> {
-    /// Runs `work`, which processes `bytes` bytes: on this thread if they are at most 128 KiB, else
-    /// on another thread when it is the sharer's turn.
+    /// Runs `work`, which processes `bytes` bytes. Up to 128 KiB, it runs on this thread. Otherwise
+    /// it waits for the sharer's turn and runs on another thread.
     ///
     /// # Panics
     /// If `work` panics.
@@ -55,7 +55,8 @@ impl Heavy<'_> {
             return work();
         }
         let turn = self.work.0.take(self.sharer).await;
-        // The thread holds the turn, because the work continues if this future is dropped.
+        // The turn moves to the other thread, because the work continues there if this future is
+        // dropped.
         let running = spawn_blocking(move || {
             let _turn = turn;
             work()
@@ -63,9 +64,9 @@ impl Heavy<'_> {
         running.await.expect("heavy work does not panic")
     }
 
-    /// Runs `walk`, which looks at `bytes` bytes that it borrows. If they are more than 1 MiB, it
-    /// runs when it is the sharer's turn, and this thread first hands its other tasks to another
-    /// thread.
+    /// Runs `walk`, which reads `bytes` bytes that it borrows. For more than 1 MiB, it waits for
+    /// the sharer's turn. It then runs on this thread, which first passes its other tasks to
+    /// another thread.
     pub async fn walk<T>(self, bytes: usize, walk: impl FnOnce() -> T) -> T {
         if bytes <= LONG_WALK_BYTES {
             return walk();
@@ -73,7 +74,7 @@ impl Heavy<'_> {
         let _turn = self.work.0.take(self.sharer).await;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => block_in_place(walk),
-            // The runtime of a unit test: there is no other thread.
+            // Only unit tests have such a runtime, which has no other thread.
             _ => walk(),
         }
     }
@@ -121,7 +122,7 @@ mod tests {
             let ran_on = short.walk(LONG_WALK_BYTES, || thread::current().id());
             assert_eq!(ran_on.await, here);
         };
-        // On the worker, not on the thread of the test.
+        // The walks run on the worker, not on the thread of the test.
         tokio::spawn(walks).await.unwrap();
     }
 

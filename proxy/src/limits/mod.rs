@@ -1,5 +1,5 @@
-//! Limits on clients, handshakes and operations. Each permit is a guard that is released on drop.
-//! Beyond a limit, work waits or is refused.
+//! Limits on clients, handshakes and operations. Each permit is a guard whose drop releases it. At
+//! a limit, work waits or is refused.
 
 mod fair;
 mod gate;
@@ -22,29 +22,29 @@ pub use self::{
     fair::{Origin, TurnQueue},
     gate::{GATE_TICK_INTERVAL, Gate, LoginGates},
     heavy::{Heavy, HeavyWork},
-    operations::{OperationPlace, OperationPlaces, Operator},
+    operations::{OperationPermit, OperationPermits, Operator},
     places::Eviction,
     recent::{NameHash, NameHasher, RecentMap, Retired},
     shares::{Share, Shares},
     turns::{StepwiseTurn, Turn, TurnKey, Turns},
 };
 use self::{
-    places::{Place, Places},
+    places::{EvictablePermit, EvictablePermits},
     rates::Rates,
 };
 
-/// Time between two clients that Seawall closes on its own initiative: a deployment can bear a
-/// hundred reconnects a second.
+/// Time between two client connections that Seawall closes on its own initiative. The resulting
+/// hundred reconnects a second do not overload a deployment.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The limits that all clients share.
 #[derive(Debug)]
 pub struct Limits {
-    clients: Arc<Places>,
-    handshakes: Arc<Places>,
-    monitors: Arc<Places>,
+    clients: Arc<EvictablePermits>,
+    handshakes: Arc<EvictablePermits>,
+    monitors: Arc<EvictablePermits>,
     relays: Arc<Shares<Sharer>>,
-    operations: OperationPlaces,
+    operations: OperationPermits,
     forwarding: Turns,
     heavy: HeavyWork,
     arrivals: Option<Rates<Sharer>>,
@@ -56,7 +56,7 @@ pub struct Limits {
 /// The permit of one connected client.
 #[derive(Debug)]
 #[must_use]
-pub struct ClientPermit(Place);
+pub struct ClientPermit(EvictablePermit);
 
 impl ClientPermit {
     /// Counts the permit for another sharer from now on.
@@ -68,12 +68,12 @@ impl ClientPermit {
 /// The permit of one client that has not logged in yet.
 #[derive(Debug)]
 #[must_use]
-pub struct HandshakePermit(#[expect(dead_code, reason = "held for its drop")] Place);
+pub struct HandshakePermit(#[expect(dead_code, reason = "held for its drop")] EvictablePermit);
 
 /// The permit of one driver's monitoring connection, which never logs in.
 #[derive(Debug)]
 #[must_use]
-pub struct MonitorPermit(Place);
+pub struct MonitorPermit(EvictablePermit);
 
 impl MonitorPermit {
     /// Records that the monitor has sent another `hello`.
@@ -92,18 +92,18 @@ const MONITOR_GRACE_TIME: Duration = Duration::from_secs(10 * 60);
 pub struct RelayPermit(#[expect(dead_code, reason = "held for its drop")] Share<Sharer>);
 
 impl Limits {
-    /// Limits of this many permits of each kind.
+    /// Creates limits with these numbers of permits.
     pub fn new(
         max_clients: usize,
         max_handshakes: usize,
         max_monitors: usize,
         max_relays: usize,
-        operations: OperationPlaces,
+        operations: OperationPermits,
     ) -> Self {
         Self {
-            clients: Places::new(max_clients),
-            handshakes: Places::new(max_handshakes),
-            monitors: Places::new(max_monitors),
+            clients: EvictablePermits::new(max_clients),
+            handshakes: EvictablePermits::new(max_handshakes),
+            monitors: EvictablePermits::new(max_monitors),
             relays: Shares::new(max_relays),
             operations,
             forwarding: Turns::new(1),
@@ -115,8 +115,8 @@ impl Limits {
         }
     }
 
-    /// Sets the rates: connections per second from each address, and logins per second of each
-    /// user. `None` means no limit.
+    /// Sets the limits of connections per second from each address, and of logins per second of
+    /// each user. `None` means no limit.
     #[must_use]
     pub fn with_rates(self, per_address: Option<u32>, per_user: Option<u32>) -> Self {
         Self {
@@ -136,17 +136,17 @@ impl Limits {
         }
     }
 
-    /// True if one more client may connect from this address now. The client is then counted.
+    /// Returns true, and counts the client, if another client may connect from this address now.
     pub fn admits_arrival(&self, ip: IpAddr, now: Instant) -> bool {
         let rates = self.arrivals.as_ref();
         rates.is_none_or(|rates| rates.admit(Sharer::at(Some(ip)), now))
     }
 
-    /// Counts a login whose outcome is known. Returns when it may end; `None` if it may end now.
-    /// Logins are delayed, never refused.
+    /// Counts a login whose result is known (`is_ok`). Returns the time at which the client may get
+    /// the result; `None` if it may get the result now. Logins are delayed, but not refused.
     ///
-    /// Logins are counted by address, user and outcome: a client that claims another user's name
-    /// must not delay that user.
+    /// Logins are counted by address, user and result. Otherwise a client that claims the name of
+    /// another user could delay that user.
     pub fn login_turn(
         &self,
         from: Sharer,
@@ -159,56 +159,59 @@ impl Limits {
         (turn > now).then_some(turn)
     }
 
-    /// A permit for one more client. At the limit, a silent client of the sharer with the most
-    /// clients is closed.
+    /// Returns a permit for a new client. At the limit, closes a silent client of the sharer with
+    /// the most clients; `None` if there is none.
     pub fn admit_client(&self, from: Sharer, eviction: &Eviction) -> Option<ClientPermit> {
-        let place = self.clients.take_from_silent(from, eviction);
-        place.map(ClientPermit)
+        let permit = self.clients.admit_evicting_silent(from, eviction);
+        permit.map(ClientPermit)
     }
 
-    /// A permit for one more client that has not logged in. At the limit, the oldest such client of
-    /// the address with the most is closed.
+    /// Returns a permit for a client that has not logged in. At the limit, closes the oldest client
+    /// without a login of the address that has most of them. `None` if that is not possible.
     pub fn admit_handshake(&self, from: Sharer, eviction: &Eviction) -> Option<HandshakePermit> {
-        let place = self.handshakes.take(from, eviction);
-        place.map(HandshakePermit)
+        let permit = self.handshakes.admit_evicting_oldest(from, eviction);
+        permit.map(HandshakePermit)
     }
 
-    /// A permit for one more monitor. At the limit, the monitor of the address with the most that
-    /// was heard longest ago is closed, if that was at least ten minutes ago.
+    /// Returns a permit for a driver's monitor. At the limit, closes a monitor of the address with
+    /// the most monitors, if its last `hello` was at least ten minutes ago. Of several, it is the
+    /// one whose `hello` was earliest. `None` if there is no such monitor.
     pub fn admit_monitor(
         &self,
         from: Sharer,
         eviction: &Eviction,
         now: Instant,
     ) -> Option<MonitorPermit> {
-        let may_go =
+        let may_evict =
             |heard_at: Instant| now.saturating_duration_since(heard_at) >= MONITOR_GRACE_TIME;
-        let place = self.monitors.take_if(from, eviction, may_go);
-        place.map(MonitorPermit)
+        let permit = self
+            .monitors
+            .admit_evicting_oldest_if(from, eviction, may_evict);
+        permit.map(MonitorPermit)
     }
 
-    /// A permit for one more relayed client in pooled mode, if the sharer's share allows it.
+    /// Returns a permit for a relayed client in pooled mode, if the sharer's share allows it.
     pub fn admit_relay(&self, from: Sharer) -> Option<RelayPermit> {
         self.relays.take(from).map(RelayPermit)
     }
 
-    /// The places of operations in flight.
-    pub fn operations(&self) -> &OperationPlaces {
+    /// The permits for operations in flight.
+    pub fn operations(&self) -> &OperationPermits {
         &self.operations
     }
 
-    /// Turns for forwarding large replies: one for each thread that serves clients.
+    /// The turns for forwarding large replies. There is one for each thread that serves clients.
     pub fn forwarding(&self) -> &Turns {
         &self.forwarding
     }
 
-    /// Runs heavy work of a sharer on other threads.
+    /// Runs heavy work of a sharer on threads that serve no clients.
     pub fn heavy(&self, sharer: Sharer) -> Heavy<'_> {
         self.heavy.of(sharer)
     }
 
-    /// The time at which the caller may close a client. Closes are spread out, so that the
-    /// reconnects make no storm.
+    /// Returns the time at which the caller may close a client. Closes are spread over time, so
+    /// that the reconnects make no storm.
     pub fn closing_turn(&self, now: Instant) -> Instant {
         let mut next = self.next_close.lock();
         let turn = next.map_or(now, |next| next.max(now));
@@ -227,7 +230,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn claiming_a_user_name_does_not_delay_that_user() {
-        let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_rates(None, Some(2));
+        let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_rates(None, Some(2));
         let [shared, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let (user, now) = (("app", "admin"), Instant::now());
         let turn = |from, user, is_ok| limits.login_turn(from, user, is_ok, now);
@@ -240,7 +243,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn monitor_keeps_its_permit_for_ten_minutes_after_its_hello() {
-        let limits = Limits::new(9, 9, 2, 9, OperationPlaces::new(9));
+        let limits = Limits::new(9, 9, 2, 9, OperationPermits::new(9));
         let [crowd, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let [of_first, of_second] = [(); 2].map(|()| Eviction::default());
         let began = Instant::now();
@@ -255,16 +258,17 @@ mod tests {
         assert!(admit(599).is_none());
         assert!(
             admit(600).is_some(),
-            "the second has been silent for ten minutes"
+            "the second monitor has been silent for ten minutes"
         );
         let is_evicted = |eviction: &Eviction| eviction.wait().now_or_never().is_some();
         assert!(is_evicted(&of_second) && !is_evicted(&of_first));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn rates_hold_for_arrivals_and_logins() {
-        let unlimited = Limits::new(1, 1, 1, 1, OperationPlaces::new(1));
-        let limited = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_rates(Some(2), Some(2));
+    async fn arrivals_and_logins_beyond_their_rates_are_limited() {
+        let unlimited = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
+        let limited =
+            Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_rates(Some(2), Some(2));
         let (ip, now) = ("192.0.2.1".parse().unwrap(), Instant::now());
         let sharer = Sharer::at(Some(ip));
         let arrivals = |limits: &Limits| (0..9).filter(|_| limits.admits_arrival(ip, now)).count();
@@ -279,12 +283,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_workers_have_more_turns() {
-        let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1)).with_workers(4);
+    async fn the_number_of_turns_grows_with_the_number_of_workers() {
+        let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1)).with_workers(4);
         let take = || limits.forwarding().take(Sharer::Local).now_or_never();
         let turns: Vec<_> = (0..9).map_while(|_| take()).collect();
         assert_eq!(turns.len(), 4);
-        // Each job waits until the other one has begun.
+        // Each of the two runs waits until the other one has begun.
         let [(begun, other_begun), (other, this)] = [(); 2].map(|()| mpsc::channel());
         let run = |begun: mpsc::Sender<()>, other: mpsc::Receiver<()>| {
             limits.heavy(Sharer::Local).run(usize::MAX, move || {
@@ -298,12 +302,13 @@ mod tests {
 
     #[test]
     fn each_kind_of_permit_has_its_own_limit() {
-        let limits = Limits::new(2, 1, 1, 2, OperationPlaces::new(1));
+        let limits = Limits::new(2, 1, 1, 2, OperationPermits::new(1));
         let [balancer, other] = ["192.0.2.1", "192.0.2.2"].map(|ip| Sharer::at(ip.parse().ok()));
         let eviction = Eviction::default();
         let mut first = limits.admit_client(balancer, &eviction).unwrap();
         let mut second = limits.admit_client(balancer, &eviction).unwrap();
-        // Two users behind a load balancer have one place each, and neither gives way to a third.
+        // Two users behind a load balancer have one permit each. Neither is evicted for a third
+        // sharer.
         first.move_to(Sharer::User(1));
         second.move_to(Sharer::User(2));
         assert!(limits.admit_client(other, &eviction).is_none());
@@ -317,8 +322,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn closes_are_spread_out() {
-        let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1));
+    async fn closes_are_spread_over_time() {
+        let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
         let now = Instant::now();
         let turns: Vec<_> = (0..3).map(|_| limits.closing_turn(now) - now).collect();
         assert_eq!(turns, [Duration::ZERO, CLOSE_INTERVAL, CLOSE_INTERVAL * 2]);

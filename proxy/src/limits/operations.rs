@@ -1,4 +1,4 @@
-//! Places for operations in flight.
+//! Permits for operations in flight.
 
 use std::sync::{
     Arc,
@@ -11,16 +11,16 @@ use tokio::sync::oneshot;
 use super::fair::TurnQueue;
 use seawall_transport::{Sharer, is_within_share};
 
-/// The most users that are examined when a place becomes free.
+/// Maximum number of waiting users that are examined when a permit becomes free.
 const MAX_USERS_TRIED: usize = 8;
 
-/// A bounded number of places for operations in flight. A user with more than its share waits while
-/// others get places. Waiting users are served in turn.
+/// A bounded number of permits for operations in flight. Waiting users are served in turn. A user
+/// with more than its share of the permits gets no further one.
 #[derive(Clone, Debug)]
-pub struct OperationPlaces(Arc<SharedPlaces>);
+pub struct OperationPermits(Arc<SharedPermits>);
 
 #[derive(Debug)]
-struct SharedPlaces {
+struct SharedPermits {
     all: usize,
     free: AtomicUsize,
     waiters: Mutex<TurnQueue<(u64, Sharer), Waiter>>,
@@ -30,32 +30,32 @@ struct SharedPlaces {
 #[derive(Debug)]
 struct Waiter {
     in_flight: Arc<AtomicUsize>,
-    place: oneshot::Sender<OperationPlace>,
+    permit: oneshot::Sender<OperationPermit>,
 }
 
-/// The user and the client whose operation asks for a place.
+/// The user and the client of an operation that needs a permit.
 #[derive(Clone, Copy, Debug)]
 pub struct Operator<'a> {
     /// The user's number.
     pub user: u64,
     /// The client's address, or its user if several users share the address.
     pub sharer: Sharer,
-    /// How many operations of the user are in flight. Only [`OperationPlaces`] changes it.
+    /// Number of the user's operations in flight. Only [`OperationPermits`] changes it.
     pub in_flight: &'a Arc<AtomicUsize>,
 }
 
-/// The place of one operation; freed on drop.
+/// The permit of one operation. The drop frees it.
 #[derive(Debug)]
 #[must_use]
-pub struct OperationPlace {
-    places: Arc<SharedPlaces>,
+pub struct OperationPermit {
+    permits: Arc<SharedPermits>,
     in_flight: Arc<AtomicUsize>,
 }
 
-impl OperationPlaces {
-    /// Places for `max_operations` operations at a time.
+impl OperationPermits {
+    /// Creates permits for `max_operations` operations at a time.
     pub fn new(max_operations: usize) -> Self {
-        Self(Arc::new(SharedPlaces {
+        Self(Arc::new(SharedPermits {
             all: max_operations,
             free: AtomicUsize::new(max_operations),
             waiters: Mutex::default(),
@@ -63,44 +63,44 @@ impl OperationPlaces {
         }))
     }
 
-    /// The number of operations that have a place now.
+    /// Number of operations that have a permit now.
     pub fn in_flight(&self) -> usize {
         self.0.all - self.0.free.load(Ordering::Relaxed)
     }
 
-    /// Takes a place without waiting, if the user's share allows it.
-    pub fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPlace> {
-        self.0.take(operator.in_flight)
+    /// Returns a permit without waiting, if one is free and the user's share allows it.
+    pub fn try_admit(&self, operator: Operator<'_>) -> Option<OperationPermit> {
+        self.0.try_admit(operator.in_flight)
     }
 
-    /// Waits for a place. Waiting users are served in turn. Cancel safe: an operation that is
+    /// Waits for a permit. Waiting users are served in turn. Cancel safe: an operation that is
     /// dropped leaves the queue.
-    pub async fn admit(&self, operator: Operator<'_>) -> OperationPlace {
+    pub async fn admit(&self, operator: Operator<'_>) -> OperationPermit {
         loop {
-            let (place, given) = oneshot::channel();
+            let (permit, given) = oneshot::channel();
             let waiter = Waiter {
                 in_flight: Arc::clone(operator.in_flight),
-                place,
+                permit,
             };
             {
                 let mut waiters = self.0.waiters.lock();
-                // Remove waiters that left before they far outnumber those that still wait.
+                // Waiters that have left are removed before they outnumber the others by far.
                 if waiters.len() > 2 * self.0.waiting.load(Ordering::Relaxed) + 16 {
-                    waiters.retain(|waiter| !waiter.place.is_closed());
+                    waiters.retain(|waiter| !waiter.permit.is_closed());
                 }
                 waiters.push((operator.user, operator.sharer), waiter);
             }
             let _waiting = Waiting::begin(&self.0.waiting);
-            // A place may have become free before this waiter was queued.
+            // A permit may have become free before this waiter was queued.
             self.0.serve_waiters();
-            if let Ok(place) = given.await {
-                return place;
+            if let Ok(permit) = given.await {
+                return permit;
             }
         }
     }
 }
 
-/// Counts one waiting operation until it is dropped.
+/// Counts one waiting operation until the drop.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -116,18 +116,18 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl SharedPlaces {
-    fn take(self: &Arc<Self>, in_flight: &Arc<AtomicUsize>) -> Option<OperationPlace> {
+impl SharedPermits {
+    fn try_admit(self: &Arc<Self>, in_flight: &Arc<AtomicUsize>) -> Option<OperationPermit> {
         let held = in_flight.load(Ordering::Relaxed);
-        let taken = self
+        let admitted = self
             .free
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
                 is_within_share(held, free).then(|| free - 1)
             });
-        taken.ok()?;
+        admitted.ok()?;
         in_flight.fetch_add(1, Ordering::Relaxed);
-        Some(OperationPlace {
-            places: Arc::clone(self),
+        Some(OperationPermit {
+            permits: Arc::clone(self),
             in_flight: Arc::clone(in_flight),
         })
     }
@@ -142,27 +142,29 @@ impl SharedPlaces {
             let Some(waiter) = waiters.pop_if(MAX_USERS_TRIED, is_ready) else {
                 return;
             };
-            if waiter.place.is_closed() {
+            if waiter.permit.is_closed() {
                 continue;
             }
-            let Some(place) = self.take(&waiter.in_flight) else {
-                // Another operation took the place, and its drop will serve the waiters again. This
-                // waiter is dropped, so its operation enters the queue again.
+            let Some(permit) = self.try_admit(&waiter.in_flight) else {
+                // Another operation has got the permit. The waiter is dropped here, so its
+                // operation enters the queue again. The drop of the other permit will serve the
+                // waiters.
                 return;
             };
             drop(waiters);
-            // If the operation has left, its place is dropped, which serves the next waiter.
-            drop(waiter.place.send(place));
+            // If the waiter has left, the send fails and drops the permit, which serves the next
+            // waiter.
+            drop(waiter.permit.send(permit));
         }
     }
 }
 
-impl Drop for OperationPlace {
+impl Drop for OperationPermit {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.places.free.fetch_add(1, Ordering::SeqCst);
-        if self.places.waiting.load(Ordering::SeqCst) > 0 {
-            self.places.serve_waiters();
+        self.permits.free.fetch_add(1, Ordering::SeqCst);
+        if self.permits.waiting.load(Ordering::SeqCst) > 0 {
+            self.permits.serve_waiters();
         }
     }
 }
@@ -188,32 +190,32 @@ mod tests {
             }
         }
 
-        fn take_all(&self, places: &OperationPlaces) -> Vec<OperationPlace> {
-            std::iter::from_fn(|| places.try_admit(self.operator())).collect()
+        fn admit_all(&self, permits: &OperationPermits) -> Vec<OperationPermit> {
+            std::iter::from_fn(|| permits.try_admit(self.operator())).collect()
         }
     }
 
     #[test]
-    fn a_user_leaves_places_to_others() {
-        let places = OperationPlaces::new(90);
+    fn one_user_gets_only_its_share_and_others_get_the_rest() {
+        let permits = OperationPermits::new(90);
         let [greedy, other] = [1, 2].map(User::new);
-        let held = greedy.take_all(&places);
-        assert_eq!((held.len(), places.in_flight()), (80, 80));
-        assert!(places.try_admit(other.operator()).is_some());
+        let held = greedy.admit_all(&permits);
+        assert_eq!((held.len(), permits.in_flight()), (80, 80));
+        assert!(permits.try_admit(other.operator()).is_some());
         drop(held);
-        assert_eq!(places.in_flight(), 0);
+        assert_eq!(permits.in_flight(), 0);
         assert_eq!(greedy.1.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn users_that_wait_are_served_in_turn() {
-        let places = OperationPlaces::new(4);
+    fn waiting_users_are_served_in_turn() {
+        let permits = OperationPermits::new(4);
         let [greedy, other] = [1, 2].map(User::new);
-        let mut held = greedy.take_all(&places);
+        let mut held = greedy.admit_all(&permits);
         assert_eq!(held.len(), 4);
-        let mut first = Box::pin(places.admit(greedy.operator()));
-        let mut second = Box::pin(places.admit(greedy.operator()));
-        let mut others = Box::pin(places.admit(other.operator()));
+        let mut first = Box::pin(permits.admit(greedy.operator()));
+        let mut second = Box::pin(permits.admit(greedy.operator()));
+        let mut others = Box::pin(permits.admit(other.operator()));
         assert!(first.as_mut().now_or_never().is_none());
         assert!(second.as_mut().now_or_never().is_none());
         assert!(others.as_mut().now_or_never().is_none());
@@ -226,42 +228,45 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_left_takes_no_place() {
-        let places = OperationPlaces::new(1);
+    fn an_operation_that_left_the_queue_gets_no_permit() {
+        let permits = OperationPermits::new(1);
         let user = User::new(1);
-        let held = user.take_all(&places);
+        let held = user.admit_all(&permits);
         for _ in 0..100 {
-            let mut left = Box::pin(places.admit(user.operator()));
+            let mut left = Box::pin(permits.admit(user.operator()));
             assert!(left.as_mut().now_or_never().is_none());
         }
-        assert!(places.0.waiters.lock().len() <= 18, "they are removed");
-        let mut waits = Box::pin(places.admit(user.operator()));
+        assert!(
+            permits.0.waiters.lock().len() <= 18,
+            "waiters that left are removed"
+        );
+        let mut waits = Box::pin(permits.admit(user.operator()));
         assert!(waits.as_mut().now_or_never().is_none());
         drop(held);
         assert!(waits.now_or_never().is_some());
-        assert_eq!(places.in_flight(), 0);
+        assert_eq!(permits.in_flight(), 0);
     }
 
     #[test]
-    fn queue_holds_few_operations_that_left() {
-        let places = OperationPlaces::new(1);
+    fn operations_that_left_are_removed_from_the_queue() {
+        let permits = OperationPermits::new(1);
         let user = User::new(1);
-        let held = user.take_all(&places);
+        let held = user.admit_all(&permits);
         let arrive = |count: usize| -> Vec<_> {
             let waits = |_| {
-                let mut operation = Box::pin(places.admit(user.operator()));
+                let mut operation = Box::pin(permits.admit(user.operator()));
                 assert!(operation.as_mut().now_or_never().is_none());
                 operation
             };
             (0..count).map(waits).collect()
         };
-        let queued = || places.0.waiters.lock().len();
+        let queued = || permits.0.waiters.lock().len();
         let waiting = arrive(10);
         for _ in 0..100 {
             drop(arrive(1));
             assert!(queued() <= 40, "{}", queued());
         }
-        // Many operations that leave at once are removed when the next operation arrives.
+        // If many operations leave at once, they are removed when the next operation arrives.
         drop(arrive(100));
         drop(arrive(1));
         assert_eq!(queued(), 11);

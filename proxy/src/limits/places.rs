@@ -1,10 +1,10 @@
-//! Places for connections, shared by address.
+//! Permits for connections. Addresses share them fairly.
 //!
-//! One address may have all places. If none is free and another address wants one, a connection of
-//! the address with the most places is closed, provided that this address then still has at least
-//! as many as the other. So the clients of one address never keep another address out, and an
-//! address that is alone loses nothing. Among handshakes and monitors the oldest connection is
-//! closed, among all clients a silent one.
+//! One address may have all permits. If none is free and another address needs one, a connection of
+//! the address with the most permits is closed. This happens only if that address then still has
+//! at least as many permits as the other one. So the clients of one address never lock out another
+//! address, and a single address may use all permits. Of the handshakes and of the monitors, the
+//! oldest connection is closed. Of all clients, a silent one is closed.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,15 +19,15 @@ use tokio::{sync::Notify, time::Instant};
 
 use seawall_transport::Sharer;
 
-/// Signals a connection's task to end, so that another connection gets its place.
+/// Signals a connection's task to end, so that another connection gets its permit.
 #[derive(Clone, Debug, Default)]
 pub struct Eviction(Arc<EvictionState>);
 
 #[derive(Debug, Default)]
 struct EvictionState {
     notify: Notify,
-    /// Incremented when a message begins to be served and when it has been served: odd while one is
-    /// being served.
+    /// A counter that is incremented when Seawall begins to serve a message and when it has served
+    /// it. So the counter is odd while a message is served.
     activity: AtomicU64,
     is_exempt: AtomicBool,
 }
@@ -38,12 +38,12 @@ impl Eviction {
         self.0.notify.notified().await;
     }
 
-    /// Records that a message begins to be served, or has been served.
+    /// Records that Seawall begins to serve a message, or has served it.
     pub fn mark_activity(&self) {
         self.0.activity.fetch_add(1, Relaxed);
     }
 
-    /// Sets whether the connection is exempt. An exempt connection is never closed for silence.
+    /// Sets if the connection is exempt. An exempt connection never counts as silent.
     pub fn set_exempt(&self, is_exempt: bool) {
         self.0.is_exempt.store(is_exempt, Relaxed);
     }
@@ -52,6 +52,7 @@ impl Eviction {
         self.0.activity.load(Relaxed)
     }
 
+    /// True if the connection has been silent since [`Self::activity`] was `activity`.
     fn is_silent_since(&self, activity: u64) -> bool {
         let now = self.activity();
         now == activity && now.is_multiple_of(2) && !self.0.is_exempt.load(Relaxed)
@@ -62,114 +63,118 @@ impl Eviction {
     }
 }
 
-/// The most connections that one search for a silent connection examines.
+/// Maximum number of connections that one search for a silent connection examines.
 const MAX_EXAMINED: usize = 16;
 
-/// A connection that has a place.
+/// A connection that has a permit.
 #[derive(Debug)]
 struct Connected {
     eviction: Eviction,
     heard_at: Instant,
-    /// [`Eviction::activity`] when the place was taken or last examined.
+    /// [`Eviction::activity`] when the permit was issued or last examined.
     activity: u64,
 }
 
-/// A bounded number of places.
+/// A bounded number of permits for connections.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct EvictablePermits {
     max: usize,
-    taken: Mutex<Taken>,
+    table: Mutex<PermitTable>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct PermitTable {
     len: usize,
     next: u64,
-    /// Connections by sharer, and by the order in which they took or renewed their places.
+    /// Connections by sharer, and by the order in which they got or renewed their permits.
     by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
-    /// The number of places of each sharer, in ascending order.
+    /// The number of permits of each sharer, in ascending order.
     counts: BTreeSet<(usize, Sharer)>,
-    /// Where the next search for a silent connection begins.
-    hand: (Sharer, u64),
+    /// The sharer and the number of the connection with which the next search for a silent
+    /// connection begins.
+    next_examined: (Sharer, u64),
 }
 
-/// One taken place.
+/// The permit of one connection. The drop frees it.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Place {
-    places: Arc<Places>,
+pub(super) struct EvictablePermit {
+    permits: Arc<EvictablePermits>,
     sharer: Sharer,
     number: u64,
 }
 
-impl Places {
+impl EvictablePermits {
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
-            taken: Mutex::default(),
+            table: Mutex::default(),
         })
     }
 
-    /// Takes a place. If none is free, the oldest connection of the address with the most places is
-    /// closed for it.
-    pub(super) fn take(self: &Arc<Self>, sharer: Sharer, eviction: &Eviction) -> Option<Place> {
-        self.take_if(sharer, eviction, |_| true)
-    }
-
-    /// Like [`Self::take`], but a connection is closed only if `may_go` is true for the time when
-    /// it was last heard.
-    pub(super) fn take_if(
+    /// Returns a permit. If none is free, closes the oldest connection of the sharer with the most
+    /// permits. `None` if that is not possible.
+    pub(super) fn admit_evicting_oldest(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,
-        may_go: impl Fn(Instant) -> bool,
-    ) -> Option<Place> {
-        self.take_or(sharer, eviction, |taken| {
-            taken.remove_oldest(sharer, may_go)
+    ) -> Option<EvictablePermit> {
+        self.admit_evicting_oldest_if(sharer, eviction, |_| true)
+    }
+
+    /// Like [`Self::admit_evicting_oldest`], but closes a connection only if `may_evict` is true
+    /// for the time of its last activity.
+    pub(super) fn admit_evicting_oldest_if(
+        self: &Arc<Self>,
+        sharer: Sharer,
+        eviction: &Eviction,
+        may_evict: impl Fn(Instant) -> bool,
+    ) -> Option<EvictablePermit> {
+        self.admit_or(sharer, eviction, |table| {
+            table.remove_oldest(sharer, may_evict)
         })
     }
 
-    /// Takes a place. If none is free, a connection of the sharer with the most places is closed
-    /// for it, provided that it has been silent since it was last examined.
-    pub(super) fn take_from_silent(
+    /// Returns a permit. If none is free, closes a connection of the sharer with the most permits
+    /// that has been silent since it was last examined. `None` if there is no such connection.
+    pub(super) fn admit_evicting_silent(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,
-    ) -> Option<Place> {
-        self.take_or(sharer, eviction, |taken| taken.remove_silent(sharer))
+    ) -> Option<EvictablePermit> {
+        self.admit_or(sharer, eviction, |table| table.remove_silent(sharer))
     }
 
-    /// Takes a free place, or the one that `make_room` frees.
-    fn take_or(
+    /// Returns a free permit, or the permit that `make_room` frees.
+    fn admit_or(
         self: &Arc<Self>,
         sharer: Sharer,
         eviction: &Eviction,
-        make_room: impl FnOnce(&mut Taken) -> Option<Eviction>,
-    ) -> Option<Place> {
-        let mut taken = self.taken.lock();
-        if taken.len >= self.max {
-            make_room(&mut taken)?.evict();
+        make_room: impl FnOnce(&mut PermitTable) -> Option<Eviction>,
+    ) -> Option<EvictablePermit> {
+        let mut table = self.table.lock();
+        if table.len >= self.max {
+            make_room(&mut table)?.evict();
         }
-        let number = taken.insert(sharer, eviction.clone());
-        drop(taken);
-        let places = Arc::clone(self);
-        Some(Place {
-            places,
+        let number = table.insert(sharer, eviction.clone());
+        drop(table);
+        let permits = Arc::clone(self);
+        Some(EvictablePermit {
+            permits,
             sharer,
             number,
         })
     }
 }
 
-impl Taken {
-    /// Frees a place for `newcomer`: that of a silent connection of the sharer with the most
-    /// places. Active connections get a second chance: they are examined again after all others of
-    /// that sharer.
+impl PermitTable {
+    /// Frees the permit of a silent connection of the sharer with the most permits, for `newcomer`.
+    /// An active connection is examined again after all others of its sharer.
     fn remove_silent(&mut self, newcomer: Sharer) -> Option<Eviction> {
-        let sharer = self.greedier_than(newcomer)?;
+        let sharer = self.sharer_to_evict(newcomer)?;
         for _ in 0..MAX_EXAMINED {
             let own = self.by_sharer.get_mut(&sharer)?;
-            let next = match self.hand {
+            let next = match self.next_examined {
                 (examined, number) if examined == sharer => own.range_mut(number..).next(),
                 _ => None,
             };
@@ -177,7 +182,7 @@ impl Taken {
                 Some(next) => next,
                 None => own.iter_mut().next()?,
             };
-            self.hand = (sharer, number + 1);
+            self.next_examined = (sharer, number + 1);
             if connected.eviction.is_silent_since(connected.activity) {
                 return self.remove(sharer, number);
             }
@@ -215,50 +220,48 @@ impl Taken {
         Some(eviction)
     }
 
-    /// Frees a place for `newcomer`: that of the oldest connection of the sharer with the most
-    /// places, if `may_go` allows it.
+    /// Frees the permit of the oldest connection of the sharer with the most permits, for
+    /// `newcomer`. `None` if `may_evict` does not allow it.
     fn remove_oldest(
         &mut self,
         newcomer: Sharer,
-        may_go: impl Fn(Instant) -> bool,
+        may_evict: impl Fn(Instant) -> bool,
     ) -> Option<Eviction> {
-        let greediest = self.greedier_than(newcomer)?;
+        let greediest = self.sharer_to_evict(newcomer)?;
         let (&number, oldest) = self.by_sharer.get(&greediest)?.first_key_value()?;
-        match may_go(oldest.heard_at) {
+        match may_evict(oldest.heard_at) {
             true => self.remove(greediest, number),
             false => None,
         }
     }
 
-    /// The sharer with the most places, if it still has at least as many as `sharer` after giving
-    /// it one.
-    fn greedier_than(&self, sharer: Sharer) -> Option<Sharer> {
+    /// Returns the sharer with the most permits, if it has at least two more than `newcomer`.
+    fn sharer_to_evict(&self, newcomer: Sharer) -> Option<Sharer> {
         let (most, greediest) = *self.counts.last()?;
-        let own = self.by_sharer.get(&sharer).map_or(0, BTreeMap::len);
-        (greediest != sharer && most > own + 1).then_some(greediest)
+        let own = self.by_sharer.get(&newcomer).map_or(0, BTreeMap::len);
+        (greediest != newcomer && most > own + 1).then_some(greediest)
     }
 }
 
-impl Place {
-    /// Records that the connection was heard. Of its sharer's connections it is now the last to be
-    /// closed.
+impl EvictablePermit {
+    /// Records activity of the connection. Of its sharer's connections, it is now closed last.
     pub(super) fn renew(&mut self) {
         self.move_to(self.sharer);
     }
 
-    /// Counts the place for this sharer from now on.
+    /// Counts the permit for `sharer` from now on.
     pub(super) fn move_to(&mut self, sharer: Sharer) {
-        let mut taken = self.places.taken.lock();
-        if let Some(eviction) = taken.remove(self.sharer, self.number) {
-            self.number = taken.insert(sharer, eviction);
+        let mut table = self.permits.table.lock();
+        if let Some(eviction) = table.remove(self.sharer, self.number) {
+            self.number = table.insert(sharer, eviction);
             self.sharer = sharer;
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for EvictablePermit {
     fn drop(&mut self) {
-        self.places.taken.lock().remove(self.sharer, self.number);
+        self.permits.table.lock().remove(self.sharer, self.number);
     }
 }
 
@@ -276,7 +279,7 @@ mod tests {
 
     struct Client {
         eviction: Eviction,
-        place: Option<Place>,
+        permit: Option<EvictablePermit>,
     }
 
     impl Client {
@@ -285,137 +288,157 @@ mod tests {
         }
     }
 
-    fn client(places: &Arc<Places>, last: u8) -> Client {
+    fn client(permits: &Arc<EvictablePermits>, last: u8) -> Client {
         let eviction = Eviction::default();
-        let place = places.take(sharer(last), &eviction);
-        Client { eviction, place }
+        let permit = permits.admit_evicting_oldest(sharer(last), &eviction);
+        Client { eviction, permit }
     }
 
-    fn check(places: &Places) {
-        let taken = places.taken.lock();
-        let counts = taken.by_sharer.iter().map(|(n, own)| (own.len(), *n));
-        assert_eq!(counts.collect::<BTreeSet<_>>(), taken.counts);
-        let len: usize = taken.by_sharer.values().map(BTreeMap::len).sum();
-        assert_eq!(len, taken.len);
-        assert!(len <= places.max);
+    fn check(permits: &EvictablePermits) {
+        let table = permits.table.lock();
+        let counts = table.by_sharer.iter().map(|(n, own)| (own.len(), *n));
+        assert_eq!(counts.collect::<BTreeSet<_>>(), table.counts);
+        let len: usize = table.by_sharer.values().map(BTreeMap::len).sum();
+        assert_eq!(len, table.len);
+        assert!(len <= permits.max);
         assert!(
-            taken.by_sharer.values().all(|own| !own.is_empty()),
-            "sharers without places are removed"
+            table.by_sharer.values().all(|own| !own.is_empty()),
+            "sharers without permits are removed"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_may_have_all_places_and_is_refused_more() {
-        let places = Places::new(3);
-        let clients: Vec<_> = (0..4).map(|_| client(&places, 1)).collect();
+    async fn one_address_gets_all_permits_and_is_then_refused() {
+        let permits = EvictablePermits::new(3);
+        let clients: Vec<_> = (0..4).map(|_| client(&permits, 1)).collect();
         let have: Vec<_> = clients
             .iter()
-            .map(|client| client.place.is_some())
+            .map(|client| client.permit.is_some())
             .collect();
         assert_eq!(have, [true, true, true, false]);
         assert!(!clients.iter().any(Client::is_evicted));
-        check(&places);
+        check(&permits);
         drop(clients);
-        assert_eq!(places.taken.lock().len, 0);
-        check(&places);
+        assert_eq!(permits.table.lock().len, 0);
+        check(&permits);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_of_the_greediest_address_gives_way() {
-        let places = Places::new(4);
-        let crowd: Vec<_> = (0..3).map(|_| client(&places, 1)).collect();
-        let _single = client(&places, 2);
-        let newcomer = client(&places, 3);
-        assert!(newcomer.place.is_some());
+    async fn oldest_connection_of_the_address_with_most_permits_is_evicted() {
+        let permits = EvictablePermits::new(4);
+        let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
+        let _single = client(&permits, 2);
+        let newcomer = client(&permits, 3);
+        assert!(newcomer.permit.is_some());
         let evicted: Vec<_> = crowd.iter().map(Client::is_evicted).collect();
         assert_eq!(evicted, [true, false, false]);
-        // With a second place it would have more than the other address has left.
-        assert!(client(&places, 3).place.is_none());
-        check(&places);
-        // Dropping the place of an evicted connection must not free it again.
+        // With a second permit, the new address would have more than the crowd has left.
+        assert!(client(&permits, 3).permit.is_none());
+        check(&permits);
+        // The drop of an evicted connection's permit must not free it a second time.
         drop(crowd);
-        check(&places);
+        check(&permits);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn recently_heard_connection_is_closed_last() {
-        let places = Places::new(2);
-        let mut first = client(&places, 1);
-        let second = client(&places, 1);
-        first.place.as_mut().unwrap().renew();
-        let newcomer = client(&places, 2);
-        assert!(newcomer.place.is_some());
+    async fn connection_with_a_renewed_permit_is_evicted_last() {
+        let permits = EvictablePermits::new(2);
+        let mut first = client(&permits, 1);
+        let second = client(&permits, 1);
+        first.permit.as_mut().unwrap().renew();
+        let newcomer = client(&permits, 2);
+        assert!(newcomer.permit.is_some());
         assert_eq!((first.is_evicted(), second.is_evicted()), (false, true));
-        check(&places);
+        check(&permits);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_connection_gives_way_and_an_active_one_does_not() {
-        let places = Places::new(3);
-        let crowd: Vec<_> = (0..3).map(|_| client(&places, 1)).collect();
+    async fn a_silent_connection_is_evicted_and_an_active_one_is_not() {
+        let permits = EvictablePermits::new(3);
+        let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let [active, silent, busy] = &crowd[..] else {
-            panic!("three clients")
+            panic!("the crowd has three clients")
         };
         active.eviction.mark_activity();
         active.eviction.mark_activity();
         busy.eviction.mark_activity();
         let newcomer = Eviction::default();
-        let _place = places.take_from_silent(sharer(2), &newcomer).unwrap();
+        let _permit = permits.admit_evicting_silent(sharer(2), &newcomer).unwrap();
         assert!(silent.is_evicted() && !active.is_evicted() && !busy.is_evicted());
-        check(&places);
-        // The connection that was active before has been silent since. The other one still waits
-        // for its reply.
+        check(&permits);
+        // `active` has been silent since the last search. `busy` still waits for its reply.
         active.eviction.set_exempt(true);
-        assert!(places.take_from_silent(sharer(3), &newcomer).is_none());
+        assert!(
+            permits
+                .admit_evicting_silent(sharer(3), &newcomer)
+                .is_none()
+        );
         active.eviction.set_exempt(false);
-        let _place = places.take_from_silent(sharer(3), &newcomer).unwrap();
+        let _permit = permits.admit_evicting_silent(sharer(3), &newcomer).unwrap();
         assert!(active.is_evicted() && !busy.is_evicted());
-        assert!(places.take_from_silent(sharer(4), &newcomer).is_none());
-        check(&places);
+        assert!(
+            permits
+                .admit_evicting_silent(sharer(4), &newcomer)
+                .is_none()
+        );
+        check(&permits);
     }
 
     #[tokio::test(start_paused = true)]
     async fn search_of_another_sharer_begins_with_its_oldest_connection() {
-        let places = Places::new(4);
-        let oldest = client(&places, 2);
-        let crowd: Vec<_> = (0..3).map(|_| client(&places, 1)).collect();
+        let permits = EvictablePermits::new(4);
+        let oldest = client(&permits, 2);
+        let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let newcomer = Eviction::default();
-        let _third = places.take_from_silent(sharer(3), &newcomer).unwrap();
+        let _third = permits.admit_evicting_silent(sharer(3), &newcomer).unwrap();
         assert!(crowd[0].is_evicted() && !oldest.is_evicted());
         drop(crowd);
-        let later = [client(&places, 2), client(&places, 2)];
-        let _fourth = places.take_from_silent(sharer(4), &newcomer).unwrap();
+        let later = [client(&permits, 2), client(&permits, 2)];
+        let _fourth = permits.admit_evicting_silent(sharer(4), &newcomer).unwrap();
         assert!(oldest.is_evicted() && !later.iter().any(Client::is_evicted));
-        check(&places);
+        check(&permits);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_counts_for_the_sharer_that_it_was_moved_to() {
-        let places = Places::new(2);
-        let mut first = client(&places, 1);
-        let _second = client(&places, 1);
-        first.place.as_mut().unwrap().move_to(Sharer::User(7));
-        check(&places);
-        assert!(client(&places, 2).place.is_none(), "each has one");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn place_is_kept_while_may_go_is_false() {
-        let places = Places::new(1);
-        let first = client(&places, 1);
-        let lately = Instant::now();
-        let may_go = |heard_at: Instant| heard_at < lately;
-        let eviction = Eviction::default();
-        assert!(places.take_if(sharer(2), &eviction, may_go).is_none());
-        let later = lately + Duration::from_secs(1);
-        let may_go = |heard_at: Instant| heard_at < later;
+    async fn a_moved_permit_counts_for_its_new_sharer() {
+        let permits = EvictablePermits::new(2);
+        let mut first = client(&permits, 1);
+        let _second = client(&permits, 1);
+        first.permit.as_mut().unwrap().move_to(Sharer::User(7));
+        check(&permits);
         assert!(
-            places.take_if(sharer(2), &eviction, may_go).is_none(),
-            "it has only one"
+            client(&permits, 2).permit.is_none(),
+            "each sharer has one permit"
         );
-        let places = Places::new(2);
-        let _crowd = [client(&places, 1), client(&places, 1)];
-        assert!(places.take_if(sharer(2), &eviction, may_go).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permit_is_not_evicted_while_may_evict_is_false() {
+        let permits = EvictablePermits::new(1);
+        let first = client(&permits, 1);
+        let lately = Instant::now();
+        let may_evict = |heard_at: Instant| heard_at < lately;
+        let eviction = Eviction::default();
+        assert!(
+            permits
+                .admit_evicting_oldest_if(sharer(2), &eviction, may_evict)
+                .is_none()
+        );
+        let later = lately + Duration::from_secs(1);
+        let may_evict = |heard_at: Instant| heard_at < later;
+        assert!(
+            permits
+                .admit_evicting_oldest_if(sharer(2), &eviction, may_evict)
+                .is_none(),
+            "the sharer has only one permit"
+        );
+        let permits = EvictablePermits::new(2);
+        let _crowd = [client(&permits, 1), client(&permits, 1)];
+        assert!(
+            permits
+                .admit_evicting_oldest_if(sharer(2), &eviction, may_evict)
+                .is_some()
+        );
         drop(first);
     }
 }

@@ -1,8 +1,9 @@
 //! Rate limits for each address or user.
 //!
-//! The generic cell rate algorithm: each key has a time until which it has paid, and each event
-//! moves that time forward. It may be up to one second ahead of now, so a burst of one second's
-//! worth is allowed. Source: ITU-T I.371, annex A.
+//! The algorithm is the generic cell rate algorithm: each key has a time until which it has paid,
+//! and each event moves that time forward by the interval of the rate. The paid time may be up to
+//! one second ahead of now, so a burst may have as many events as the rate allows in a second.
+//! Source: ITU-T I.371, annex A.
 
 use std::{hash::Hash, time::Duration};
 
@@ -11,19 +12,20 @@ use tokio::time::Instant;
 
 use super::recent::{RecentMap, Retired};
 
-/// The most keys that are remembered; the latest ones stay.
+/// Maximum number of keys that are remembered. The keys with the most recent events stay.
 const MAX_KEYS: usize = 10_000;
 
 /// How far a key's paid time may be ahead of now.
 const BURST: Duration = Duration::from_secs(1);
 
-/// The longest wait for a turn: a burst delays later events of its key by no more than this.
+/// Longest delay of an event. Even a large burst delays later events of its key by no more than
+/// this.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// A rate for each key.
+/// A rate limit for each key.
 #[derive(Debug)]
 pub(super) struct Rates<K> {
-    /// Time between two events at the full rate.
+    /// Time between two events at the highest allowed rate.
     interval: Duration,
     paid_until: Mutex<RecentMap<K, Instant>>,
 }
@@ -37,7 +39,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         }
     }
 
-    /// True if one more event may happen now. It is counted only then.
+    /// Returns true, and counts the event, if one more event may happen now.
     pub(super) fn admit(&self, key: K, now: Instant) -> bool {
         let mut paid_until = self.paid_until.lock();
         let paid = paid_until.get(&key).map_or(now, |paid| (*paid).max(now)) + self.interval;
@@ -49,7 +51,7 @@ impl<K: Copy + Eq + Hash> Rates<K> {
         true
     }
 
-    /// Counts one more event, which is delayed instead of refused. Returns when it may happen.
+    /// Counts one more event and returns when it may happen. Events are delayed, but not refused.
     pub(super) fn turn(&self, key: K, now: Instant) -> Instant {
         let mut paid_until = self.paid_until.lock();
         let paid = paid_until.get(&key).map_or(now, |paid| (*paid).max(now)) + self.interval;
@@ -73,7 +75,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_and_then_the_rate_holds() {
+    async fn a_burst_of_one_second_passes_and_later_events_are_limited_to_the_rate() {
         let (rates, now) = (Rates::new(10), Instant::now());
         let admitted =
             |at: Instant, times: usize| (0..times).filter(|_| rates.admit("a", at)).count();
@@ -103,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_table_stays_within_its_bound() {
+    async fn the_table_has_at_most_max_keys_entries() {
         let (rates, now) = (Rates::new(1), Instant::now());
         for key in 0..MAX_KEYS * 2 {
             assert!(rates.admit(key, now));

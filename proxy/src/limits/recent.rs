@@ -1,15 +1,16 @@
-//! A bounded map that drops entries that were not written recently.
+//! A bounded map that drops the entries that were not written recently.
 //!
-//! It has two generations. Entries are written into the younger one. When that reaches half of the
-//! bound, the older one is dropped as a whole. So no search is needed to make room, however many
-//! entries a client invents, and an entry that is written often stays.
+//! The map has two generations. New entries are written into the younger one. When the younger one
+//! reaches half of the bound, the older one is dropped as a whole, and the younger one becomes the
+//! older one. So the map makes room without a search, even if a client invents many keys, and an
+//! entry that is written often stays.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hash, RandomState},
 };
 
-/// A map with a bounded number of entries; the latest ones stay.
+/// A map with a bounded number of entries. The entries that were written last stay.
 #[derive(Debug)]
 pub struct RecentMap<K, V> {
     younger: HashMap<K, V>,
@@ -17,14 +18,14 @@ pub struct RecentMap<K, V> {
     max_younger: usize,
 }
 
-/// Entries that were removed to make room. Drop it after the lock of the map's owner has been
-/// released: there may be many.
+/// Entries that were removed to make room. The caller drops them after it has released its lock on
+/// the map, because many entries may have to be dropped.
 #[derive(Debug)]
 #[must_use = "drop it after the lock"]
 pub struct Retired<K, V>(#[expect(dead_code, reason = "held for its drop")] HashMap<K, V>);
 
 impl<K: Eq + Hash, V> RecentMap<K, V> {
-    /// A map of at most `max_entries` entries, but at least two.
+    /// Creates a map of at most `max_entries` entries. The minimum is two.
     pub fn new(max_entries: usize) -> Self {
         Self {
             younger: HashMap::new(),
@@ -38,13 +39,13 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.younger.get(key).or_else(|| self.older.get(key))
     }
 
-    /// The value of a key, to be changed in place.
+    /// The value of a key, mutable. A change does not count as a write.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let older = &mut self.older;
         self.younger.get_mut(key).or_else(|| older.get_mut(key))
     }
 
-    /// Writes an entry, which becomes the latest.
+    /// Writes an entry, which becomes the most recent one.
     pub fn insert(&mut self, key: K, value: V) -> Retired<K, V> {
         self.older.remove(&key);
         self.younger.insert(key, value);
@@ -61,7 +62,7 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.younger.remove(key).or(older)
     }
 
-    /// The number of entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.younger.len() + self.older.len()
     }
@@ -72,17 +73,18 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
     }
 }
 
-/// A hash of names that a client chose, for tables whose size must not depend on those names. It
-/// uses a secret key of this process, so that no client can find two names with the same hash.
+/// A hash of names that a client has chosen. It replaces the names in tables, whose size must not
+/// depend on the length of the names. The hash uses a secret key of this process, so that no client
+/// can find two names with the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NameHash(u64);
 
-/// Makes [`NameHash`]es.
+/// Computes [`NameHash`]es.
 #[derive(Clone, Debug, Default)]
 pub struct NameHasher(RandomState);
 
 impl NameHasher {
-    /// The hash of a name, or of several.
+    /// Returns the hash of a name or of several names.
     pub fn hash(&self, names: impl Hash) -> NameHash {
         NameHash(self.0.hash_one(names))
     }
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_holds_and_rewritten_entries_stay() {
+    fn map_has_at_most_its_bound_of_entries_and_keeps_rewritten_ones() {
         let mut map = RecentMap::new(10);
         for n in 0..1000 {
             drop(map.insert(n, n));

@@ -1,4 +1,5 @@
-//! Bounded resources that are shared: each holder gets only its share.
+//! Bounded resources for several holders. Each holder gets only its share, so none can use up the
+//! resource.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -23,7 +24,7 @@ struct Taken<K> {
     by_holder: HashMap<K, usize>,
 }
 
-/// One unit of a resource; freed on drop.
+/// One unit of a resource. The drop frees it.
 #[derive(Debug)]
 #[must_use]
 pub struct Share<K: Copy + Eq + Hash> {
@@ -32,7 +33,7 @@ pub struct Share<K: Copy + Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> Shares<K> {
-    /// A resource of `max` units.
+    /// Creates a resource of `max` units.
     pub fn new(max: usize) -> Arc<Self> {
         let taken = Mutex::new(Taken {
             total: 0,
@@ -41,7 +42,7 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         Arc::new(Self { max, taken })
     }
 
-    /// Takes one unit, if the holder's share allows it.
+    /// Returns one unit, if the holder's share allows it.
     pub fn take(self: &Arc<Self>, holder: K) -> Option<Share<K>> {
         let mut taken = self.taken.lock();
         let held = taken.by_holder.get(&holder).copied().unwrap_or_default();
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_leaves_a_ninth_to_others() {
+    fn one_holder_gets_at_most_eight_ninths() {
         let shares = Shares::new(900);
         let first = take_all(&shares, 1);
         assert_eq!(first.len(), 800);
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn one_holder_can_use_all_of_a_small_resource() {
+    fn one_holder_gets_all_units_if_there_are_fewer_than_nine() {
         for max in 0..9 {
             assert_eq!(take_all(&Shares::new(max), 1).len(), max);
         }

@@ -1,5 +1,5 @@
-//! Turns for long work: only a few run at a time, so that short operations never wait behind much
-//! of it.
+//! Turns for long work. Work needs a turn to run, and only a few turns exist at a time. So a short
+//! operation never waits behind much long work.
 
 use std::{
     hash::Hash,
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::fair::TurnQueue;
 use seawall_transport::Sharer;
 
-/// The least number of waiters at which those that have left are removed.
+/// Smallest number of waiters at which waiters that have left are removed.
 const CLEAN_AT: usize = 64;
 
 /// The key by which turns are shared.
@@ -21,20 +21,21 @@ pub trait TurnKey: Copy + Eq + Hash {}
 
 impl<K: Copy + Eq + Hash> TurnKey for K {}
 
-/// A bounded number of turns. Waiting keys, by default sharers, are served in turn.
+/// A bounded number of turns. If more work waits, its keys (by default sharers) are served one
+/// after another.
 #[derive(Clone, Debug)]
 pub struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
 #[derive(Debug)]
 struct TurnsState<K: TurnKey> {
     free: usize,
-    /// At this number of waiters, those that have left are removed.
+    /// At this number of waiters, waiters that have left are removed.
     clean_at: usize,
-    /// Empty while turns are free, except for waiters that have left.
+    /// The waiting work. While turns are free, it contains only waiters that have left.
     waiters: TurnQueue<K, oneshot::Sender<Turn<K>>>,
 }
 
-/// One turn. It ends on drop and passes to the next waiter.
+/// One turn. The drop passes it to the next waiter.
 #[derive(Debug)]
 #[must_use]
 pub struct Turn<K: TurnKey = Sharer>(Turns<K>);
@@ -56,14 +57,14 @@ impl<K: TurnKey> Turns<K> {
                 Ok(turn) => return turn,
                 Err(given) => given,
             };
-            // The sender is dropped only together with the turns themselves.
+            // Receiving fails only if the waiter was dropped from the queue. Then it waits again.
             if let Ok(turn) = given.await {
                 return turn;
             }
         }
     }
 
-    /// A turn for work in many short steps that can wait between steps.
+    /// Returns a turn for work in many short steps, which can wait between two steps.
     pub fn stepwise(&self, key: K) -> StepwiseTurn<'_, K> {
         StepwiseTurn {
             turns: self,
@@ -72,7 +73,7 @@ impl<K: TurnKey> Turns<K> {
         }
     }
 
-    /// The number of free turns.
+    /// Number of free turns.
     pub fn free(&self) -> usize {
         self.0.lock().free
     }
@@ -84,7 +85,7 @@ impl<K: TurnKey> Turns<K> {
             return Ok(Turn(self.clone()));
         }
         if state.waiters.len() >= state.clean_at {
-            // Remove waiters that left before they far outnumber those that still wait.
+            // Waiters that have left are removed before they outnumber the others by far.
             state.waiters.retain(|waiter| !waiter.is_closed());
             state.clean_at = CLEAN_AT.max(2 * state.waiters.len());
         }
@@ -109,7 +110,8 @@ impl<K: TurnKey> Turns<K> {
 impl<K: TurnKey> Drop for Turn<K> {
     fn drop(&mut self) {
         if let Some(waiter) = self.0.next_waiter() {
-            // If the waiter has just left, its turn is dropped here, which serves the next one.
+            // If the waiter has just left, the send fails and drops the turn, which serves the next
+            // waiter.
             drop(waiter.send(Self(self.0.clone())));
         }
     }
@@ -122,7 +124,8 @@ enum Held<K: TurnKey> {
     Turn(#[expect(dead_code, reason = "held for its drop")] Turn<K>),
 }
 
-/// A turn that is taken for each step and given back between steps.
+/// A turn for one step at a time. The work waits for a turn before a step, and releases the turn
+/// when it cannot continue.
 #[derive(Debug)]
 pub struct StepwiseTurn<'a, K: TurnKey = Sharer> {
     turns: &'a Turns<K>,
@@ -131,7 +134,7 @@ pub struct StepwiseTurn<'a, K: TurnKey = Sharer> {
 }
 
 impl<K: TurnKey> StepwiseTurn<'_, K> {
-    /// Ready when it holds a turn.
+    /// Ready when the work has a turn.
     pub fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.held = match &mut self.held {
@@ -148,12 +151,12 @@ impl<K: TurnKey> StepwiseTurn<'_, K> {
         }
     }
 
-    /// Gives the turn back, or stops waiting for one.
+    /// Releases the turn, or stops waiting for one.
     pub fn release(&mut self) {
         self.held = Held::Nothing;
     }
 
-    /// True if it waits for a turn.
+    /// True while the work waits for a turn.
     pub fn is_waiting(&self) -> bool {
         matches!(self.held, Held::Waiting(_))
     }
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn sharers_that_wait_are_served_in_turn() {
+    fn waiting_sharers_are_served_one_after_another() {
         let turns = Turns::new(1);
         let held = take_now(&turns, from(1)).unwrap();
         let mut greedy = [0, 1].map(|_| Box::pin(turns.take(from(1))));
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_that_left_take_no_turn() {
+    fn waiters_that_left_get_no_turn_and_are_removed() {
         let turns = Turns::new(2);
         let held = [0, 1].map(|_| take_now(&turns, from(1)).unwrap());
         for _ in 0..100_000 {
@@ -211,19 +214,19 @@ mod tests {
     }
 
     #[test]
-    fn a_step_holds_a_turn_until_it_is_released() {
+    fn a_stepwise_turn_is_kept_until_it_is_released() {
         let turns = Turns::new(1);
         let mut first = turns.stepwise(from(1));
         let mut second = turns.stepwise(from(1));
         let poll =
             |turn: &mut StepwiseTurn<'_>| poll_fn(|cx| turn.poll_take(cx)).now_or_never().is_some();
-        assert!(!first.is_waiting(), "it has not asked yet");
+        assert!(!first.is_waiting(), "the first was not polled yet");
         assert!(poll(&mut first) && poll(&mut first));
-        assert!(!first.is_waiting(), "it has a turn");
+        assert!(!first.is_waiting(), "the first has a turn");
         assert!(!poll(&mut second) && second.is_waiting());
         first.release();
-        assert!(!first.is_waiting(), "it has given its turn back");
-        assert!(!poll(&mut first), "the second one is next");
+        assert!(!first.is_waiting(), "the first has released its turn");
+        assert!(!poll(&mut first), "the second is next");
         assert!(poll(&mut second));
         drop(second);
         assert!(poll(&mut first));

@@ -1,6 +1,7 @@
 //! Accepts clients within limits, and passes each one to `client`.
 //!
-//! Reads no bytes from clients, except for the TLS handshake, which has its own deadline.
+//! This module reads no bytes from clients except for the TLS handshake, which has its own
+//! deadline.
 
 mod tls;
 
@@ -40,24 +41,25 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 pub enum Address {
     /// Host and port.
     Tcp(String),
-    /// A unix domain socket, created at start and removed at the end.
+    /// The path of a unix domain socket. The socket's file is created at the start and removed at
+    /// the end.
     Unix(PathBuf),
 }
 
 /// A bound socket.
 #[derive(Debug)]
 pub enum Listener {
-    /// TCP.
+    /// A TCP socket.
     Tcp(TcpListener),
-    /// A unix domain socket.
+    /// A unix domain socket and its file.
     Unix(UnixListener, SocketFile),
 }
 
-/// The file of a unix domain socket. It is removed at the end, unless another file took its place.
+/// The file of a unix domain socket. The drop removes it, unless another process has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    /// Device and inode; `None` if they could not be read.
+    /// The file's device and inode; `None` if they could not be read.
     id: Option<(u64, u64)>,
 }
 
@@ -78,7 +80,7 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if self.id.is_some() && self.id == file_id(&self.path) {
-            // If the file is gone by now, nothing is left to do.
+            // Removing fails if the file was removed before. Then nothing is left to do.
             drop(std::fs::remove_file(&self.path));
         }
     }
@@ -104,7 +106,7 @@ impl Listener {
                         SocketAddr::V6(_) => TcpSocket::new_v6()?,
                     };
                     socket.set_reuseaddr(true)?;
-                    // Accepted connections inherit both options.
+                    // Accepted connections inherit both socket options.
                     keep_clients_alive(&socket)?;
                     socket.set_nodelay(true)?;
                     socket.bind(address)?;
@@ -115,7 +117,7 @@ impl Listener {
         }
     }
 
-    /// The listening address, as used in a connection string.
+    /// The address of the listener, in the form of a connection string.
     pub fn local_address(&self) -> String {
         match self {
             Self::Tcp(listener) => listener
@@ -147,10 +149,12 @@ impl Listener {
     }
 }
 
-/// Removes a stale socket: one on which no process listens any more. Any other file at that path is
-/// kept and causes an error.
+/// Removes the file of a unix socket if no process listens on it any more.
+///
+/// # Errors
+/// Another process listens on the socket, or the file is not a socket. The file is kept.
 async fn remove_stale_socket(path: &Path) -> io::Result<()> {
-    // Do not follow symbolic links.
+    // A symbolic link is not followed, so it counts as a file that is not a socket.
     let file_type = match tokio::fs::symlink_metadata(path).await {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -177,14 +181,14 @@ enum Accepted {
     Plain(Stream),
 }
 
-/// The address that a client connected to before it was redirected here (`SO_ORIGINAL_DST`); `None`
-/// if it was not redirected.
+/// The address to which a client connected before the kernel redirected it to Seawall
+/// (`SO_ORIGINAL_DST`); `None` if the client was not redirected.
 #[cfg(target_os = "linux")]
 fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst};
     let here = stream.local_addr().ok()?;
-    // Without the kernel's connection tracking this option does not exist, and nothing was
-    // redirected.
+    // Without the kernel's connection tracking, this socket option does not exist and the client
+    // was not redirected.
     let here = SocketAddr::new(here.ip().to_canonical(), here.port());
     let original = match here {
         SocketAddr::V4(_) => ip_original_dst(stream).map(SocketAddr::V4),
@@ -198,18 +202,18 @@ fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
     None
 }
 
-/// The shared parts that accepting clients needs.
+/// The shared parts that are needed to accept clients.
 #[derive(Clone)]
 pub struct Acceptor {
     /// State that all clients share.
     pub shared: Arc<Shared>,
-    /// TLS for clients, if they must use it.
+    /// The TLS configuration for clients; `None` if clients connect without TLS.
     pub tls: Option<TlsAcceptor>,
-    /// Stops accepting.
+    /// Cancelling it stops the accept loops.
     pub stop: CancellationToken,
-    /// Percentage of clients to close; rises after draining has ended.
+    /// Percentage of clients to close. It rises from 0 to 100 at the end of a drain.
     pub closing: watch::Receiver<u32>,
-    /// The clients' tasks.
+    /// Tracks the tasks that serve clients.
     pub tracker: TaskTracker,
 }
 
@@ -221,7 +225,7 @@ impl std::fmt::Debug for Acceptor {
     }
 }
 
-/// Accepts clients until stopped.
+/// Accepts clients until [`Acceptor::stop`] is cancelled.
 pub async fn accept(listener: Listener, acceptor: Acceptor) {
     let mut number: u32 = 0;
     loop {
@@ -240,7 +244,7 @@ pub async fn accept(listener: Listener, acceptor: Acceptor) {
     }
 }
 
-/// The permits of a client that has just connected; `None` if it is refused.
+/// Returns the permits for a client that has just connected. `None` if a limit refuses the client.
 pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     let Shared {
         limits, recorder, ..
@@ -267,23 +271,23 @@ pub fn newcomer(shared: &Shared, peer: &Peer) -> Option<Newcomer> {
     })
 }
 
-/// Starts to serve a client, or closes its connection before its first byte, as a server at its
-/// connection limit does.
+/// Starts to serve a client. At a limit, closes the connection without reading a byte, as a server
+/// at its connection limit does.
 fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer, number: u32) {
     let Some(newcomer) = newcomer(&acceptor.shared, &peer) else {
         return;
     };
     let eviction = newcomer.eviction.clone();
     let mut closing = acceptor.closing.clone();
-    // Pinned outside the task: if the future were moved into the task, it would occupy its memory
-    // twice for the connection's whole lifetime.
+    // The future is boxed outside the task. If it were moved into the task, it would use its memory
+    // twice until the connection ends.
     let mut served = Box::pin(serve_accepted(acceptor.clone(), stream, peer, newcomer));
     let recorder = Arc::clone(&acceptor.shared.recorder);
     acceptor.tracker.spawn(async move {
         tokio::select! {
             () = &mut served => {}
             () = eviction.wait() => recorder.client_refused("gave_way"),
-            // Clients are closed in steps: each belongs to one of 100 groups.
+            // Each client belongs to one of 100 groups, which are closed one after another.
             _ = closing.wait_for(|percent| *percent > number % 100) => {}
         }
     });
@@ -325,7 +329,7 @@ async fn serve_accepted(acceptor: Acceptor, stream: Accepted, peer: Peer, newcom
 mod tests {
     use super::*;
 
-    /// A unique path in the system's temporary folder. The file is removed when this is dropped.
+    /// A unique path in the system's temporary folder. The drop removes the file.
     struct TempPath(PathBuf);
 
     impl TempPath {
@@ -346,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced() {
+    async fn bind_replaces_a_stale_socket() {
         let path = TempPath::new("stale");
         drop(std::os::unix::net::UnixListener::bind(&path.0).unwrap());
         assert!(path.0.exists());
@@ -354,13 +358,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_removes_its_own_socket_and_no_other_file() {
+    async fn dropped_listener_removes_its_own_socket_and_no_other_file() {
         let path = TempPath::new("ended");
         let listeners = path.bind().await.unwrap();
         drop(listeners);
         assert!(!path.0.exists());
         let listeners = path.bind().await.unwrap();
-        // The socket of the next process.
+        // Another process replaces the socket.
         std::fs::remove_file(&path.0).unwrap();
         let _next = std::os::unix::net::UnixListener::bind(&path.0).unwrap();
         drop(listeners);
@@ -368,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_regular_file_is_kept_and_named_in_the_error() {
+    async fn bind_keeps_a_regular_file_and_names_it_in_the_error() {
         let path = TempPath::new("file");
         std::fs::write(&path.0, "precious").unwrap();
         let error = path.bind().await.unwrap_err();
@@ -380,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_symbolic_link_is_kept() {
+    async fn bind_keeps_a_symbolic_link() {
         let (path, target) = (TempPath::new("link"), TempPath::new("target"));
         drop(std::os::unix::net::UnixListener::bind(&target.0).unwrap());
         std::os::unix::fs::symlink(&target.0, &path.0).unwrap();
@@ -389,7 +393,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_in_use_is_kept_and_named_in_the_error() {
+    async fn bind_keeps_a_socket_in_use_and_names_it_in_the_error() {
         let path = TempPath::new("used");
         let _first = path.bind().await.unwrap();
         let error = path.bind().await.unwrap_err();

@@ -14,10 +14,10 @@ use tokio_rustls::rustls::{
     },
 };
 
-/// An unusable certificate or key.
+/// The reason why a certificate or key is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerTlsError {
-    /// A file cannot be read as PEM.
+    /// A file cannot be read or is not PEM.
     #[error("{path}: {source}")]
     Pem {
         /// The file.
@@ -35,7 +35,8 @@ pub enum ServerTlsError {
     },
 }
 
-/// The server side of TLS: a certificate chain and its key, each in a PEM file.
+/// Creates the TLS configuration for connections from clients, from a certificate chain and its
+/// key. Each is in a PEM file.
 ///
 /// # Errors
 /// See [`ServerTlsError`].

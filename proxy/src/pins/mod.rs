@@ -1,8 +1,8 @@
-//! Pins: which server holds a cursor or a transaction.
+//! Pins: the server of each cursor and each transaction.
 //!
-//! A pin names a server, not a connection. All clients share the tables, since drivers send a
-//! `getMore` on any free connection. The tables are bounded, a user gets only a share of them, and
-//! pins expire with the servers' own timeouts.
+//! A pin names a server, not a connection. All clients share the tables of pins, because drivers
+//! send a `getMore` on any free connection. The tables are bounded, one user gets only a share of
+//! them, and pins expire after the same time as cursors and transactions expire at the servers.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,14 +19,14 @@ use crate::{
     observe::Origin,
 };
 
-/// Number of shards of a table: enough that threads rarely wait for each other.
+/// Number of shards of a table. With this number, threads rarely wait for each other.
 const SHARDS: usize = 16;
 
 /// Maximum number of sessions whose last write is remembered.
 const REMEMBERED_WRITES: usize = 65_536;
 
-/// Time for which a session's last write is remembered: drivers retry a write at once, or as soon
-/// as they have selected a server.
+/// How long a session's last write is remembered. A retry arrives earlier, because drivers retry a
+/// write at once or as soon as they have selected a server.
 const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A cursor's pin.
@@ -34,25 +34,26 @@ const RETRIED_WITHIN: Duration = Duration::from_secs(60);
 pub struct CursorPin<S> {
     /// The server that holds the cursor.
     pub server: S,
-    /// The operation that opened it.
+    /// The operation that opened the cursor.
     pub origin: Option<Origin>,
-    /// True if a `getMore` waits for data: the cursor is a change stream's, or tailable.
+    /// True for change streams and tailable cursors: their `getMore`s wait for data.
     pub is_awaiting: bool,
-    /// True if its driver can resume it where it was: the cursor is a change stream's.
+    /// True for change streams: a driver can reopen such a cursor without losing events.
     pub is_resumable: bool,
 }
 
-/// A session of a user. Sessions of two users with the same id are different sessions.
+/// Identifies a session. Two users can have sessions with the same `lsid`, so the key contains the
+/// user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     /// The user's number, chosen by the caller.
     pub user: u64,
-    /// The session's id.
+    /// The `lsid` in the user's commands.
     pub lsid: [u8; 16],
 }
 
-/// Limits on the number of pins, and on the time that unused pins are kept: as long as servers keep
-/// the cursor or transaction.
+/// Limits on the number of pins, and on the time for which unused pins are kept. The times are
+/// those after which servers end unused cursors and transactions.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLimits {
     /// Maximum number of cursors.
@@ -83,12 +84,13 @@ impl<S: Clone> Pins<S> {
         }
     }
 
-    /// Pins a user's cursor to its server. False if the table, or the user's share of it, is full.
+    /// Pins a user's cursor to its server. Returns false if the table or the user's share of it is
+    /// full.
     pub fn pin_cursor(&self, id: i64, user: u64, pin: CursorPin<S>, now: Instant) -> bool {
         self.cursors.insert(id, user, pin, now)
     }
 
-    /// The pin of a cursor; the look-up keeps it alive.
+    /// Returns a cursor's pin. The call counts as a use, so the pin expires later.
     pub fn cursor(&self, id: i64, now: Instant) -> Option<CursorPin<S>> {
         self.cursors.find(&id, now)
     }
@@ -98,22 +100,22 @@ impl<S: Clone> Pins<S> {
         self.cursors.remove(&id);
     }
 
-    /// Pins a session's transaction to its server; a session has one at a time. False if the table,
-    /// or the user's share of it, is full.
+    /// Pins a session's transaction to its server, and replaces the pin of the session's previous
+    /// transaction. Returns false if the table or the user's share of it is full.
     pub fn pin_transaction(&self, key: SessionKey, number: i64, server: S, now: Instant) -> bool {
         self.transactions
             .insert(key, key.user, (number, server), now)
     }
 
-    /// The server of a transaction; the look-up keeps the pin alive.
+    /// Returns the server of a transaction. The call counts as a use, so the pin expires later.
     pub fn transaction(&self, key: SessionKey, number: i64, now: Instant) -> Option<S> {
         let (pinned, server) = self.transactions.find(&key, now)?;
         (pinned == number).then_some(server)
     }
 
-    /// Records a session's numbered write, or end of a transaction. `Some(true)` if it is a retry:
-    /// the session's last number is the same. `None` if the table, or the user's share of it, is
-    /// full.
+    /// Records a write, commit or abort with its `txnNumber`. Returns true for a retry, which has
+    /// the same number as the session's last one. Returns `None` if the table or the user's share
+    /// of it is full.
     pub fn record_write(&self, key: SessionKey, number: i64, now: Instant) -> Option<bool> {
         let seen = self.writes.find(&key, now) == Some(number);
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
@@ -126,7 +128,7 @@ impl<S: Clone> Pins<S> {
         self.writes.expire(now);
     }
 
-    /// Number of pinned cursors and of pinned transactions.
+    /// Returns the number of pinned cursors and the number of pinned transactions.
     pub fn counts(&self) -> (usize, usize) {
         (self.cursors.len(), self.transactions.len())
     }
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pin_lives_while_it_is_used_and_expires_if_unused() {
+    async fn a_pin_expires_only_after_it_was_unused_for_the_idle_time() {
         let pins = pins(100, 100);
         let now = Instant::now();
         assert!(pins.pin_cursor(7, 1, pin(1), now));
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn maintenance_keeps_used_pins_only() {
+    async fn maintenance_removes_expired_pins_and_keeps_used_ones() {
         let pins = pins(100, 100);
         let now = Instant::now();
         for id in [7, 8, 9] {
@@ -265,12 +267,12 @@ mod tests {
         let later = now + CURSOR_IDLE - Duration::from_secs(1);
         assert!(pins.cursor(7, later).is_some());
         pins.maintain(now + CURSOR_IDLE);
-        assert_eq!(pins.counts(), (1, 0), "only the one that was used");
+        assert_eq!(pins.counts(), (1, 0), "only the used pin is kept");
         assert!(pins.cursor(7, now + CURSOR_IDLE).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_table_takes_no_more_and_one_user_never_fills_it() {
+    async fn a_full_table_refuses_new_pins_and_one_user_cannot_fill_it() {
         let pins = pins(90, 1);
         let now = Instant::now();
         let taken = (0..1000)
@@ -278,7 +280,10 @@ mod tests {
             .count();
         assert_eq!(taken, 80);
         assert!(pins.pin_cursor(1000, 2, pin(0), now));
-        assert!(pins.pin_cursor(0, 1, pin(0), now), "pinned already");
+        assert!(
+            pins.pin_cursor(0, 1, pin(0), now),
+            "the cursor was already pinned"
+        );
         pins.unpin_cursor(0);
         pins.maintain(now + CURSOR_IDLE);
         assert!((0..80).all(|id| pins.pin_cursor(id, 1, pin(0), now)));
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_has_one_transaction_and_users_do_not_share_it() {
+    async fn equal_session_ids_of_two_users_are_two_sessions_with_one_transaction_each() {
         let pins = pins(1, 100);
         let (now, lsid) = (Instant::now(), [1; 16]);
         let key = |user| SessionKey { user, lsid };

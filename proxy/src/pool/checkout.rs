@@ -7,13 +7,14 @@ use crate::observe::CloseReason;
 use seawall_auth::Identity;
 use seawall_transport::connection::Connection;
 
-/// A checked-out connection. It is dirty from the first byte written until the last reply has been
-/// read. A dirty connection is closed on drop, so cancellation is safe at any point.
+/// A checked-out connection. The drop checks it in. During an exchange the connection is dirty:
+/// from [`Checkout::begin`] to [`Checkout::finish`]. A dirty connection is closed at check-in, so
+/// an operation may be cancelled at any point.
 #[must_use]
 pub struct Checkout {
     pool: Arc<ServerPool>,
     identity: Arc<Identity>,
-    /// `None` only while being dropped.
+    /// `None` only during the drop.
     connection: Option<Connection>,
     perished: Option<CloseReason>,
 }
@@ -46,7 +47,7 @@ impl Checkout {
         self.connection.as_mut().expect("taken only in drop")
     }
 
-    /// The connection during an exchange that [`Checkout::begin`] has begun.
+    /// Returns the connection during an exchange, after [`Checkout::begin`].
     pub fn connection(&mut self) -> &mut Connection {
         debug_assert!(
             self.perished.is_some(),
@@ -60,7 +61,7 @@ impl Checkout {
         self.perished = None;
     }
 
-    /// Marks the connection as unusable, although its exchange is complete.
+    /// Lets the connection be closed at check-in for this reason, even if its exchange is complete.
     pub fn discard(&mut self, reason: CloseReason) {
         self.perished = Some(reason);
     }

@@ -1,12 +1,12 @@
 //! Ends abandoned reads: reads whose client has disconnected.
 //!
-//! A server continues an operation whose client has disconnected as long as the server connection
-//! is open, and Seawall keeps that open. Any user may see and kill its own operations. So an extra
-//! connection of the same user finds these reads by the ids of their connections, and ends them
-//! with `killOp`. The extra connection is in no pool and does not count towards a pool's limits,
-//! because the pool may be full of such reads. Each server has at most one extra connection at a
-//! time. It is kept for a while: a server that is slow enough for clients to leave must not get a
-//! login for each client that leaves.
+//! A server runs an operation to its end as long as the server connection is open, and Seawall
+//! keeps the connection open although the client has left. Every user may list and kill its own
+//! operations. So an extra connection of the same user finds the abandoned reads by the ids of
+//! their connections, and ends them with `killOp`. The extra connection is in no pool and does not
+//! count towards a pool's limits, because the pool may be full of such reads. Each server has at
+//! most one extra connection at a time. Seawall keeps it for some seconds, so that a slow server,
+//! which many clients leave, does not get a login for each of them.
 
 use std::{
     collections::HashMap,
@@ -25,39 +25,42 @@ use super::ServerPool;
 use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
-/// How long the extra connection is kept unused, and how long at most.
+/// How long the extra connection is kept after its last use.
 const KEPT_FOR: Duration = Duration::from_secs(10);
+
+/// How long the extra connection is kept in total.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Minimum time between two logins, if reads of several users are to be ended. Requests are
-/// collected in between.
+/// Minimum time between two logins of the extra connection. Each user's reads need a login, so the
+/// requests of several users are collected between two logins.
 const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long the worker waits for a reply.
 const REPLY_LIMIT: Duration = Duration::from_secs(10);
 
-/// A request to end a read; withdrawn on drop.
+/// A request to end a read. Dropping it withdraws the request.
 #[derive(Debug)]
 #[must_use]
 pub struct EndRequest(Arc<Notify>);
 
 impl EndRequest {
-    /// Completes if the read cannot be ended: its connection is stale, so another connection may
-    /// have its id now. The caller can close the connection instead, which ends the read if the
-    /// server process still exists.
+    /// Completes if the worker cannot end the read, because its connection is stale: a new
+    /// connection may have the same id. The caller can close the read's connection instead, which
+    /// ends the read if the server process still exists.
     pub async fn refused(&self) {
         self.0.notified().await;
     }
 }
 
-/// Why reads were not ended: no login, no reply in time, or a broken stream.
+/// The reason why reads were not ended: a failed login, a missing reply, or a broken stream.
 type EndError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A read to be ended, named by the server's id of its connection.
+/// A read to be ended, identified by the server's id of its connection.
 #[derive(Debug)]
 struct Read {
     connection: i64,
-    /// Another server process, also at the same address, assigns the same ids again.
+    /// The pool's generation when the connection was established. A new server process at the same
+    /// address assigns the same ids again, so an id is valid only together with its generation.
     generation: Generation,
     request: Weak<Notify>,
 }
@@ -93,13 +96,13 @@ struct Batch {
 }
 
 impl Batch {
-    /// Drops requests that were withdrawn. True if any request is left.
+    /// Drops withdrawn requests. Returns true if any request is left.
     fn retain_wanted(&mut self) -> bool {
         self.reads.retain(Read::is_wanted);
         !self.reads.is_empty()
     }
 
-    /// Removes and refuses the reads of other generations than this one.
+    /// Removes and refuses the reads whose generation is not `generation`.
     fn refuse_others(&mut self, generation: Generation) {
         let is_other = |read: &mut Read| read.generation != generation;
         let others = self.reads.extract_if(.., is_other);
@@ -122,7 +125,7 @@ struct EndQueueState {
 }
 
 impl EndQueue {
-    /// Queues a read. True if the caller must start the worker.
+    /// Queues a read. Returns true if the caller must start the worker.
     fn push(&self, identity: &Arc<Identity>, read: Read) -> bool {
         let mut state = self.state.lock();
         if state.is_closed {
@@ -143,7 +146,7 @@ impl EndQueue {
         !std::mem::replace(&mut state.is_running, true)
     }
 
-    /// Removes the next batch: that of user `first` if there is one, else the oldest.
+    /// Removes the next batch: the batch of user `first` if there is one, else the oldest one.
     fn next(&self, first: Option<IdentityId>) -> Option<Batch> {
         let batches = &mut self.state.lock().batches;
         let oldest = batches.iter().min_by_key(|(_, batch)| batch.since);
@@ -152,8 +155,8 @@ impl EndQueue {
         batches.remove(&first.unwrap_or(oldest))
     }
 
-    /// Waits up to [`KEPT_FOR`] for another read. False if there is none: the worker then ends, and
-    /// the next [`Self::push`] must start another.
+    /// Waits up to [`KEPT_FOR`] for another read. Returns false if there is none. The worker then
+    /// ends, and the next [`Self::push`] must start another.
     async fn wait_for_more(&self) -> bool {
         let is_closed = self.state.lock().is_closed;
         let is_pushed = !is_closed && timeout(KEPT_FOR, self.pushed.notified()).await.is_ok();
@@ -162,8 +165,8 @@ impl EndQueue {
         state.is_running
     }
 
-    /// Refuses all reads, queued and future ones. A closed pool closes its connections in use when
-    /// they are checked in, and that ends their reads.
+    /// Refuses all queued and future reads. They need no `killOp`, because a closed pool closes
+    /// their connections at check-in, which ends the reads.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -173,13 +176,14 @@ impl EndQueue {
     }
 }
 
-/// The extra connection between two batches.
+/// The extra connection while it waits for the next batch.
 struct Kept {
     user: IdentityId,
     connection: Connection,
 }
 
-/// The worker that ends reads at one server. It runs as long as there are any.
+/// The worker that ends reads at one server. It runs while there are reads to end, and
+/// [`KEPT_FOR`] longer.
 struct KillOpWorker<'a> {
     pool: &'a ServerPool,
     kept: Option<Kept>,
@@ -221,7 +225,8 @@ impl ServerPool {
 }
 
 impl KillOpWorker<'_> {
-    /// The user whose reads need no login, while no login is allowed yet.
+    /// The user of the extra connection, if no new login is allowed yet. The reads of this user
+    /// come first, because they need no login.
     fn first(&self) -> Option<IdentityId> {
         let has_to_wait = Instant::now() < self.next_login;
         self.kept
@@ -259,7 +264,8 @@ impl KillOpWorker<'_> {
         Ok(())
     }
 
-    /// The extra connection, if it is this user's. It is closed if it is no longer usable.
+    /// Returns the extra connection if it is authenticated as this user and still usable. Closes an
+    /// unusable one.
     fn usable(&mut self, user: IdentityId) -> Option<Kept> {
         let mut kept = self.kept.take_if(|kept| kept.user == user)?;
         let is_fit = kept.connection.generation == self.pool.generation()
@@ -271,7 +277,8 @@ impl KillOpWorker<'_> {
     async fn log_in(&mut self, identity: &Arc<Identity>) -> Result<Connection, EndError> {
         self.kept = None;
         self.next_login = Instant::now() + LOGIN_INTERVAL;
-        // Read before the login: if the pool is cleared during the login, this connection is stale.
+        // The generation is read before the login, so that the connection counts as stale if the
+        // pool is cleared during the login.
         let generation = self.pool.generation();
         let mut connection = self.pool.establish_outside(identity).await?;
         connection.generation = generation;
@@ -285,8 +292,8 @@ impl KillOpWorker<'_> {
         }
         for (read, operation) in running(connection, batch).await? {
             let mut reads = batch.reads.iter().filter(|r| r.connection == read);
-            // While the request exists, its connection stays in use. So the operation seen on it is
-            // the read itself and not a later operation of another client.
+            // The operation on the connection can be killed only while its request exists: then the
+            // connection is still in use by the abandoned read, and not by a later operation.
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
                 timeout(REPLY_LIMIT, connection.run(&kill)).await??;
@@ -297,7 +304,7 @@ impl KillOpWorker<'_> {
     }
 }
 
-/// The operations that run on a batch's connections, each with its connection's id.
+/// Returns the operations that run on a batch's connections, each with the id of its connection.
 async fn running(
     connection: &mut Connection,
     batch: &Batch,
@@ -310,7 +317,7 @@ async fn running(
     let command = rawdoc! {
         "aggregate": 1,
         "pipeline": [
-            // Without `localOps` a router would list the operations of its shards.
+            // Without `localOps`, a router lists the operations of its shards.
             { "$currentOp": { "allUsers": false, "localOps": true } },
             { "$match": { "connectionId": { "$in": ids }, "active": true } },
             { "$project": { "opid": 1, "connectionId": 1 } },
@@ -375,7 +382,7 @@ mod tests {
         };
         assert_eq!(next(None).unwrap(), "a");
         assert_eq!(next(Some(&users[2])).unwrap(), "c");
-        // A user that asks again comes last.
+        // A user that asks again comes after the other users.
         let again = asked(&end_queue, &users[0], Generation::default());
         assert_eq!(next(Some(&users[2])).unwrap(), "b");
         assert_eq!(next(None).unwrap(), "d");
@@ -390,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn withdrawn_requests_are_dropped() {
+    async fn a_batch_contains_no_withdrawn_requests() {
         let end_queue = EndQueue::default();
         let user = identity("a");
         for _ in 0..10_000 {

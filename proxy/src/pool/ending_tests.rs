@@ -1,7 +1,7 @@
-//! Tests of ending reads, at a scripted server that runs one read on each connection.
+//! Tests of ending reads, with a scripted server that runs one read on each connection.
 //!
 //! The clock is paused. It advances by itself only when all tasks are idle, so it does not move
-//! while a test polls for what the server has ended.
+//! while a test polls the list of ended operations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
 use seawall_auth::{Identity, NonceSource};
 use seawall_transport::connection::Connector;
 
-/// The most polls for ended operations; a few are usually enough.
+/// Maximum number of polls for ended operations. Usually a few are enough.
 const MAX_POLLS: u32 = 1_000_000;
 
 /// Minimum time between two logins.
@@ -44,7 +44,7 @@ fn operation_of(connection: i64) -> String {
     format!("shard:{connection}")
 }
 
-/// The connections whose operations a command asks for.
+/// The ids of the connections whose operations a `$currentOp` command asks for.
 fn requested_connections(command: &RawDocument) -> Option<Vec<i64>> {
     let stages = command.get_array("pipeline").ok()?;
     let matched = stages.into_iter().find_map(|stage| {
@@ -56,7 +56,7 @@ fn requested_connections(command: &RawDocument) -> Option<Vec<i64>> {
     Some(connections.filter_map(|id| id.ok()?.as_i64()).collect())
 }
 
-/// A row of `$currentOp`: the server writes a number as an `int` where it can.
+/// A row of a `$currentOp` reply. Like a server, it writes a number as an `int` if the number fits.
 fn row(connection: i64) -> RawDocumentBuf {
     let operation = operation_of(connection);
     match i32::try_from(connection) {
@@ -112,7 +112,7 @@ impl Scene {
         self.pool.end_read(user, generation, connection)
     }
 
-    /// The operations that the server has ended, once there are at least `count`.
+    /// Waits until the server has ended at least `count` operations, and returns them.
     async fn ended(&self, count: usize) -> Vec<(usize, String)> {
         for _ in 0..MAX_POLLS {
             let ended = self.log.lock().ended.clone();
@@ -135,7 +135,7 @@ fn advance_at_once(duration: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_are_ended_over_one_connection() {
+async fn several_reads_of_a_user_are_ended_over_one_connection() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
     let ended = [7, LONG].map(|connection| (1, operation_of(connection)));
@@ -157,7 +157,7 @@ async fn a_connection_is_kept_for_less_than_a_minute() {
     let (scene, user) = (Scene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
-    // Never unused long enough to be closed for that.
+    // The pauses between uses are shorter than the idle limit of the extra connection.
     let steps = [9_000, 9_000, 9_000, 9_000, 9_000, 9_000, 5_999, 1];
     for (count, step) in (2..).zip(steps) {
         advance(millis(step)).await;
@@ -170,7 +170,7 @@ async fn a_connection_is_kept_for_less_than_a_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_need_no_login_come_first_until_another_login_is_due() {
+async fn reads_that_need_no_login_are_ended_first_until_another_login_is_due() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
@@ -183,7 +183,7 @@ async fn reads_that_need_no_login_come_first_until_another_login_is_due() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reads_that_have_waited_longest_come_first_once_a_login_is_due() {
+async fn reads_that_have_waited_longest_are_ended_first_when_a_login_is_due() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;

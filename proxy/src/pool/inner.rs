@@ -20,25 +20,25 @@ use seawall_transport::{
     connection::{Connection, Generation},
 };
 
-/// Two time limits at the server's bound: a busy user keeps each connection at least this long, and
-/// another user's operation waits at least this long before a connection is closed for it. Such a
-/// change costs a connect and a login at the server.
-const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
+/// At the limit of connections to a server, a busy user's connection is closed for another user
+/// only if the connection is at least this old and the other user's operation has waited at least
+/// this long. The limit exists because each such change costs the server a login.
+const MIN_TIME_PER_USER: Duration = Duration::from_millis(100);
 
-/// Minimum time between two suspicions that pause the hand-out: a client that repeatedly makes a
-/// server close its connections must not block all clients.
+/// Minimum time between two suspicions that pause the hand-out of connections. Without it, a client
+/// that repeatedly makes a server close its connections could block all clients.
 const MIN_TIME_BETWEEN_PAUSES: Duration = Duration::from_millis(100);
 
-/// The most users that are examined, in their turn, when room becomes free.
+/// Maximum number of waiting users that are examined when a connection can be established.
 const MAX_USERS_TRIED: usize = 8;
 
-/// The states of the specification, and one more between ready and paused.
+/// The pool's states in the CMAP specification, and `Suspect`, which is between ready and paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PoolState {
     Paused,
     Ready,
-    /// A connection ended during an operation, and it is not known yet whether the server failed.
-    /// No connection is handed out or established, and none is closed.
+    /// A connection ended during an operation, and it is not known yet if the server has failed. No
+    /// connection is handed out, established or closed in this state.
     Suspect {
         since: Instant,
         user: IdentityId,
@@ -46,12 +46,12 @@ enum PoolState {
     Closed,
 }
 
-/// The conclusion from the end of a connection.
+/// The conclusion about the server after the end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspicion {
-    /// Nothing new: the pool has been cleared since, or is closed.
+    /// No new conclusion, because the pool was cleared in the meantime or is closed.
     Outdated,
-    /// The server may have failed: a probe has to find out.
+    /// The server may have failed. The caller has to send a probe.
     Probe,
     /// The server has failed.
     Failed,
@@ -60,31 +60,31 @@ pub enum Suspicion {
 /// The longest current waits for a connection.
 #[derive(Debug, Default)]
 pub struct Waits {
-    /// The wait of each user that has `max_pool_size` connections: it waits for its own
-    /// connections.
+    /// For each user with `max_pool_size` connections, the longest wait of its operations. They
+    /// wait for the user's own connections.
     pub for_own: Vec<(Arc<Identity>, Duration)>,
-    /// The longest wait of all other users: they wait for the server, or for other users'
-    /// connections.
+    /// The longest wait of all other users' operations. They wait for the server, or for
+    /// connections of other users to be closed.
     pub for_others: Duration,
 }
 
 /// The first result of a checkout.
 pub(super) enum Start {
     Ready(Connection),
-    Wait(Ticket, Receiver),
+    Wait(Ticket, ResultReceiver),
     Refused(CheckOutError),
 }
 
-type Answer = oneshot::Sender<Result<Connection, CheckOutError>>;
+type ResultSender = oneshot::Sender<Result<Connection, CheckOutError>>;
 
-type Receiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
+type ResultReceiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
 
-/// The actions to carry out outside the lock.
+/// The actions that the caller carries out after it has released the lock.
 #[derive(Default)]
 pub(super) struct Todo {
-    pub(super) hand_over: Vec<(Arc<Identity>, Answer, Connection)>,
-    pub(super) fail: Vec<(Answer, CheckOutError)>,
-    /// Connections are closed by being dropped, outside the lock.
+    pub(super) hand_over: Vec<(Arc<Identity>, ResultSender, Connection)>,
+    pub(super) fail: Vec<(ResultSender, CheckOutError)>,
+    /// The caller closes these connections by dropping them.
     pub(super) close: Vec<(Connection, CloseReason)>,
     pub(super) establish: Vec<(Arc<Identity>, Generation)>,
 }
@@ -94,15 +94,16 @@ pub(super) struct Inner {
     state: PoolState,
     generation: Generation,
     users: HashMap<IdentityId, User>,
-    /// Connections of all users, in any state.
+    /// Number of connections of all users, in any state.
     total: usize,
-    /// Users with waiters in the order in which they get room; those without waiters are skipped.
+    /// The users with waiters, in the order in which connections are established for them. Users
+    /// whose waiters have left are skipped.
     turns: VecDeque<IdentityId>,
     waiting: usize,
-    /// Connections in use, of all users.
+    /// Number of all users' connections that are in use.
     in_use: usize,
     next_ticket: u64,
-    /// When the last suspicion began.
+    /// When the last suspicion began; `None` if there was none.
     last_suspected: Option<Instant>,
 }
 
@@ -175,7 +176,7 @@ impl Inner {
         identity: &Arc<Identity>,
         asker: Asker,
         now: Instant,
-    ) -> (Ticket, Receiver) {
+    ) -> (Ticket, ResultReceiver) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let (answer, receiver) = oneshot::channel();
@@ -198,12 +199,13 @@ impl Inner {
         (ticket, receiver)
     }
 
-    /// Removes a waiter from the full wait queue to make room for one of user `id`: a waiter of the
-    /// user with the most waiters, or of another address of the same user. `None` if no other user
-    /// or address has enough more.
+    /// Removes a waiter from the full wait queue to make room for a waiter of user `id` at `from`.
+    /// The removed waiter belongs to the user with the most waiters, or to another address of the
+    /// same user. Returns `None` if that user or address does not have at least two waiters more.
     fn make_room_in_queue(&mut self, id: IdentityId, from: Sharer) -> Option<Waiter> {
         let own = self.users.get(&id).map_or(0, |user| user.waiters.len());
-        // A user above its share has no claim, so the other users need not be examined.
+        // A user with more than its share of the queue gets no room from other users, so they need
+        // not be examined.
         if own.saturating_mul(self.turns.len()) < self.limits.wait_queue_size {
             let users = self.users.values_mut();
             let greediest = users.max_by_key(|user| user.waiters.len())?;
@@ -222,10 +224,10 @@ impl Inner {
         now: Instant,
     ) -> Todo {
         let mut todo = Todo::default();
-        let gives_way = self.gives_way(id, &connection, now);
+        let is_for_other = self.must_close_for_other_user(id, &connection, now);
         let Some(user) = self.users.get_mut(&id) else {
-            // Only a connection that was counted can be checked in, and its user stays while it is
-            // in use.
+            // This is impossible: a checked-out connection is counted as in use, and a user with
+            // connections in use is not removed.
             debug_assert!(false, "checked in to an unknown user");
             return todo;
         };
@@ -238,7 +240,7 @@ impl Inner {
                 (user.identity.standing() == Standing::Gone).then_some(CloseReason::Unauthorized)
             })
             .or_else(|| self.limits.perished(&connection, self.generation, now))
-            .or_else(|| gives_way.then_some(CloseReason::GaveWay));
+            .or_else(|| is_for_other.then_some(CloseReason::GaveWay));
         if let Some(reason) = reason {
             self.total -= 1;
             todo.close.push((connection, reason));
@@ -270,9 +272,14 @@ impl Inner {
         }
     }
 
-    /// True if `id`'s connection is to be closed for another user that only the server's bound
-    /// holds up.
-    fn gives_way(&mut self, id: IdentityId, connection: &Connection, now: Instant) -> bool {
+    /// True if the connection of user `id` must be closed, so that one can be established for
+    /// another user. This happens only at `max_server_connections`.
+    fn must_close_for_other_user(
+        &mut self,
+        id: IdentityId,
+        connection: &Connection,
+        now: Instant,
+    ) -> bool {
         if self.total < self.limits.max_server_connections {
             return false;
         }
@@ -282,17 +289,18 @@ impl Inner {
         let (own, is_needed_here) = (user.total(), !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
         let Some((_, since)) =
-            self.next_held_up(|other, total| other != id && (!is_needed_here || has_less(total)))
+            self.next_to_grow(|other, total| other != id && (!is_needed_here || has_less(total)))
         else {
             return false;
         };
-        let is_over = |since: Instant| now.saturating_duration_since(since) >= GIVE_WAY_AFTER;
+        let is_over = |since: Instant| now.saturating_duration_since(since) >= MIN_TIME_PER_USER;
         !is_needed_here || (is_over(since) && is_over(connection.created_at))
     }
 
-    /// The next user, in turn, that only the server's bound holds up and that is eligible by its
-    /// number of connections. Also returns when its next waiter arrived.
-    fn next_held_up(
+    /// Returns the next user, in turn, that needs another connection and may have it by its own
+    /// limits. `is_eligible` gets the user and its number of connections. Also returns when the
+    /// user's next waiter arrived.
+    fn next_to_grow(
         &mut self,
         is_eligible: impl Fn(IdentityId, usize) -> bool,
     ) -> Option<(IdentityId, Instant)> {
@@ -318,7 +326,7 @@ impl Inner {
         self.waiting > 0
     }
 
-    /// How long operations have been waiting for a connection.
+    /// Returns how long operations have been waiting for a connection.
     pub(super) fn waits(&self, now: Instant) -> Waits {
         let mut waits = Waits::default();
         for user in self.users.values() {
@@ -335,9 +343,10 @@ impl Inner {
         waits
     }
 
-    /// Uses room that became free: first for the user whose turn it is, then for `id`.
+    /// Establishes connections after the number of connections has fallen: first for the next user
+    /// in turn, then for user `id`.
     fn use_room(&mut self, id: IdentityId, todo: &mut Todo) {
-        if let Some((next, _)) = self.next_held_up(|_, _| true) {
+        if let Some((next, _)) = self.next_to_grow(|_, _| true) {
             self.grow(next, todo);
             self.turns.rotate_left(1);
         }
@@ -367,8 +376,8 @@ impl Inner {
         }
     }
 
-    /// Closes the available connection of another user that has been unused longest. False if there
-    /// is none.
+    /// Closes the connection of another user that has been available for the longest time. Returns
+    /// false if no other user has an available connection.
     fn make_room(&mut self, id: IdentityId, todo: &mut Todo) -> bool {
         let others = self
             .users
@@ -460,7 +469,8 @@ impl Inner {
         }
     }
 
-    /// `None` if `generation` is not the current one, or if the pool is already paused or closed.
+    /// Clears the pool. Returns `None` and does nothing if `generation` is not the current one, or
+    /// if the pool is already paused or closed.
     pub(super) fn clear(&mut self, generation: Generation) -> Option<Todo> {
         let is_open = matches!(self.state, PoolState::Ready | PoolState::Suspect { .. });
         if generation != self.generation || !is_open {
@@ -477,9 +487,9 @@ impl Inner {
         }
     }
 
-    /// A connection of `generation` ended during an operation of `user`. This alone pauses the
-    /// hand-out until the server replies to a probe. If an unused connection or one of another user
-    /// has ended too, the server has failed.
+    /// Records that a connection of `generation` ended during an operation of `user`. A single end
+    /// pauses the hand-out of connections until the server replies to a probe. The server has
+    /// failed if an available connection has ended, too, or if a connection of another user ended.
     pub(super) fn suspect(
         &mut self,
         generation: Generation,
@@ -510,8 +520,8 @@ impl Inner {
         }
     }
 
-    /// The server replied to a probe that was sent at `asked_at`. A suspicion that began later
-    /// stays.
+    /// Records that the server replied to a probe that was sent at `asked_at`. This ends a
+    /// suspicion that began earlier, but not one that began later.
     pub(super) fn recover(&mut self, asked_at: Instant) -> Todo {
         let mut todo = Todo::default();
         let was_suspect = match self.state {
@@ -528,7 +538,7 @@ impl Inner {
         todo
     }
 
-    /// How long the server has been suspected; `None` if it is not.
+    /// Returns how long the server has been suspected; `None` if it is not suspected.
     pub(super) fn suspected_for(&self, now: Instant) -> Option<Duration> {
         match self.state {
             PoolState::Suspect { since, .. } => Some(now.saturating_duration_since(since)),
@@ -628,14 +638,14 @@ impl Inner {
         }
     }
 
-    /// Checks what must hold between calls.
+    /// Checks the invariants that hold between calls.
     #[cfg(test)]
     pub(super) fn check_invariants(&self) {
         let total: usize = self.users.values().map(User::total).sum();
         assert_eq!(total, self.total, "the total is the sum over users");
         assert!(
             total <= self.limits.max_server_connections,
-            "the server's bound holds"
+            "total is at most max_server_connections"
         );
         let waiting: usize = self.users.values().map(|u| u.waiters.len()).sum();
         let in_use: usize = self.users.values().map(|u| u.in_use).sum();
@@ -650,20 +660,24 @@ impl Inner {
         let mut turns: Vec<_> = self.turns.iter().collect();
         turns.sort_unstable();
         turns.dedup();
-        assert_eq!(turns.len(), self.turns.len(), "no user has two turns");
+        assert_eq!(
+            turns.len(),
+            self.turns.len(),
+            "turns contains no user twice"
+        );
         for (id, user) in &self.users {
             assert_eq!(user.has_turn, turns.binary_search(&id).is_ok());
             assert!(
                 user.has_turn || user.waiters.is_empty(),
-                "every user with waiters has a turn"
+                "turns contains every user with waiters"
             );
             assert!(
                 user.total() <= self.limits.max_pool_size,
-                "a user's bound holds"
+                "a user has at most max_pool_size connections"
             );
             assert!(
                 user.pending <= self.limits.max_connecting,
-                "max_connecting holds"
+                "a user has at most max_connecting pending connections"
             );
             let may_hold_back = self.state != PoolState::Ready;
             assert!(
@@ -675,7 +689,7 @@ impl Inner {
 }
 
 impl Limits {
-    /// The reason why a connection must no longer be handed out, if there is one.
+    /// Returns the reason why a connection must not be handed out any more, if there is one.
     fn perished(
         &self,
         connection: &Connection,

@@ -1,9 +1,9 @@
-//! A separate lane for awaiting operations.
+//! The lane: limits how many connections are used by operations that wait for data.
 //!
-//! A `getMore` on a change stream or a tailable cursor holds its server connection until data
-//! arrives or its `maxTimeMS` expires. Nothing makes a server release the connection earlier. So
-//! only a part of the connections may wait like that, in time slices. The more operations wait, the
-//! shorter the slices.
+//! A `getMore` on a change stream or a tailable cursor uses its server connection until data
+//! arrives or its `maxTimeMS` expires. A server cannot be made to release the connection earlier.
+//! So only a part of the connections may be used for such waits, and each wait is split into
+//! slices. The more operations wait, the shorter the slices are.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -13,40 +13,40 @@ use std::{
 use crate::limits::{Turn, Turns};
 use seawall_transport::Sharer;
 
-/// One in this many of a user's connections may be awaiting at a time.
+/// The number of permits of a lane is `max_pool_size` divided by this number.
 const SHARE: usize = 4;
 
-/// Slice while there are places left.
+/// Length of a slice while permits are left.
 const LONG_SLICE: Duration = Duration::from_secs(1);
 
-/// Slice while all places are taken.
+/// Length of a slice while all permits are in use.
 const SHORT_SLICE: Duration = Duration::from_millis(100);
 
-/// Slice while more operations wait for a place than there are places.
+/// Length of a slice while more operations wait for a permit than there are permits.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
-/// The user and the client that want a place: users, and the addresses of a user, are served in
-/// turn.
+/// The number of the user and the address of the client that requests a permit. The lane serves
+/// users in turn, and the addresses of each user in turn.
 pub type LaneKey = (u64, Sharer);
 
-/// Places for awaiting operations.
+/// The permits of one server for operations that wait for data.
 #[derive(Debug)]
 pub struct Lane {
     turns: Turns<LaneKey>,
-    places: usize,
+    permits: usize,
     waiting: AtomicUsize,
 }
 
-/// A place in the lane, and how long it may be used.
+/// A permit of the lane, for one slice of a wait. The drop releases it.
 #[derive(Debug)]
 #[must_use]
-pub struct LanePlace {
-    /// How long the server may be asked to wait.
+pub struct LanePermit {
+    /// Length of the slice: how long the server may wait for data.
     pub slice: Duration,
     _turn: Turn<LaneKey>,
 }
 
-/// Counts one waiter for a place until it is dropped, also when it is cancelled.
+/// Counts one waiter for a permit until the drop, also if the wait is cancelled.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -58,34 +58,34 @@ impl Drop for Waiting<'_> {
 impl Lane {
     /// A lane for pools of `max_pool_size` connections.
     pub(super) fn new(max_pool_size: usize) -> Self {
-        let places = (max_pool_size / SHARE).max(1);
+        let permits = (max_pool_size / SHARE).max(1);
         Self {
-            turns: Turns::new(places),
-            places,
+            turns: Turns::new(permits),
+            permits,
             waiting: AtomicUsize::new(0),
         }
     }
 
-    /// Waits for a place. Cancel safe.
-    pub async fn enter(&self, from: LaneKey) -> LanePlace {
+    /// Waits for a permit. Cancel safe.
+    pub async fn enter(&self, from: LaneKey) -> LanePermit {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let waiting = Waiting(&self.waiting);
         let turn = self.turns.take(from).await;
         drop(waiting);
         let still_waiting = self.waiting.load(Ordering::Relaxed);
-        let slice = if still_waiting > self.places {
+        let slice = if still_waiting > self.permits {
             SHORTEST_SLICE
         } else if still_waiting > 0 || self.turns.free() == 0 {
             SHORT_SLICE
         } else {
             LONG_SLICE
         };
-        LanePlace { slice, _turn: turn }
+        LanePermit { slice, _turn: turn }
     }
 
-    /// The number of operations in the lane, and of those that wait for a place in it.
+    /// Returns the number of permits in use, and the number of operations that wait for a permit.
     pub(super) fn counts(&self) -> (usize, usize) {
-        let running = self.places.saturating_sub(self.turns.free());
+        let running = self.permits.saturating_sub(self.turns.free());
         (running, self.waiting.load(Ordering::Relaxed))
     }
 }
@@ -108,21 +108,21 @@ mod tests {
         let third = lane.enter(USER).await;
         assert_eq!(third.slice, SHORT_SLICE);
         let mut waiting: Vec<_> = (0..5).map(|_| Box::pin(lane.enter(USER))).collect();
-        for place in &mut waiting {
-            assert!(poll!(place).is_pending());
+        for permit in &mut waiting {
+            assert!(poll!(permit).is_pending());
         }
         assert_eq!(lane.counts(), (3, 5));
         drop(first);
         let mut waiting = waiting.into_iter();
         let next = waiting.next().unwrap().await;
         assert_eq!(next.slice, SHORTEST_SLICE);
-        // Waiters that leave the queue no longer count.
+        // Waiters that were dropped do not count any more.
         drop(waiting);
         assert_eq!(lane.counts(), (3, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slices_are_shortest_while_more_wait_than_there_are_places() {
+    async fn slices_are_shortest_while_more_operations_wait_than_there_are_permits() {
         let lane = Lane::new(12);
         let held = [
             lane.enter(USER).await,
@@ -130,8 +130,8 @@ mod tests {
             lane.enter(USER).await,
         ];
         let mut waiting: Vec<_> = (0..5).map(|_| Box::pin(lane.enter(USER))).collect();
-        for place in &mut waiting {
-            assert!(poll!(place).is_pending());
+        for permit in &mut waiting {
+            assert!(poll!(permit).is_pending());
         }
         drop(held);
         let mut waiting = waiting.into_iter();
@@ -148,19 +148,19 @@ mod tests {
         let elsewhere = (1, Sharer::at(Some([192, 0, 2, 1].into())));
         let wait = |from| Box::pin(lane.enter(from));
         let mut crowd: Vec<_> = (0..9).map(|_| wait(USER)).collect();
-        for place in &mut crowd {
-            assert!(poll!(place).is_pending());
+        for permit in &mut crowd {
+            assert!(poll!(permit).is_pending());
         }
         let mut others = [wait((2, Sharer::Local)), wait(elsewhere)];
-        for place in &mut others {
-            assert!(poll!(place).is_pending());
+        for permit in &mut others {
+            assert!(poll!(permit).is_pending());
         }
         drop(held);
         let mut crowd = crowd.into_iter();
         drop(crowd.next().unwrap().await);
-        for place in others {
-            let place = place.now_or_never();
-            assert!(place.is_some(), "it goes before the rest of the crowd");
+        for permit in others {
+            let permit = permit.now_or_never();
+            assert!(permit.is_some(), "each user is served in turn");
         }
     }
 }

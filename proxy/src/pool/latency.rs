@@ -1,21 +1,22 @@
-//! How slow a server is now: a moving average that rises at once and falls slowly (peak EWMA).
+//! A server's current latency: a moving average that rises at once and falls slowly (peak EWMA).
 //!
 //! Source: Finagle's peak EWMA load metric, <https://twitter.github.io/finagle/guide/Clients.html>.
-//! `tower::load::PeakEwma` is the same measure, but it tracks services instead of operations.
+//! The crate `tower` has the same measure (`tower::load::PeakEwma`), but it measures services and
+//! cannot be fed with the durations of operations.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time after which an old measurement counts for a third.
+/// After this time, the weight of a measurement has fallen to about a third (1/e).
 const DECAY: Duration = Duration::from_secs(10);
 
-/// The largest factor by which one operation may raise the average: operations differ, and one that
-/// is slow by nature says little about its server.
+/// Largest factor by which a single operation may raise the average. A single slow operation may be
+/// expensive by nature, so it says little about its server.
 const MAX_RISE_FACTOR: f64 = 10.0;
 
-/// A server's latency as its operations see it.
+/// A server's latency, measured by its operations.
 #[derive(Debug, Default)]
 pub(super) struct Latency(Mutex<Option<Average>>);
 
@@ -26,8 +27,8 @@ struct Average {
 }
 
 impl Average {
-    /// The decayed value: a server that gets no operations slowly counts as fast again, so it is
-    /// tried again.
+    /// The average at `now`, in seconds. It falls while a server gets no operations, so that a slow
+    /// server is tried again later.
     fn at(self, now: Instant) -> f64 {
         let age = now.saturating_duration_since(self.at).as_secs_f64();
         self.seconds * (-age / DECAY.as_secs_f64()).exp()
@@ -51,7 +52,7 @@ impl Latency {
         *average = Some(Average { seconds, at: now });
     }
 
-    /// The average now, in seconds; 0 if nothing is known.
+    /// The average now, in seconds; 0 before the first operation.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
         self.0.lock().map_or(0.0, |average| average.at(now))
     }
@@ -78,12 +79,12 @@ mod tests {
         }
         let settled = latency.seconds(after(60));
         assert!((0.0009..0.002).contains(&settled), "{settled}");
-        // Without operations the value decays.
+        // Without operations the average falls.
         assert!(latency.seconds(after(200)) < 0.000_1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slower_operation_raises_it_to_its_own_latency() {
+    async fn a_slower_operation_raises_the_average_to_its_own_latency() {
         let (latency, now) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(1), now);
         latency.observe(Duration::from_millis(5), now);
@@ -92,12 +93,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn faster_operation_gets_the_weight_that_the_average_has_lost() {
+    async fn a_faster_operation_gets_the_weight_that_the_average_has_lost() {
         let (latency, began) = (Latency::default(), Instant::now());
         latency.observe(Duration::from_millis(10), began);
         let later = began + DECAY;
         latency.observe(Duration::from_millis(1), later);
-        // About a third of the old value and two thirds of the new one.
+        // After the decay time, the old value counts for about a third and the new one for two.
         let fallen = latency.seconds(later);
         assert!((0.0043..0.0044).contains(&fallen), "{fallen}");
     }

@@ -1,9 +1,9 @@
-//! The connections to one server: one pool for each user, all under one bound.
+//! The connections to one server: one pool for each user, and one limit for all of them.
 //!
-//! Words and rules are those of the connection monitoring and pooling specification (CMAP):
+//! The terms and rules are those of the connection monitoring and pooling specification (CMAP):
 //! pending, available, in use, perished; paused, ready, closed; generations. `Inner` is plain data
-//! behind a mutex: it takes `now`, decides what to do and does no I/O. This module does the I/O. A
-//! user never gets another user's connection.
+//! behind a mutex: it gets `now` as an argument, decides, and does no I/O. This module does the
+//! I/O. A user never gets another user's connection.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/connection-monitoring-and-pooling/connection-monitoring-and-pooling.md>.
@@ -51,7 +51,7 @@ pub use self::{
     checkout::Checkout,
     ending::EndRequest,
     inner::{Suspicion, Waits},
-    lane::{Lane, LaneKey, LanePlace},
+    lane::{Lane, LaneKey, LanePermit},
 };
 use self::{
     ending::EndQueue,
@@ -62,58 +62,59 @@ use self::{
     queue::Ticket,
 };
 
-/// A pool's limits; the same for every server.
+/// A pool's limits. All servers have the same.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections of one user to one server.
+    /// Maximum number of connections of one user to one server.
     pub max_pool_size: usize,
-    /// Connections of one user to one server that are kept open without use.
+    /// Number of connections of one user to one server that are kept open even if they are unused.
     pub min_pool_size: usize,
-    /// Connections to one server, of all users together.
+    /// Maximum number of connections of all users to one server.
     pub max_server_connections: usize,
-    /// Connections of one user to one server being established at a time.
+    /// Maximum number of pending connections of one user to one server.
     pub max_connecting: usize,
-    /// Connections to one server that may be begun per second, of all users; `None` for no limit.
+    /// How many connections to one server may be begun per second, for all users together; `None`
+    /// for no limit.
     pub connections_per_second: Option<NonZeroU32>,
-    /// How long a connection may stay unused.
+    /// How long a connection may stay unused; `None` for no limit.
     pub max_idle_time: Option<Duration>,
-    /// How long a connection may live. Each is closed up to a fifth earlier, so that they do not
-    /// end together.
+    /// How long a connection may live; `None` for no limit. Each connection is closed up to a fifth
+    /// of this time earlier, so that not all connections end at the same time.
     pub max_life_time: Option<Duration>,
     /// How long an operation waits for a connection.
     pub wait_queue_timeout: Duration,
-    /// Operations that may wait for one server.
+    /// Maximum number of operations that wait for a connection to one server.
     pub wait_queue_size: usize,
 }
 
-/// Why no connection was checked out.
+/// The reason why no connection was checked out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CheckOutError {
-    /// The pool waits until its server has recovered.
+    /// The pool is paused until its server has recovered.
     #[error("the server's pool is paused")]
     Paused,
     /// The pool is closed: the server left the deployment, or Seawall is shutting down.
     #[error("the server's pool is closed")]
     Closed,
-    /// Too many operations wait already.
+    /// Too many operations already wait for a connection.
     #[error("the wait queue is full")]
     QueueFull,
-    /// No connection came free in time.
+    /// No connection became available in time.
     #[error("no connection came free in time")]
     TimedOut,
     /// No connection could be established.
     #[error("{error}")]
     Establish {
-        /// What went wrong.
+        /// The cause.
         error: Arc<EstablishError>,
-        /// The generation of the attempt.
+        /// The pool's generation at the start of the attempt.
         generation: Generation,
-        /// The [`Identity::login_version`] of the keys.
+        /// The [`Identity::login_version`] of the keys that the attempt used.
         login_version: u64,
     },
 }
 
-/// The estimated cost of one more operation at a server, to choose between two servers.
+/// The estimated cost of one more operation at a server. It serves to choose between two servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     load: usize,
@@ -121,8 +122,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// True if the other server is the better choice. Latencies that differ by a factor of at most
-    /// two count as equal, so that chance alone starves no server.
+    /// True if `other` belongs to the better server. Latencies that differ by a factor of at most
+    /// two count as equal. Otherwise a random difference could keep operations away from a server.
     pub fn exceeds(self, other: Self) -> bool {
         let weight = |cost: Self| {
             cost.latency_seconds * f64::from(u32::try_from(cost.load + 1).unwrap_or(u32::MAX))
@@ -141,20 +142,20 @@ impl Cost {
     }
 }
 
-/// A snapshot of a pool, for display.
+/// A snapshot of a pool, for the admin API.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// `paused`, `ready`, `suspect` or `closed`.
+    /// The pool's state: `paused`, `ready`, `suspect` or `closed`.
     pub state: &'static str,
-    /// Connections that are being established.
+    /// Number of connections that are being established.
     pub pending: usize,
-    /// Connections that are ready for use.
+    /// Number of connections that can be checked out.
     pub available: usize,
-    /// Connections in use.
+    /// Number of connections in use.
     pub in_use: usize,
-    /// Operations that wait for a connection.
+    /// Number of operations that wait for a connection.
     pub wait_queue: usize,
-    /// The same numbers for each user.
+    /// The users of the pool, each with its own numbers of connections and operations.
     pub users: Vec<UserSnapshot>,
 }
 
@@ -165,13 +166,13 @@ pub struct UserSnapshot {
     pub name: String,
     /// The database that the user is defined in.
     pub source: String,
-    /// Connections that are being established.
+    /// Number of connections that are being established.
     pub pending: usize,
-    /// Connections that are ready for use.
+    /// Number of connections that can be checked out.
     pub available: usize,
-    /// Connections in use.
+    /// Number of connections in use.
     pub in_use: usize,
-    /// Operations that wait for a connection.
+    /// Number of operations that wait for a connection.
     pub wait_queue: usize,
 }
 
@@ -185,9 +186,9 @@ fn chance() -> f64 {
 pub struct ServerPool {
     address: ServerAddress,
     inner: Mutex<Inner>,
-    /// The pace of new connections.
+    /// Spreads new connections over time.
     pace: Mutex<Pace>,
-    /// Abandoned reads that are to be ended.
+    /// Abandoned reads that must be ended.
     end_queue: EndQueue,
     lane: Lane,
     hung: Notify,
@@ -195,9 +196,10 @@ pub struct ServerPool {
     connector: Connector,
     metrics: ServerMetrics,
     wait_queue_timeout: Duration,
-    /// The data plane's runtime, on which connections are established and live.
+    /// The data plane's runtime, on which the tasks of connections run.
     runtime: Handle,
-    /// For the tasks that establish connections: they must not keep a removed server's pool alive.
+    /// A weak reference for the tasks that establish connections, so that they do not keep the pool
+    /// of a removed server alive.
     me: Weak<Self>,
 }
 
@@ -209,8 +211,8 @@ impl fmt::Debug for ServerPool {
     }
 }
 
-/// A place in the wait queue. Its drop leaves the queue, and checks in a connection that was handed
-/// over but not taken.
+/// An operation in the wait queue. The drop leaves the queue. If a connection was handed over
+/// before but not received, the drop checks it in.
 struct Waiting<'a> {
     pool: &'a ServerPool,
     identity: &'a Arc<Identity>,
@@ -232,7 +234,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl ServerPool {
-    /// A paused pool. Its connections will live on `runtime`.
+    /// Creates a paused pool. The tasks of its connections run on `runtime`.
     pub fn new(
         address: ServerAddress,
         limits: Limits,
@@ -266,14 +268,14 @@ impl ServerPool {
         &self.lane
     }
 
-    /// Completes when the server is given up as hung: operations would wait for it in vain,
-    /// although no connection has ended.
+    /// Completes when [`ServerPool::give_up`] is called. An operation that waits for a reply of
+    /// this server then fails.
     pub fn given_up(&self) -> Notified<'_> {
         self.hung.notified()
     }
 
-    /// Gives the server up as hung: it does not even reply to probes. Operations that wait for it
-    /// fail now, so that they can be retried elsewhere.
+    /// Records that the server hangs: it accepts connections but does not reply to probes. The
+    /// operations that wait for its replies fail, so that they can be retried at another server.
     pub fn give_up(&self) {
         self.hung.notify_waiters();
     }
@@ -302,7 +304,8 @@ impl ServerPool {
         self.check_out_for(asker, identity, deadline).await
     }
 
-    /// Checks out a connection for a command of Seawall itself, before all clients of that user.
+    /// Checks out a connection for a command of Seawall itself. It is served before all clients of
+    /// the same user.
     ///
     /// # Errors
     /// See [`CheckOutError`].
@@ -346,7 +349,7 @@ impl ServerPool {
         ))
     }
 
-    /// Connections that ended while they were unused are skipped.
+    /// Begins a checkout. Closes connections that ended while they were available.
     fn begin_check_out(&self, identity: &Arc<Identity>, asker: Asker, now: Instant) -> Start {
         loop {
             let (start, todo) = self.inner.lock().check_out(identity, asker, now);
@@ -361,7 +364,8 @@ impl ServerPool {
         }
     }
 
-    /// Adds a connection that was authenticated elsewhere, if there is room for it.
+    /// Adds a connection that was established outside the pool. Closes the connection instead if
+    /// the pool is at a limit or not ready.
     pub fn adopt(&self, identity: &Arc<Identity>, connection: Connection) {
         self.metrics.connection_created();
         let todo = self
@@ -371,14 +375,15 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// The generation of connections established now.
+    /// The current generation.
     pub fn generation(&self) -> Generation {
         self.inner.lock().generation()
     }
 
-    /// Clears the pool after a failure in `generation`: its connections are stale, waiters fail so
-    /// that they select a server again, and nothing is established until [`ServerPool::ready`].
-    /// Returns true if the pool was cleared. A failure of an earlier generation is ignored.
+    /// Clears the pool after a failure in `generation`. All connections become stale. Waiting
+    /// operations fail, so that they select a server again. No connection is established until
+    /// [`ServerPool::ready`]. Returns true if the pool was cleared. Ignores a failure of an earlier
+    /// generation.
     pub fn clear(&self, generation: Generation) -> bool {
         let todo = self.inner.lock().clear(generation);
         let is_cleared = todo.is_some();
@@ -391,28 +396,29 @@ impl ServerPool {
         self.inner.lock().ready();
     }
 
-    /// Records that a connection of `generation` ended during an operation of `identity`. No
-    /// connection is handed out until a probe has found out whether the server failed, and
-    /// [`ServerPool::recover`] or [`ServerPool::clear`] is called.
+    /// Records that a connection of `generation` ended during an operation of `identity`. The pool
+    /// then hands out no connection until [`ServerPool::recover`] or [`ServerPool::clear`] is
+    /// called with the result of a probe.
     pub fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();
         inner.suspect(generation, identity.id(), Instant::now(), has_ended)
     }
 
-    /// Records that the server replied to a probe sent at `asked_at`: a paused pool becomes ready,
-    /// and a suspicion older than the probe ends.
+    /// Records that the server replied to a probe that was sent at `asked_at`. A paused pool
+    /// becomes ready, and a suspicion that is older than the probe ends.
     pub fn recover(&self, asked_at: Instant) {
         let todo = self.inner.lock().recover(asked_at);
         self.perform(todo);
     }
 
-    /// How long the server has been suspected; `None` if it is not.
+    /// Returns how long the server has been suspected; `None` if it is not suspected.
     pub fn suspected_for(&self, now: Instant) -> Option<Duration> {
         self.inner.lock().suspected_for(now)
     }
 
-    /// Closes the pool: available connections now, connections in use when they are checked in.
+    /// Closes the pool. Available connections are closed now, and connections in use when they are
+    /// checked in.
     pub fn close(&self) {
         let todo = self.inner.lock().close();
         self.perform(todo);
@@ -425,8 +431,8 @@ impl ServerPool {
         self.perform(todo);
     }
 
-    /// Closes connections that are too old, were unused for too long or have ended, and establishes
-    /// connections up to the minimum. Called once a second.
+    /// Closes connections that are too old, have been unused for too long, or have ended.
+    /// Establishes connections up to [`Limits::min_pool_size`]. Called once a second.
     pub fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
@@ -438,18 +444,19 @@ impl ServerPool {
         self.inner.lock().has_waiting()
     }
 
-    /// How long operations have been waiting for a connection.
+    /// Returns how long operations have been waiting for a connection.
     pub fn waits(&self, now: Instant) -> Waits {
         self.inner.lock().waits(now)
     }
 
-    /// Records how long an operation took at this server, without its wait for a connection.
+    /// Records how long an operation took at this server. `took` does not include the wait for a
+    /// connection.
     pub fn observe_latency(&self, took: Duration, now: Instant) {
         self.latency.observe(took, now);
     }
 
-    /// The estimated cost of one more operation: the recent latency, and the number of operations
-    /// in flight or waiting.
+    /// The estimated cost of one more operation, from the recent latency and the number of
+    /// operations in flight or waiting.
     pub fn cost(&self, now: Instant) -> Cost {
         Cost {
             load: self.inner.lock().load(),
@@ -457,7 +464,7 @@ impl ServerPool {
         }
     }
 
-    /// A snapshot of the pool. Also updates the gauges.
+    /// Returns a snapshot of the pool, and updates the gauges of the metrics.
     pub fn snapshot(&self) -> Snapshot {
         let snapshot = self.inner.lock().snapshot();
         let Snapshot {
@@ -493,7 +500,7 @@ impl ServerPool {
             self.metrics.connection_closed(reason);
         }
         for (waiter, error) in todo.fail {
-            // A waiter that has left needs no result.
+            // Sending fails only if the waiter has left. It then needs no result.
             drop(waiter.send(Err(error)));
         }
         for (identity, waiter, connection) in todo.hand_over {

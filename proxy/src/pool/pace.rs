@@ -1,48 +1,50 @@
-//! The pace at which new connections to one server are begun, over all users.
+//! Spreads the establishment of new connections to one server over time, for all users together.
 //!
-//! Many users may want connections at the same time, for instance after a server's restart. Their
-//! logins are spread: a few begin at once, the others one after another. The intervals vary by up
-//! to half, so that several Seawalls do not synchronize. This is the generic cell rate algorithm
-//! (ITU-T I.371, annex A).
+//! Many users may need connections at the same time, for instance after a server's restart. A few
+//! connections begin at once, and the others follow one after another. The intervals vary by up to
+//! half, so that several instances of Seawall do not log in at the same moments. The algorithm is
+//! the generic cell rate algorithm (ITU-T I.371, annex A).
 
 use std::{num::NonZeroU32, time::Duration};
 
 use tokio::time::Instant;
 
-/// Connections that are begun at once after a pause.
+/// Maximum number of connections that are begun at once after a pause.
 const BURST: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Pace {
     /// Average time between two connections; `None` for no limit.
     interval: Option<Duration>,
-    /// When the next one would be due at an even pace.
+    /// When the next connection would be due without the burst; `None` before the first.
     due: Option<Instant>,
-    /// From 0 to 1; changes with each connection.
-    chance: f64,
+    /// A number from 0 to 1 that varies the next interval. It changes with each connection.
+    variation: f64,
 }
 
-/// Steps of the golden ratio spread evenly and never repeat.
+/// The change of the variation with each connection. Multiples of the golden ratio, modulo 1,
+/// spread evenly and never repeat.
 const STEP: f64 = 0.618_033_988_749_895;
 
 impl Pace {
-    /// `chance`, from 0 to 1, is the start of the variation.
-    pub(super) fn new(per_second: Option<NonZeroU32>, chance: f64) -> Self {
+    /// Creates a pace of `per_second` connections; `None` for no limit. `variation`, from 0 to 1,
+    /// varies the first interval.
+    pub(super) fn new(per_second: Option<NonZeroU32>, variation: f64) -> Self {
         Self {
             interval: per_second.map(|rate| Duration::from_secs(1) / rate.get()),
             due: None,
-            chance,
+            variation,
         }
     }
 
-    /// Counts one connection that is wanted now. Returns when it may be begun.
+    /// Counts one connection that is needed now. Returns when it may be begun.
     pub(super) fn turn(&mut self, now: Instant) -> Instant {
         let Some(interval) = self.interval else {
             return now;
         };
         let due = self.due.map_or(now, |due| due.max(now));
-        self.chance = (self.chance + STEP).fract();
-        self.due = Some(due + interval.mul_f64(0.5 + self.chance));
+        self.variation = (self.variation + STEP).fract();
+        self.due = Some(due + interval.mul_f64(0.5 + self.variation));
         let tolerance = interval * BURST;
         due.checked_sub(tolerance).map_or(now, |turn| turn.max(now))
     }
@@ -57,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_few_connections_begin_at_once_and_the_others_are_spread() {
+    async fn connections_after_the_burst_are_spread_over_time() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let turns = turns(&mut pace, 108, Instant::now());
         let at_once = turns.iter().filter(|turn| turn.is_zero()).count();
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_earns_no_more_than_the_burst() {
+    async fn no_more_than_the_burst_begins_at_once_after_a_long_pause() {
         let mut pace = Pace::new(NonZeroU32::new(100), 0.25);
         let now = Instant::now();
         turns(&mut pace, 50, now);
@@ -81,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_rate_no_connection_waits() {
+    async fn without_a_limit_all_connections_begin_at_once() {
         let mut pace = Pace::new(None, 0.25);
         let all = turns(&mut pace, 1_000, Instant::now());
         assert!(all.iter().all(Duration::is_zero));

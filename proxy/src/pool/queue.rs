@@ -1,4 +1,4 @@
-//! Operations of one user that wait for a connection.
+//! The wait queue of one user: its operations that wait for a connection.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::CheckOutError;
 use crate::limits::TurnQueue;
 use seawall_transport::{Sharer, connection::Connection};
 
-/// A waiter's number, in order of arrival.
+/// A waiter's number. Numbers increase in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(pub(super) u64);
 
@@ -19,12 +19,13 @@ pub(super) struct Waiter {
     pub(super) answer: oneshot::Sender<Result<Connection, CheckOutError>>,
 }
 
-/// The requester of a connection. It decides the order of service.
+/// The requester of a connection. It determines the order in which waiters are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A client: addresses are served in turn.
+    /// A client. The addresses of a user's clients are served in turn.
     Client(Sharer),
-    /// Seawall itself: before all clients. It has at most one such request per user at a time.
+    /// Seawall itself, which is served before all clients. It has at most one request for each user
+    /// at a time.
     Seawall,
 }
 
@@ -47,8 +48,8 @@ impl WaitQueue {
         self.first.pop_front().or_else(|| self.clients.pop())
     }
 
-    /// Removes a client's waiter to make room for one from this address, if another address has
-    /// more.
+    /// Removes a waiter of another address to make room for a waiter of `from`. Returns `None` if
+    /// no address has at least two waiters more.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         self.clients.make_room(from)
     }
@@ -58,13 +59,13 @@ impl WaitQueue {
         self.clients.shed()
     }
 
-    /// When the next waiter arrived.
+    /// Arrival time of the waiter that is served next; `None` if the queue is empty.
     pub(super) fn next_since(&self) -> Option<Instant> {
         let next = self.first.front().or_else(|| self.clients.peek());
         next.map(|waiter| waiter.since)
     }
 
-    /// When the oldest waiter arrived.
+    /// Arrival time of the oldest waiter; `None` if the queue is empty.
     pub(super) fn oldest(&self) -> Option<Instant> {
         let all = self.first.front().into_iter().chain(self.clients.oldest());
         all.map(|waiter| waiter.since).min()

@@ -1,4 +1,4 @@
-//! Tests of how the room of a full server and of a full queue is shared.
+//! Tests of how users share a server at its connection limit and a full wait queue.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 use seawall_auth::Identity;
 use seawall_transport::connection::Generation;
 
-/// A full server, and users with these numbers of waiting operations.
+/// A server at its connection limit, and users with these numbers of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -20,7 +20,7 @@ fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Id
     });
     let busy = identity("busy");
     (0..4).for_each(|_| drop(obtain(&mut inner, &busy, now)));
-    // The busy user no longer has a turn.
+    // Maintenance removes the busy user, which has no waiters, from the turns.
     inner.maintain(now, |_| false);
     let users = waiting.map(|count| {
         let user = identity("waits");
@@ -42,7 +42,7 @@ async fn user_with_its_share_of_a_full_queue_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn full_queue_refuses_a_user_that_would_have_as_many_waiters_as_the_greediest() {
+async fn full_queue_refuses_a_user_with_only_one_waiter_less_than_the_user_with_most() {
     let now = Instant::now();
     let (mut inner, [_, _, user]) = crowded([3, 3, 2], now);
     let (start, _) = inner.check_out(&user, CLIENT, now);
@@ -51,10 +51,10 @@ async fn full_queue_refuses_a_user_that_would_have_as_many_waiters_as_the_greedi
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_user_gives_way_only_to_a_user_that_then_has_no_more_than_it() {
+async fn busy_users_connection_is_closed_only_for_a_user_with_two_connections_less() {
     let now = Instant::now();
     let [own, other] = ["own", "other"].map(identity);
-    for (count, gives_way) in [(2, false), (3, true)] {
+    for (count, is_closed) in [(2, false), (3, true)] {
         let mut inner = inner(Limits {
             max_server_connections: count + 1,
             ..limits()
@@ -64,13 +64,13 @@ async fn busy_user_gives_way_only_to_a_user_that_then_has_no_more_than_it() {
         let _waits = [&own, &other].map(|user| wait(&mut inner, user, CLIENT, now).0);
         let later = now + Duration::from_secs(1);
         let todo = inner.check_in(own.id(), held.pop().unwrap(), None, later);
-        assert_eq!(!todo.close.is_empty(), gives_way, "{count} to 1");
+        assert_eq!(!todo.close.is_empty(), is_closed, "{count} to 1");
         inner.check_invariants();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_connection_gives_way_where_the_server_has_room() {
+async fn no_connection_is_closed_for_another_user_below_the_servers_limit() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held = obtain(&mut inner, &users[0], now);
@@ -83,22 +83,32 @@ async fn no_connection_gives_way_where_the_server_has_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_is_adopted_only_where_there_is_room() {
+async fn a_connection_is_adopted_only_by_a_ready_pool_below_its_limits() {
     let (user, now) = (identity("u"), Instant::now());
     let is_adopted = |inner: &mut Inner| {
         let todo = inner.adopt(&user, connection(now, Generation::default()), now);
         inner.check_invariants();
         todo.close.is_empty()
     };
-    assert!(!is_adopted(&mut Inner::new(limits())), "it is paused");
+    assert!(
+        !is_adopted(&mut Inner::new(limits())),
+        "a paused pool adopts none"
+    );
     let mut empty = inner(limits());
     let adopted = [0; 4].map(|_| is_adopted(&mut empty));
-    assert_eq!(adopted, [true, true, true, false], "the user's bound holds");
+    assert_eq!(
+        adopted,
+        [true, true, true, false],
+        "the limit is max_pool_size"
+    );
     let mut full = inner(Limits {
         max_server_connections: 2,
         ..limits()
     });
     let other = identity("other");
     let _held = [0; 2].map(|_| obtain(&mut full, &other, now));
-    assert!(!is_adopted(&mut full), "the server's bound holds");
+    assert!(
+        !is_adopted(&mut full),
+        "the limit is max_server_connections"
+    );
 }

@@ -24,7 +24,7 @@ use seawall_transport::{
     connection::{ConnectionId, Connector},
 };
 
-/// Longer than any step takes here; no test waits that long.
+/// A limit that is longer than any step of these tests. No test waits until it expires.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A server, and a pool of connections to it.
@@ -40,7 +40,7 @@ fn reply_ok(_command: &RawDocument) -> Response {
 }
 
 impl Scene {
-    /// A scene with a paused pool.
+    /// Starts a server, and creates a paused pool.
     async fn paused(limits: Limits) -> Self {
         let server = ScriptedServer::start(|| reply_ok).await;
         let nonces = Arc::new(NonceSource::new().unwrap());
@@ -89,7 +89,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
+async fn a_clean_connection_is_checked_out_again() {
     let scene = Scene::ready(limits()).await;
     let first = scene.use_once().await;
     assert_eq!(scene.use_once().await, first);
@@ -97,7 +97,7 @@ async fn a_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_discarded_connection_is_closed_though_its_exchange_is_complete() {
+async fn a_discarded_connection_is_closed_although_its_exchange_is_complete() {
     let scene = Scene::ready(limits()).await;
     let mut checkout = scene.check_out().await.unwrap();
     checkout.begin();
@@ -108,7 +108,7 @@ async fn a_discarded_connection_is_closed_though_its_exchange_is_complete() {
 }
 
 #[tokio::test]
-async fn a_paused_pool_serves_once_it_is_ready() {
+async fn a_paused_pool_refuses_checkouts_until_it_is_ready() {
     let scene = Scene::paused(limits()).await;
     assert_eq!(scene.pool.snapshot().state, "paused");
     assert!(matches!(
@@ -120,7 +120,7 @@ async fn a_paused_pool_serves_once_it_is_ready() {
 }
 
 #[tokio::test]
-async fn clear_begins_a_generation_only_once() {
+async fn clear_begins_a_new_generation_once_per_failed_generation() {
     let scene = Scene::ready(limits()).await;
     scene.use_once().await;
     let generation = scene.pool.generation();
@@ -135,7 +135,7 @@ async fn clear_begins_a_generation_only_once() {
 }
 
 #[tokio::test]
-async fn a_suspicion_ends_with_a_probe_that_began_after_it() {
+async fn a_suspicion_ends_with_the_reply_to_a_probe_that_was_sent_later() {
     let scene = Scene::ready(limits()).await;
     drop((scene.use_once().await, scene.check_out().await));
     let probed_before = Instant::now();
@@ -213,12 +213,12 @@ async fn operations_that_wait_are_counted_until_they_are_served_or_leave() {
 }
 
 #[tokio::test]
-async fn a_connection_for_a_waiter_that_left_is_given_back() {
+async fn a_connection_handed_to_a_cancelled_waiter_becomes_available() {
     let scene = Scene::with_one_connection().await;
     let held = scene.check_out().await.unwrap();
     let mut leaver = Box::pin(scene.check_out());
     assert!(leaver.as_mut().now_or_never().is_none());
-    // Handed over, but not taken.
+    // The drop hands the connection to the waiter, which does not receive it.
     drop(held);
     assert_eq!(scene.available(), 0);
     drop(leaver);
@@ -226,7 +226,7 @@ async fn a_connection_for_a_waiter_that_left_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_connection_from_elsewhere_is_adopted() {
+async fn an_adopted_connection_can_be_checked_out() {
     let scene = Scene::ready(limits()).await;
     let connection = scene.connector.connect(scene.pool.address()).await.unwrap();
     let id = connection.id();
@@ -236,7 +236,7 @@ async fn a_connection_from_elsewhere_is_adopted() {
 }
 
 #[tokio::test]
-async fn operations_that_wait_for_a_hung_server_are_given_up() {
+async fn give_up_ends_the_wait_of_operations_at_a_hung_server() {
     let scene = Scene::ready(limits()).await;
     let mut given_up = Box::pin(scene.pool.given_up());
     assert!(given_up.as_mut().now_or_never().is_none());
@@ -258,17 +258,17 @@ async fn the_cost_of_an_operation_grows_with_latency_and_load() {
 }
 
 #[test]
-fn cheaper_of_two_servers_is_chosen() {
+fn cost_compares_load_and_only_clearly_different_latencies() {
     let cost = |load, latency_seconds| Cost {
         load,
         latency_seconds,
     };
-    // Latencies up to twice as long are equal: the load decides.
+    // Latencies that differ by a factor of at most two are equal, so the load decides.
     assert!(cost(2, 0.01).exceeds(cost(1, 0.02)));
     assert!(!cost(1, 0.02).exceeds(cost(2, 0.01)));
     assert!(!cost(1, 0.02).exceeds(cost(1, 0.01)));
     assert!(!cost(1, 0.01).exceeds(cost(1, 0.02)));
-    // Beyond that, latency times load decides.
+    // If the latencies differ more, the product of latency and load decides.
     assert!(cost(1, 0.021).exceeds(cost(2, 0.01)));
     assert!(!cost(2, 0.01).exceeds(cost(1, 0.021)));
     assert!(cost(6, 0.01).exceeds(cost(2, 0.023)));
@@ -278,7 +278,7 @@ fn cheaper_of_two_servers_is_chosen() {
 }
 
 #[test]
-fn random_chances_differ() {
+fn random_numbers_differ() {
     let chances: Vec<_> = (0..100).map(|_| chance()).collect();
     assert!(chances.iter().all(|chance| (0.0..=1.0).contains(chance)));
     let tenths = chances.iter().map(|chance| (chance * 10.0).to_bits());

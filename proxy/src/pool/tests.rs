@@ -100,9 +100,12 @@ async fn waiters_are_served_in_order_of_arrival() {
     let mut queue = Vec::new();
     for _ in 0..3 {
         let (start, todo) = inner.check_out(&user, CLIENT, now);
-        assert!(todo.establish.is_empty(), "the user's bound is reached");
+        assert!(
+            todo.establish.is_empty(),
+            "the user has max_pool_size connections"
+        );
         let Start::Wait(ticket, receiver) = start else {
-            panic!("has to wait")
+            panic!("the operation has to wait")
         };
         queue.push((ticket, receiver));
     }
@@ -115,7 +118,7 @@ async fn waiters_are_served_in_order_of_arrival() {
             served.extend(next);
         }
     }
-    assert_eq!(served, [0, 2], "the one that left is passed over");
+    assert_eq!(served, [0, 2], "the waiter that left is skipped");
     inner.check_invariants();
 }
 
@@ -133,7 +136,7 @@ async fn no_more_than_max_connecting_are_established_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
+async fn idle_expired_and_stale_connections_are_closed_at_checkout() {
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);
     let mut inner = inner(limits());
@@ -160,11 +163,11 @@ async fn idle_expired_and_stale_connections_are_closed_not_handed_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dirty_connection_is_closed_and_its_room_used() {
+async fn a_dirty_connection_is_closed_and_a_waiter_gets_a_new_one() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let (Start::Wait(_, _receiver), _) = inner.check_out(&user, CLIENT, now) else {
-        panic!("waits")
+        panic!("the operation waits")
     };
     let first = held.into_iter().next().unwrap();
     let todo = inner.check_in(user.id(), first, Some(CloseReason::Broken), now);
@@ -174,7 +177,7 @@ async fn a_dirty_connection_is_closed_and_its_room_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clearing_fails_waiters_and_an_earlier_generation_clears_nothing() {
+async fn clear_fails_waiters_and_ignores_an_earlier_generation() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let (_start, _) = inner.check_out(&user, CLIENT, now);
     let first = inner.generation();
@@ -194,9 +197,15 @@ async fn a_pool_is_cleared_once_in_each_generation() {
     let mut inner = inner(limits());
     let first = inner.generation();
     assert!(inner.clear(first).is_some());
-    assert!(inner.clear(inner.generation()).is_none(), "paused already");
+    assert!(
+        inner.clear(inner.generation()).is_none(),
+        "the pool is already paused"
+    );
     inner.ready();
-    assert!(inner.clear(first).is_none(), "of an earlier generation");
+    assert!(
+        inner.clear(first).is_none(),
+        "the failure is of an earlier generation"
+    );
     assert!(inner.clear(inner.generation()).is_some());
 }
 
@@ -205,13 +214,13 @@ pub(super) fn suspect(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> 
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_ended_connection_pauses_the_hand_out_until_a_probe_has_answered() {
+async fn one_ended_connection_pauses_the_hand_out_until_a_probe_gets_a_reply() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let held: Vec<_> = (0..2).map(|_| obtain(&mut inner, &user, now)).collect();
     let mut held = held.into_iter();
     assert_eq!(suspect(&mut inner, &user, now), Suspicion::Probe);
     let (Start::Wait(_, mut first), todo) = inner.check_out(&user, CLIENT, now) else {
-        panic!("has to wait")
+        panic!("the operation has to wait")
     };
     assert!(todo.establish.is_empty());
     let todo = inner.check_in(user.id(), held.next().unwrap(), None, now);
@@ -233,13 +242,17 @@ async fn several_ended_connections_mean_a_failed_server() {
     let (one, other, now) = (identity("one"), identity("other"), Instant::now());
     let mut inner = inner(limits());
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
-    // Ended connections of one user may all have the same cause: that user's operations.
+    // If all ended connections belong to one user, its operations may be the cause.
     assert_eq!(suspect(&mut inner, &one, now), Suspicion::Probe);
     assert_eq!(suspect(&mut inner, &other, now), Suspicion::Failed);
     let c = obtain_after_recovery(&mut inner, &one, now);
     inner.check_in(one.id(), c, None, now);
     let suspicion = inner.suspect(inner.generation(), one.id(), now, |_| true);
-    assert_eq!(suspicion, Suspicion::Failed, "an unused one ended too");
+    assert_eq!(
+        suspicion,
+        Suspicion::Failed,
+        "an available connection ended, too"
+    );
 }
 
 fn obtain_after_recovery(inner: &mut Inner, user: &Arc<Identity>, now: Instant) -> Connection {
@@ -284,7 +297,7 @@ async fn ended_connection_of_an_earlier_generation_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
+async fn at_the_servers_limit_an_idle_connection_is_closed_for_another_user() {
     let now = Instant::now();
     let mut inner = inner(limits());
     let users: Vec<_> = (0..5).map(|n| identity(&format!("u{n}"))).collect();
@@ -299,7 +312,7 @@ async fn an_idle_connection_gives_way_to_another_user_at_the_servers_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn busy_user_gives_way_only_after_100_ms() {
+async fn busy_users_connection_is_closed_for_another_user_after_100_ms() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -313,7 +326,11 @@ async fn busy_user_gives_way_only_after_100_ms() {
         .map(|_| inner.check_out(&busy, CLIENT, now).0)
         .collect();
     let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, now);
-    assert_eq!(todo.hand_over.len(), 1, "its own waiter comes first");
+    assert_eq!(
+        todo.hand_over.len(),
+        1,
+        "the busy user's own waiter comes first"
+    );
     let later = now + Duration::from_millis(100);
     let todo = inner.check_in(busy.id(), held.pop().unwrap(), None, later);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
@@ -323,7 +340,7 @@ async fn busy_user_gives_way_only_after_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_user_without_connections_is_forgotten() {
+async fn maintenance_removes_a_user_without_connections() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["gone", "here"].map(identity);
     let [gone, here] = [0, 1].map(|n| obtain(&mut inner, &users[n], now));
@@ -337,7 +354,7 @@ async fn a_user_without_connections_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_of_a_forgotten_user_becomes_free() {
+async fn connections_of_a_forgotten_user_are_closed_and_not_counted() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let connection = obtain(&mut inner, &user, now);
     inner.check_in(user.id(), connection, None, now);
@@ -407,15 +424,15 @@ fn from(address: u8) -> Asker {
     Asker::Client(Sharer::at(Some([192, 0, 2, address].into())))
 }
 
-/// Checks out for a user whose bound is reached, so that the operation waits.
+/// Checks out for a user that has `max_pool_size` connections, so that the operation waits.
 pub(super) fn wait(
     inner: &mut Inner,
     user: &Arc<Identity>,
     asker: Asker,
     now: Instant,
-) -> (Answer, Todo) {
+) -> (ResultReceiver, Todo) {
     let (Start::Wait(_, answer), todo) = inner.check_out(user, asker, now) else {
-        panic!("has to wait")
+        panic!("the operation has to wait")
     };
     (answer, todo)
 }
@@ -439,7 +456,7 @@ async fn addresses_of_one_user_are_served_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_makes_room_for_another_address_and_another_user() {
+async fn a_full_queue_drops_a_waiter_for_another_address_or_another_user() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let _waits: Vec<_> = (0..8)
@@ -453,12 +470,15 @@ async fn a_full_queue_makes_room_for_another_address_and_another_user() {
     assert!(matches!(todo.fail[..], [(_, CheckOutError::QueueFull)]));
     assert_eq!(inner.snapshot().wait_queue, 8);
     let (_own, todo) = wait(&mut inner, &user, Asker::Seawall, now);
-    assert!(todo.fail.is_empty(), "Seawall's own checkout needs no room");
+    assert!(
+        todo.fail.is_empty(),
+        "a checkout of Seawall itself removes no waiter"
+    );
     inner.check_invariants();
 }
 
 #[tokio::test(start_paused = true)]
-async fn users_get_the_room_of_a_full_server_in_turn() {
+async fn at_the_servers_limit_users_get_connections_in_turn() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_pool_size: 4,
@@ -480,7 +500,7 @@ async fn users_get_the_room_of_a_full_server_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn users_with_equal_shares_of_a_full_server_keep_them() {
+async fn at_the_servers_limit_users_with_equal_numbers_keep_their_connections() {
     let (mut inner, now) = (inner(limits()), Instant::now());
     let users = ["one", "other"].map(identity);
     let held: Vec<_> = [0, 0, 1, 1]
@@ -499,7 +519,7 @@ async fn users_with_equal_shares_of_a_full_server_keep_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_connection_serves_its_user_for_a_while_before_it_gives_way() {
+async fn a_new_connection_is_not_closed_for_another_user_before_100_ms() {
     let now = Instant::now();
     let mut inner = inner(Limits {
         max_server_connections: 1,
@@ -567,17 +587,16 @@ fn step() -> impl Strategy<Value = WalkStep> {
     ]
 }
 
-type Answer = oneshot::Receiver<Result<Connection, CheckOutError>>;
+type ResultReceiver = oneshot::Receiver<Result<Connection, CheckOutError>>;
 
-/// The surroundings of `Inner` in a random walk: connections in use and being established, and
-/// waiters.
+/// A random walk of `Inner`: the connections in use, the pending connections, and the waiters.
 struct Walk {
     inner: Inner,
     users: Vec<Arc<Identity>>,
     now: Instant,
     held: Vec<(Arc<Identity>, Connection)>,
     pending: Vec<(Arc<Identity>, Generation)>,
-    waits: Vec<(Arc<Identity>, Ticket, Answer)>,
+    waits: Vec<(Arc<Identity>, Ticket, ResultReceiver)>,
 }
 
 impl Walk {
@@ -586,7 +605,7 @@ impl Walk {
         for (_, answer, connection) in todo.hand_over {
             answer
                 .send(Ok(connection))
-                .expect("waiters that left were taken from the queue");
+                .expect("waiters that left were removed from the queue");
         }
         todo.fail
             .into_iter()
@@ -661,7 +680,7 @@ impl Walk {
 
 proptest! {
     #[test]
-    fn invariants_hold_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
+    fn invariants_are_true_after_any_steps(steps in prop::collection::vec(step(), 1..150)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _guard = runtime.enter();
         let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
@@ -670,7 +689,7 @@ proptest! {
             held: vec![], pending: vec![], waits: vec![],
         };
         steps.into_iter().for_each(|step| walk.take(step));
-        // Once all connections are checked in, none is in use.
+        // After all connections were checked in, none is in use.
         let todo = walk.inner.recover(walk.now);
         walk.perform(todo);
         while let Some((user, connection)) = walk.held.pop() {
@@ -682,7 +701,7 @@ proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checkout_of_seawall_goes_before_waiting_clients() {
+async fn checkout_of_seawall_is_served_before_waiting_clients() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let connections: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
@@ -704,7 +723,7 @@ async fn checkout_of_seawall_goes_before_waiting_clients() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checkout_of_seawall_waits_until_it_leaves() {
+async fn dropped_checkout_of_seawall_leaves_the_queue() {
     let now = Instant::now();
     let (mut inner, user) = (inner(limits()), identity("u"));
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();

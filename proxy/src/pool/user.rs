@@ -1,4 +1,4 @@
-//! One user's part of a server's connections.
+//! One user's connections to a server, and its waiting operations.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use seawall_transport::connection::Connection;
 /// operations wait.
 pub(super) struct User {
     pub(super) identity: Arc<Identity>,
-    /// Last in, first out: those at the bottom grow idle.
+    /// The available connections. The last one is handed out first, so the first ones become idle.
     pub(super) available: Vec<Connection>,
     pub(super) in_use: usize,
     pub(super) pending: usize,
     pub(super) waiters: WaitQueue,
-    /// True if the user is in the order in which waiting users get room.
+    /// True if the user is in `Inner::turns`.
     pub(super) has_turn: bool,
 }
 
@@ -35,7 +35,8 @@ impl User {
         self.available.len() + self.in_use + self.pending
     }
 
-    /// True if one more connection should be established, as far as the server's bound allows.
+    /// True if the user needs another connection and its own limits allow one. The limit of the
+    /// server is not checked here.
     pub(super) fn wants_more(&self, limits: &Limits) -> bool {
         let wanted = self
             .waiters

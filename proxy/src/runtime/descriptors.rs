@@ -1,9 +1,9 @@
-//! The limit of files and sockets that the process may have open.
+//! The limit of descriptors: open files and sockets of the process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft descriptor limit to the hard limit, which needs no privilege. Returns the
-/// resulting limit; `None` if there is none.
+/// Raises the soft limit of descriptors to the hard limit, which needs no privilege. Returns the
+/// new soft limit; `None` if there is no limit.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.or(limit.current)?;

@@ -1,4 +1,4 @@
-//! The lateness of a runtime: the time from when a task is due until it runs.
+//! The lateness of a runtime: the time between the moment when a task is due and its start.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -7,21 +7,21 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-/// Time between two measurements, called beats.
+/// Time between two measurements. A measurement is called a beat.
 const BEAT: Duration = Duration::from_millis(20);
 
-/// Written by a task of the measured runtime; read by other tasks.
+/// The lateness of one runtime. A task of that runtime measures it, and other tasks read it.
 #[derive(Debug)]
 pub struct Lateness {
     base: Instant,
-    /// When the next beat is due, in microseconds since `base`, and how late the last one was, in
-    /// microseconds.
+    /// When the next beat is due, in microseconds since `base`.
     due_us: AtomicU64,
+    /// The lateness of the last beat, in microseconds.
     last_us: AtomicU64,
 }
 
 impl Lateness {
-    /// Begins at `now`. The first beat is due 20 ms later.
+    /// Begins at `now`. The first beat is due after [`BEAT`].
     pub fn new(now: Instant) -> Self {
         Self {
             base: now,
@@ -30,7 +30,7 @@ impl Lateness {
         }
     }
 
-    /// Records a beat that was `late`. Returns when the next one is due.
+    /// Records a beat and its lateness. Returns when the next beat is due.
     fn beat(&self, late: Duration, now: Instant) -> Instant {
         let next = now + BEAT;
         self.last_us.store(microseconds(late), Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Lateness {
         next
     }
 
-    /// The lateness of the last beat, or that of the next one if it is larger already.
+    /// The lateness of the last beat. If the next beat is already later, its lateness so far.
     pub fn now(&self, now: Instant) -> Duration {
         let due = self.base + Duration::from_micros(self.due_us.load(Ordering::Relaxed));
         let last = Duration::from_micros(self.last_us.load(Ordering::Relaxed));
@@ -47,8 +47,8 @@ impl Lateness {
     }
 }
 
-/// Measures how late the runtime of this task wakes its tasks. Passes each measurement to `record`.
-/// Never returns.
+/// Measures the lateness of the runtime on which this future runs, forever. Passes each measurement
+/// to `record`.
 pub async fn measure_lateness(lateness: &Lateness, record: impl Fn(Duration)) {
     let mut due = Instant::now() + BEAT;
     loop {
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn missing_beat_counts_as_late() {
+    async fn overdue_beat_counts_before_it_arrives() {
         let begin = Instant::now();
         let lateness = Lateness::new(begin);
         let ms = Duration::from_millis;

@@ -1,4 +1,4 @@
-//! The threads: two runtimes, how their workers sleep, how late they wake tasks, and the limit of
+//! The threads: two runtimes, the sleep of their workers, their lateness, and the limit of
 //! descriptors.
 
 mod descriptors;

@@ -1,4 +1,5 @@
-//! The two runtimes, so that monitors, scrapes and reports never delay an operation.
+//! The two runtimes. Operations have a runtime of their own, so that monitoring, scrapes and
+//! reports never delay them.
 
 use std::{io, num::NonZero, ops::Deref, thread::available_parallelism};
 
@@ -11,9 +12,9 @@ use super::parking::gather_wake_ups;
 pub struct Planes {
     /// Number of threads of the data plane.
     pub workers: usize,
-    /// Serves clients and servers.
+    /// The data plane: the runtime of client and server connections.
     pub data: Plane,
-    /// Runs everything else.
+    /// The control plane: the runtime of all other tasks.
     pub control: Plane,
 }
 
@@ -22,7 +23,7 @@ pub struct Planes {
 pub struct Plane(Option<Runtime>);
 
 impl Planes {
-    /// Starts the threads. The data plane has `workers` threads; without a number, one per core.
+    /// Starts the threads. The data plane has `workers` threads; `None` means one thread per core.
     /// `in_flight` returns the number of operations in flight.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! The latest cluster time that servers sent. `hello` replies pass it on, as a mongos does.
+//! The latest cluster time that servers have sent. Seawall sends it to clients in replies to
+//! `hello`, as a mongos does.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/sessions/driver-sessions.md>
@@ -6,18 +7,18 @@
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 
-/// A `$clusterTime` as a server sent it. Never taken from a client: servers trust a signed cluster
-/// time.
+/// A `$clusterTime` from a server. Seawall accepts none from clients, because a client could send
+/// an invalid one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterTime {
     document: RawDocumentBuf,
-    /// Seconds and increment, for comparison.
+    /// Seconds and increment of the time, for comparison.
     at: (u32, u32),
     key_id: i64,
 }
 
 impl ClusterTime {
-    /// The cluster time in a server's reply, if it has one.
+    /// The cluster time in a server's reply; `None` if the reply has none.
     pub(crate) fn of(reply: &RawDocument) -> Option<Self> {
         let document = reply.get_document("$clusterTime").ok()?;
         let at = document.get_timestamp("clusterTime").ok()?;
@@ -42,13 +43,13 @@ impl ClusterTime {
         }
     }
 
-    /// True if a server signed it. Without access control, servers send a dummy signature and
-    /// accept it in return. With access control, they refuse a client that sends it.
+    /// True if a server has signed the time. Servers without access control send a dummy signature
+    /// and accept it from clients. Servers with access control refuse the dummy signature.
     pub fn is_signed(&self) -> bool {
         self.key_id != 0
     }
 
-    /// The document, as a server sent it.
+    /// The unchanged `$clusterTime` document of the server.
     pub fn document(&self) -> &RawDocument {
         &self.document
     }
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_cluster_time_wins_in_any_order() {
+    fn the_latest_cluster_time_is_kept_in_any_order_of_arrival() {
         let mut latest = None;
         for (time, increment) in [(5, 1), (4, 9), (5, 2), (5, 1)] {
             ClusterTime::advance(&mut latest, ClusterTime::of(&reply(time, increment, 7)));

@@ -1,4 +1,4 @@
-//! Topology and server descriptions: what is known of the deployment at one moment, as plain data.
+//! Topology and server descriptions: the facts about the deployment at one moment, as plain data.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum TopologyType {
 }
 
 impl TopologyType {
-    /// The specification's name.
+    /// The name of the type in the specification.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "Unknown",
@@ -39,7 +39,7 @@ impl TopologyType {
 /// The server type (Server Discovery and Monitoring specification).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServerType {
-    /// Not reached, or its reply was not understood.
+    /// The server has sent no valid reply to a heartbeat.
     #[default]
     Unknown,
     /// A mongod without a replica set.
@@ -57,7 +57,7 @@ pub enum ServerType {
 }
 
 impl ServerType {
-    /// The specification's name.
+    /// The name of the type in the specification.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "Unknown",
@@ -82,12 +82,13 @@ impl ServerType {
 /// Results of Seawall's own probes of a server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Probe {
-    /// Average round-trip time of `hello`: an exponentially weighted moving average.
+    /// Average round-trip time of `hello`, an exponentially weighted moving average; `None` before
+    /// the first reply.
     pub round_trip: Option<Duration>,
-    /// Time of the server's last write (`lastWriteDate`), in milliseconds since the epoch, by the
-    /// server's clock.
+    /// Time of the server's last write (`lastWriteDate`), in milliseconds since the Unix epoch, by
+    /// the server's clock.
     pub last_write_ms: Option<i64>,
-    /// When `last_write_ms` was read, in milliseconds since the epoch, by Seawall's clock.
+    /// When `last_write_ms` was read, in milliseconds since the Unix epoch, by Seawall's clock.
     pub last_update_ms: i64,
     /// The highest wire version that the server supports.
     pub max_wire_version: i32,
@@ -95,32 +96,32 @@ pub struct Probe {
     pub lacks_hello: bool,
     /// True if the server does not return `helloOk`.
     pub lacks_hello_ok: bool,
-    /// Minutes after which an unused session expires.
+    /// Minutes after which an unused session expires; `None` if the server does not say.
     pub session_timeout_minutes: Option<i32>,
-    /// Its reply to `buildInfo`.
+    /// The server's reply to `buildInfo`.
     pub build_info: Option<RawDocumentBuf>,
 }
 
-/// A server description: what is known of one server.
+/// A server description: the facts about one server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerDescription {
     /// The server's address.
     pub address: ServerAddress,
     /// The server type, as the official driver's monitoring reports it.
     pub server_type: ServerType,
-    /// Its tags.
+    /// The replica set tags of the server.
     pub tags: Vec<(String, String)>,
     /// Results of the last probe.
     pub probe: Probe,
-    /// An operation or a probe failed on this server, and no probe has succeeded since.
+    /// True if an operation or a probe failed at this server, and no later probe has succeeded.
     pub is_suspect: bool,
-    /// The server replied that it is not the primary (any more), and the driver's monitoring does
-    /// not know it yet.
+    /// True if the server replied that it is not the primary any more, and the driver's monitoring
+    /// has not noticed that yet.
     pub is_demoted: bool,
 }
 
 impl ServerDescription {
-    /// A server description without any knowledge yet.
+    /// Creates the description of a server that has not replied yet.
     pub(super) fn unknown(address: ServerAddress) -> Self {
         Self {
             address,
@@ -132,7 +133,7 @@ impl ServerDescription {
         }
     }
 
-    /// True if operations can be sent to it now.
+    /// True if operations can be sent to the server now.
     pub fn is_usable(&self) -> bool {
         self.server_type.holds_data() && !self.is_suspect
     }
@@ -141,32 +142,31 @@ impl ServerDescription {
 /// `maxWireVersion` of 5.0, the first version that supports the Stable API.
 const STABLE_API_WIRE_VERSION: i32 = 13;
 
-/// A topology description: what is known of the deployment.
+/// A topology description: the facts about the whole deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TopologyDescription {
     /// The topology type.
     pub topology_type: TopologyType,
-    /// The replica set's name.
+    /// The replica set's name; `None` for other deployments.
     pub set_name: Option<String>,
     /// The server descriptions, sorted by address.
     pub servers: Vec<ServerDescription>,
-    /// Time between heartbeats; part of the staleness formula.
+    /// Time between heartbeats. The formula for the staleness of secondaries uses it.
     pub heartbeat_frequency: Duration,
-    /// True if any server was ever discovered.
+    /// True if any server has replied since the start of Seawall.
     pub was_seen: bool,
-    /// True if a server does not support the command name `hello`: servers before 4.4.2 support
+    /// True if any server does not support the command name `hello`. Servers before 4.4.2 support
     /// only `isMaster`.
     pub lacks_hello: bool,
-    /// True if a server does not return `helloOk`: 4.4.2 and earlier.
+    /// True if any server does not return `helloOk`. Servers up to 4.4.2 do not.
     pub lacks_hello_ok: bool,
-    /// The latest cluster time that a server sent; a standalone sends none.
+    /// The latest cluster time that a server has sent; `None` for a standalone, which sends none.
     pub cluster_time: Option<ClusterTime>,
-    /// True if the deployment was a standalone when last seen. A standalone refuses `txnNumber`, so
-    /// clients must know.
+    /// True if the deployment is a standalone, or was one before its server failed. The reply to a
+    /// `hello` shows this, because a standalone refuses `txnNumber`.
     pub is_standalone: bool,
-    /// The highest wire version that all servers supported when last seen. While no server is up,
-    /// clients get the last value: with a lower one, drivers would reject the deployment as
-    /// incompatible.
+    /// The highest wire version that all servers support. While no server is available, the last
+    /// value stays, because drivers would reject a deployment with a lower one as incompatible.
     pub max_wire_version: i32,
 }
 
@@ -182,7 +182,7 @@ impl TopologyDescription {
         self.servers.iter().any(ServerDescription::is_usable)
     }
 
-    /// The `buildInfo` reply of any server.
+    /// The `buildInfo` reply of any server; `None` if no server has replied yet.
     pub fn build_info(&self) -> Option<&RawDocumentBuf> {
         self.servers
             .iter()

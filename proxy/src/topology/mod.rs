@@ -1,13 +1,12 @@
-//! The deployment: its servers, their state, and server selection for operations.
+//! The deployment: its servers, their descriptions, and server selection for operations.
 //!
-//! The official driver's monitoring (its SDAM events) reports the members. Seawall's own probes,
-//! over one connection per server, add three things: they measure the round-trip time, they read
-//! the lag of secondaries, and they notice that a failed server has recovered. The driver would
-//! notice that only at its next heartbeat. All of it is published as a snapshot, which the data
-//! path reads without waiting.
+//! The official driver's monitoring (its SDAM events) reports the members. Seawall's own probes use
+//! one connection per server. They measure the round-trip time, read the lag of secondaries, and
+//! notice that a failed server has recovered, which the driver would notice only at its next
+//! heartbeat. The results are published as snapshots, which operations read without waiting.
 //!
 //! This module calls the pool, for example to clear the pool of a failed server. The pool never
-//! calls this module: it returns facts as values.
+//! calls this module: it returns its failures as values.
 
 mod cluster_time;
 mod description;
@@ -50,8 +49,8 @@ pub use self::{
 /// Settings of the whole deployment.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Width of the latency window: how much longer than the shortest a suitable server's
-    /// round-trip time may be.
+    /// Width of the latency window. A suitable server's round-trip time may exceed the shortest one
+    /// by this time.
     pub local_threshold: Duration,
     /// Time between heartbeats.
     pub heartbeat_frequency: Duration,
@@ -59,21 +58,21 @@ pub struct Settings {
     pub pool: Limits,
 }
 
-/// Maximum time that a pool stays paused without a reply to its probe. After that the server counts
-/// as failed.
+/// How long a pool waits for the reply to a probe after a connection has ended. After that, the
+/// server counts as failed.
 const SUSPICION_LIMIT: Duration = Duration::from_secs(1);
 
-/// No suitable server before the deadline.
+/// Error: no suitable server was found before the deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no suitable server")]
 pub struct SelectError;
 
-/// The deployment at one moment. `pools` has the order of the servers in `description`.
+/// The deployment at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The topology description.
     pub description: TopologyDescription,
-    /// The pools of the servers.
+    /// The pools of the servers, in the order of `description.servers`.
     pub pools: Vec<Arc<ServerPool>>,
 }
 
@@ -99,7 +98,8 @@ struct TopologyState {
 }
 
 impl TopologyState {
-    /// Stores what the servers report now; unknown values keep their last known state.
+    /// Derives the facts about the whole deployment from its servers. If no server is known now,
+    /// the last known facts stay.
     fn remember_servers(&mut self) {
         let servers = || self.members.values().map(|member| &member.server);
         let versions = servers().map(|server| server.probe.max_wire_version);
@@ -117,7 +117,7 @@ impl TopologyState {
     }
 }
 
-/// The live view of the deployment.
+/// The current view of the deployment, updated by the monitoring.
 pub struct Topology {
     settings: Settings,
     state: Mutex<TopologyState>,
@@ -127,10 +127,10 @@ pub struct Topology {
     data_plane: Handle,
     control_plane: Handle,
     stop: CancellationToken,
-    /// Start of the rotation among suitable servers.
+    /// A counter that determines which suitable servers are compared next.
     rotation: AtomicUsize,
     control_client: Mutex<Option<mongodb::Client>>,
-    /// The server that relays currently go to.
+    /// The server that all relays use now.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -147,7 +147,8 @@ impl Drop for Topology {
 }
 
 impl Topology {
-    /// Starts to monitor a deployment. Does not wait for it: it may be down.
+    /// Starts to monitor a deployment. Returns at once, because the deployment may not be
+    /// available.
     pub fn start(
         options: DeploymentOptions,
         settings: Settings,
@@ -170,7 +171,7 @@ impl Topology {
         topology
     }
 
-    /// A topology without monitoring and without servers, until a snapshot is published.
+    /// Creates a topology without monitoring and without servers.
     fn unwatched(
         settings: Settings,
         connector: Connector,
@@ -193,7 +194,7 @@ impl Topology {
         }
     }
 
-    /// A topology of one standalone server without monitoring, for tests.
+    /// Creates a topology of one standalone server without monitoring, for tests.
     #[cfg(test)]
     pub(crate) fn of_standalone(
         address: ServerAddress,
@@ -239,23 +240,24 @@ impl Topology {
         Arc::clone(&self.published.borrow())
     }
 
-    /// A receiver of the current snapshot and of all later ones.
+    /// Returns a receiver of the current snapshot and all later ones.
     pub fn subscribe(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.published.subscribe()
     }
 
-    /// The official driver's client, for control commands as the service account; `None` until the
-    /// deployment's connection string has been resolved.
+    /// The official driver's client, for Seawall's own commands as the service account. `None`
+    /// until the deployment's connection string has been resolved.
     pub fn control_client(&self) -> Option<mongodb::Client> {
         self.control_client.lock().clone()
     }
 
-    /// The connector, for connections that belong to no pool.
+    /// The connector, for connections outside the pools.
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// Selects a suitable server and returns its pool; waits for one until `deadline`.
+    /// Selects a suitable server and returns its pool. Without a suitable server, waits for one
+    /// until `deadline`.
     ///
     /// Cancel safe.
     ///
@@ -289,19 +291,19 @@ impl Topology {
             [] => None,
             [only] => pool(only).cloned(),
             several => {
-                // The specification's power of two choices: the less busy of two suitable servers.
-                // The two come from a rotation, not from chance, so that no random number is drawn
-                // per operation.
+                // As the specification says, the less busy of two suitable servers is selected. A
+                // rotation determines the two servers, because it costs less per operation than
+                // random numbers.
                 let rotation = self.rotation.fetch_add(1, Ordering::Relaxed);
                 let first = several.get(rotation % several.len()).and_then(pool)?;
                 let second = several.get((rotation + 1) % several.len()).and_then(pool)?;
                 let now = Instant::now();
                 let (one, other) = (first.cost(now), second.cost(now));
                 let is_second = match snapshot.description.topology_type {
-                    // All mongos do the same work: a slow one is slow itself.
+                    // All mongos do the same work, so long operations mean that a mongos is slow.
                     TopologyType::Sharded => one.exceeds(other),
-                    // Members do different work: their operation times say little about the
-                    // members.
+                    // Members do different work, so the durations of their operations do not show
+                    // which member is slow.
                     _ => one.is_busier(other),
                 };
                 let chosen = if is_second { second } else { first };
@@ -310,8 +312,8 @@ impl Topology {
         }
     }
 
-    /// An operation, or establishing a connection, failed on a server. Clears the server's pool and
-    /// excludes the server from selection until a probe succeeds.
+    /// Handles a failure of a server, during an operation or while a connection was established.
+    /// Clears the server's pool and excludes the server from selection until a probe succeeds.
     pub fn report_failure(&self, pool: &Arc<ServerPool>, generation: Generation) {
         if !pool.clear(generation) {
             return;
@@ -323,9 +325,9 @@ impl Topology {
         });
     }
 
-    /// A connection of `generation` ended during an operation. One such end can have many causes,
-    /// for example the client's own request. So the pool pauses until a probe gets a reply, and is
-    /// cleared only if the server failed.
+    /// Handles the end of a connection of `generation` during an operation. The cause may be the
+    /// server, but also the client's request. So the pool hands out no connection until a probe
+    /// gets a reply, and it is cleared only if the server has failed.
     pub fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
         let pool = checkout.pool();
         match pool.suspect(generation, checkout.identity()) {
@@ -339,7 +341,7 @@ impl Topology {
         }
     }
 
-    /// A server replied with a state-change error code.
+    /// Handles a state-change error (`code`) in a server's reply.
     pub fn report_state_change(&self, pool: &Arc<ServerPool>, code: i32) {
         let is_shutting_down = matches!(code, 91 | 11600);
         if is_shutting_down {
@@ -352,7 +354,7 @@ impl Topology {
         });
     }
 
-    /// The server that relays go to now: the primary, or one mongos that all relays share.
+    /// The server that all relays use now: the primary, or one mongos. `None` if there is none.
     pub fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);
@@ -367,7 +369,7 @@ impl Topology {
         snapshot.pools.get(*index).cloned()
     }
 
-    /// Like [`Self::relay_server`], but waits until `deadline`.
+    /// Like [`Self::relay_server`], but waits until `deadline` for a server.
     ///
     /// # Errors
     /// [`SelectError`] at the deadline.
@@ -420,8 +422,9 @@ impl Topology {
             .send_replace(Arc::new(Snapshot { description, pools }));
     }
 
-    /// Call once a second. Pools close expired connections and fill up to their minimum. A server
-    /// that was suspected for 1 s or longer counts as failed.
+    /// Maintains all pools: they close expired connections and establish connections up to their
+    /// minimum. Reports a server as failed if it has been suspected for a second. Called once a
+    /// second.
     pub fn maintain_pools(&self) {
         let now = Instant::now();
         for pool in &self.snapshot().pools {

@@ -1,4 +1,4 @@
-//! Monitoring by the official driver: its events update our topology description.
+//! Monitoring by the official driver. Its events update Seawall's topology description.
 
 use std::{
     collections::HashMap,
@@ -27,28 +27,29 @@ use super::{
 use crate::pool::ServerPool;
 use seawall_transport::connection::ServerAddress;
 
-/// Pause before the DNS name of a connection string is resolved again.
+/// Pause between two attempts to resolve the DNS name of a connection string.
 const RESOLVE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// An unusable connection string.
+/// The reason why a connection string is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum DeploymentError {
-    /// The official driver rejects it.
+    /// The official driver rejects the connection string.
     #[error("{0}")]
     Uri(Box<mongodb::error::Error>),
-    /// An option that is not supported in a deployment's connection string.
+    /// Seawall does not support this option.
     #[error("{0} is not supported in the deployment's connection string")]
     Unsupported(&'static str),
 }
 
-/// A parsed connection string. `Debug` hides it: it may contain the service account's password.
+/// A parsed connection string. `Debug` does not print it, because it may contain the service
+/// account's password.
 #[derive(Clone)]
 pub struct DeploymentOptions {
     uri: Zeroizing<String>,
     heartbeat_frequency: Duration,
-    /// `None` until the DNS name of a `mongodb+srv` string has been resolved.
+    /// All options; `None` until the DNS name of a `mongodb+srv` string has been resolved.
     options: Option<Box<ClientOptions>>,
-    /// The options in the string itself, without those from DNS.
+    /// The options in the string itself, without the options from DNS.
     written: Box<ClientOptions>,
 }
 
@@ -58,7 +59,7 @@ impl fmt::Debug for DeploymentOptions {
     }
 }
 
-/// The options in a `mongodb+srv` string itself; TLS is on by default.
+/// Parses the options in a `mongodb+srv` string itself, without DNS. TLS is on by default.
 async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError> {
     let plain = uri.replacen("mongodb+srv://", "mongodb://", 1);
     let parsed = ClientOptions::parse(plain).await;
@@ -70,11 +71,11 @@ async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError
 }
 
 impl DeploymentOptions {
-    /// Parses a connection string. For `mongodb+srv` it queries DNS; if the query fails, it is
-    /// repeated later.
+    /// Parses a connection string. A `mongodb+srv` string requires a DNS query. If the query fails,
+    /// it is repeated later.
     ///
     /// # Errors
-    /// [`DeploymentError`] if the string is invalid whatever DNS returns.
+    /// [`DeploymentError`] if the string itself is invalid.
     pub async fn parse(uri: &str, heartbeat_frequency: Duration) -> Result<Self, DeploymentError> {
         let options = match ClientOptions::parse(uri).await {
             Ok(options) => Some(Box::new(options)),
@@ -96,12 +97,12 @@ impl DeploymentOptions {
         })
     }
 
-    /// The string's options, for driver clients of the service account.
+    /// The options in the string itself, for driver clients of the service account.
     pub fn client_options(&self) -> ClientOptions {
         (*self.written).clone()
     }
 
-    /// True if the string names a user: the service account.
+    /// True if the string has a user, which is the service account.
     pub fn has_credentials(&self) -> bool {
         self.written.credential.is_some()
     }
@@ -114,15 +115,15 @@ impl DeploymentOptions {
                 Compressor::Snappy => "snappy",
                 Compressor::Zlib { .. } => "zlib",
                 Compressor::Zstd { .. } => "zstd",
-                // A compressor that this version does not know is not offered.
+                // Seawall does not offer compressors that it does not know.
                 _ => return None,
             })
         });
         names.collect()
     }
 
-    /// The string's TLS options: CA file, certificate file, and true if any certificate is
-    /// accepted. `None` without TLS.
+    /// The string's TLS options; `None` without TLS. They are the CA file, the certificate file,
+    /// and true if any certificate is accepted.
     pub fn tls(&self) -> Option<(Option<std::path::PathBuf>, Option<std::path::PathBuf>, bool)> {
         match self.written.tls.clone()? {
             Tls::Enabled(tls) => {
@@ -134,7 +135,7 @@ impl DeploymentOptions {
     }
 }
 
-/// Monitors the deployment until dropped.
+/// Monitors the deployment until the future is dropped.
 pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOptions) {
     let mut options = loop {
         match deployment.options.take() {
@@ -151,7 +152,8 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
     };
     options.app_name = Some("seawall".to_owned());
     options.heartbeat_freq = Some(deployment.heartbeat_frequency);
-    // The service account runs few commands at a time; clients use Seawall's own pools.
+    // The driver's client needs only few connections: it runs the service account's commands, and
+    // clients use Seawall's own pools.
     options.max_pool_size = Some(4);
     options.min_pool_size = Some(0);
     let events = topology.clone();
@@ -167,11 +169,11 @@ pub(super) async fn watch(topology: Weak<Topology>, mut deployment: DeploymentOp
             if let Some(topology) = topology.upgrade() {
                 *topology.control_client.lock() = Some(client.clone());
             }
-            // The driver's client monitors as long as it lives.
+            // The driver's client monitors the deployment until it is dropped, so it is kept here.
             std::future::pending::<()>().await;
             drop(client);
         }
-        Err(error) => tracing::error!(%error, "deployment cannot be watched"),
+        Err(error) => tracing::error!(%error, "deployment cannot be monitored"),
     }
 }
 

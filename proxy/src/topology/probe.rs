@@ -1,4 +1,4 @@
-//! Probes of one server, over a dedicated connection without authentication.
+//! Seawall's probes of one server, over a connection of their own without authentication.
 
 use std::{
     sync::{Arc, Weak},
@@ -21,16 +21,17 @@ use seawall_transport::connection::{Connection, EstablishError, ServerAddress, r
 /// Time between probes of a failed server.
 const FAILED_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Minimum time between the starts of two probes, however many failures are reported.
-const LEAST_PAUSE: Duration = Duration::from_millis(10);
+/// Minimum time between the starts of two probes. It limits probes when many failures are reported.
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A server counts as hung after this many new connections in a row on which it sent no byte.
-const SILENCES: u32 = 2;
+/// A server counts as hung after this number of new connections in a row without a reply.
+const SILENCES_OF_HUNG_SERVER: u32 = 2;
 
 /// Weight of the newest round-trip time in the average (Server Selection specification).
 const NEWEST_WEIGHT: f64 = 0.2;
 
-/// Probes a server at each heartbeat, immediately when notified, and often while it is failed.
+/// Probes a server until the topology is dropped: at each heartbeat, at once when notified, and
+/// every [`FAILED_PROBE_INTERVAL`] while the server is failed.
 pub(super) async fn keep_probing(
     topology: Weak<Topology>,
     address: ServerAddress,
@@ -47,17 +48,20 @@ pub(super) async fn keep_probing(
             ProbeOutcome::Silent => silences + 1,
             ProbeOutcome::Replied(_) | ProbeOutcome::Failed => 0,
         };
-        let pause = strong.apply_probe(&address, outcome, silences >= SILENCES);
+        let is_hung = silences >= SILENCES_OF_HUNG_SERVER;
+        let pause = strong.apply_probe(&address, outcome, is_hung);
         let unaware = strong.driver_unaware_of(&address);
         drop(strong);
-        // The next probe is the same with or without a notification. Usually this ends by time-out.
+        // The next probe begins after a notification and after the timeout, so the result of the
+        // wait is ignored.
         drop(timeout(pause, notified(&wake, unaware)).await);
-        sleep_until(began + LEAST_PAUSE).await;
+        sleep_until(began + MIN_PROBE_INTERVAL).await;
     }
 }
 
-/// Returns when the prober is notified. With an unaware driver, makes the driver check its servers
-/// until it has noticed this one; this also notifies the prober.
+/// Returns when the prober is notified. `unaware` is set if the driver has not noticed that the
+/// server is available. The driver then checks its servers until it has noticed, and the resulting
+/// event notifies the prober.
 async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     let Some(driver) = unaware else {
         return wake.notified().await;
@@ -68,16 +72,16 @@ async fn notified(wake: &Notify, unaware: Option<mongodb::Client>) {
     }
 }
 
-/// Makes the driver check its servers now, and again every half second, until dropped. Otherwise
-/// the driver would notice a recovered server only at its next heartbeat. The driver checks its
-/// servers while an operation waits for a server. This operation waits for a server that never
-/// exists, so no command is sent.
+/// Makes the driver check its servers now and every half second, until the future is dropped.
+/// Otherwise the driver would notice a recovered server only at its next heartbeat. The driver
+/// checks its servers while an operation waits in server selection. So this function runs an
+/// operation that no server can suit, and no command is ever sent.
 async fn check_servers(driver: mongodb::Client) {
     let none = SelectionCriteria::Predicate(Arc::new(|_| false));
     let ping = doc! { "ping": 1 };
     let admin = driver.database("admin");
     let waiting = admin.run_command(ping).selection_criteria(none);
-    // Server selection in the driver timed out.
+    // The error is a timeout of the driver's server selection.
     if let Err(error) = waiting.await {
         tracing::debug!(%error, "driver did not notice a server that replies");
     }
@@ -88,7 +92,7 @@ enum ProbeOutcome {
     Replied(ProbeReply),
     /// The server could not be reached, or replied with an error.
     Failed,
-    /// No reply in time, although the machine is up, or was up a moment ago.
+    /// The server sent no reply in time, although its machine accepts connections.
     Silent,
 }
 
@@ -122,7 +126,7 @@ async fn probe(
             }
         }
         Err(_) if is_new => ProbeOutcome::Silent,
-        // Perhaps only this connection is broken: the next probe uses a new one.
+        // This connection may have been the only broken one. The next probe uses a new connection.
         Ok(None) | Err(_) => ProbeOutcome::Failed,
     }
 }
@@ -149,8 +153,8 @@ async fn run_probe(topology: &Topology, open: &mut Connection) -> Option<ProbeRe
 }
 
 impl Topology {
-    /// The driver's client, if the server replies to probes but the driver considers it
-    /// unavailable.
+    /// Returns the driver's client if the server replies to probes but the driver considers it
+    /// unavailable, else `None`.
     fn driver_unaware_of(&self, address: &ServerAddress) -> Option<mongodb::Client> {
         let state = self.state.lock();
         let server = &state.members.get(address)?.server;
@@ -159,7 +163,7 @@ impl Topology {
         is_unaware.then(|| self.control_client()).flatten()
     }
 
-    /// Applies the outcome of a probe; returns the pause before the next one.
+    /// Applies the outcome of a probe. Returns the pause before the next probe.
     fn apply_probe(
         self: &Arc<Self>,
         address: &ServerAddress,

@@ -4,7 +4,7 @@
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use seawall_transport::connection::ServerAddress;
 
-/// Indexes of the servers that relays may use.
+/// Returns the indexes of the servers that relays may use.
 pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
     let fits = |server: &ServerDescription| match description.topology_type {
         TopologyType::Unknown | TopologyType::ReplicaSetNoPrimary => false,
@@ -20,7 +20,8 @@ pub(super) fn candidates(description: &TopologyDescription) -> Vec<usize> {
         .collect()
 }
 
-/// Index of the chosen server if it is still a candidate; otherwise of the first candidate.
+/// Returns the index of the chosen server if it is still a candidate, else the first index. `None`
+/// if there are no candidates.
 pub(super) fn keep_or_choose(
     chosen: Option<&ServerAddress>,
     candidates: &[&ServerAddress],

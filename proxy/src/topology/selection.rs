@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use seawall_command::{Mode, ReadPreference};
 
-/// Indexes of the suitable servers within the latency window, in order of address.
+/// Returns the indexes of the suitable servers within the latency window, in order of address.
 pub(super) fn select(
     description: &TopologyDescription,
     preference: &ReadPreference,
@@ -63,7 +63,8 @@ fn is_primary(server: &ServerDescription) -> bool {
     server.is_usable() && server.server_type == ServerType::Primary && !server.is_demoted
 }
 
-/// The candidates that are fresh enough and match the first tag set that matches any candidate.
+/// Returns the candidates whose staleness is allowed and that match a tag set of the preference.
+/// The first tag set that matches any candidate decides.
 fn eligible(
     description: &TopologyDescription,
     mut candidates: Vec<usize>,
@@ -92,8 +93,9 @@ fn eligible(
         .unwrap_or_default()
 }
 
-/// Estimated staleness of a secondary, by the formula of the specification. An unknown staleness
-/// counts as too high: before its first probe, a member may be hours behind.
+/// Estimates the staleness of a secondary in milliseconds, by the formula of the specification. An
+/// unknown staleness counts as too high, because a member may be hours behind before its first
+/// probe.
 fn staleness_ms(description: &TopologyDescription, index: usize) -> i64 {
     let lag = |server: &ServerDescription| {
         server
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_selects_its_members() {
+    fn each_read_preference_mode_selects_its_members() {
         let set = replica_set();
         let chosen = |mode| select(&set, &preference(mode, &[]), NO_LIMIT);
         assert_eq!(chosen(Mode::Primary), [0]);
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_matching_tag_set_decides() {
+    fn the_first_tag_set_that_matches_a_member_decides() {
         let set = replica_set();
         let chosen =
             |mode, tags: &[&[(&str, &str)]]| select(&set, &preference(mode, tags), NO_LIMIT);
@@ -264,14 +266,14 @@ mod tests {
         assert_eq!(
             select(&set, &limited, NO_LIMIT),
             [2],
-            "85 s and a heartbeat are over 90 s"
+            "the lag of 85 s plus a heartbeat exceeds 90 s"
         );
         set.servers[0].server_type = ServerType::Unknown;
         set.topology_type = TopologyType::ReplicaSetNoPrimary;
         assert_eq!(
             select(&set, &limited, NO_LIMIT),
             [2],
-            "against the newest secondary"
+            "without a primary, the newest secondary is the reference"
         );
     }
 

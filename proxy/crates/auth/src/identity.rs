@@ -1,5 +1,5 @@
-//! Identities: the user that a client has authenticated as, and the login that Seawall uses at
-//! servers for that user.
+//! Identities. An identity is a user for which Seawall has connections: the user's name, source and
+//! id, and the login with which these connections authenticate.
 
 use std::{
     fmt,
@@ -13,41 +13,42 @@ use parking_lot::RwLock;
 
 use super::{ClientKey, Mechanism, ScramKeys};
 
-/// Unique number of an identity in this process; never reused.
+/// Identifies an identity within this process. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IdentityId(u64);
 
 impl IdentityId {
-    /// The number itself.
+    /// The number of the identity.
     pub fn as_u64(self) -> u64 {
         self.0
     }
 }
 
-/// The state of an identity: usable, or why not.
+/// Says if an identity is usable, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Usable.
+    /// The identity is usable.
     Good,
-    /// The user was dropped, and perhaps created again with another id. Its clients get error 13.
+    /// The user was dropped. It may have been created again with another id. Its clients get error
+    /// 13 (Unauthorized).
     Gone,
-    /// A server refused its keys: its clients must log in again.
+    /// A server refused the user's keys. Its clients must log in again.
     Refused,
 }
 
-/// How Seawall's connections log in as the identity.
+/// The way in which Seawall's connections authenticate as an identity.
 #[derive(Clone)]
 pub enum Login {
-    /// No login: the deployment has no authentication.
+    /// Connections need no login, because the deployment has no access control.
     Anonymous,
-    /// With SCRAM keys; no password is needed.
+    /// Connections log in with SCRAM keys. No password is needed.
     Keys {
-        /// Learned from a client's proof.
+        /// The user's ClientKey, recovered from a client's proof.
         client_key: ClientKey,
-        /// As a server stores them.
+        /// The user's keys as a server stores them.
         keys: ScramKeys,
     },
-    /// The keys are outdated, and no client has proved newer ones yet.
+    /// Connections cannot log in: the keys are outdated, and no client has proved newer ones yet.
     Unknown,
 }
 
@@ -71,8 +72,8 @@ impl Login {
     }
 }
 
-/// A user of the deployment: name, source and id. A user that is dropped and created again gets
-/// another id.
+/// A user of the deployment, identified by name, source and user id. A user that was dropped and
+/// created again has another user id and is another identity.
 pub struct Identity {
     id: IdentityId,
     name: String,
@@ -92,7 +93,7 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Makes the identity of a user. A user has one identity at a time.
+    /// Creates an identity. The caller makes sure that a user has only one identity at a time.
     pub fn new(name: &str, source: &str, user_id: Option<[u8; 16]>, login: Login) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -108,7 +109,7 @@ impl Identity {
         }
     }
 
-    /// The identity of clients that have not logged in.
+    /// Creates the identity of clients that have not logged in.
     pub fn anonymous() -> Self {
         Self::new("", "", None, Login::Anonymous)
     }
@@ -128,7 +129,7 @@ impl Identity {
         &self.source
     }
 
-    /// The user's `userId` on the server, if it has one.
+    /// The user's `userId` on the servers; `None` for users that have none.
     pub fn user_id(&self) -> Option<[u8; 16]> {
         self.user_id
     }
@@ -143,7 +144,7 @@ impl Identity {
         &self.in_flight
     }
 
-    /// The current state of the identity.
+    /// The current standing of the identity.
     pub fn standing(&self) -> Standing {
         match self.standing.load(Ordering::Acquire) {
             0 => Standing::Good,
@@ -152,29 +153,30 @@ impl Identity {
         }
     }
 
-    /// Makes the identity unusable. Only the first reason counts. It cannot become usable again: a
-    /// later login makes a new identity.
+    /// Makes the identity unusable, forever. Only the first call has an effect. A later login of
+    /// the user creates a new identity.
     pub fn end(&self, standing: Standing) {
         let value = match standing {
             Standing::Good => return,
             Standing::Gone => 1,
             Standing::Refused => 2,
         };
-        // An operation in flight may find its keys refused after the user is known to be gone.
-        // Error 13 is right then, so the first reason stays.
+        // A dropped user's keys may be refused afterwards, by an operation in flight. Its clients
+        // must still get error 13, so the first reason is kept.
         self.standing
             .compare_exchange(0, value, Ordering::AcqRel, Ordering::Acquire)
             .ok();
         *self.login.write() = Login::Unknown;
     }
 
-    /// How Seawall's connections currently log in as this identity.
+    /// The way in which Seawall's connections authenticate now.
     pub fn login(&self) -> Login {
         self.login.read().clone()
     }
 
-    /// The version of the login; each new login increases it. Read it before [`Identity::login`]: a
-    /// server's refusal concerns only the version read before it, not a later one.
+    /// The version of the login. [`Identity::learn`] increases it. Callers read it before
+    /// [`Identity::login`]: if a server then refuses the login, only logins of this version are
+    /// outdated, and not a newer one.
     pub fn login_version(&self) -> u64 {
         self.login_version.load(Ordering::Acquire)
     }
@@ -193,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities_of_the_same_user_are_distinct() {
+    fn two_identities_of_the_same_user_have_different_ids() {
         let id = [7; 16];
         let user = Identity::new("u", "db", Some(id), Login::Unknown);
         assert_eq!((user.name(), user.source()), ("u", "db"));

@@ -1,9 +1,9 @@
-//! Authentication: SCRAM towards clients and servers, the keys that it uses, and the addresses that
-//! a user may log in from.
+//! Authentication: SCRAM towards clients and servers, its keys, and the addresses from which a user
+//! may log in.
 //!
-//! Everything here is a state machine or a value. Payloads go in; payloads or results come out.
-//! Nothing here reads a socket, a clock or a configuration. The only system call seeds
-//! [`NonceSource`].
+//! The types here are state machines and values. A step of a conversation gets a payload and
+//! returns a payload or a result. This module reads no socket, clock or configuration. Its only
+//! system call seeds [`NonceSource`].
 //!
 //! Seawall needs no password to serve a user. A server stores `StoredKey = H(ClientKey)` and
 //! `ServerKey`. Every SCRAM proof is `ClientKey XOR HMAC(StoredKey, AuthMessage)`. So a party that
@@ -11,16 +11,16 @@
 //! that user:
 //!
 //! ```text
-//!  first login of a user     CarriedConversation   payloads pass to a server, which decides
+//!  first login of a user     CarriedConversation   payloads pass to a server, which verifies
 //!                            users_info_command    the user reads its own keys and restrictions
-//!                            prove(keys)           the carried proof gives up the ClientKey
+//!                            prove(keys)           the carried proof reveals the ClientKey
 //!
-//!  every later login         ServerConversation    verified here; renews the ClientKey
-//!  our server connections    ClientConversation    ClientKey and ScramKeys, no PBKDF2
+//!  every later login         ServerConversation    Seawall verifies; it renews the ClientKey
+//!  server connections        ClientConversation    ClientKey and ScramKeys, no PBKDF2
 //! ```
 //!
-//! Invariants: a [`Key`] is zeroed on drop, hidden from `Debug` and compared in constant time. A
-//! conversation returns a [`ClientKey`] only if its hash equals the stored key. Nothing from the
+//! Invariants: a [`Key`] is zeroed on drop, not printed by `Debug`, and compared in constant time.
+//! A conversation returns a [`ClientKey`] only if its hash equals the stored key. No bytes from the
 //! network can cause a panic.
 
 mod identity;

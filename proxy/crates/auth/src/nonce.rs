@@ -1,7 +1,7 @@
-//! Random bytes for SCRAM nonces, generated in user space.
+//! Random bytes for SCRAM nonces, generated without system calls.
 //!
-//! A storm of logins must not cause a storm of system calls. The operating system seeds the
-//! generator once, at start. `ThreadRng` is not used because it reseeds itself.
+//! A storm of logins must not cause a storm of system calls. So the operating system seeds the
+//! generator only once, at the start. `ThreadRng` is not used because it reseeds itself.
 
 use std::fmt;
 
@@ -11,20 +11,23 @@ use parking_lot::Mutex;
 use rand::rngs::{StdRng, SysError, SysRng};
 use rand::{Rng as _, SeedableRng as _};
 
-/// The operating system gave no entropy to seed a [`NonceSource`].
+/// Error: the operating system returned no entropy to seed a [`NonceSource`].
 #[derive(Debug, thiserror::Error)]
-#[error("the operating system gave no entropy")]
+#[error("the operating system returned no entropy")]
 pub struct SeedError(#[from] SysError);
 
-/// A cryptographically secure generator (ChaCha) that is shared by all conversations.
+/// A cryptographically secure random number generator (ChaCha) for all conversations.
 ///
-/// The lock is held for the few nanoseconds that a nonce takes.
+/// Its lock is held only while a nonce is generated, which takes some nanoseconds.
 pub struct NonceSource {
     generator: Mutex<StdRng>,
 }
 
 impl NonceSource {
-    /// Seeds the generator from the operating system: the only system call it ever makes.
+    /// Creates a generator and seeds it from the operating system.
+    ///
+    /// # Errors
+    /// The operating system returned no entropy.
     pub fn new() -> Result<Self, SeedError> {
         let generator = StdRng::try_from_rng(&mut SysRng)?;
         Ok(Self {
@@ -32,7 +35,8 @@ impl NonceSource {
         })
     }
 
-    /// 24 random bytes as 32 base64 characters: printable and free of commas, as SCRAM requires.
+    /// Returns 24 random bytes as 32 base64 characters. They are printable and contain no comma, as
+    /// SCRAM requires.
     pub fn nonce(&self) -> String {
         let mut bytes = [0; NONCE_BYTES];
         self.fill(&mut bytes);
@@ -47,12 +51,13 @@ impl NonceSource {
 
 impl fmt::Debug for NonceSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The generator's state would reveal all future nonces.
+        // The state is not printed, because it reveals all future nonces.
         f.debug_struct("NonceSource").finish_non_exhaustive()
     }
 }
 
-/// The number of bytes that mongod uses. A multiple of three needs no base64 padding.
+/// Number of random bytes in a nonce. A mongod uses the same number. A multiple of three needs no
+/// base64 padding.
 const NONCE_BYTES: usize = 24;
 
 #[cfg(test)]
@@ -78,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn two_sources_differ() {
+    fn two_sources_return_different_nonces() {
         let (a, b) = (NonceSource::new().unwrap(), NonceSource::new().unwrap());
         assert_ne!(a.nonce(), b.nonce());
     }
 
     #[test]
-    fn fill_reaches_every_byte() {
+    fn fill_changes_every_byte() {
         let source = NonceSource::new().unwrap();
         let mut seen = [0_u8; 40];
         for _ in 0..64 {

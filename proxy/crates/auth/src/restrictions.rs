@@ -1,38 +1,37 @@
-//! `authenticationRestrictions`: the addresses a user may authenticate from.
+//! `authenticationRestrictions`: the addresses from which a user may authenticate.
 //!
-//! Behind Seawall a server sees Seawall's address instead of the client's, so the `clientSource`
-//! clauses of a user must be enforced here. The server itself enforces `serverAddress` clauses,
-//! against the address that Seawall's connection reached, so here they count as met.
+//! A server sees Seawall's address instead of the client's, so Seawall must enforce the
+//! `clientSource` clauses of a user. The server itself enforces `serverAddress` clauses, against
+//! the address to which Seawall has connected. So here these clauses count as met.
 //!
-//! The semantics are the server's, tested on mongod 6.0.5:
+//! The rules are those of the server, tested with mongod 6.0.5:
 //!
-//! - a user has its own set and one more set for each role (held directly or through other roles)
-//!   that is restricted; **every** set must be met;
-//! - a set is met if **any** of its restrictions is; an empty set restricts nothing;
-//! - a restriction is met if **all** of its clauses are; a `clientSource` clause is met if the
-//!   address lies in **any** of its ranges; no client meets an empty clause;
-//! - IPv4 and IPv6 never match each other: `::/0` contains no IPv4 client, and neither does
-//!   `::ffff:10.0.0.1`. A client that Seawall's dual-stack listener reports as v4-mapped is an IPv4
-//!   client and is compared as one;
-//! - a client on a Unix domain socket meets no restriction at all.
+//! - A user has its own set of restrictions, and one set for each restricted role that it has
+//!   directly or through other roles. **Every** set must be met.
+//! - A set is met if **any** of its restrictions is met. An empty set is always met.
+//! - A restriction is met if **all** of its clauses are met. A `clientSource` clause is met if the
+//!   address is in **any** of its ranges. An empty clause is never met.
+//! - IPv4 and IPv6 addresses never match each other: neither `::/0` nor `::ffff:10.0.0.1` contains
+//!   an IPv4 client. If Seawall's listener reports a client as v4-mapped, it counts as IPv4.
+//! - A client on a Unix domain socket meets no restriction.
 //!
-//! Anything that cannot be parsed is an error, never "unrestricted".
+//! A restriction that cannot be parsed is an error. It never means "unrestricted".
 
 use std::net::IpAddr;
 
 use bson::raw::RawBsonRef;
 use bson::{RawArray, RawDocument};
 
-/// All restrictions that apply to a user: its own and those inherited from its roles.
+/// All restrictions that apply to a user: its own, and those of its roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Restrictions {
-    /// Only non-empty sets: no sets means unrestricted.
+    /// The sets that are not empty. A user without sets is unrestricted.
     sets: Vec<Vec<Restriction>>,
 }
 
 impl Restrictions {
-    /// Reads the two arrays of a `usersInfo` reply: `authenticationRestrictions`, a set, and
-    /// `inheritedAuthenticationRestrictions`, an array of sets.
+    /// Parses two arrays of a `usersInfo` reply: `authenticationRestrictions` (`own`), which is a
+    /// set, and `inheritedAuthenticationRestrictions` (`inherited`), which is an array of sets.
     pub fn parse(own: &RawArray, inherited: &RawArray) -> Result<Self, RestrictionsError> {
         let mut sets = vec![parse_set(own, OWN)?];
         for set in inherited {
@@ -42,13 +41,13 @@ impl Restrictions {
         Ok(Self { sets })
     }
 
-    /// True if clients may use this user from any address.
+    /// True if clients may authenticate as this user from any address.
     pub fn is_unrestricted(&self) -> bool {
         self.sets.is_empty()
     }
 
-    /// True if a client at this address may authenticate. `None` is a client without an IP address
-    /// (a Unix domain socket), which only an unrestricted user permits.
+    /// True if a client at this address may authenticate. `None` is a client on a Unix domain
+    /// socket, which may authenticate only as an unrestricted user.
     pub fn permits(&self, client: Option<IpAddr>) -> bool {
         let Some(client) = client else {
             return self.is_unrestricted();
@@ -60,45 +59,45 @@ impl Restrictions {
     }
 }
 
-/// Why a user's restrictions could not be parsed. The user is then refused: a restriction that
-/// cannot be parsed might exclude the client.
+/// The reason why a user's restrictions could not be parsed. Seawall then refuses the user's
+/// logins, because a restriction that cannot be parsed may exclude the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RestrictionsError {
-    /// The reply lacks the field: the command did not ask for it, or the server is too old to
-    /// return it.
+    /// The reply has no such field, because the command did not ask for it or the server is too
+    /// old.
     #[error("{field} is missing")]
     Missing {
         /// The field of the reply.
         field: &'static str,
     },
-    /// A value is not of the type that the server documents, or is not valid BSON.
+    /// A value does not have the documented type, or is not valid BSON.
     #[error("{field} is not of the expected type")]
     WrongType {
-        /// The field that holds the value.
+        /// The field with the value.
         field: &'static str,
     },
-    /// A clause that this version of Seawall does not know.
+    /// Seawall does not know a clause.
     #[error("unknown clause {clause:?}")]
     UnknownClause {
         /// The name of the clause.
         clause: String,
     },
-    /// A restriction without any clause, which servers refuse to store.
+    /// A restriction has no clause. Servers refuse to store one.
     #[error("a restriction has no clause")]
     EmptyRestriction,
     /// An entry of `clientSource` is neither an address nor a CIDR range.
     #[error("{range:?} is not an address or a CIDR range")]
     InvalidRange {
-        /// The entry as the server gave it.
+        /// The entry in the reply.
         range: String,
     },
 }
 
-/// One restriction document: clauses that must all be met.
+/// One restriction document. All its clauses must be met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Restriction {
-    /// `None` if there is no such clause. The restriction then has only `serverAddress`, which the
-    /// server enforces.
+    /// The ranges of the `clientSource` clause. `None` if the restriction has only a
+    /// `serverAddress` clause, which the server enforces.
     client_source: Option<Vec<AddressRange>>,
 }
 
@@ -136,9 +135,9 @@ impl Restriction {
 /// A single address or a CIDR range, as in `192.168.0.0/16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AddressRange {
-    /// May have host bits set: servers accept `127.0.0.1/8`.
+    /// The address of the range. Host bits may be set, because servers accept `127.0.0.1/8`.
     network: IpAddr,
-    /// At most 32 for IPv4 and 128 for IPv6.
+    /// Number of leading bits that must match: at most 32 for IPv4 and 128 for IPv6.
     prefix_bits: u8,
 }
 
@@ -166,7 +165,7 @@ impl AddressRange {
 
     fn contains(self, address: IpAddr) -> bool {
         let prefix_bits = u32::from(self.prefix_bits);
-        // A prefix of 0 shifts by the full width: `checked_shr` returns `None` and every address
+        // For a prefix of 0 bits, `checked_shr` returns `None` on both sides, so every address
         // matches.
         match (self.network, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
@@ -228,9 +227,9 @@ fn array<'a>(
         .ok_or(RestrictionsError::WrongType { field })
 }
 
-/// The field of a `usersInfo` reply that holds a user's own set.
+/// The field of a `usersInfo` reply with a user's own set.
 pub(super) const OWN: &str = "authenticationRestrictions";
-/// The field of a `usersInfo` reply that holds the sets of all roles.
+/// The field of a `usersInfo` reply with the sets of all roles.
 pub(super) const INHERITED: &str = "inheritedAuthenticationRestrictions";
 const CLIENT_SOURCE: &str = "clientSource";
 const SERVER_ADDRESS: &str = "serverAddress";
@@ -256,7 +255,7 @@ mod tests {
         Some(address.parse().unwrap())
     }
 
-    /// Checks one case: own set, inherited sets, permitted clients, refused clients.
+    /// Checks which clients a user with these own and inherited sets permits and refuses.
     fn check(own: Bson, inherited: Bson, permitted: &[&str], refused: &[&str]) {
         let restrictions = parse(own.clone(), inherited.clone()).unwrap();
         for address in permitted {
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn no_restriction_permits_everyone() {
+    fn a_user_without_restrictions_permits_all_clients() {
         for inherited in [bson!([]), bson!([[]])] {
             let restrictions = parse(bson!([]), inherited).unwrap();
             assert!(restrictions.is_unrestricted());
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn any_restriction_of_a_set_is_enough() {
+    fn a_set_is_met_if_any_of_its_restrictions_is_met() {
         check(
             bson!([{ "clientSource": ["127.0.0.1"] }, { "clientSource": ["::1", "10.0.0.0/8"] }]),
             bson!([]),
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_must_be_met() {
+    fn a_client_is_refused_if_any_set_is_not_met() {
         let role = bson!([[{ "clientSource": ["127.0.0.1/32", "10.0.0.0/8"] }]]);
         check(
             bson!([{ "clientSource": ["::1"] }]),
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn server_address_is_left_to_the_server() {
+    fn server_address_clauses_count_as_met() {
         check(
             bson!([{ "serverAddress": ["192.0.2.1"] }]),
             bson!([]),
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_match_as_on_a_server() {
+    fn ranges_contain_the_same_addresses_as_on_a_server() {
         let cases: [(&str, &[&str], &[&str]); 9] = [
             (
                 "127.0.0.1",

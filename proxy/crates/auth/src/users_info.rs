@@ -1,12 +1,12 @@
-//! Reading a user's keys and restrictions from a server: the command, and its reply.
+//! The command with which a user's keys and restrictions are read from a server, and its reply.
 //!
 //! ```text
 //!  { usersInfo: { user, db }, showCredentials: true, showAuthenticationRestrictions: true }
 //! ```
 //!
-//! Any user may run it on itself, on any database and without any role. It is the only form that
-//! returns everything. Without `showAuthenticationRestrictions` the reply lacks the user's own
-//! restrictions; with it, the reply also has those of the user's roles (mongod 6.0.5).
+//! Every user may run this command for itself, on any database and without any role. Only this form
+//! of the command returns all fields that Seawall needs: the user's keys, the user's own
+//! restrictions, and the restrictions of the user's roles (mongod 6.0.5).
 //!
 //! ```text
 //!  { users: [ { _id: "<db>.<user>", userId: UUID, user, db, mechanisms: [ "SCRAM-SHA-1", … ],
@@ -16,7 +16,7 @@
 //!      inheritedAuthenticationRestrictions: [ [ { clientSource: [ … ] }, … ], … ] } ], ok: 1 }
 //! ```
 //!
-//! Salt and keys are base64 text. For a user that does not exist, `users` is empty.
+//! The salt and the keys are base64 text. For a user that does not exist, `users` is empty.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -28,33 +28,33 @@ use zeroize::Zeroizing;
 use super::restrictions::{INHERITED, OWN};
 use super::{Key, Mechanism, Restrictions, RestrictionsError, ScramKeys};
 
-/// A server's record of a user: enough to verify its clients and to refuse those at a forbidden
-/// address. It is not enough to authenticate as the user: that takes a
+/// A server's record of a user. With it, Seawall can verify the user's clients and refuse clients
+/// at a forbidden address. To authenticate as the user, Seawall also needs a
 /// [`ClientKey`](super::ClientKey).
 ///
 /// Keys are compared in constant time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Distinguishes the user from an earlier user of the same name. Servers assign one to every
-    /// user that they create; users created by version 3.4 or earlier may lack it.
+    /// The `userId`, which differs from that of an earlier user of the same name. `None` for some
+    /// users that were created by version 3.4 or earlier.
     pub user_id: Option<[u8; 16]>,
     /// The database that the user is defined in, `authSource` in connection strings.
     pub source: String,
     /// The user's name, unique within its source.
     pub name: String,
-    /// The keys for SCRAM-SHA-1, if the user has that mechanism.
+    /// The keys for SCRAM-SHA-1; `None` if the user does not have this mechanism.
     pub sha1: Option<ScramKeys>,
-    /// The keys for SCRAM-SHA-256, if the user has that mechanism.
+    /// The keys for SCRAM-SHA-256; `None` if the user does not have this mechanism.
     pub sha256: Option<ScramKeys>,
-    /// The addresses that the user's clients may log in from.
+    /// The addresses from which the user's clients may log in.
     pub restrictions: Restrictions,
-    /// The user's mechanisms, as in `saslSupportedMechs`: the server's names in the server's order,
-    /// including mechanisms that Seawall does not know.
+    /// The names of the user's mechanisms in the server's order, as in `saslSupportedMechs`. They
+    /// can include mechanisms that Seawall does not know.
     pub mechanisms: Vec<String>,
 }
 
 impl Credentials {
-    /// The keys of one mechanism, if the user has it.
+    /// The keys for one mechanism; `None` if the user does not have it.
     pub fn keys(&self, mechanism: Mechanism) -> Option<&ScramKeys> {
         match mechanism {
             Mechanism::ScramSha1 => self.sha1.as_ref(),
@@ -63,35 +63,35 @@ impl Credentials {
     }
 }
 
-/// Why a `usersInfo` reply gave no credentials.
+/// The reason why a `usersInfo` reply has no usable credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsersInfoError {
-    /// The server replied with an error, such as 13 for a user that may not see another user.
+    /// The server replied with an error, for example 13 if a user may not see another user.
     #[error("the server replied with error code {code}")]
     CommandFailed {
-        /// The server's code, 0 if it gave none.
+        /// The error code in the reply; 0 if there is none.
         code: i32,
     },
-    /// The user does not exist, or no longer exists.
+    /// The user does not exist.
     #[error("the user does not exist")]
     NoSuchUser,
-    /// The reply is about another user, or about several.
+    /// The reply is about another user or about several users.
     #[error("the reply is not about the requested user")]
     OtherUser,
-    /// A field is missing, is of the wrong type or has an invalid value.
+    /// A field is missing, has the wrong type, or has an invalid value.
     #[error("the field {field} is missing or malformed")]
     Malformed {
         /// The name of the field.
         field: &'static str,
     },
-    /// The restrictions are missing or cannot be parsed; the user must be refused.
+    /// The restrictions are missing or cannot be parsed. The user's logins must then be refused.
     #[error("the restrictions cannot be parsed")]
     RestrictionsUnreadable(#[from] RestrictionsError),
 }
 
-/// The command that reads keys and restrictions: a user's own, or another user's for an account
-/// with `viewUser`. The caller appends `$db` (any database works) and the other fields of its
-/// message.
+/// Builds the command that reads a user's keys and restrictions. Users may run it for themselves,
+/// and accounts with `viewUser` for other users. The caller appends `$db`, which may be any
+/// database.
 pub fn users_info_command(name: &str, source: &str) -> RawDocumentBuf {
     let mut user = RawDocumentBuf::new();
     user.append(cstr!("user"), name);
@@ -131,7 +131,7 @@ pub fn parse_users_info(
 }
 
 fn check_ok(reply: &RawDocument) -> Result<(), UsersInfoError> {
-    // Servers send `ok` as a double, but the protocol only guarantees a number.
+    // Servers send `ok` as a double, but the protocol guarantees only a number.
     let is_ok = match value(reply, "ok")? {
         Some(RawBsonRef::Double(ok)) => ok == 1.0,
         Some(RawBsonRef::Int32(ok)) => ok == 1,
@@ -170,7 +170,7 @@ fn parse_user_id(user: &RawDocument) -> Result<Option<[u8; 16]>, UsersInfoError>
     Ok(Some(user_id))
 }
 
-/// `None` if the user does not have the mechanism.
+/// Parses the keys of one mechanism; `None` if the user does not have it.
 fn parse_keys(
     credentials: &RawDocument,
     mechanism: Mechanism,
@@ -202,8 +202,8 @@ fn parse_keys(
 fn parse_restrictions(user: &RawDocument) -> Result<Restrictions, RestrictionsError> {
     let set = |field| match user.get(field) {
         Ok(Some(RawBsonRef::Array(set))) => Ok(set),
-        // A server that was asked always returns the field, even if it is empty. A missing field is
-        // no permission.
+        // A server always returns the field if the command asks for it, even if it is empty. So a
+        // missing field does not mean "unrestricted".
         Ok(None) => Err(RestrictionsError::Missing { field }),
         Ok(Some(_)) | Err(_) => Err(RestrictionsError::WrongType { field }),
     };
@@ -221,7 +221,7 @@ fn parse_mechanisms(user: &RawDocument) -> Result<Vec<String>, UsersInfoError> {
         .collect()
 }
 
-/// `None` if the field is absent; an error if the document is malformed.
+/// Returns the value of a field; `None` if the field is absent. Fails if the document is malformed.
 fn value<'a>(
     document: &'a RawDocument,
     field: &'static str,
@@ -259,7 +259,7 @@ mod tests {
 
     const USER_ID: [u8; 16] = [7; 16];
 
-    /// The reply of mongod 6.0.5 to a user whose password is `pw`, in its order of fields.
+    /// The record of a user with password `pw` in a reply of mongod 6.0.5.
     fn user() -> Document {
         doc! {
             "_id": "admin.own",
@@ -307,7 +307,7 @@ mod tests {
         parse_reply(&doc! { "users": [user], "ok": 1.0 })
     }
 
-    /// The value at a path such as `credentials.SCRAM-SHA-1.salt`.
+    /// The document and the last name of a path such as `credentials.SCRAM-SHA-1.salt`.
     fn entry<'a>(user: &'a mut Document, path: &str) -> (&'a mut Document, String) {
         let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
         let mut document = user;
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_reply_is_read() {
+    fn all_fields_of_a_servers_reply_are_parsed() {
         let credentials = parse_user(user()).unwrap();
         assert_eq!(credentials.user_id, Some(USER_ID));
         assert_eq!(credentials.name, "own");
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_fields_are_named() {
+    fn malformed_fields_of_a_user_are_named_in_the_error() {
         let cases = [
             (without("user"), "user"),
             (without("db"), "db"),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_replies_name_the_field() {
+    fn malformed_fields_of_a_reply_are_named_in_the_error() {
         for (reply, field) in [
             (doc! { "users": [user()] }, "ok"),
             (doc! { "users": [user()], "ok": "1" }, "ok"),

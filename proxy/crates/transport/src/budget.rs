@@ -1,22 +1,23 @@
-//! One memory budget for the messages of all connections, charged as bytes arrive.
+//! The memory budget for the messages of all connections. Bytes are charged when they arrive.
 //!
-//! A message is charged for the bytes that have arrived, never for the bytes that its header
-//! announces: announcing costs nothing. An address may hold at most eight times the free memory, so
-//! one address alone leaves room for others. A holder that finds no room waits before it reads
-//! more. Two rules prevent a deadlock:
+//! A message that has charged bytes is a holder. A message is charged for the bytes that have
+//! arrived, not for the length in its header, so a large length alone costs nothing. The messages
+//! of one address may hold at most eight times the free memory, so a single address leaves memory
+//! for others. A message that gets no memory waits before its next read. Two rules prevent a
+//! deadlock:
 //!
-//! - One message at a time may finish from a reserve beside the budget. Among the waiting messages
-//!   it is one of the address that holds least; of this address, the one with the fewest bytes
-//!   left. It keeps its turn as long as it makes progress.
-//! - A holder that makes no progress is evicted (its connection is closed) if a message of an
-//!   address that holds less is waiting. A holder that is slow ([`Progress`]) is evicted for any
-//!   waiting message. Holders of the address that holds most go first, the longest silent before
-//!   the others. A holder that waits for the budget itself is neither silent nor slow: Seawall is
-//!   not ready, not the client. Only if no holder is slow and the message that uses the reserve
-//!   finds no room there, the waiting holder with the most bytes left is evicted.
+//! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
+//!   selects it from the waiting messages: from the address that holds least memory, the message
+//!   with the fewest bytes left. It keeps the reserve as long as it makes progress.
+//! - A holder may be evicted, which closes its connection. A silent holder is evicted if a message
+//!   of an address with less memory waits. A slow holder ([`Progress`]) is evicted if any message
+//!   waits. Holders of the address with the most memory are evicted first, in the order of their
+//!   silence. A holder that itself waits for memory counts as neither silent nor slow, because the
+//!   cause is Seawall and not the client. If no holder is slow, and the message with the reserve
+//!   finds no memory there, the waiting holder with the most bytes left is evicted.
 //!
-//! Invariant: the charged bytes are at most the budget plus the reserve, or one message that is
-//! larger than both.
+//! Invariant: the charged bytes are at most the budget plus the reserve, or a single message that
+//! is larger than both.
 
 use std::{
     cmp::Reverse,
@@ -38,11 +39,11 @@ use super::{Sharer, is_within_share, progress::Progress};
 /// Minimum time between two searches for holders to evict.
 const EVICTION_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Time without a new byte after which a holder gives way to an address that holds less, and loses
-/// its turn at the reserve.
+/// A holder without a new byte for this time counts as silent. It may be evicted, and it loses the
+/// reserve.
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
-/// A holder was evicted, because it was slow and others needed its memory.
+/// Error: a holder was evicted, because it was slow and others needed its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted;
 
@@ -55,11 +56,11 @@ pub struct MemoryBudget {
 #[derive(Debug)]
 struct Shared {
     inner: Mutex<Inner>,
-    /// True if holders wait; read without the lock.
+    /// True if messages wait for memory. It can be read without the lock.
     is_short: AtomicBool,
 }
 
-/// A holder's number.
+/// Identifies a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct HolderId(u64);
 
@@ -80,18 +81,19 @@ struct Holder {
     /// When the last bytes arrived.
     progress_at: Instant,
     progress: Progress,
-    /// Start of the time in which Seawall is not ready for the peer, if it is not.
+    /// Since when Seawall has not been ready to move the peer's bytes; `None` if it is ready.
     paused_at: Option<Instant>,
-    /// While it waits for memory: the start of the wait, and the bytes missing from its message.
+    /// Set while the message waits for memory: the start of the wait, and the number of bytes of
+    /// the message that have not arrived.
     waits: Option<(Instant, usize)>,
     is_evicted: bool,
     waker: Option<Waker>,
 }
 
 impl Holder {
-    /// True if it must give way to a waiting message; `holds_more` if its address holds more than
-    /// the waiting message's address.
-    fn gives_way(&self, holds_more: bool, now: Instant) -> bool {
+    /// True if the holder may be evicted for a waiting message. `holds_more` is true if the
+    /// holder's address holds more than the waiting message's address.
+    fn may_be_evicted(&self, holds_more: bool, now: Instant) -> bool {
         if !self.progress.is_owing() || self.is_evicted {
             return false;
         }
@@ -100,13 +102,13 @@ impl Holder {
     }
 }
 
-/// The holders that wait for memory, in order. Thousands may wait, so the first is found without a
-/// search.
+/// The messages that wait for memory, in the order in which they may use the reserve. The first one
+/// is found without a search, because thousands may wait.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The waiting holders of each sharer; first the one with the fewest bytes left.
+    /// The waiting messages of each sharer, ordered by the number of bytes left.
     by_sharer: HashMap<Sharer, BTreeSet<(usize, HolderId)>>,
-    /// The sharers with waiting holders; first the one that holds least.
+    /// The sharers with waiting messages, ordered by the number of bytes that they hold.
     sharers: BTreeSet<(usize, Sharer)>,
 }
 
@@ -130,7 +132,7 @@ impl Waiting {
         }
     }
 
-    /// Moves a sharer that holds more or less than before.
+    /// Updates the order after the number of bytes that a sharer holds has changed.
     fn move_sharer(&mut self, sharer: Sharer, before: usize, held: usize) {
         if self.sharers.remove(&(before, sharer)) {
             self.sharers.insert((held, sharer));
@@ -144,25 +146,26 @@ impl Waiting {
     }
 }
 
-/// Plain data: no I/O, no clock.
+/// The state of the budget, as plain data: no I/O, no clock.
 #[derive(Debug)]
 struct Inner {
     all: usize,
     reserve: usize,
-    /// Bytes used of the budget and the reserve together.
+    /// Number of used bytes of the budget and the reserve together.
     used: usize,
     reserve_used: usize,
     next_id: u64,
     holders: HashMap<HolderId, Holder>,
     by_sharer: HashMap<Sharer, usize>,
     waiting: Waiting,
-    /// The holder whose message finishes from the reserve.
+    /// The message that may use the reserve.
     finisher: Option<HolderId>,
-    /// Time of the last search for holders to evict.
+    /// When the last search for holders to evict began; `None` before the first.
     evicted_at: Option<Instant>,
 }
 
-/// The order in which messages may finish from the reserve.
+/// Determines the order in which messages may use the reserve: the number of bytes that the sharer
+/// holds, the number of bytes left of the message, and the holder's id.
 type Rank = (usize, usize, HolderId);
 
 impl Inner {
@@ -199,8 +202,8 @@ impl Inner {
         id
     }
 
-    /// Requests `more` bytes for a message. `left` bytes of the message are still to arrive, `more`
-    /// included.
+    /// Requests `more` bytes for a message. `left` is the number of bytes of the message that have
+    /// not arrived, including `more`.
     fn grow(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> Grant {
         let Some(holder) = self.holders.get_mut(&id) else {
             return Grant::Evicted;
@@ -212,8 +215,8 @@ impl Inner {
         holder.progress.pause(now);
         let (sharer, is_alone) = (holder.sharer, self.used == holder.bytes);
         if let Some((since, left)) = holder.waits.take() {
-            // A wait for memory is not the sender's silence. A peer that owed bytes during the wait
-            // gets no credit.
+            // The wait for memory does not count as silence, unless Seawall waited for bytes of the
+            // peer at the same time.
             if !owed {
                 holder.progress_at += now.saturating_duration_since(since);
             }
@@ -240,18 +243,18 @@ impl Inner {
         Grant::Wait
     }
 
-    /// Free bytes outside the reserve.
+    /// Number of free bytes outside the reserve.
     fn free(&self) -> usize {
         self.all.saturating_sub(self.used - self.reserve_used)
     }
 
-    /// True if `more` bytes are free, and the sharer is within its share.
+    /// True if `more` bytes are free and the sharer is within its share.
     fn fits(&self, sharer: Sharer, more: usize) -> bool {
         let free = self.free();
         more == 0 || more <= free && is_within_share(self.held_by(sharer), free)
     }
 
-    /// True if this message is the one that finishes from the reserve, and has room there.
+    /// True if this message may use the reserve and `more` bytes are free there.
     fn may_use_reserve(&mut self, id: HolderId, more: usize, left: usize, now: Instant) -> bool {
         let has_stalled = |h: &Holder| now.saturating_duration_since(h.progress_at) >= SILENT_AFTER;
         let finisher = self
@@ -280,7 +283,7 @@ impl Inner {
         self.by_sharer.get(&sharer).copied().unwrap_or_default()
     }
 
-    /// Charges a holder; `from_reserve` of these bytes come from the reserve.
+    /// Charges `bytes` bytes to a holder. `from_reserve` of them come from the reserve.
     fn charge(&mut self, id: HolderId, bytes: usize, from_reserve: usize) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.bytes += bytes;
@@ -316,7 +319,7 @@ impl Inner {
         }
     }
 
-    /// Records bytes that moved for a holder.
+    /// Records that bytes of a holder's message have moved.
     fn record_bytes(&mut self, id: HolderId, bytes: usize, now: Instant) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.progress_at = now;
@@ -338,7 +341,7 @@ impl Inner {
         }
     }
 
-    /// Evicts holders for one that waits for `wanted` bytes.
+    /// Evicts holders for a message that waits for `wanted` bytes.
     fn evict_for(&mut self, waiter: HolderId, wanted: usize, now: Instant) {
         let is_soon = |at: Instant| now.saturating_duration_since(at) < EVICTION_INTERVAL;
         if self.evicted_at.is_some_and(is_soon) {
@@ -347,11 +350,12 @@ impl Inner {
         self.evicted_at = Some(now);
         let mut victims = self.slow_holders(waiter, now);
         if victims.is_empty() && self.finisher == Some(waiter) {
-            // All holders wait, and none can finish: the one with the most bytes left must start
-            // over.
-            victims.extend(self.last_waiting(waiter));
+            // All holders wait, and none can finish. So the one with the most bytes left is
+            // evicted.
+            victims.extend(self.last_in_order(waiter));
         }
-        // Holders evicted before may not have released their memory yet.
+        // The memory of holders that were evicted earlier may not have been released yet, so it
+        // counts as well.
         let closed = self.holders.values().filter(|holder| holder.is_evicted);
         let mut freed: usize = closed.map(|holder| holder.bytes).sum();
         for id in victims {
@@ -366,8 +370,8 @@ impl Inner {
         }
     }
 
-    /// Holders that must give way to `waiter`: first those of the address that holds most, the
-    /// longest silent before the others.
+    /// Returns the holders that may be evicted for `waiter`. Holders of the address with the most
+    /// memory come first, in the order of their silence.
     fn slow_holders(&self, waiter: HolderId, now: Instant) -> Vec<HolderId> {
         let waiter = self.holders.get(&waiter);
         let sharer = waiter.map(|holder| holder.sharer).unwrap_or_default();
@@ -376,7 +380,7 @@ impl Inner {
             .filter(|(_, holder)| {
                 let held = self.held_by(holder.sharer);
                 let holds_more = holder.sharer != sharer && held > own;
-                holder.bytes > 0 && holder.gives_way(holds_more, now)
+                holder.bytes > 0 && holder.may_be_evicted(holds_more, now)
             })
             .map(|(id, holder)| {
                 (
@@ -390,7 +394,8 @@ impl Inner {
         slow.into_iter().rev().map(|(_, _, id)| id).collect()
     }
 
-    fn last_waiting(&self, except: HolderId) -> Option<HolderId> {
+    /// Returns the waiting message that would be the last to use the reserve, other than `except`.
+    fn last_in_order(&self, except: HolderId) -> Option<HolderId> {
         let waiting = self.holders.iter().filter_map(|(id, holder)| {
             let (_, left) = holder
                 .waits
@@ -422,8 +427,8 @@ impl Inner {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the first waiting holder because memory was released. It wakes the next one if room is
-    /// left.
+    /// Wakes the first waiting message after memory was released. That message wakes the next one
+    /// if memory is left.
     fn wake_first(&mut self) {
         let first = self.waiting.first().map(|(_, _, id)| id);
         self.wake(first);
@@ -431,8 +436,8 @@ impl Inner {
 }
 
 impl MemoryBudget {
-    /// A budget of `bytes` bytes. The reserve is part of it: the size of the largest message, but
-    /// at most half of the budget.
+    /// Creates a budget of `bytes` bytes in total. The reserve is a part of them. It has the size
+    /// of the largest message, but at most half of `bytes`.
     pub fn of_bytes(bytes: usize) -> Self {
         let reserve = seawall_wire::MAX_MESSAGE_BYTES.min(bytes / 2);
         Self {
@@ -443,7 +448,7 @@ impl MemoryBudget {
         }
     }
 
-    /// An empty share for a connection of this sharer.
+    /// Returns an empty share for a connection of this sharer.
     pub fn open(&self, sharer: Sharer) -> MemoryShare {
         let id = self.shared.inner.lock().open(sharer, Instant::now());
         MemoryShare {
@@ -453,17 +458,17 @@ impl MemoryBudget {
         }
     }
 
-    /// Waits for a share of `bytes` bytes for a server's message to this sharer.
+    /// Waits for a share of `bytes` bytes for a server's message to a client of this sharer.
     pub async fn reserve(&self, sharer: Sharer, bytes: usize) -> MemoryShare {
         let mut share = self.open(sharer);
-        // An evicted share waits again: the message must be read in any case.
+        // An evicted share waits again, because the server's message must be read in any case.
         while share.grow(bytes, bytes).await.is_err() {
             share = self.open(sharer);
         }
         share
     }
 
-    /// A share of `bytes` bytes, if there is room for it now.
+    /// Returns a share of `bytes` bytes, if they are free now.
     pub fn try_reserve(&self, sharer: Sharer, bytes: usize) -> Option<MemoryShare> {
         let mut share = self.open(sharer);
         let mut inner = self.shared.inner.lock();
@@ -476,7 +481,7 @@ impl MemoryBudget {
         fits.then_some(share)
     }
 
-    /// Bytes in use, the reserve included.
+    /// Number of bytes in use, including the reserve.
     pub fn used_bytes(&self) -> usize {
         self.shared.inner.lock().used
     }
@@ -486,7 +491,7 @@ impl MemoryBudget {
         self.shared.is_short.load(Ordering::Relaxed)
     }
 
-    /// True if no sharer holds more than this one.
+    /// True if no other sharer holds more memory than this one.
     pub fn holds_most(&self, sharer: Sharer) -> bool {
         let inner = self.shared.inner.lock();
         let own = inner.held_by(sharer);
@@ -499,7 +504,7 @@ impl MemoryBudget {
     }
 }
 
-/// A share of a memory budget, released when dropped.
+/// A share of a memory budget. The drop releases it.
 #[derive(Debug)]
 #[must_use]
 pub struct MemoryShare {
@@ -509,9 +514,9 @@ pub struct MemoryShare {
 }
 
 impl MemoryShare {
-    /// Grows to `bytes` bytes in total, for a message with `left` bytes still to arrive. Ready when
-    /// the share has grown or was evicted. Otherwise the task is woken when a retry may succeed; it
-    /// must also retry after [`MemoryShare::RETRY_AFTER`], because other holders may have stalled.
+    /// Grows to `bytes` bytes in total, for a message of which `left` bytes have not arrived. Ready
+    /// when the share has grown or was evicted. Otherwise the task is woken when a retry may
+    /// succeed. It must also retry after [`MemoryShare::RETRY_AFTER`].
     pub fn poll_grow(
         &mut self,
         cx: &mut Context<'_>,
@@ -538,10 +543,12 @@ impl MemoryShare {
         }
     }
 
-    /// Time after which a waiting share asks again without being woken: others may have stalled.
+    /// Time after which a waiting share must request memory again without being woken. In this time
+    /// other holders may have become silent, and only a request evicts them.
     pub const RETRY_AFTER: Duration = SILENT_AFTER;
 
-    /// Grows to `bytes` bytes in total; waits for room. Cancel safe.
+    /// Waits until the share has grown to `bytes` bytes in total. `left` bytes of the message have
+    /// not arrived. Cancel safe.
     ///
     /// # Errors
     /// [`Evicted`] if the share was evicted for others.
@@ -554,7 +561,7 @@ impl MemoryShare {
         }
     }
 
-    /// Releases all but `bytes` bytes; for `moved` and `waker` see [`Self::record_progress`].
+    /// Shrinks to `bytes` bytes. For `moved` and `waker` see [`Self::record_progress`].
     pub fn settle(&mut self, bytes: usize, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.release(self.id, self.bytes.saturating_sub(bytes));
@@ -566,7 +573,8 @@ impl MemoryShare {
         }
     }
 
-    /// Seawall is not ready for the peer until the next call of [`Self::record_progress`].
+    /// Records that Seawall is not ready to move the peer's bytes, until the next call of
+    /// [`Self::record_progress`].
     pub fn pause(&self) {
         let now = Instant::now();
         let mut inner = self.budget.shared.inner.lock();
@@ -576,8 +584,8 @@ impl MemoryShare {
         }
     }
 
-    /// The peer moved `moved` bytes since the last call. With a waker, the peer owes the next
-    /// bytes, and the waker is woken if the share is evicted.
+    /// Records that the peer has moved `moved` bytes since the last call. A waker means that
+    /// Seawall waits for the peer now. It is woken if the share is evicted.
     pub fn record_progress(&self, moved: usize, waker: Option<&Waker>) {
         let mut inner = self.budget.shared.inner.lock();
         inner.record_progress(self.id, moved, waker, Instant::now());
@@ -592,7 +600,7 @@ impl MemoryShare {
             .is_none_or(|holder| holder.is_evicted)
     }
 
-    /// Bytes of this share.
+    /// Number of bytes of this share.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

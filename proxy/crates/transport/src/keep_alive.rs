@@ -1,8 +1,8 @@
-//! Detects that the peer is silently gone: its machine lost power, or the network path forgot the
-//! connection.
+//! TCP keep-alive: detects that a peer is gone although it has not closed the connection. For
+//! example, its machine has lost power, or a firewall has dropped the connection's state.
 //!
-//! Keep-alive does not detect a hanging process, because its kernel still replies. Such a
-//! connection ends only if the process leaves bytes unread for long while its buffers are full.
+//! Keep-alive does not detect a hanging process, because its kernel still replies. The connection
+//! to such a process ends only if its buffers are full and it reads no byte for a long time.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
@@ -13,22 +13,27 @@ use rustix::net::sockopt::{
 
 use super::Stream;
 
-/// Idle time on a connection after which the kernel probes the server.
+/// Idle time on a server connection after which the kernel sends the first keep-alive probe.
 const SERVER_IDLE: Duration = Duration::from_secs(10);
 
+/// Time between two keep-alive probes of a server.
 const SERVER_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Number of keep-alive probes without a reply after which a server connection ends.
 const SERVER_COUNT: u32 = 4;
 
 /// Maximum time that sent bytes may wait until the server's kernel acknowledges or accepts them.
 const SERVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Idle time on a client's connection. Longer than for a server: clients may be behind worse
-/// networks, and block no other client.
+/// Idle time on a client connection after which the kernel sends the first keep-alive probe. It is
+/// longer than for servers: clients may have worse networks, and a client connection that is gone
+/// blocks no other client.
 const CLIENT_IDLE: Duration = Duration::from_secs(60);
 
+/// Time between two keep-alive probes of a client.
 const CLIENT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Number of keep-alive probes without a reply after which a client connection ends.
 const CLIENT_COUNT: u32 = 6;
 
 /// Sets keep-alive on a connection to a server.
@@ -42,9 +47,9 @@ pub fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
     Ok(set_socket_keepalive(socket, true)?)
 }
 
-/// Limits how long sent bytes may stay unacknowledged, to 30 s. Use it only where the server reads
-/// all bytes at once: a relayed client may send more bytes while a long operation runs, and the
-/// server leaves them unread until the operation ends.
+/// Ends a connection if sent bytes stay unacknowledged for 30 s. It must not be used for relays: a
+/// relayed client may send bytes while a long operation runs, and the server reads them only when
+/// the operation ends.
 ///
 /// # Errors
 /// If the system refuses the option.
@@ -58,7 +63,7 @@ pub fn limit_silence(stream: &Stream) -> io::Result<()> {
     Ok(set_tcp_user_timeout(socket, limit)?)
 }
 
-/// Sets keep-alive on a listening socket. Each connection accepted there inherits it.
+/// Sets keep-alive on a listening socket. Accepted connections inherit the option.
 ///
 /// # Errors
 /// If the system refuses an option.
@@ -79,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn keep_alive_options_are_set_on_both_sides() {
+    async fn keep_alive_is_set_on_client_and_server_connections() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         keep_clients_alive(&listener).unwrap();
         let connecting = TcpStream::connect(listener.local_addr().unwrap());

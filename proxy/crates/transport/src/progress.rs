@@ -1,15 +1,15 @@
-//! The minimum progress that a peer must make with a message while others wait for the resources
+//! The minimum rate at which a peer must send or read a message while others wait for the resources
 //! that the message holds.
 //!
-//! Time counts only while the peer owes bytes, or must take some, and Seawall itself is ready. The
-//! rate is an average over [`RATE_WINDOW`] of this time. Callers enforce the rate only while others
-//! wait. [`MESSAGE_LIMIT`] always applies.
+//! Time counts only while Seawall waits for the peer to send or read bytes. The rate is an average
+//! over [`RATE_WINDOW`] of this time. Callers enforce the rate only while others wait.
+//! [`MESSAGE_LIMIT`] always applies.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Minimum bytes per second that a peer must send or take on average.
+/// Minimum number of bytes that a peer must send or read per second, on average.
 pub(super) const LEAST_BYTES_PER_SECOND: usize = 8 * 1024;
 
 /// The time over which the average is computed.
@@ -18,32 +18,33 @@ pub(super) const RATE_WINDOW: Duration = Duration::from_secs(30);
 /// Maximum time to receive or send one message, even if no other message waits.
 pub const MESSAGE_LIMIT: Duration = Duration::from_secs(3600);
 
-/// How fast a peer sends or takes the bytes of messages.
+/// Measures how fast a peer sends or reads the bytes of messages. The peer owes bytes while Seawall
+/// waits for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Start of the current wait: the peer has owed the next byte since then.
+    /// When the current wait for the peer began; `None` if Seawall does not wait for the peer.
     owing_since: Option<Instant>,
-    /// Owed time in this window, without the current wait.
+    /// How long Seawall has waited for the peer in this window, without the current wait.
     owed: Duration,
-    /// Bytes moved in this window.
+    /// Number of bytes moved in this window.
     bytes: usize,
     /// True if the previous window was below the minimum rate.
     was_slow: bool,
 }
 
 impl Progress {
-    /// The peer owes bytes from now on. No effect if it already does.
+    /// Records that Seawall waits for the peer from now on. No effect if it already waits.
     pub fn mark_owing(&mut self, now: Instant) {
         self.owing_since.get_or_insert(now);
     }
 
-    /// Seawall is not ready for the peer's bytes.
+    /// Records that Seawall does not wait for the peer, because it is not ready itself.
     pub fn pause(&mut self, now: Instant) {
         self.owed = self.owed_by(now);
         self.owing_since = None;
     }
 
-    /// The peer sent or took bytes.
+    /// Records that the peer has sent or read bytes.
     pub fn record_bytes(&mut self, bytes: usize, now: Instant) {
         self.pause(now);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -66,7 +67,7 @@ impl Progress {
         is_judged && self.is_below_rate(now)
     }
 
-    /// True if the peer owes bytes.
+    /// True if Seawall waits for the peer.
     pub fn is_owing(&self) -> bool {
         self.owing_since.is_some()
     }
@@ -91,8 +92,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Simulates a peer that moves this many bytes in each second. Returns the seconds at whose end
-    /// it is slow.
+    /// Simulates a peer that moves `bytes_per_second(second)` bytes in each second. Returns the
+    /// seconds at whose end the peer is slow.
     fn slow_seconds(bytes_per_second: impl Fn(u64) -> usize, seconds: u64) -> Vec<u64> {
         let began = Instant::now();
         let mut progress = Progress::default();
@@ -117,10 +118,10 @@ mod tests {
         assert_eq!(
             slow_seconds(|_| 1, 100).len(),
             71,
-            "also right after a byte"
+            "the peer is slow also after a new byte"
         );
         assert!(slow_seconds(|_| 9 * 1024, 100).is_empty());
-        // The average counts, not each second.
+        // The average over the window counts, not the rate of each second.
         let bursts = |second| match second % 5 {
             0 => 8 * LEAST_BYTES_PER_SECOND,
             _ => 0,

@@ -1,15 +1,17 @@
-//! Reads whole messages from a stream. Holds no buffer while no message is being read.
+//! Reads messages from a stream. A reader holds no buffer while it waits for a message.
 //!
-//! A read goes into the thread's scratch buffer, and the bytes that arrived are copied out at their
-//! exact size: nearly every request is one read and one small allocation. The scratch buffer is
-//! then zeroed, because the bytes may be a login's. If a message is incomplete after its first
-//! read, the bytes that have arrived are charged to the memory budget of all connections. So are
-//! bytes that were sent ahead, behind a complete message, before that message is returned. Without
-//! a charge, a reader holds at most [`FREE_BYTES`], and one read while it waits for memory.
+//! A read fills the thread's scratch buffer. The bytes that have arrived are then copied into a
+//! buffer of their exact size, so nearly every request costs one read and one small allocation. The
+//! scratch buffer is then zeroed, because the bytes may belong to a login.
 //!
-//! A message over [`LARGE_MESSAGE_BYTES`] is read straight into a buffer of its declared length.
-//! For a message over [`STREAMED_MESSAGE_BYTES`] only a head is returned at first. The caller can
-//! then read the rest piece by piece, or complete the message.
+//! If a message is incomplete after its first read, its bytes are charged to the memory budget of
+//! all connections. If a client has sent bytes behind a complete message, these bytes are charged
+//! before that message is returned. Without a charge, a reader holds at most [`FREE_BYTES`], and
+//! the bytes of one read while it waits for memory.
+//!
+//! A message over [`LARGE_MESSAGE_BYTES`] is read into a buffer of its declared length. For a
+//! message over [`STREAMED_MESSAGE_BYTES`], the reader first returns only the message's head. The
+//! caller can then read the rest in pieces, or complete the message.
 
 mod message;
 mod rest;
@@ -44,52 +46,55 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// Messages over this size are read without the scratch buffer. They count against the memory
-/// budget until they have been served.
+/// Messages over this size, in bytes, are read without the scratch buffer. They are charged to the
+/// memory budget until they have been served.
 pub const LARGE_MESSAGE_BYTES: usize = SCRATCH_BYTES;
 
 const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// For `OP_MSG` messages over this size, a head is returned first.
+/// For `OP_MSG` messages over this size, in bytes, the reader first returns only the head.
 pub const STREAMED_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// Minimum size of the head of a message over [`STREAMED_MESSAGE_BYTES`].
 const HEAD_BYTES: usize = SCRATCH_BYTES;
 
-/// Memory of a streamed message: its head, the bytes read ahead of its pieces, and one piece.
+/// Memory for a streamed message, in bytes: its head, the bytes read ahead, and one piece.
 const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTES;
 
-/// Bytes that each reader may hold outside the budget: the beginning of a message, or bytes sent
-/// ahead. Nearly all requests fit, and 18,000 connections hold 70 MiB.
+/// Maximum number of bytes that each reader may hold without a charge: the beginning of a message,
+/// or bytes sent ahead. Nearly all requests are smaller, and 18,000 connections hold at most 70
+/// MiB.
 pub const FREE_BYTES: usize = 4 * 1024;
 
-/// Maximum bytes per read into a large message.
+/// Maximum number of bytes that one read adds to a large message.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Maximum bytes kept of requests that a client sends ahead while its operation runs. At this limit
-/// Seawall stops reading.
+/// Maximum number of bytes that Seawall reads ahead while an operation of the client runs.
 const READ_AHEAD_BYTES: usize = FREE_BYTES;
 
-/// Maximum time without a byte inside a message. A sender that is silent for longer is treated as
-/// gone.
+/// Maximum time without a byte inside a message. After that, reading fails with
+/// [`ReadError::Stalled`].
 const PARTIAL_MESSAGE_IDLE: Duration = Duration::from_secs(60);
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into_boxed_slice());
 }
 
-/// Lends the thread's scratch buffer. Must not be nested: `use_it` must not call it again.
+/// Calls `use_it` with the thread's scratch buffer.
+///
+/// # Panics
+/// If `use_it` calls this function again.
 pub fn with_scratch<R>(use_it: impl FnOnce(&mut [u8]) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| use_it(scratch))
 }
 
-/// Why no message could be read.
+/// The reason why no message could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The stream broke.
+    /// Reading from the stream failed.
     #[error("reading: {0}")]
     Io(#[from] io::Error),
-    /// The framing is wrong.
+    /// A header is invalid.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The stream ended inside a message.
@@ -113,32 +118,32 @@ impl From<Evicted> for ReadError {
 enum Filled {
     /// Bytes read; 0 at the end of the stream.
     Read(usize),
-    /// No bytes: there is no room in the budget.
+    /// No bytes were read, because the budget has no free memory.
     WaitsForMemory,
 }
 
-/// Reads messages. Keeps bytes that arrive after the current message.
+/// Reads the messages of one stream. It keeps bytes that arrive after the current message.
 #[derive(Debug, Default)]
 pub struct MessageReader {
     buffer: Vec<u8>,
     share: Option<MemoryShare>,
     ended: bool,
-    /// Bytes still to arrive of a message whose head was returned.
+    /// Number of bytes that have not arrived of the message whose head was returned last.
     rest_bytes: usize,
-    /// The current message must be read whole, whatever its size.
+    /// True if the current message must be returned whole, even if it is large.
     reads_whole: bool,
     /// When the current head began to arrive.
     head_since: Option<Instant>,
     /// The sharer that is charged for memory.
     sharer: Sharer,
-    /// When the first read left the current message incomplete.
+    /// When the first bytes of the current, incomplete message were read.
     partial_since: Option<Instant>,
     /// True if the last attempt to read found no room in the budget.
     waits_for_memory: bool,
 }
 
 impl MessageReader {
-    /// A reader for a stream of this sharer of the budget.
+    /// Creates a reader for a stream. Memory is charged to `sharer`.
     pub fn new(sharer: Sharer) -> Self {
         Self {
             sharer,
@@ -146,7 +151,7 @@ impl MessageReader {
         }
     }
 
-    /// Charges memory to another sharer from now on.
+    /// Charges memory to `sharer` from now on.
     pub fn set_sharer(&mut self, sharer: Sharer) {
         self.sharer = sharer;
     }
@@ -156,14 +161,14 @@ impl MessageReader {
         self.sharer
     }
 
-    /// Returns the next message, or the head of a large one, or `None` if the stream ended between
-    /// messages. Skips the unread rest of the previous message.
+    /// Returns the next message, or the head of a large message. Returns `None` if the stream ended
+    /// between two messages. Skips the unread rest of the previous message.
     ///
-    /// Cancel safe: bytes read stay with the reader.
+    /// Cancel safe: the reader keeps all bytes that it has read.
     ///
     /// # Errors
-    /// See [`ReadError`]; after an error, close the stream. Only after [`ReadError::Frame`] the
-    /// caller may call again, with another limit.
+    /// See [`ReadError`]. After an error, the caller must close the stream. Only after
+    /// [`ReadError::Frame`] it may call again, with another limit.
     pub async fn next<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -188,7 +193,7 @@ impl MessageReader {
                     }
                     let is_headed = self.is_headed(header);
                     if is_headed && self.buffer.len() >= HEAD_BYTES {
-                        // The pieces of the message need memory too.
+                        // The pieces that are read later need memory, too.
                         let left = STREAM_SHARE_BYTES - HEAD_BYTES;
                         let share = self.share(budget);
                         share.grow(STREAM_SHARE_BYTES, left).await?;
@@ -214,8 +219,8 @@ impl MessageReader {
         self.share.get_or_insert_with(|| budget.open(sharer))
     }
 
-    /// Reads once more, within the budget. Between messages a read may take any time. Inside a
-    /// message, bytes must arrive in time while there is room for them.
+    /// Reads some bytes, within the budget. Between two messages, the wait may take any time.
+    /// Inside a message, bytes must arrive in time, unless the reader waits for memory.
     async fn fill_within<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -240,15 +245,15 @@ impl MessageReader {
                 None => filling.await?,
                 Some(limit) => match timeout(limit, filling).await {
                     Ok(filled) => filled?,
-                    // The reader may have got memory, and begun to read, only a moment ago: no
-                    // stall yet.
+                    // The reader waited for memory at the start of this time, so it may have begun
+                    // to read only a moment ago. This does not count as a stall.
                     Err(_) if waited_for_memory => Filled::WaitsForMemory,
                     Err(_) => return Err(ReadError::Stalled),
                 },
             };
             if let Filled::Read(bytes) = filled {
                 if expected > LARGE_MESSAGE_BYTES {
-                    // Other clients are served between the chunks of a large message.
+                    // The yield lets other clients be served between the chunks of a large message.
                     yield_now().await;
                 }
                 return Ok(bytes);
@@ -302,7 +307,7 @@ impl MessageReader {
         Poll::Ready(Ok(Filled::Read(ready!(read)?)))
     }
 
-    /// True if a head of the message is returned first.
+    /// True if the reader returns only the head of this message at first.
     fn is_headed(&mut self, header: Header) -> bool {
         let is_headed = !self.reads_whole
             && header.op_code == OpCode::Msg
@@ -316,7 +321,7 @@ impl MessageReader {
     /// Reads the rest of the message whose head was returned last, and returns the whole message.
     ///
     /// # Errors
-    /// See [`ReadError`]; after an error, close the stream.
+    /// See [`ReadError`]. After an error, the caller must close the stream.
     pub async fn complete<S: AsyncRead + Unpin>(
         &mut self,
         mut head: Message,
@@ -358,7 +363,7 @@ impl MessageReader {
     /// Reads the header of the next message without consuming it.
     ///
     /// # Errors
-    /// If the stream breaks, or ends before the header is complete.
+    /// If reading fails, or the stream ends before the header is complete.
     pub async fn peek_header<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -371,10 +376,11 @@ impl MessageReader {
         }
     }
 
-    /// Forwards a whole TLS record whose first bytes were peeked: type, version, length, content.
+    /// Forwards one whole TLS record (type, version, length, content) whose first bytes
+    /// [`Self::peek_header`] has read.
     ///
     /// # Errors
-    /// If either stream breaks, or `stream` ends before the record is complete.
+    /// If reading or writing fails, or `stream` ends before the record is complete.
     pub async fn forward_record<S: AsyncRead + Unpin>(
         &mut self,
         stream: &mut S,
@@ -396,7 +402,7 @@ impl MessageReader {
         }
     }
 
-    /// Reads once more, as much as can be held without a charge.
+    /// Reads some bytes, at most as many as the reader may hold without a charge.
     async fn fill_free<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> io::Result<()> {
         let room = FREE_BYTES.saturating_sub(self.buffer.len());
         match poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, room)).await? {
@@ -405,13 +411,13 @@ impl MessageReader {
         }
     }
 
-    /// Bytes that have been read but not returned yet.
+    /// The bytes that have been read but not returned yet.
     pub fn buffered(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// Ready when the peer has closed the stream. Poll it while the client's operation runs. Bytes
-    /// that arrive during the operation (a request sent ahead) are kept, up to a limit.
+    /// Ready when the peer has closed the stream. Callers poll it while an operation of the client
+    /// runs. It keeps bytes that arrive during the operation, up to [`READ_AHEAD_BYTES`].
     pub fn poll_gone<S: AsyncRead + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -444,8 +450,8 @@ impl MessageReader {
         }
         let missing = expected.saturating_sub(self.buffer.len());
         if expected > LARGE_MESSAGE_BYTES {
-            // Never read past this message: one more byte would grow, and so copy, the whole
-            // buffer.
+            // The read ends with this message. A byte after it would make the buffer grow, which
+            // copies the whole message.
             self.buffer.reserve_exact(missing);
             let mut rest = (&mut self.buffer).limit(missing.min(room));
             return poll_read_buf(Pin::new(stream), cx, &mut rest);
@@ -456,15 +462,15 @@ impl MessageReader {
             ready!(Pin::new(stream).poll_read(cx, &mut room))?;
             let filled = room.filled_mut();
             self.buffer.extend_from_slice(filled);
-            // The bytes may be a login's. `fill` is much faster than volatile writes, and is not
-            // optimized away: the scratch buffer lives as long as its thread.
+            // The bytes may belong to a login, so they are zeroed. `fill` is much faster than
+            // volatile writes. The compiler does not remove it, because the buffer is used again.
             filled.fill(0);
             Poll::Ready(Ok(filled.len()))
         })
     }
 
-    /// Takes the first message, which is complete. If no bytes were sent ahead, its buffer is
-    /// moved, not copied.
+    /// Removes the first message, which is complete, from the buffer and returns it. If no bytes
+    /// were sent ahead, the buffer is moved and not copied.
     fn take(&mut self, header: Header) -> Message {
         let ahead = self.buffer.split_off(header.message_length);
         let bytes = std::mem::replace(&mut self.buffer, ahead);
@@ -477,7 +483,7 @@ impl MessageReader {
         Message::new(header, bytes, share)
     }
 
-    /// Releases all memory except for bytes sent ahead.
+    /// Releases all memory except for the bytes that were sent ahead.
     fn settle_ahead(&mut self) {
         match (self.buffer.len(), &mut self.share) {
             (ahead, Some(share)) if ahead > FREE_BYTES => share.settle(ahead, 0, None),
@@ -566,7 +572,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_rest_of_a_head_is_read_in_pieces_or_skipped() {
+    async fn the_rest_of_a_message_is_read_in_pieces_or_skipped_after_its_head() {
         let large = request(1, 3 << 20);
         for pieces in [0, 1, 2, usize::MAX] {
             let (mut near, mut far) = tokio::io::duplex(1 << 16);
@@ -583,7 +589,7 @@ mod tests {
             let mut piece = Vec::new();
             let mut rest = RestOfMessage::of(&head, &|| false);
             for _ in 0..pieces {
-                // Bytes sent ahead are polled for between pieces.
+                // The reader is polled for bytes sent ahead between two pieces.
                 let gone = poll_fn(|cx| Poll::Ready(reader.poll_gone(cx, &mut near))).await;
                 assert!(gone.is_pending());
                 let next = rest.next_piece(&mut reader, &mut near, &mut piece);
@@ -637,13 +643,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_message_is_charged_for_what_has_arrived() {
+    async fn a_message_is_charged_only_for_the_bytes_that_have_arrived() {
         let budget = budget();
         let large = request(1, 3 << 20);
         for sent in [16, 5_000, 20_000, 60_000] {
             let (mut near, mut far) = tokio::io::duplex(1 << 20);
             let mut reader = MessageReader::default();
-            // A header that announces megabytes costs no more than the bytes that have arrived.
+            // Only the bytes that have arrived are charged, although the header declares megabytes.
             for chunk in large[..sent].chunks(5_000) {
                 far.write_all(chunk).await.unwrap();
                 let mut next = Box::pin(reader.next(&mut near, MAX_MESSAGE_BYTES, &budget));
@@ -671,7 +677,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_peer_is_noticed_after_a_request_sent_ahead() {
+    async fn poll_gone_notices_a_closed_peer_behind_a_request_sent_ahead() {
         let (mut near, mut far) = tokio::io::duplex(1 << 16);
         far.write_all(&request(5, 30)).await.unwrap();
         let mut reader = MessageReader::default();

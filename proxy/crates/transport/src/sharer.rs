@@ -1,21 +1,23 @@
-//! The parties that share a bounded resource.
+//! The sharers of a bounded resource, and their largest share.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Clients that have one share of a bounded resource together.
+/// A group of clients that have one share of a bounded resource together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sharer {
-    /// Clients on the same host, over a unix socket.
+    /// All clients on the same host that use a unix socket.
     #[default]
     Local,
-    /// Clients of one IPv4 address, or of one IPv6 /64, because one host may own a whole /64.
+    /// All clients of one IPv4 address, or of one IPv6 /64 network, because one host may own a
+    /// whole /64.
     Address(IpAddr),
-    /// One user behind an address that many clients share, by the number of its identity.
+    /// All clients of one user behind an address that many users share. The number is the user's
+    /// identity.
     User(u64),
 }
 
 impl Sharer {
-    /// The clients of this address; `None` means a unix socket.
+    /// The sharer of a client at this address. `None` means a unix socket.
     pub fn at(ip: Option<IpAddr>) -> Self {
         match ip.map(|ip| ip.to_canonical()) {
             None => Self::Local,
@@ -28,14 +30,15 @@ impl Sharer {
     }
 }
 
-/// A sharer may take more while it holds less than this many times the free amount. So one sharer
-/// gets at most eight ninths of a resource, and a part stays free for sharers that hold little.
+/// A sharer may get more of a resource while it holds less than the free amount times this factor.
+/// So one sharer gets at most eight ninths of a resource, and the rest stays free for others.
 ///
 /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
 /// switches", 1998.
 const SHARE_FACTOR: usize = 8;
 
-/// True if a sharer that holds `held` of a resource may take more while `free` is left.
+/// True if a sharer that holds `held` units of a resource may get another one while `free` units
+/// are left.
 pub fn is_within_share(held: usize, free: usize) -> bool {
     held < free.saturating_mul(SHARE_FACTOR)
 }
@@ -45,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_host_has_one_share_and_mapped_addresses_are_ipv4() {
+    fn an_ipv6_network_has_one_share_and_mapped_addresses_count_as_ipv4() {
         let sharer = |ip: &str| Sharer::at(ip.parse().ok());
         let address = |ip: &str| Sharer::Address(ip.parse().unwrap());
         assert_eq!(sharer("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));

@@ -13,39 +13,42 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
-/// A connection's stream. An enum instead of a trait object, so reads and writes on the data path
-/// stay direct calls.
+/// A connection's byte stream. It is an enum instead of a trait object, because direct calls are
+/// faster for each read and write.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain TCP.
     Tcp(TcpStream),
     /// A unix domain socket.
     Unix(UnixStream),
-    /// TLS over TCP, either side. Boxed, so that plain connections do not carry its size.
+    /// TLS over TCP, to a client or to a server. It is boxed, so that plain connections do not use
+    /// its memory.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
-    /// True if bytes are encrypted on the wire.
+    /// True if the stream uses TLS.
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// True if the stream cannot be used for another command. Call it only while no bytes are
-    /// expected. The peer has closed the stream, the kernel has given it up, or unexpected bytes
-    /// have arrived. Does not wait, and makes no system call if nothing has arrived.
+    /// True if the stream cannot be used for another command: the peer or the kernel has closed it,
+    /// or unexpected bytes have arrived. Call it only while no bytes are expected. It does not
+    /// wait, and makes no system call if nothing has arrived.
     pub fn has_ended(&mut self) -> bool {
         let mut byte = [0];
         let mut room = ReadBuf::new(&mut byte);
-        // The next reader registers its own waker. TLS processes its own control records here.
-        let mut nobody = Context::from_waker(Waker::noop());
-        Pin::new(self).poll_read(&mut nobody, &mut room).is_ready()
+        // No waker is needed, because the next reader registers its own. For TLS, this poll also
+        // processes control records.
+        let mut no_waker = Context::from_waker(Waker::noop());
+        Pin::new(self)
+            .poll_read(&mut no_waker, &mut room)
+            .is_ready()
     }
 }
 
 impl Stream {
-    /// True if the peer is known to have closed its side: it does not wait for a reply. Makes no
-    /// system call.
+    /// True if the peer has closed its side, so it does not wait for a reply. Makes no system call.
     pub fn peer_has_left(&self) -> bool {
         match self {
             Self::Tcp(s) => peer_has_left(s),
@@ -134,7 +137,7 @@ mod tests {
         (near.unwrap(), accepted.unwrap().0)
     }
 
-    /// Both kinds of plain stream, with their far ends.
+    /// A TCP stream and a unix stream, each with its other end.
     async fn pairs() -> [(Stream, Stream); 2] {
         let (tcp, far_tcp) = tcp_pair().await;
         let (unix, far_unix) = UnixStream::pair().unwrap();
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_are_written_together_and_in_order() {
+    async fn a_vectored_write_sends_all_pieces_in_order() {
         for (mut near, mut far) in pairs().await {
             assert!(near.is_write_vectored() && !near.is_encrypted());
             let pieces = [IoSlice::new(b"one "), IoSlice::new(b"message")];
@@ -164,7 +167,7 @@ mod tests {
             let readable = match &near {
                 Stream::Tcp(near) => near.readable().await,
                 Stream::Unix(near) => near.readable().await,
-                Stream::Tls(_) => panic!("neither is encrypted"),
+                Stream::Tls(_) => panic!("the test uses no TLS"),
             };
             readable.unwrap();
             assert!(near.peer_has_left());

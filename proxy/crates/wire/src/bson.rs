@@ -1,36 +1,36 @@
-//! Walks over the elements of one BSON document. Borrows the bytes and skips each value by its
-//! length.
+//! Iterates over the elements of one BSON document. It borrows the bytes, skips each value by its
+//! length, and does not decode nested documents.
 //!
-//! Values are decoded only as far as the caller asks. Source: <https://bsonspec.org/spec.html>.
+//! Source: <https://bsonspec.org/spec.html>.
 
 use std::str;
 
-/// The bytes are not valid BSON.
+/// The reason why bytes are not valid BSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BsonError {
-    /// A length runs past the end of the bytes, or is below the minimum for its type.
+    /// A length exceeds the remaining bytes, or is below the minimum for its type.
     #[error("BSON length out of range")]
     BadLength,
-    /// A type byte that BSON does not define.
+    /// BSON does not define this type byte.
     #[error("unknown BSON type {0:#04x}")]
     UnknownType(u8),
-    /// An element name without its closing NUL.
+    /// An element name has no closing NUL.
     #[error("unterminated element name")]
     UnterminatedName,
 }
 
-/// One element's value. Distinguishes only the types that callers on the data path need.
+/// One element's value. Types that no caller needs are all `Other`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ElementKind<'a> {
     /// A 64-bit float.
     Double(f64),
-    /// A string, without its length and NUL; not necessarily UTF-8.
+    /// A string without its length and NUL. It may be invalid UTF-8.
     String(&'a [u8]),
-    /// An embedded document, whole.
+    /// All bytes of an embedded document.
     Document(&'a [u8]),
-    /// An array, whole.
+    /// All bytes of an array, which is encoded as a document.
     Array(&'a [u8]),
-    /// Binary data and its subtype.
+    /// The subtype of binary data, and the data.
     Binary(u8, &'a [u8]),
     /// A boolean.
     Bool(bool),
@@ -40,14 +40,14 @@ pub enum ElementKind<'a> {
     Int64(i64),
     /// Null.
     Null,
-    /// Any other type, by its type byte.
+    /// The type byte of any other type.
     Other(u8),
 }
 
 /// One element: its name, the offset of its value in the document, and the value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Element<'a> {
-    /// The name, without its NUL; not necessarily UTF-8.
+    /// The name without its NUL. It may be invalid UTF-8.
     pub name: &'a [u8],
     /// Offset of the value's first byte from the document's first byte.
     pub value_offset: usize,
@@ -93,7 +93,8 @@ impl<'a> ElementKind<'a> {
         }
     }
 
-    /// True by MongoDB's rules: false, null and numbers equal to zero are false, all else is true.
+    /// The value as a boolean, by MongoDB's rules: false, null and zero are false, and all other
+    /// values are true.
     pub fn is_truthy(&self) -> bool {
         match *self {
             Self::Bool(value) => value,
@@ -122,8 +123,8 @@ impl<'a> ElementKind<'a> {
     }
 }
 
-/// The number as an integer, if it has no fraction and lies in the range that a double represents
-/// exactly.
+/// The number as an integer, if it has no fraction and a double represents all integers up to its
+/// size exactly (2^53).
 #[expect(
     clippy::as_conversions,
     reason = "guarded: a whole number within 2^53 converts exactly"
@@ -133,7 +134,7 @@ pub fn double_to_i64(value: f64) -> Option<i64> {
     (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
 }
 
-/// The document at the start of `bytes`, cut at its own length.
+/// The document at the start of `bytes`, without the bytes after it.
 ///
 /// # Errors
 /// [`BsonError::BadLength`] if the length is below 5 or past the end, or if the last byte is not
@@ -282,7 +283,7 @@ const fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
-/// Iterates over a document's elements in order; ends after the first error.
+/// Iterates over a document's elements in order. The iterator ends after the first error.
 #[derive(Clone, Debug)]
 pub struct Elements<'a> {
     document: &'a [u8],
@@ -305,7 +306,7 @@ impl<'a> Elements<'a> {
 
     #[inline(always)]
     fn step(&mut self) -> Result<Option<Element<'a>>, BsonError> {
-        // The last byte is the document's own NUL.
+        // The last byte is the closing NUL of the document.
         let end = self.document.len().saturating_sub(1);
         if self.position >= end {
             return Ok(None);
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_skipped_by_its_length() {
+    fn elements_of_every_type_are_found_after_each_other() {
         let bytes = every_type();
         let elements: Vec<_> = Elements::of(&bytes).map(Result::unwrap).collect();
         assert_eq!(elements.len(), 19);
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn truthiness_and_integers_match_the_server() {
+    fn values_convert_to_booleans_and_integers_as_on_a_server() {
         assert!(!ElementKind::Null.is_truthy());
         assert!(!ElementKind::Double(0.0).is_truthy());
         assert!(ElementKind::String(b"").is_truthy());
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_read_as_they_were_written() {
+    fn every_value_is_read_as_it_was_written() {
         let bytes = every_type();
         let value = |name: &str| Elements::find(&bytes, name).unwrap().value;
         assert_eq!(value("binary"), ElementKind::Binary(0, &[1, 2]));
@@ -453,7 +454,7 @@ mod tests {
         assert_eq!(element.value, ElementKind::Bool(false));
     }
 
-    /// A document of this element followed by a null.
+    /// A document that contains `element` and then a null.
     fn with_null(element: &[u8]) -> Vec<u8> {
         let null = b"\x0anull\0";
         let length = i32::try_from(4 + element.len() + null.len() + 1).unwrap();

@@ -1,18 +1,17 @@
-//! Messages of our own: commands to servers in the control path, and replies that Seawall sends
-//! itself.
+//! Encodes Seawall's own messages: its commands to servers, and its replies to clients.
 
 use super::{
     header::{HEADER_BYTES, Header, OpCode},
     op_msg::{CHECKSUM_PRESENT, checksum},
 };
 
-/// An `OP_MSG` of one body section.
+/// Encodes an `OP_MSG` with one body section.
 pub fn encode_op_msg(request_id: i32, response_to: i32, body: &[u8]) -> Vec<u8> {
     encode_op_msg_like(0, request_id, response_to, body)
 }
 
-/// An `OP_MSG` of one body section. It has a checksum if the request had one, as a server's reply
-/// does.
+/// Encodes a reply: an `OP_MSG` with one body section. Like a server's reply, it has a checksum if
+/// the request had one.
 pub fn encode_op_msg_like(
     request_flags: u32,
     request_id: i32,
@@ -40,13 +39,13 @@ pub fn encode_op_msg_like(
     message
 }
 
-/// A request with one body section. `responseTo` is 0: mongod takes a non-zero value in the first
-/// message for TLS and closes the connection.
+/// Encodes a request: an `OP_MSG` with one body section. `responseTo` is 0, because a mongod
+/// mistakes another value in the first message for TLS and closes the connection.
 pub fn encode_request(request_id: i32, body: &[u8]) -> Vec<u8> {
     encode_op_msg(request_id, 0, body)
 }
 
-/// An `OP_REPLY` of one document, as a server replies to a command in `OP_QUERY`.
+/// Encodes an `OP_REPLY` with one document, the reply to a command in `OP_QUERY`.
 pub fn encode_op_reply(
     response_flags: u32,
     request_id: i32,

@@ -1,12 +1,12 @@
-//! `OP_COMPRESSED`: one message inside another, in one of three compression formats.
+//! `OP_COMPRESSED`: a message that contains another message, compressed in one of three formats.
 //!
 //! ```text
 //! OP_COMPRESSED = header(16) originalOpcode(4) uncompressedSize(4) compressorId(1) bytes
 //! ```
 //!
 //! Each length is checked against a limit before memory is allocated. The inflated content must
-//! have exactly the declared size: servers have parsed memory behind a message that was shorter
-//! than declared (CVE-2025-14847). So a compressed message is never forwarded unchecked.
+//! have exactly the declared size. If it was shorter, servers have read memory beyond the message
+//! (CVE-2025-14847). So a compressed message is never forwarded without this check.
 //!
 //! Source:
 //! <https://github.com/mongodb/specifications/blob/master/source/compression/OP_COMPRESSED.md>.
@@ -18,10 +18,11 @@ use super::{
     header::{HEADER_BYTES, Header, OpCode},
 };
 
-/// Bytes of an `OP_COMPRESSED` before the compressed content, its header included.
+/// Size of the part of an `OP_COMPRESSED` before the compressed content, in bytes, including the
+/// header.
 pub const COMPRESSED_HEAD_BYTES: usize = HEADER_BYTES + 4 + 4 + 1;
 
-/// The level that servers use: about a third of the size for little work.
+/// The compression level for Zstandard, the same that servers use.
 const ZSTD_LEVEL: i32 = 3;
 
 /// A compression algorithm.
@@ -39,7 +40,7 @@ impl Compressor {
     /// All compressors, in the order in which servers prefer them.
     pub const ALL: [Self; 3] = [Self::Snappy, Self::Zstd, Self::Zlib];
 
-    /// Its name in `hello` and in connection strings.
+    /// The compressor's name in `hello` and in connection strings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Snappy => "snappy",
@@ -48,7 +49,7 @@ impl Compressor {
         }
     }
 
-    /// The compressor with this name.
+    /// The compressor with this name; `None` for an unknown one.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|c| c.name() == name)
     }
@@ -66,22 +67,23 @@ impl Compressor {
     }
 }
 
-/// A compressed message that cannot be read. The connection must be closed, as a server would do.
+/// The reason why a compressed message cannot be read. Like a server, the caller closes the
+/// connection.
 #[derive(Debug, thiserror::Error)]
 pub enum InflateError {
     /// The message ends before its compressed content begins.
     #[error("compressed message too short")]
     TooShort,
-    /// The message inside is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.
+    /// The inner message is not an `OP_MSG`, `OP_QUERY` or `OP_REPLY`.
     #[error("opcode {0} must not be compressed")]
     OpCode(i32),
-    /// Not the number of a supported compressor; 0 means uncompressed.
+    /// The compressor's number is unknown, or 0 (uncompressed).
     #[error("unknown compressor {0}")]
     Compressor(u8),
     /// The declared size is outside the range that the sender may use.
     #[error("uncompressed size {0} out of range")]
     Size(i32),
-    /// The bytes cannot be inflated, or do not inflate to the declared size.
+    /// The bytes cannot be inflated, or their inflated size differs from the declared size.
     #[error("compressed bytes do not fit their declared size: {0}")]
     Bytes(#[from] io::Error),
 }
@@ -91,12 +93,12 @@ pub enum InflateError {
 pub struct CompressedHead {
     /// The compressor of the message.
     pub compressor: Compressor,
-    /// The header of the message inside.
+    /// The header of the inner message.
     pub inner: Header,
 }
 
 impl CompressedHead {
-    /// Reads the head of a message; `max_message_bytes` also limits the message inside.
+    /// Parses the head of a message. `max_message_bytes` also limits the inner message.
     ///
     /// # Errors
     /// Every [`InflateError`] except `Bytes`.
@@ -127,7 +129,7 @@ impl CompressedHead {
         })
     }
 
-    /// The message inside, with its own header.
+    /// Returns the inner message with its own header.
     ///
     /// # Errors
     /// [`InflateError::Bytes`] if the content does not inflate to exactly the declared size.
@@ -148,7 +150,7 @@ impl CompressedHead {
 }
 
 fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
-    // The block states its own size first. The decoder does not write past the end of `content`.
+    // The block begins with its own size. The decoder does not write beyond the end of `content`.
     if snap::raw::decompress_len(compressed)? != content.len() {
         return Err(wrong_size());
     }
@@ -156,7 +158,7 @@ fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads to the end of the stream, which must also be the end of `content`.
+/// Fills `content` from a decoder. The decoder must end exactly at the end of `content`.
 fn fill_exactly(mut decoder: impl Read, content: &mut [u8]) -> io::Result<()> {
     decoder.read_exact(content)?;
     match decoder.read(&mut [0])? {
@@ -198,8 +200,8 @@ pub fn deflate(message: &[u8], compressor: Compressor) -> io::Result<Vec<u8>> {
             encoder.finish()?;
         }
         Compressor::Zstd => {
-            // Compressed in one piece: only then does the frame state its content size, which some
-            // clients need.
+            // The content is compressed in one piece. Only then does the frame contain the content
+            // size, which some clients need.
             let content = zstd::bulk::compress(content, ZSTD_LEVEL)?;
             compressed.extend_from_slice(&content);
         }
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn zstd_frames_carry_their_content_size() {
+    fn zstd_frames_contain_their_content_size() {
         let compressed = deflate(&message(), Compressor::Zstd).unwrap();
         let size = zstd::zstd_safe::get_frame_content_size(&compressed[COMPRESSED_HEAD_BYTES..]);
         let expected = u64::try_from(message().len() - HEADER_BYTES).unwrap();
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_servers_refuse_are_refused() {
+    fn invalid_heads_are_refused_as_by_a_server() {
         let sound = deflate(&message(), Compressor::Snappy).unwrap();
         let with = |at: usize, bytes: &[u8]| {
             let mut message = sound.clone();

@@ -1,8 +1,8 @@
-//! The 16 bytes before every message.
+//! The header: the first 16 bytes of every message.
 
 use std::ops::RangeInclusive;
 
-/// Bytes of a header.
+/// Size of a header, in bytes.
 pub const HEADER_BYTES: usize = 16;
 
 /// The type of a message, by its `opCode`.
@@ -10,18 +10,18 @@ pub const HEADER_BYTES: usize = 16;
 pub enum OpCode {
     /// `OP_REPLY` (1): the reply to `OP_QUERY`.
     Reply,
-    /// `OP_QUERY` (2004): still the first message of most drivers.
+    /// `OP_QUERY` (2004): most drivers still send their first message in this form.
     Query,
     /// `OP_COMPRESSED` (2012).
     Compressed,
-    /// `OP_MSG` (2013): everything else.
+    /// `OP_MSG` (2013): all other commands and replies.
     Msg,
     /// Any other number: a legacy opcode of old servers, or an unknown one.
     Other(i32),
 }
 
 impl OpCode {
-    /// The number on the wire.
+    /// The opcode's number on the wire.
     pub fn as_i32(self) -> i32 {
         match self {
             Self::Reply => 1,
@@ -48,9 +48,9 @@ impl From<i32> for OpCode {
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the message, this header included.
+    /// Size of the message in bytes, including this header.
     pub message_length: usize,
-    /// The sender's number for this message; any value, also negative.
+    /// The sender's number for this message. It can have any value, also a negative one.
     pub request_id: i32,
     /// The `request_id` that this message replies to; 0 in a request.
     pub response_to: i32,
@@ -58,7 +58,7 @@ pub struct Header {
     pub op_code: OpCode,
 }
 
-/// Invalid framing: the connection must be closed, as a server would do.
+/// The reason why a header is invalid. Like a server, the caller closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// `messageLength` is outside the range that the sender may use.
@@ -68,13 +68,13 @@ pub enum FrameError {
         length: i32,
         /// The minimum.
         min: usize,
-        /// The maximum for this sender at this time.
+        /// The maximum for this sender now.
         max: usize,
     },
 }
 
 impl Header {
-    /// Reads a header and checks its length against `max_message_bytes`.
+    /// Parses a header and checks its length against `max_message_bytes`.
     ///
     /// # Errors
     /// [`FrameError::LengthOutOfRange`] if the declared length is below 16 or over the maximum.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_survives_the_round_trip() {
+    fn a_header_is_equal_after_encoding_and_parsing() {
         for op_code in [1, 2004, 2012, 2013, 9999] {
             let header = Header {
                 message_length: 77,

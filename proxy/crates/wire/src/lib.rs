@@ -1,9 +1,9 @@
-//! The framing of the MongoDB wire protocol: bytes to messages and back.
+//! The framing of the MongoDB wire protocol: converts bytes to messages and back.
 //!
-//! Knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the handshake,
-//! compressed messages and the elements of a document. Does no I/O, and does not know the meaning
-//! of a command. Nothing here copies a document. Nothing allocates by a length before the length is
-//! checked against a limit.
+//! This crate knows headers, `OP_MSG` with its sections and checksum, the legacy `OP_QUERY` of the
+//! handshake, compressed messages and the elements of a document. It does no I/O and does not know
+//! the meaning of a command. It never copies a document, and it checks a length against a limit
+//! before it allocates memory.
 //!
 //! ```text
 //! message  = header(16) + body      header = messageLength requestID responseTo opCode, int32 each
@@ -38,14 +38,15 @@ pub use self::{
     sections::{DocumentWalk, SectionWalk},
 };
 
-/// The largest message that a server accepts, header included (`maxMessageSizeBytes`).
+/// The largest message that a server accepts, in bytes, including the header
+/// (`maxMessageSizeBytes`).
 pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 
-/// The largest document that a server stores (`maxBsonObjectSize`).
+/// The largest document that a server stores, in bytes (`maxBsonObjectSize`).
 pub const MAX_BSON_OBJECT_BYTES: usize = 16_777_216;
 
-/// The largest document that a server accepts on the wire: a stored document plus 16 KiB for the
-/// command around it.
+/// The largest document that a server accepts on the wire, in bytes: the largest stored document,
+/// plus 16 KiB for the command around it.
 pub const MAX_WIRE_DOCUMENT_BYTES: usize = MAX_BSON_OBJECT_BYTES + 16 * 1024;
 
 const _: () = assert!(MAX_WIRE_DOCUMENT_BYTES < MAX_MESSAGE_BYTES);

@@ -1,25 +1,28 @@
-//! `OP_MSG`: flags, sections, checksum.
+//! Parses `OP_MSG`: its flags, sections and checksum.
 
 use super::{
     bson::{BsonError, document_at},
     header::HEADER_BYTES,
 };
 
-/// Flag: the last four bytes are a CRC-32C of all bytes before them.
+/// Flag bit `checksumPresent`: the last four bytes are a CRC-32C of all bytes before them.
 pub const CHECKSUM_PRESENT: u32 = 1;
-/// Flag: in a request, the sender wants no reply; in a reply, another reply follows.
+/// Flag bit `moreToCome`. In a request, the sender wants no reply. In a reply, another reply
+/// follows.
 pub const MORE_TO_COME: u32 = 1 << 1;
-/// Flag: the sender accepts several replies.
+/// Flag bit `exhaustAllowed`: the sender accepts several replies.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
-/// The receiver must know bits 0–15 and may ignore the bits above.
+/// The flag bits 0 to 15. A receiver must refuse a message in which it does not know one of them,
+/// and may ignore the other bits.
 const REQUIRED_FLAGS: u32 = 0xffff;
 const KNOWN_REQUIRED_FLAGS: u32 = CHECKSUM_PRESENT | MORE_TO_COME;
 
-/// Maximum number of document sequences in one message (6.0.5 closes the connection on a third).
+/// Maximum number of document sequences in one message. A server closes the connection if there are
+/// three (6.0.5).
 pub const MAX_SEQUENCES: usize = 2;
 
-/// A kind-1 section: an identifier and documents, back to back.
+/// A section of kind 1: an identifier, and documents without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence<'a> {
     /// The field of the command that contains these documents.
@@ -28,22 +31,23 @@ pub struct Sequence<'a> {
     pub documents: &'a [u8],
 }
 
-/// A parsed message; borrows the bytes it was read from.
+/// A parsed message. It borrows the message's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpMsg<'a> {
     /// `flagBits`.
     pub flags: u32,
-    /// The kind-0 section's document.
+    /// The document of the section of kind 0.
     pub body: &'a [u8],
     /// Offset of `body` from the message's first byte.
     pub body_offset: usize,
     sequences: [Option<Sequence<'a>>; MAX_SEQUENCES],
 }
 
-/// The fault of a message. It decides how a server reacts (6.0.5).
+/// The reason why a message is invalid. A server (6.0.5) replies with an error or closes the
+/// connection, depending on the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// No section at all.
+    /// The message has no section.
     #[error("OP_MSG without sections")]
     Empty,
     /// An unknown required flag bit is set.
@@ -52,22 +56,22 @@ pub enum MessageError {
     /// The checksum does not match the bytes.
     #[error("checksum mismatch")]
     ChecksumMismatch,
-    /// More document sequences than a server accepts.
+    /// The message has more document sequences than a server accepts.
     #[error("more than {MAX_SEQUENCES} document sequences")]
     TooManySequences,
-    /// Two kind-0 sections.
+    /// The message has two sections of kind 0.
     #[error("Multiple body sections in message")]
     TwoBodies,
-    /// No kind-0 section.
+    /// The message has no section of kind 0.
     #[error("OP_MSG messages must have a body")]
     NoBody,
-    /// A kind-2 (security token) section.
+    /// The message has a section of kind 2 (security token).
     #[error("Unsupported Security Token provided")]
     SecurityToken,
-    /// Any other kind.
+    /// A section has another kind.
     #[error("Unknown section kind {0}")]
     UnknownSection(u8),
-    /// The same sequence twice.
+    /// Two sequences have the same identifier.
     #[error("Duplicate document sequence")]
     DuplicateSequence,
     /// A sequence's size does not fit the message.
@@ -79,7 +83,8 @@ pub enum MessageError {
 }
 
 impl MessageError {
-    /// The server's error code, or `None` if a server closes the connection without a reply.
+    /// The code of a server's error reply; `None` if a server closes the connection without a
+    /// reply.
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Empty
@@ -96,7 +101,7 @@ impl MessageError {
         }
     }
 
-    /// The label under which the fault is counted.
+    /// The error's label in metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Empty => "empty_message",
@@ -114,7 +119,7 @@ impl MessageError {
 }
 
 impl<'a> OpMsg<'a> {
-    /// Parses a whole message, header included. Sections may come in any order.
+    /// Parses a whole message, including its header. Sections may have any order.
     ///
     /// # Errors
     /// See [`MessageError`]. The elements of the body are not checked here.
@@ -150,12 +155,12 @@ impl<'a> OpMsg<'a> {
         }
     }
 
-    /// Parses the head of a message whose rest has not arrived yet. The body must come first and be
-    /// complete. Of the sequences after it, only complete documents are included.
+    /// Parses the head of a message whose rest has not arrived yet. The body must be the first
+    /// section and be complete. The sequences after it contain only their complete documents.
     ///
     /// # Errors
-    /// [`MessageError::Empty`] if the head has another form or the message has a checksum: then the
-    /// whole message must be read.
+    /// [`MessageError::Empty`] if the first section is not a complete body, or if the message has a
+    /// checksum. The caller must then read the whole message.
     pub fn parse_head(head: &'a [u8]) -> Result<Self, MessageError> {
         let flags = head.get(HEADER_BYTES..).and_then(|r| r.first_chunk::<4>());
         let flags = flags.map(|bytes| u32::from_le_bytes(*bytes));
@@ -220,7 +225,7 @@ impl<'a> OpMsg<'a> {
         Err(MessageError::TooManySequences)
     }
 
-    /// The document sequences, in message order.
+    /// The document sequences, in the order of the message.
     pub fn sequences(&self) -> impl Iterator<Item = Sequence<'a>> + '_ {
         self.sequences.iter().filter_map(|s| *s)
     }
@@ -236,7 +241,7 @@ impl<'a> OpMsg<'a> {
     }
 }
 
-/// A sequence that may be cut: contains its complete documents only.
+/// Parses a sequence that may be incomplete. Returns only its complete documents.
 fn parse_sequence_head(section: &[u8]) -> Option<(Sequence<'_>, usize)> {
     let (&kind, rest) = section.split_first()?;
     if let Ok((sequence, size)) = parse_sequence(rest) {
@@ -279,7 +284,7 @@ fn parse_sequence(rest: &[u8]) -> Result<(Sequence<'_>, usize), MessageError> {
     ))
 }
 
-/// Verifies the checksum in the last four bytes; returns the offset where the checksum begins.
+/// Verifies the checksum in the last four bytes. Returns the offset of the checksum.
 fn verify_checksum(message: &[u8]) -> Result<usize, MessageError> {
     let (covered, sent) = message
         .split_last_chunk::<4>()
@@ -291,7 +296,7 @@ fn verify_checksum(message: &[u8]) -> Result<usize, MessageError> {
     }
 }
 
-/// CRC-32C (Castagnoli) over the pieces, one after another.
+/// Computes the CRC-32C (Castagnoli) of the pieces, one after another.
 pub fn checksum<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> u32 {
     pieces.into_iter().fold(0, crc32c::crc32c_append)
 }
@@ -349,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_has_the_servers_error_code() {
+    fn each_error_has_the_code_of_the_servers_reply() {
         let ping = body(&doc! {"ping": 1});
         let mut bad_length = ping.clone();
         bad_length[1] = 0xff;
@@ -416,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_complete_documents_of_a_head_are_found() {
+    fn parse_head_returns_the_complete_documents_of_a_sequence() {
         let one = doc! {"_id": 1}.to_vec().unwrap();
         let insert = body(&doc! {"insert": "c", "$db": "d"});
         let documents = sequence("documents", &one.repeat(3));
@@ -462,12 +467,12 @@ mod tests {
 
     #[test]
     fn the_checksum_is_crc_32c() {
-        // RFC 3720, appendix B.4: 32 bytes of zeros.
+        // The expected value for 32 zero bytes is in RFC 3720, appendix B.4.
         assert_eq!(checksum([&[0u8; 16][..], &[0u8; 16]]), 0x8a91_36aa);
     }
 
     #[test]
-    fn each_fault_has_a_reason_label() {
+    fn each_error_has_its_label_in_metrics() {
         for (error, reason) in [
             (MessageError::Empty, "empty_message"),
             (MessageError::UnknownRequiredFlags(4), "unknown_flags"),
@@ -486,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn all_sequences_of_a_head_are_found() {
+    fn parse_head_returns_all_sequences() {
         let one = doc! {"_id": 1}.to_vec().unwrap();
         let update = body(&doc! {"update": "c", "$db": "d"});
         let sections = [update, sequence("a", &one), sequence("b", &one)].concat();

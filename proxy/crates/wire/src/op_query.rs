@@ -2,7 +2,7 @@
 
 use super::{bson::document_at, header::HEADER_BYTES};
 
-/// A parsed `OP_QUERY`; borrows the bytes it was read from.
+/// A parsed `OP_QUERY`. It borrows the message's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpQuery<'a> {
     /// The full namespace, `db.collection`, without its NUL.
@@ -12,8 +12,8 @@ pub struct OpQuery<'a> {
 }
 
 impl<'a> OpQuery<'a> {
-    /// Parses a whole message, header included. Returns `None` if it does not follow the format; a
-    /// server closes the connection then.
+    /// Parses a whole message, including its header. Returns `None` for a malformed message, on
+    /// which a server closes the connection.
     pub fn parse(message: &'a [u8]) -> Option<Self> {
         let rest = message.get(HEADER_BYTES + 4..)?;
         let nul = rest.iter().position(|&b| b == 0)?;
@@ -22,7 +22,7 @@ impl<'a> OpQuery<'a> {
         Some(Self { namespace, query })
     }
 
-    /// The database, if this is a command.
+    /// The database of a command; `None` for a query of a collection.
     pub fn command_database(&self) -> Option<&'a [u8]> {
         self.namespace.strip_suffix(b".$cmd")
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_query_gives_its_database_and_document() {
+    fn database_and_document_of_a_command_are_parsed() {
         let query = doc! {"isMaster": 1}.to_vec().unwrap();
         let message = [
             &[0u8; 20][..],

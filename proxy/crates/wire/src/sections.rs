@@ -1,33 +1,33 @@
-//! The sections of a message that is forwarded before all of it has arrived.
+//! Parses the sections of a streamed message, which is forwarded before its end has arrived.
 //!
-//! A whole message is checked before a byte of it is forwarded. Of a streamed message only the head
-//! is checked first; the rest is checked as it passes. So an invalid message never reaches a server
-//! completely, and if a server closes its connection because of one, the server does not count as
-//! failed.
+//! A message that is read whole is checked before its first byte is forwarded. Of a streamed
+//! message, only the head is checked before, and the rest is checked while it is forwarded. So an
+//! invalid message never reaches a server completely. If a server closes its connection because of
+//! an invalid message, the server does not count as failed.
 
 use super::op_msg::{MAX_SEQUENCES, MessageError};
 
-/// Bytes of a sequence's size field, in front of its identifier.
+/// Length of a sequence's size field, which is before its identifier, in bytes.
 const SIZE_BYTES: usize = 4;
 
-/// Maximum length of a sequence's identifier; servers know only a few short ones.
+/// Maximum length of a sequence's identifier, in bytes. Servers know only a few short identifiers.
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
-/// Counts documents that follow each other without gaps, piece by piece.
+/// Counts documents that follow each other without gaps. The bytes may arrive in any pieces.
 #[derive(Debug, Default)]
 pub struct DocumentWalk {
-    /// The next document's size field, as far as it has arrived.
+    /// The bytes of the next document's size field that have arrived.
     size: [u8; SIZE_BYTES],
     size_bytes: usize,
-    /// Bytes of the current document still to come.
+    /// Number of bytes of the current document that have not arrived.
     inside: usize,
     count: u64,
-    /// A size was invalid: nothing more is counted.
+    /// True if a size was invalid. No further documents are then counted.
     is_lost: bool,
 }
 
 impl DocumentWalk {
-    /// Takes the next bytes.
+    /// Counts the documents in the next bytes.
     pub fn feed(&mut self, piece: &[u8]) {
         let mut rest = piece;
         while let (Some((&first, behind)), false) = (rest.split_first(), self.is_lost) {
@@ -58,30 +58,30 @@ impl DocumentWalk {
         }
     }
 
-    /// Documents that have begun.
+    /// Number of documents that have begun.
     pub fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// Parses the sections after the body, piece by piece.
+/// Parses the sections after the body. The bytes may arrive in any pieces.
 #[derive(Debug)]
 pub struct SectionWalk {
-    /// Bytes of the message still to come.
+    /// Number of bytes of the message that have not arrived.
     left: usize,
-    /// Bytes of the current sequence's documents still to come.
+    /// Number of bytes of the current sequence's documents that have not arrived.
     inside: usize,
     /// The beginning of a section, until its identifier is complete.
     head: Vec<u8>,
     identifiers: Vec<Vec<u8>>,
-    /// The sequence whose documents are counted.
+    /// The identifier of the sequence whose documents are counted; `None` if none are counted.
     counted: Option<&'static str>,
     documents: DocumentWalk,
 }
 
 impl SectionWalk {
-    /// Begins after the body, `left` bytes before the end of the message. Counts the documents of
-    /// the sequence named `counted`.
+    /// Begins after the body. `left` is the number of bytes between the body and the end of the
+    /// message. Counts the documents of the sequence with the identifier `counted`.
     pub fn new(left: usize, counted: Option<&'static str>) -> Self {
         Self {
             left,
@@ -93,10 +93,10 @@ impl SectionWalk {
         }
     }
 
-    /// Takes the next bytes of the message.
+    /// Parses the next bytes of the message.
     ///
     /// # Errors
-    /// The same errors as [`super::OpMsg::parse`] for the whole message.
+    /// The same error that [`super::OpMsg::parse`] returns for the whole message.
     pub fn feed(&mut self, piece: &[u8]) -> Result<(), MessageError> {
         let mut rest = piece;
         while let Some((&first, behind)) = rest.split_first() {
@@ -113,7 +113,7 @@ impl SectionWalk {
             self.head.push(first);
             self.left -= 1;
             rest = behind;
-            self.look_at_head()?;
+            self.parse_head()?;
         }
         let is_cut = self.left == 0 && !self.head.is_empty();
         if is_cut {
@@ -127,12 +127,12 @@ impl SectionWalk {
         current.is_some_and(|name| self.counted.map(str::as_bytes) == Some(name))
     }
 
-    /// Documents of the counted sequence that have begun.
+    /// Number of documents of the counted sequence that have begun.
     pub fn documents(&self) -> u64 {
         self.documents.count()
     }
 
-    fn look_at_head(&mut self) -> Result<(), MessageError> {
+    fn parse_head(&mut self) -> Result<(), MessageError> {
         let Some((&kind, sequence)) = self.head.split_first() else {
             return Ok(());
         };

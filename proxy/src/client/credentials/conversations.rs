@@ -1,9 +1,11 @@
-//! First logins that wait for their client: limited in number, and shared fairly between addresses.
+//! Limits the number of first logins that wait for their clients, and shares them fairly between
+//! addresses.
 //!
-//! Each holds a server connection until its client sends the proof, which a hostile client never
-//! does. Their number is therefore limited. One address may have all of them. If another address
-//! needs one, the oldest conversation of the address with most conversations is ended, unless it
-//! has just begun. Its client may begin again.
+//! A conversation is a first login between the server's challenge and the client's proof. It uses a
+//! server connection until the proof arrives, and a hostile client never sends one. Therefore the
+//! number of conversations is limited. One address may use all of them. If another address needs
+//! one, Seawall ends the oldest conversation of the address that has most, unless that conversation
+//! has just begun. The client of the ended conversation may begin another.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -15,10 +17,10 @@ use tokio::{
 
 use seawall_transport::Sharer;
 
-/// A conversation is not ended for another one before this time.
+/// A conversation younger than this is not ended to make room for another one.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Conversations. Each can hold a `T`, which ends with it.
+/// The conversations in progress. Each can store one `T`, which is dropped when it ends.
 pub(super) struct Conversations<T> {
     max: usize,
     open: Mutex<Open<T>>,
@@ -92,7 +94,8 @@ impl<T> Conversations<T> {
         }
     }
 
-    /// Begins a conversation, or returns when to try again if no other ends before.
+    /// Begins a conversation. The error says when to try again if no other conversation ends
+    /// before that time; `None` if only such an end can help.
     fn try_begin(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -101,7 +104,7 @@ impl<T> Conversations<T> {
         let mut open = self.open.lock();
         let mut ended = None;
         if open.slots.len() >= self.max {
-            let (number, grace_until) = open.ended_for(sharer).ok_or(None)?;
+            let (number, grace_until) = open.to_end_for(sharer).ok_or(None)?;
             if now < grace_until {
                 return Err(Some(grace_until));
             }
@@ -123,9 +126,10 @@ impl<T> Conversations<T> {
 }
 
 impl<T> Open<T> {
-    /// The oldest conversation of the address with most conversations, and the end of its grace
-    /// time. `None` if no other address has at least two more than `next`.
-    fn ended_for(&self, next: Sharer) -> Option<(u64, Instant)> {
+    /// The number of the conversation to end so that `next` can begin one, and the time from which
+    /// it may be ended. It is the oldest conversation of the address that has most. `None` if no
+    /// address has at least two conversations more than `next`.
+    fn to_end_for(&self, next: Sharer) -> Option<(u64, Instant)> {
         let mut counts: HashMap<Sharer, usize> = HashMap::new();
         for slot in self.slots.values() {
             *counts.entry(slot.sharer).or_default() += 1;
@@ -142,9 +146,9 @@ impl<T> Open<T> {
 }
 
 impl<T> Conversation<T> {
-    /// Stores `held` in the conversation. False if the conversation was ended for another: then
-    /// `held` is dropped.
-    pub(super) fn hold(&self, held: T) -> bool {
+    /// Stores `held` in the conversation. Returns false, and drops `held`, if the conversation was
+    /// ended to make room for another one.
+    pub(super) fn store(&self, held: T) -> bool {
         let mut open = self.all.open.lock();
         match open.slots.get_mut(&self.number) {
             Some(slot) => {
@@ -155,7 +159,8 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Ends the conversation and returns what it held; `None` if it was ended for another.
+    /// Ends the conversation and returns its stored value. Returns `None` if the conversation was
+    /// ended earlier to make room for another one.
     pub(super) fn take(&self) -> Option<T> {
         let slot = self.all.open.lock().slots.remove(&self.number);
         slot.and_then(|slot| slot.held)
@@ -165,7 +170,7 @@ impl<T> Conversation<T> {
 impl<T> Drop for Conversation<T> {
     fn drop(&mut self) {
         let ended = self.all.open.lock().slots.remove(&self.number);
-        // Dropped outside the lock.
+        // The stored value is dropped after the lock was released.
         drop(ended);
         self.all.has_room.notify_waiters();
     }
@@ -190,12 +195,12 @@ mod tests {
     ) -> Conversation<&'static str> {
         let conversation = conversations.begin(sharer(last), deadline()).await;
         let conversation = conversation.expect("there is room in time");
-        assert!(conversation.hold(held));
+        assert!(conversation.store(held));
         conversation
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_conversation_of_the_address_with_most_is_ended_for_another() {
+    async fn oldest_conversation_of_the_address_with_most_is_ended_to_make_room() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_with_only_one_more_than_another_keeps_them() {
+    async fn an_address_with_only_one_conversation_more_than_another_keeps_all() {
         let conversations = Conversations::new(3);
         let mut held = Vec::new();
         for (last, name) in [(1, "a"), (1, "b"), (2, "c")] {
@@ -236,14 +241,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_held_value_is_dropped_with_its_conversation() {
+    async fn a_stored_value_is_dropped_with_its_conversation() {
         let conversations = Conversations::new(1);
         let held = Arc::new(());
         let conversation = conversations
             .begin(Sharer::Local, deadline())
             .await
             .unwrap();
-        assert!(conversation.hold(Arc::clone(&held)));
+        assert!(conversation.store(Arc::clone(&held)));
         drop(conversation);
         assert_eq!(Arc::strong_count(&held), 1);
         assert_eq!(conversations.open.lock().slots.len(), 0);

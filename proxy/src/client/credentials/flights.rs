@@ -1,4 +1,5 @@
-//! Decides which login introduces a user while other first logins of that user wait.
+//! Decides which login introduces a user while other first logins of that user wait (the
+//! single-flight pattern).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,11 +15,11 @@ use seawall_transport::Sharer;
 /// How long one introduction may delay others of its user from the same address.
 const STALLED_AFTER: Duration = Duration::from_millis(250);
 
-/// How long introductions from other addresses may delay a login in total. Stalled introductions
-/// from one address must not delay the user at another.
+/// How long introductions from other addresses may delay a login in total. The limit is short, so
+/// that stalled introductions from one address do not delay the same user's logins from another.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
-/// Introductions in progress: at most one counts for each user and address.
+/// The introductions in progress, at most one for each user and address.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<State>);
 
@@ -41,7 +42,7 @@ struct Flight {
     since: Instant,
 }
 
-/// The right to introduce a user. It ends on drop.
+/// The right of one login to introduce a user. Other logins may claim it after the drop.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Lead {
@@ -51,7 +52,7 @@ pub(super) struct Lead {
     number: u64,
 }
 
-/// What a login waits for before it tries again.
+/// A login's wait for an introduction by another login.
 #[derive(Debug)]
 pub(super) struct Wait {
     ended: OwnedNotified,
@@ -60,13 +61,14 @@ pub(super) struct Wait {
 
 impl Wait {
     /// Returns when an introduction of the user has ended or has delayed the login for long enough.
-    pub(super) async fn over(self, deadline: Instant) {
+    pub(super) async fn wait(self, deadline: Instant) {
         drop(timeout_at(self.until.min(deadline), self.ended).await);
     }
 }
 
 impl Flights {
-    /// Claims the right to introduce a user, for a login that has waited since `began`.
+    /// Claims the right to introduce a user, for a login that has waited since `began`. The error
+    /// is a wait for the introductions in progress, after which the login may claim again.
     pub(super) fn lead(
         self: &Arc<Self>,
         user: &UserName,
@@ -76,7 +78,9 @@ impl Flights {
         let now = Instant::now();
         let mut state = self.0.lock();
         if let Some(flights) = state.users.get(user)
-            && let Some(until) = flights.hold_up(sharer, began).filter(|until| *until > now)
+            && let Some(until) = flights
+                .wait_until(sharer, began)
+                .filter(|until| *until > now)
         {
             let ended = Arc::clone(&flights.ended).notified_owned();
             return Err(Wait { ended, until });
@@ -96,8 +100,9 @@ impl Flights {
 }
 
 impl UserFlights {
-    /// End of a login's wait for the introductions in progress.
-    fn hold_up(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
+    /// The time until which a login of `sharer` waits for the introductions in progress; `None` if
+    /// there are none. The login has waited since `began`.
+    fn wait_until(&self, sharer: Sharer, began: Instant) -> Option<Instant> {
         let until = |(from, flight): (&Sharer, &Flight)| {
             let stalled_at = flight.since + STALLED_AFTER;
             match *from == sharer {
@@ -123,7 +128,7 @@ impl Drop for Lead {
             return;
         };
         let own = flights.in_progress.get(&self.sharer);
-        // A stalled introduction may have been replaced.
+        // A newer introduction of the same address may have replaced this one after it stalled.
         if own.is_some_and(|flight| flight.number == self.number) {
             flights.in_progress.remove(&self.sharer);
         }
@@ -166,14 +171,14 @@ mod tests {
         let other = lead(&flights, 2, began).err().unwrap();
         assert_eq!(own.until, began + STALLED_AFTER);
         assert_eq!(other.until, began + OTHERS_LIMIT);
-        other.over(began + STALLED_AFTER).await;
+        other.wait(began + STALLED_AFTER).await;
         let _other = lead(&flights, 2, began).unwrap();
         advance(STALLED_AFTER).await;
         let _own = lead(&flights, 1, began).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn many_addresses_delay_a_login_no_longer_than_one() {
+    async fn introductions_of_many_addresses_delay_a_login_no_longer_than_of_one() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let mut stalled = Vec::new();
@@ -195,7 +200,7 @@ mod tests {
         let waits = [1, 2].map(|address| lead(&flights, address, began).err().unwrap());
         drop(first);
         for wait in waits {
-            timeout(Duration::from_millis(1), wait.over(began + STALLED_AFTER))
+            timeout(Duration::from_millis(1), wait.wait(began + STALLED_AFTER))
                 .await
                 .unwrap();
         }
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_replaced_introduction_keeps_its_successor() {
+    async fn ending_a_replaced_introduction_does_not_end_its_successor() {
         let flights = Arc::<Flights>::default();
         let began = Instant::now();
         let stalled = lead(&flights, 1, began).unwrap();

@@ -29,25 +29,28 @@ use seawall_transport::connection::{
     sasl_continue, sasl_start,
 };
 
-/// A payload of a login. It is zeroed on drop.
+/// A SASL payload, zeroed on drop.
 pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 
-/// Largest number of unauthenticated connections kept for the next introductions and queries.
+/// Largest number of unauthenticated server connections that are kept for reuse by later
+/// introductions and queries about mechanisms.
 pub(super) const MAX_SPARE: usize = 8;
 
-/// The right to introduce a user. It ends on drop.
+/// An introduction in progress: a user's first login, which Seawall carries to a server. Dropping
+/// it lets another login introduce the user.
 #[must_use]
 pub(in crate::client) struct Introduction {
     credentials: Arc<Credentials>,
     lead: Lead,
     deadline: Instant,
-    /// Held while the introduction talks to a server.
+    /// The permit for an exchange with a server; `None` while the introduction waits for its
+    /// client.
     exchange: Option<OwnedSemaphorePermit>,
-    /// Holds the server connection while the introduction waits for its client.
+    /// Stores the server connection while the introduction waits for its client.
     conversation: Conversation<Connection>,
 }
 
-/// An introduction whose server has sent its challenge.
+/// An introduction for which the server has sent its challenge and waits for the client's proof.
 #[must_use]
 pub(in crate::client) struct Carried {
     introduction: Introduction,
@@ -86,12 +89,13 @@ impl Credentials {
             exchange: Some(exchange),
             conversation,
         };
-        // In a storm the turn comes late: another login may have introduced the user by then.
+        // The waits above can be long in a storm, so another login may have introduced the user.
         let known = self.concurrent_result(user, mechanism, now)?;
         Ok(known.map_or_else(|| Obtained::Introduce(introduction), Obtained::Known))
     }
 
-    /// An unauthenticated connection to the primary, or to the server that acts as one.
+    /// Returns an unauthenticated connection to the primary, or to a router or standalone: a spare
+    /// one if there is any, else a new one.
     async fn unauthenticated(
         &self,
         deadline: Instant,
@@ -147,8 +151,8 @@ impl Credentials {
             "saslSupportedMechs": format!("{}.{}", user.source, user.name),
             "$db": "admin",
         };
-        // The server may have closed a spare connection. Then the next one is tried, and at last a
-        // new one.
+        // The server may have closed a spare connection. Each attempt uses the next spare one, and
+        // the last attempt a new one.
         for _ in 0..=MAX_SPARE {
             let (pool, mut connection) = self.unauthenticated(deadline).await?;
             let Ok(reply) = connection.run(&command).await else {
@@ -164,7 +168,8 @@ impl Credentials {
         Err(CredentialError::Unavailable)
     }
 
-    /// Configured keys, or the result of Seawall's own login with the configured password.
+    /// Returns the configured keys, or the keys that Seawall reads after its own login with the
+    /// configured password.
     pub(super) async fn obtain_configured(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -203,9 +208,9 @@ impl Credentials {
         Ok(Obtained::Known(known))
     }
 
-    /// Logs in at a server with configured keys and reads the user's keys and restrictions, since
-    /// the configuration has no restrictions. A client has already proved that it has the
-    /// ClientKey.
+    /// Logs in at a server with configured keys and reads the user's keys and restrictions there,
+    /// because the configuration has no restrictions. `client_key` comes from a client's proof,
+    /// which has been verified.
     pub(in crate::client) async fn log_in_with_keys(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -217,7 +222,7 @@ impl Credentials {
         } = *request;
         let introduction = match self.introduction(request).await? {
             Obtained::Introduce(introduction) => introduction,
-            // Another login of this user was faster: its reading is used.
+            // Another login has introduced this user during the wait.
             Obtained::Known(known) if known.credentials.keys(mechanism) == Some(&keys) => {
                 return self.prove(user, &known, mechanism, client_key);
             }
@@ -245,7 +250,8 @@ impl Introduction {
             client_key: client_key.clone(),
             keys: keys.clone(),
         };
-        // Used only to log in. The user's own identity is created after its keys have been read.
+        // This identity is used only for the login at the server. The identity for clients is
+        // created after the keys have been read, because it needs the user id.
         let identity = Identity::new(name, source, None, login);
         let established = pool.establish_outside(&identity).await;
         let mut connection = established.map_err(|error| match error {
@@ -266,8 +272,8 @@ impl Introduction {
         Ok(known)
     }
 
-    /// Opens the conversation at a server. Returns the server's challenge, which the client has to
-    /// meet.
+    /// Carries the client's first payload to a server. Returns the server's challenge for the
+    /// client.
     pub(in crate::client) async fn start(
         mut self,
         mechanism: Mechanism,
@@ -284,7 +290,8 @@ impl Introduction {
             };
             let reply = SecretDocument::from(reply);
             if reply_is_ok(&reply).is_err() {
-                // Servers refuse unknown users here, and users without this mechanism.
+                // Servers refuse a `saslStart` for unknown users and for users without the
+                // mechanism.
                 pool.metrics().authenticated(mechanism.name(), false);
                 self.credentials.keep_spare(&pool, connection);
                 return Err(CredentialError::Refused);
@@ -294,9 +301,10 @@ impl Introduction {
             let challenge = conversation
                 .server_first(&server_first)
                 .map_err(|_| CredentialError::Unavailable)?;
-            // The client may take its time. Other introductions need not wait for it.
+            // The client may be slow to send its proof. Other introductions must not wait for it,
+            // so the permit for exchanges is released.
             self.exchange = None;
-            if !self.conversation.hold(connection) {
+            if !self.conversation.store(connection) {
                 return Err(CredentialError::Unavailable);
             }
             let carried = Carried {
@@ -318,8 +326,8 @@ impl Carried {
         self.introduction.deadline
     }
 
-    /// Carries the client's proof to the server. On success the user is known, its connection is in
-    /// a pool, and the server's signature is returned for the client to check.
+    /// Carries the client's proof to the server. On success the user's keys are known, the
+    /// connection is in the user's pool, and the server's signature is returned for the client.
     pub(in crate::client) async fn finish(
         self,
         client_final: &[u8],
@@ -344,7 +352,7 @@ impl Carried {
         let credentials = Arc::clone(&introduction.credentials);
         let unavailable = |_| CredentialError::Unavailable;
         let _exchange = credentials.exchanges.acquire().await.map_err(unavailable)?;
-        // The conversation may have been ended for another.
+        // The conversation may have been ended to make room for another one.
         let connection = introduction.conversation.take();
         let mut connection = connection.ok_or(CredentialError::Unavailable)?;
         let command = sasl_continue(conversation_id, &user.source, client_final);
@@ -356,33 +364,33 @@ impl Carried {
             return Err(CredentialError::Refused);
         }
         let server_final = payload(&reply);
-        let doubtful = |what: &'static str| {
-            tracing::warn!(user = %user.name, source = %user.source, what, "introduction refused");
+        let refused = |reason: &'static str| {
+            tracing::warn!(user = %user.name, source = %user.source, reason, "introduction refused");
             CredentialError::Refused
         };
         let outcome = proof
             .server_final(&server_final)
-            .map_err(|_| doubtful("server's last payload is invalid"))?;
+            .map_err(|_| refused("server's last payload is invalid"))?;
         if let Some(empty) = empty_exchange(&reply, &user.source) {
             ask(&mut connection, &empty).await?;
         }
         if !is_exactly(&mut connection, user).await? {
-            return Err(doubtful(
+            return Err(refused(
                 "connection is not authenticated as exactly this user",
             ));
         }
         let asked_at = Instant::now();
         let read = ask_own_keys(&mut connection, user).await.map_err(|error| {
             tracing::warn!(?error, "keys not read at an introduction");
-            doubtful("keys or restrictions unreadable")
+            refused("keys or restrictions unreadable")
         })?;
         let keys = read
             .keys(mechanism)
             .cloned()
-            .ok_or_else(|| doubtful("no keys for the mechanism"))?;
+            .ok_or_else(|| refused("no keys for the mechanism"))?;
         let client_key = outcome
             .prove(&keys)
-            .map_err(|_| doubtful("keys do not match the proof"))?;
+            .map_err(|_| refused("keys do not match the proof"))?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
         pool.adopt(&known.identity, connection);
         Ok((known, server_final))
@@ -399,7 +407,7 @@ async fn ask(
         .map_err(|_| CredentialError::Unavailable)
 }
 
-/// True if the server reports exactly this user for the connection, and no other.
+/// True if the server reports that this user, and no other, is logged in on the connection.
 async fn is_exactly(connection: &mut Connection, user: &UserName) -> Result<bool, CredentialError> {
     let command = rawdoc! { "connectionStatus": 1, "$db": "admin" };
     let reply = ask(connection, &command).await?;

@@ -1,17 +1,22 @@
-//! Users' keys: where they come from, and how they are kept fresh.
+//! Users' SCRAM keys: where Seawall gets them, and how it keeps them fresh.
 //!
 //! ```text
-//!  own      a user's first login is carried to a server (introduction) and reads the user's keys
+//!  own      Seawall carries a user's first login to a server (introduction) and then reads the
+//!           user's keys on the same connection
 //!  lookup   the service account reads any user's keys
 //!  users    Seawall logs in with a configured password or keys and reads the user's keys
 //!  none     no access control: clients need not log in; a login works as in `own`
 //! ```
 //!
-//! Invariants: a login succeeds only with a proof against keys from a server or the configuration,
-//! and only if these keys are still the latest at its last step. The user's restrictions have been
-//! read by then, in every mode. Keys that cannot be confirmed expire. A user that was dropped and
-//! created again is a new identity. There is one reading at a time for each user, and one
-//! introduction for each user and address; both are bounded over all users.
+//! Invariants:
+//!
+//! - A login succeeds only with a proof against keys from a server or the configuration, and only
+//!   if these keys are still the latest ones at the last step of the login.
+//! - In every mode, the user's restrictions have been read before a login succeeds.
+//! - Keys that cannot be confirmed expire.
+//! - A user that was dropped and created again is a new identity.
+//! - Each user has at most one reading at a time, and at most one introduction for each address.
+//!   The number of readings and introductions of all users is bounded.
 
 mod conversations;
 mod flights;
@@ -43,30 +48,33 @@ pub(super) use self::{
     store::{Known, Reading, UserName},
 };
 
-/// Shortest time between two readings of a user's keys, so that many logins at once share them.
+/// Shortest time between two readings of a user's keys. It lets concurrent logins share a reading.
 const READING_PACE: Duration = Duration::from_millis(5);
 
-/// How long a login waits for a new reading. After that, it uses the cached keys.
+/// How long a login waits for a new reading of keys that are more than a second old. After that, it
+/// uses the cached keys.
 const FRESHEN_LIMIT: Duration = Duration::from_millis(20);
 
-/// The same limit while another login uses the keys on trust, when they are at most a second old.
-/// If the keys have changed, only one login should fail.
+/// How long a login waits for a new reading of keys that are at most a second old and that another
+/// login uses. The limit is longer than [`FRESHEN_LIMIT`], because after a password change only one
+/// login should fail.
 const CONTENDED_LIMIT: Duration = Duration::from_millis(250);
 
-/// The same limit after a proof has failed against the cached keys: they are probably outdated.
+/// How long a login waits for a new reading after a proof has failed against the cached keys. The
+/// limit is the longest, because these keys are probably outdated.
 const DOUBTED_LIMIT: Duration = Duration::from_millis(500);
 
-/// How long an introduction may take in total, once it has its turn.
+/// How long an introduction may take, without the wait in the queue before it.
 const INTRODUCTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a login waits for its turn among the introductions. The limit is long: a delayed login
-/// harms no driver, but a refused login clears the driver's pool.
+/// How long a login waits until it may introduce its user. The limit is long: a delayed login harms
+/// no driver, but a refused login makes the driver clear its pool.
 const INTRODUCTION_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long a query about a user may take.
+/// How long a query to a server about a user may take, and how long a login waits for the mode.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// Why a login cannot continue.
+/// The reason why a login cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CredentialError {
     /// Code 18: unknown user, wrong proof, or an address that the user's restrictions forbid.
@@ -82,19 +90,19 @@ pub(super) enum CredentialError {
 pub(super) struct KeyRequest<'a> {
     /// The user that a client claims to be.
     pub(super) user: &'a UserName,
-    /// The mechanism of its proof.
+    /// The SASL mechanism of the login.
     pub(super) mechanism: Mechanism,
-    /// The address it comes from.
+    /// The address of the client.
     pub(super) sharer: Sharer,
 }
 
-/// How to check the proof of a login.
+/// The way in which a login's proof is checked.
 pub(super) enum Obtained {
-    /// With keys from a server.
+    /// Seawall checks the proof against keys that were read from a server.
     Known(Known),
-    /// With keys from the configuration. The user's restrictions are not known yet.
+    /// Seawall checks the proof against configured keys. The user's restrictions are not known yet.
     Configured(ScramKeys),
-    /// By a server, to which the proof has to be carried.
+    /// Seawall does not know the user's keys and carries the proof to a server, which checks it.
     Introduce(Introduction),
 }
 
@@ -108,14 +116,14 @@ pub struct Credentials {
     store: Mutex<Store>,
     introductions: Arc<Flights>,
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
-    /// Limits exchanges with servers for introductions and lookups, over all users. Not held while
-    /// waiting for a client.
+    /// Limits the exchanges with servers for introductions and lookups of all users. An
+    /// introduction holds no permit while it waits for its client.
     exchanges: Arc<Semaphore>,
-    /// Limits queries about users.
+    /// Limits the queries to servers about users' mechanisms.
     questions: Semaphore,
     /// Introductions that wait for their client.
     conversations: Arc<Conversations<Connection>>,
-    /// Unauthenticated connections for reuse.
+    /// Unauthenticated server connections for reuse.
     spare: Mutex<Vec<(ServerAddress, Connection)>>,
     runtime: Handle,
 }
@@ -163,8 +171,8 @@ impl Credentials {
         *self.mode.borrow()
     }
 
-    /// Waits until the mode is decided: a login right after the start must not fail because it is
-    /// early. Returns `Undecided` if the deployment does not reply within [`QUESTION_LIMIT`].
+    /// Waits until the mode is decided, so that a login right after the start of Seawall does not
+    /// fail. Returns `Undecided` if the deployment does not reply within [`QUESTION_LIMIT`].
     async fn decided_mode(&self) -> CredentialMode {
         let mut mode = self.mode.subscribe();
         let decided = mode.wait_for(|mode| *mode != CredentialMode::Undecided);
@@ -185,8 +193,8 @@ impl Credentials {
         (self.mode() == CredentialMode::None).then(|| Arc::clone(&self.anonymous))
     }
 
-    /// Handles a server that requires a login in mode `none`. Clients that have not logged in lose
-    /// their identity.
+    /// Records that a server requires a login although the mode is `none`. The mode becomes `own`,
+    /// and clients that have not logged in lose their identity.
     pub(super) fn anonymous_refused(&self) {
         self.anonymous.end(Standing::Gone);
         let changed = self.mode.send_if_modified(|mode| {
@@ -201,17 +209,18 @@ impl Credentials {
         }
     }
 
-    /// Returns fresh keys without waiting. Starts a reading if the keys are not fresh.
+    /// Returns a user's keys if they are fresh, without waiting. If they are known but not fresh,
+    /// starts a reading and returns `None`.
     pub(super) fn fresh(self: &Arc<Self>, user: &UserName, now: Instant) -> Option<Known> {
         let known = self.store.lock().known(user, now)?;
         if known.is_fresh(now) {
-            return self.store.lock().on_trust(user, now);
+            return self.store.lock().claim_cached(user, now);
         }
         self.read_again(user, &known.identity);
         None
     }
 
-    /// Obtains what a login needs to continue.
+    /// Finds the way in which a login's proof is checked.
     pub(super) async fn obtain(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -231,8 +240,9 @@ impl Credentials {
         }
     }
 
-    /// Known keys: fresh ones on trust, or keys that were read since the login began. After a short
-    /// limit, the keys that are known then.
+    /// Returns the keys of a known user for a login that begins now: fresh keys if no other login
+    /// uses them, or keys from a reading that was requested after the login began. If no reading
+    /// completes within a short limit, returns the cached keys. `None` if the user is not known.
     async fn freshened(self: &Arc<Self>, user: &UserName) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -243,7 +253,7 @@ impl Credentials {
                 return Some(known);
             }
             let is_fresh = known.is_fresh(now);
-            if is_fresh && let Some(lent) = self.store.lock().on_trust(user, now) {
+            if is_fresh && let Some(lent) = self.store.lock().claim_cached(user, now) {
                 return Some(lent);
             }
             let limit = match (known.is_doubted(), is_fresh) {
@@ -251,8 +261,8 @@ impl Credentials {
                 (false, true) => CONTENDED_LIMIT,
                 (false, false) => FRESHEN_LIMIT,
             };
-            // One reading was in progress already, and one has begun since: a third would add
-            // nothing.
+            // The first reading may have begun before this login, but the second began after it. A
+            // third reading would not help.
             if readings == 2 || now >= began + limit {
                 return Some(known);
             }
@@ -262,8 +272,8 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys again in the background, one reading at a time. The receiver turns true
-    /// at the end.
+    /// Reads a user's keys again in the background, or joins the reading in progress. The
+    /// receiver's value becomes true when the reading has ended.
     pub(super) fn read_again(
         self: &Arc<Self>,
         user: &UserName,
@@ -287,7 +297,7 @@ impl Credentials {
                 let asked_at = Instant::now();
                 let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
                 let reading = reading.unwrap_or(Reading::Unavailable);
-                me.take_reading(&user, &identity, reading, asked_at);
+                me.apply_reading(&user, &identity, reading, asked_at);
                 if !me.store.lock().is_doubted(&user) {
                     break;
                 }
@@ -298,7 +308,9 @@ impl Credentials {
         receiver
     }
 
-    fn take_reading(
+    /// Applies the result of a reading that was requested at `asked_at`. If it ends the identity,
+    /// the pools close the identity's connections.
+    fn apply_reading(
         &self,
         user: &UserName,
         identity: &Arc<Identity>,
@@ -322,8 +334,8 @@ impl Credentials {
         drop(evicted);
     }
 
-    /// Stores a user whose keys were requested at `asked_at` and match a proof. Older keys that
-    /// differ from the known ones are refused and change nothing.
+    /// Stores a user whose keys were requested at `asked_at` and match a proof. Keys that are older
+    /// than the known ones and differ from them are refused and change nothing.
     fn learn(
         &self,
         user: &UserName,
@@ -337,8 +349,8 @@ impl Credentials {
         known.ok_or(CredentialError::Refused)
     }
 
-    /// Records that a client proved to have the key of `checked`. If its keys were replaced during
-    /// the login, the login is refused and nothing changes.
+    /// Records that a client has proved to have the ClientKey of `checked`. If the user's keys were
+    /// replaced during the login, refuses the login and changes nothing.
     pub(super) fn prove(
         &self,
         user: &UserName,
@@ -351,34 +363,33 @@ impl Credentials {
         proven.ok_or(CredentialError::Refused)
     }
 
-    /// Handles a failed proof: the password may have changed, so the keys are read again.
+    /// Records that a proof has failed. The password may have changed, so the keys are read again.
     pub(super) fn proof_failed(self: &Arc<Self>, user: &UserName, identity: &Arc<Identity>) {
         self.store.lock().doubt(user, Instant::now());
         drop(self.read_again(user, identity));
     }
 
-    /// Handles a server that refused an identity's keys while a connection was established.
-    /// `login_version` is the [`Identity::login_version`] of these keys. Keys that were replaced
-    /// since are not affected.
+    /// Records that a server refused an identity's keys while a connection was established.
+    /// `login_version` is the [`Identity::login_version`] of the refused keys. If these keys were
+    /// replaced in the meantime, nothing changes.
     pub(super) fn keys_refused(&self, identity: &Arc<Identity>, login_version: u64) {
         if identity.is_anonymous() {
             return;
         }
         let user = UserName::of(identity);
         let reading = Reading::Refused(login_version);
-        self.take_reading(&user, identity, reading, Instant::now());
+        self.apply_reading(&user, identity, reading, Instant::now());
     }
 
-    /// Handles a server that no longer knows a connection's user. The user was dropped and cannot
-    /// come back. This is recorded at once: if a server refused the user's keys first, the user's
-    /// clients would be closed.
+    /// Records that a server no longer knows a connection's user: the user was dropped. This must
+    /// be recorded before a server refuses the user's keys, because refused keys close the user's
+    /// clients.
     pub(super) fn user_unknown_on_connection(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
-        self.take_reading(&user, identity, Reading::Gone, Instant::now());
+        self.apply_reading(&user, identity, Reading::Gone, Instant::now());
     }
 
-    /// The mechanisms of a user; empty if there is no such user. Asks a server if nothing is
-    /// cached.
+    /// Returns a user's mechanisms, from the cache or a server; empty if there is no such user.
     pub(super) async fn mechanisms(&self, user: &UserName) -> Result<Vec<String>, CredentialError> {
         let now = Instant::now();
         if let Some(mechanisms) = self.store.lock().mechanisms(user, now) {
@@ -392,7 +403,8 @@ impl Credentials {
         Ok(mechanisms)
     }
 
-    /// The right to introduce a user, or the keys from a concurrent introduction.
+    /// Waits until this login may introduce its user. Returns the introduction, or the keys if
+    /// another login has introduced the user during the wait.
     async fn introduction(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
@@ -414,12 +426,13 @@ impl Credentials {
             }
             match self.introductions.lead(user, sharer, began) {
                 Ok(lead) => return self.introduce(request, lead, deadline).await,
-                Err(wait) => wait.over(deadline).await,
+                Err(wait) => wait.wait(deadline).await,
             }
         }
     }
 
-    /// Result of a concurrent introduction: keys, a refusal, or nothing yet.
+    /// Returns the user's keys if another login has introduced the user, and `None` if the user is
+    /// not known yet. The error says that a server did not know the user.
     fn concurrent_result(
         &self,
         user: &UserName,
@@ -434,7 +447,7 @@ impl Credentials {
         }
     }
 
-    /// True if the user's restrictions allow a client at `peer`.
+    /// True if the user's `authenticationRestrictions` allow a client at `peer`.
     pub(super) fn permits(known: &Known, peer: Option<IpAddr>) -> bool {
         known.credentials.restrictions.permits(peer)
     }

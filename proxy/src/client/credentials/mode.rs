@@ -1,4 +1,4 @@
-//! Where credentials come from, and how Seawall determines it.
+//! The source of users' keys, and how Seawall determines it for mode `auto`.
 
 use std::{
     fmt,
@@ -13,13 +13,13 @@ use super::{Credentials, UserName};
 use seawall_auth::ScramKeys;
 use seawall_transport::connection::requires_authentication;
 
-/// Pause before the deployment is asked again.
+/// Pause between two attempts to determine the mode.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Where credentials come from.
+/// The source of users' keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialMode {
-    /// Not decided yet: mode `auto`, and no server has been seen.
+    /// Not decided yet: the configuration says `auto`, and Seawall has not seen a server yet.
     Undecided,
     /// Each user reads its own keys.
     Own,
@@ -49,11 +49,11 @@ impl CredentialMode {
 pub enum UserSecret {
     /// The password.
     Password(Zeroizing<String>),
-    /// Keys as a server stores them, by mechanism.
+    /// Keys as a server stores them.
     Keys {
-        /// SCRAM-SHA-1.
+        /// Keys for SCRAM-SHA-1; `None` if the user cannot use this mechanism.
         sha1: Option<ScramKeys>,
-        /// SCRAM-SHA-256.
+        /// Keys for SCRAM-SHA-256; `None` if the user cannot use this mechanism.
         sha256: Option<ScramKeys>,
     },
 }
@@ -67,16 +67,17 @@ impl fmt::Debug for UserSecret {
 /// Settings of users and their keys.
 #[derive(Clone, Debug)]
 pub struct CredentialSettings {
-    /// Where credentials come from; `Undecided` for `auto` if nothing else is configured.
+    /// The source of keys. `Undecided` for `auto` if neither users nor a service account are
+    /// configured.
     pub mode: CredentialMode,
     /// Configured users: name, source, secret.
     pub users: Vec<(String, String, UserSecret)>,
-    /// How long keys are used without confirmation.
+    /// How long keys are used after the last reading that confirmed them.
     pub max_stale: Duration,
     /// Largest number of users to remember.
     pub max_users: usize,
-    /// Largest number of exchanges with servers for introductions at a time. The same number
-    /// applies to queries, counted separately.
+    /// Largest number of exchanges with servers for introductions at a time, and also of queries
+    /// about users at a time.
     pub introductions: usize,
     /// Largest number of introductions that wait for their client at a time.
     pub conversations: usize,
@@ -91,8 +92,8 @@ impl Credentials {
     }
 }
 
-/// Decides mode `auto` if nothing is configured: `none` only if no server that holds data requires
-/// authentication.
+/// Decides mode `auto` for a configuration without users and service account. The mode becomes
+/// `none` if no server that holds data requires authentication, else `own`.
 pub(super) async fn decide(credentials: Weak<Credentials>) {
     loop {
         let Some(strong) = credentials.upgrade() else {
@@ -134,7 +135,7 @@ mod tests {
     use super::CredentialMode::{Lookup, None, Own, Undecided, Users};
 
     #[test]
-    fn modes_have_the_names_of_the_configuration() {
+    fn each_mode_has_its_name_in_the_configuration() {
         let names = [Undecided, Own, Lookup, Users, None].map(|mode| mode.as_str());
         assert_eq!(names, ["auto", "self", "lookup", "users", "none"]);
     }

@@ -1,4 +1,5 @@
-//! Reads users' keys: each user on its own connection, or all by the service account.
+//! Reads users' keys: each user's keys on a connection of that user, or the keys of all users
+//! through the service account.
 
 use std::sync::Arc;
 
@@ -40,7 +41,8 @@ impl Credentials {
         else {
             return Reading::Unavailable;
         };
-        // Goes before waiting operations: logins wait for it, and there is only one at a time.
+        // This checkout goes before waiting operations, because logins wait for the reading. It
+        // delays them little, since each user has only one reading at a time.
         let mut checkout = match pool.check_out_first(identity, deadline).await {
             Ok(checkout) => checkout,
             Err(CheckOutError::Establish {
@@ -61,8 +63,8 @@ impl Credentials {
                 Reading::Gone
             }
             Err(Some(UsersInfoError::NoSuchUser)) => Reading::Gone,
-            // The error is about the server, for example that it is no longer primary. It says
-            // nothing about the user.
+            // Other error codes concern the server, not the user. For example, the server is no
+            // longer the primary.
             Err(Some(UsersInfoError::CommandFailed { code })) => {
                 checkout.finish();
                 if is_state_change(code) {
@@ -78,7 +80,7 @@ impl Credentials {
         }
     }
 
-    /// Reads the keys of a user that is not known yet, by the service account.
+    /// Reads the keys of a user that is not known yet, through the service account.
     pub(super) async fn look_up(
         &self,
         user: &UserName,
@@ -97,7 +99,7 @@ impl Credentials {
                 .acquire()
                 .await
                 .map_err(|_| CredentialError::Unavailable)?;
-            // Another login may have read the keys while this one waited.
+            // Another login may have read the keys during the wait for the permit.
             if let Some(known) = self.store.lock().known(user, Instant::now()) {
                 return Ok(known);
             }
@@ -149,7 +151,8 @@ impl Credentials {
     }
 }
 
-/// Reads a user's keys on its own connection. The error is `None` if the exchange itself failed.
+/// Reads a user's keys on a connection that is authenticated as this user. The error is `None` if
+/// no reply arrived.
 pub(super) async fn ask_own_keys(
     connection: &mut Connection,
     user: &UserName,
@@ -161,7 +164,7 @@ pub(super) async fn ask_own_keys(
     parse_users_info(&reply, &user.name, &user.source).map_err(Some)
 }
 
-/// A decoded document with keys. It is zeroed on drop.
+/// A decoded document that contains keys, zeroed on drop.
 struct SecretFields(Document);
 
 impl Drop for SecretFields {
@@ -170,7 +173,7 @@ impl Drop for SecretFields {
     }
 }
 
-/// Zeroes all texts in a document, and in the documents and arrays inside.
+/// Zeroes all strings in a document, and in its nested documents and arrays.
 fn wipe(document: &mut Document) {
     document.iter_mut().for_each(|(_, value)| wipe_value(value));
 }
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wiped_document_holds_no_text() {
+    fn a_wiped_document_contains_only_zeroed_strings() {
         let key = "JqXOO0TnCLQVo7Q/oInBisrQvto=";
         let mut reply = doc! {
             "users": [{ "credentials": { "SCRAM-SHA-1": { "storedKey": key } } }], "ok": 1.0,

@@ -1,7 +1,7 @@
-//! Users and their keys: plain data, bounded. No I/O, no clock.
+//! Users and their keys: plain data in bounded tables. No I/O, no clock.
 //!
-//! A reading is as old as its request. Of two readings, the one requested later is newer, whichever
-//! arrived first. An older reading never replaces a newer one.
+//! The age of a reading counts from its request, not from its reply. An older reading never
+//! replaces a newer one, even if the older reading arrives later.
 
 use std::{
     sync::{Arc, Weak},
@@ -19,14 +19,14 @@ const FRESH_FOR: Duration = Duration::from_secs(1);
 /// How long a user that the servers do not know is refused without asking them again.
 const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// How long the cached mechanisms of a user without known keys are valid.
+/// How long the cached mechanisms of a user are valid if the user's keys are not known.
 const MECHANISMS_FOR: Duration = Duration::from_secs(5);
 
-/// Longest user name that is looked up, in bytes. A longer one is treated as an unknown user: names
-/// from clients that have not logged in must not fill memory.
+/// Longest user name that is looked up, in bytes. A user with a longer name is treated as unknown,
+/// so that clients that have not logged in cannot fill memory with names.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Longest database name, in bytes; as on servers.
+/// Longest database name, in bytes. Servers have the same limit.
 const MAX_SOURCE_BYTES: usize = 63;
 
 /// A user's name and the database it is defined in, both bounded.
@@ -37,7 +37,7 @@ pub(in crate::client) struct UserName {
 }
 
 impl UserName {
-    /// `None` if a name is too long to be a user's.
+    /// Creates a name. `None` if the user's name or the database's name is too long.
     pub(in crate::client) fn new(name: &str, source: &str) -> Option<Self> {
         let is_bounded = name.len() <= MAX_NAME_BYTES && source.len() <= MAX_SOURCE_BYTES;
         is_bounded.then(|| Self {
@@ -62,13 +62,15 @@ pub(in crate::client) struct Known {
     pub(in crate::client) credentials: Arc<seawall_auth::Credentials>,
     /// Time of the last request whose reply confirmed these keys.
     pub(in crate::client) confirmed_at: Instant,
-    /// When a proof last failed against these keys, if they have not been confirmed since.
+    /// When a proof last failed against these keys; `None` after a reading has confirmed them.
     doubted_at: Option<Instant>,
-    /// Held by the one login that uses these keys on trust: without asking a server again.
-    trust: Option<Arc<()>>,
-    on_trust: Weak<()>,
-    /// Time at which that login began to use them.
-    trusted_at: Option<Instant>,
+    /// The right of one login at a time to use these keys without a new reading
+    /// ([`Store::claim_cached`]). It ends on drop.
+    claim: Option<Arc<()>>,
+    /// Alive while some login has the claim.
+    claimed: Weak<()>,
+    /// When the last claim began.
+    claimed_at: Option<Instant>,
 }
 
 impl Known {
@@ -77,17 +79,17 @@ impl Known {
         self.doubted_at.is_some()
     }
 
-    /// The same user; other logins may now use its keys on trust.
-    pub(in crate::client) fn without_trust(self) -> Self {
+    /// Releases this login's claim, so that other logins may use the cached keys.
+    pub(in crate::client) fn without_claim(self) -> Self {
         Self {
-            trust: None,
+            claim: None,
             ..self
         }
     }
 
-    /// Handles a login whose keys were requested before these: it succeeds only if its keys are the
-    /// same.
-    fn prove_lagging(
+    /// Handles a login that has checked its proof against `credentials`, which were requested
+    /// earlier than these keys. The login succeeds only if both keys are equal.
+    fn prove_older(
         &self,
         credentials: &seawall_auth::Credentials,
         login: Option<Login>,
@@ -102,7 +104,8 @@ impl Known {
         Some(self.clone())
     }
 
-    /// True if the keys were confirmed so recently that one login may use them on trust.
+    /// True if the keys were confirmed so recently that one login at a time may use them without a
+    /// new reading.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         let age = now.saturating_duration_since(self.confirmed_at);
         !self.is_doubted() && age < FRESH_FOR
@@ -118,12 +121,12 @@ pub(in crate::client) enum Reading {
     Gone,
     /// A server refused the keys of this [`Identity::login_version`].
     Refused(u64),
-    /// Nothing was learned.
+    /// The reading failed, so nothing is known about the user.
     Unavailable,
 }
 
-/// The reading that ended a user. Without it, a reading that was requested earlier and arrives
-/// later would bring the user back.
+/// The reading that ended a user's identity. It is remembered, because a reading that was requested
+/// earlier may arrive later and must not restore the identity.
 #[derive(Debug)]
 pub(super) struct Ended {
     asked_at: Instant,
@@ -132,7 +135,8 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// True if a reading of these keys, requested at `asked_at`, is outdated.
+    /// True if a reading of `credentials` that was requested at `asked_at` must not restore the
+    /// identity.
     fn outdates(&self, credentials: &seawall_auth::Credentials, asked_at: Instant) -> bool {
         let refused = self.refused.as_deref();
         self.asked_at > asked_at && refused.is_none_or(|refused| refused == credentials)
@@ -142,7 +146,8 @@ impl Ended {
 /// Entries that were evicted from a table.
 pub(super) type Evicted<V> = Retired<NameHash, V>;
 
-/// Entries that were evicted when a reading was applied. Drop it after the store's lock.
+/// Entries that were evicted when a reading was applied. The caller drops them after it has
+/// released the store's lock, because dropping them takes time.
 #[derive(Debug, Default)]
 #[must_use = "drop it after the lock"]
 pub(super) struct Confirmed {
@@ -159,7 +164,8 @@ pub(super) struct Store {
     names: NameHasher,
     known: RecentMap<NameHash, Known>,
     ended: RecentMap<NameHash, Ended>,
-    /// Keyed by user and mechanism: a user may have only the other mechanism.
+    /// Users that servers did not know, and until when this is remembered. The key contains the
+    /// mechanism, because a user may have only one of the mechanisms.
     unknown: RecentMap<NameHash, Instant>,
     mechanisms: RecentMap<NameHash, (Vec<String>, Instant)>,
 }
@@ -184,8 +190,8 @@ impl Store {
         self.names.hash((user, mechanism))
     }
 
-    /// A known user, unless its keys have been unconfirmed for `max_stale` or its identity has
-    /// ended.
+    /// Returns a known user. `None` also if the keys have not been confirmed for `max_stale`, or if
+    /// the identity has ended.
     pub(super) fn known(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let hash = self.hash(user);
         let known = self.known.get(&hash)?;
@@ -197,20 +203,20 @@ impl Store {
         Some(known.clone())
     }
 
-    /// Known keys for a login on trust: without asking whether they have changed. Only one login of
-    /// a user at a time gets them, until it drops them: if the keys have changed, only this login
-    /// fails, and its failure makes the others wait for new keys.
-    pub(super) fn on_trust(&mut self, user: &UserName, now: Instant) -> Option<Known> {
+    /// Returns the cached keys for a login that uses them without a new reading; `None` if another
+    /// login of the user does so now. If the user's password has changed, only the one login fails,
+    /// and its failure makes the others wait for new keys. Dropping the result releases the claim.
+    pub(super) fn claim_cached(&mut self, user: &UserName, now: Instant) -> Option<Known> {
         let mut lent = self.known(user, now)?;
-        if lent.on_trust.strong_count() > 0 {
+        if lent.claimed.strong_count() > 0 {
             return None;
         }
-        let trust = Arc::new(());
+        let claim = Arc::new(());
         let hash = self.hash(user);
         let known = self.known.get_mut(&hash)?;
-        known.on_trust = Arc::downgrade(&trust);
-        known.trusted_at = Some(now);
-        lent.trust = Some(trust);
+        known.claimed = Arc::downgrade(&claim);
+        known.claimed_at = Some(now);
+        lent.claim = Some(claim);
         Some(lent)
     }
 
@@ -248,9 +254,10 @@ impl Store {
             .insert(hash, (mechanisms, now + MECHANISMS_FOR))
     }
 
-    /// Stores a user whose keys were requested at `asked_at`, with the login that proved them, if
-    /// any. The identity stays if the user is the same. `None` if newer keys are known and no login
-    /// proves the same keys, or if the user has ended since: then nothing changes.
+    /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
+    /// to have the ClientKey. A user with the same user id keeps its identity. Returns `None` and
+    /// changes nothing if the identity ended after the request, or if newer keys are known, unless
+    /// `login` fits these newer keys.
     pub(super) fn learn(
         &mut self,
         user: &UserName,
@@ -270,16 +277,16 @@ impl Store {
         let login = login.map(|(client_key, keys)| Login::Keys { client_key, keys });
         let before = self.known(user, asked_at);
         if let Some(newer) = before.as_ref().filter(|b| b.confirmed_at > asked_at) {
-            return (newer.prove_lagging(&credentials, login), None);
+            return (newer.prove_older(&credentials, login), None);
         }
         let same = before.filter(|known| known.credentials.user_id == credentials.user_id);
         let doubted_at = same.as_ref().and_then(|known| known.doubted_at);
-        // A login on trust that began after this reading was requested continues to block others.
-        let on_trust = same
+        // A claim that began after this reading was requested stays valid.
+        let claimed = same
             .as_ref()
-            .filter(|known| known.trusted_at.is_some_and(|at| at > asked_at))
-            .map(|known| (known.on_trust.clone(), known.trusted_at));
-        let (on_trust, trusted_at) = on_trust.unwrap_or_default();
+            .filter(|known| known.claimed_at.is_some_and(|at| at > asked_at))
+            .map(|known| (known.claimed.clone(), known.claimed_at));
+        let (claimed, claimed_at) = claimed.unwrap_or_default();
         let identity = self.identity_of(user, same, &credentials);
         if let Some(login) = login {
             identity.learn(login);
@@ -289,9 +296,9 @@ impl Store {
             credentials: Arc::new(credentials),
             confirmed_at: asked_at,
             doubted_at: doubted_at.filter(|doubted_at| *doubted_at > asked_at),
-            trust: None,
-            on_trust,
-            trusted_at,
+            claim: None,
+            claimed,
+            claimed_at,
         };
         let evicted = self.known.insert(hash, known.clone());
         (Some(known), Some(evicted))
@@ -304,7 +311,7 @@ impl Store {
         credentials: &seawall_auth::Credentials,
     ) -> Arc<Identity> {
         if let Some(known) = same {
-            keep_fitting_login(&known.identity, credentials);
+            clear_outdated_login(&known.identity, credentials);
             return known.identity;
         }
         if let Some(earlier) = self.known.get(&self.hash(user)) {
@@ -315,8 +322,9 @@ impl Store {
         Arc::new(Identity::new(name, source, user_id, Login::Unknown))
     }
 
-    /// Records that a client proved to have the key of `checked`. Returns the user as it is known
-    /// now, or `None` if its keys were replaced during the login: then nothing changes.
+    /// Records that a client has proved to have the ClientKey of `checked`. Returns the user as it
+    /// is known now. Returns `None` and changes nothing if the user's keys were replaced during the
+    /// login.
     pub(super) fn prove(
         &mut self,
         user: &UserName,
@@ -359,7 +367,7 @@ impl Store {
             }
             Reading::Keys(_) => return Confirmed::default(),
             Reading::Gone => (Standing::Gone, None),
-            // These keys have been replaced since.
+            // The refused keys were replaced before the refusal arrived.
             Reading::Refused(version) if version != identity.login_version() => {
                 return Confirmed::default();
             }
@@ -380,7 +388,7 @@ impl Store {
         }
     }
 
-    /// Records that a proof failed against the known keys.
+    /// Records that a proof failed against the known keys, which may therefore be outdated.
     pub(super) fn doubt(&mut self, user: &UserName, now: Instant) {
         let hash = self.hash(user);
         if let Some(known) = self.known.get_mut(&hash) {
@@ -388,7 +396,7 @@ impl Store {
         }
     }
 
-    /// True if a proof failed and the servers have not confirmed the keys since.
+    /// True if a proof failed and no later reading has confirmed the keys.
     pub(super) fn is_doubted(&self, user: &UserName) -> bool {
         let known = self.known.get(&self.hash(user));
         known.is_some_and(Known::is_doubted)
@@ -399,9 +407,9 @@ impl Store {
     }
 }
 
-/// Clears the stored login if the keys have changed: an old ClientKey must not be tried at a
-/// server.
-fn keep_fitting_login(identity: &Identity, credentials: &seawall_auth::Credentials) {
+/// Clears the identity's stored login if it does not fit the new keys, because an old ClientKey
+/// must not be sent to a server.
+fn clear_outdated_login(identity: &Identity, credentials: &seawall_auth::Credentials) {
     let Login::Keys { keys, .. } = identity.login() else {
         return;
     };
@@ -473,7 +481,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_begun_before_a_proof_failed_does_not_end_the_doubt() {
+    async fn keys_stay_doubted_after_a_reading_requested_before_the_proof_failed() {
         let (mut store, began) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, began);
         store.doubt(&user("u"), began + Duration::from_millis(2));
@@ -487,21 +495,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_login_at_a_time_uses_keys_on_trust() {
+    async fn cached_keys_are_used_without_a_reading_by_one_login_at_a_time() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
-        let first = store.on_trust(&user("u"), now);
+        let first = store.claim_cached(&user("u"), now);
         assert!(first.is_some());
-        assert!(store.on_trust(&user("u"), now).is_none());
+        assert!(store.claim_cached(&user("u"), now).is_none());
         drop(first);
-        let second = store.on_trust(&user("u"), now);
+        let second = store.claim_cached(&user("u"), now);
         assert!(second.is_some());
-        // A reading requested before the login on trust does not let others in; one requested since
-        // does.
+        // Only a reading that was requested after the claim began ends the claim.
         learn(&mut store, "u", "one", 1, now - Duration::from_millis(1));
-        assert!(store.on_trust(&user("u"), now).is_none());
+        assert!(store.claim_cached(&user("u"), now).is_none());
         learn(&mut store, "u", "one", 1, now);
-        assert!(store.on_trust(&user("u"), now).is_some());
+        assert!(store.claim_cached(&user("u"), now).is_some());
         drop(second);
     }
 
@@ -523,7 +530,7 @@ mod tests {
             panic!("the newer login is kept")
         };
         assert_eq!(Some(&keys), newer.credentials.keys(Mechanism::ScramSha256));
-        // The same keys, requested earlier: a login with them succeeds.
+        // A login succeeds with equal keys that were requested earlier.
         let (same, client_key) = credentials("u", "two", 1);
         let login = same.sha256.clone().map(|keys| (client_key, keys));
         let (known, _) = store.learn(&user("u"), same, login, earlier);
@@ -531,7 +538,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_with_keys_replaced_during_it_fails_and_changes_nothing() {
+    async fn a_login_fails_and_changes_nothing_if_its_keys_are_replaced_during_the_login() {
         let (mut store, now) = (store(), Instant::now());
         let (mechanism, old) = (Mechanism::ScramSha256, credentials("u", "one", 1));
         let checked = learn(&mut store, "u", "one", 1, now);
@@ -546,7 +553,7 @@ mod tests {
         let proven = store.prove(&user("u"), &checked, mechanism, old.1.clone(), now);
         assert!(
             proven.is_none(),
-            "another user of the same name and password"
+            "a proof for a dropped user does not count for its successor"
         );
         assert!(
             store
@@ -556,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_bounded() {
+    fn names_longer_than_the_limits_are_refused() {
         assert!(UserName::new(&"n".repeat(1024), &"s".repeat(63)).is_some());
         assert!(UserName::new(&"n".repeat(1025), "admin").is_none());
         assert!(UserName::new("n", &"s".repeat(64)).is_none());
@@ -576,7 +583,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refused_keys_are_evicted() {
+    async fn a_user_whose_keys_a_server_refused_is_unknown() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         drop(store.confirm(&user("u"), &known.identity, Reading::Unavailable, now));
@@ -588,7 +595,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_requested_before_the_user_ended_does_not_bring_it_back() {
+    async fn a_reading_requested_before_the_end_of_an_identity_does_not_restore_it() {
         let (mut store, now) = (store(), Instant::now());
         let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
         let proven = |password: &str| {
@@ -613,10 +620,10 @@ mod tests {
         let between = now + Duration::from_millis(1);
         let (credentials, login) = proven("one");
         let (known, _) = store.learn(&user("u"), credentials, login, between);
-        assert!(known.is_none(), "the refused keys");
+        assert!(known.is_none(), "refused keys do not restore the user");
         let (credentials, login) = proven("two");
         let (known, _) = store.learn(&user("u"), credentials, login, between);
-        assert!(known.is_some(), "other keys");
+        assert!(known.is_some(), "other keys restore the user");
     }
 
     #[tokio::test(start_paused = true)]
@@ -647,7 +654,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tables_stay_within_their_bound() {
+    async fn tables_hold_at_most_max_users_entries() {
         let (mut store, now) = (store(), Instant::now());
         for n in 0..10 {
             learn(&mut store, &format!("u{n}"), "p", n, now);
@@ -666,7 +673,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_are_fresh_for_a_second_and_mechanisms_are_known_for_five() {
+    async fn keys_are_fresh_for_a_second_and_mechanisms_are_cached_for_five() {
         let (mut store, now) = (store(), Instant::now());
         let known = learn(&mut store, "u", "one", 1, now);
         assert!(known.is_fresh(now + FRESH_FOR - Duration::from_nanos(1)));
@@ -679,20 +686,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_login_on_trust_blocks_others_until_a_reading_requested_since() {
+    async fn a_claim_of_cached_keys_ends_with_a_reading_requested_after_it() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);
-        let lent = store.on_trust(&user("u"), now + second);
+        let lent = store.claim_cached(&user("u"), now + second);
         assert!(lent.is_some());
         learn(&mut store, "u", "one", 1, now + second / 2);
-        assert!(store.on_trust(&user("u"), now + second).is_none());
+        assert!(store.claim_cached(&user("u"), now + second).is_none());
         learn(&mut store, "u", "one", 1, now + second);
-        assert!(store.on_trust(&user("u"), now + second).is_some());
+        assert!(store.claim_cached(&user("u"), now + second).is_some());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_doubt_lasts_until_a_reading_requested_since() {
+    async fn keys_stay_doubted_until_a_reading_requested_after_the_proof_failed() {
         let (mut store, now) = (store(), Instant::now());
         learn(&mut store, "u", "one", 1, now);
         let second = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use tokio::{io::AsyncWriteExt as _, net::UnixStream};
 use super::*;
 use crate::{
     client::reply::drain_reply,
-    limits::{Limits, OperationPlaces},
+    limits::{Limits, OperationPermits},
     observe::Recorder,
 };
 use seawall_command::CommandBytes;
@@ -15,7 +15,7 @@ use seawall_wire::encode_op_msg_like;
 
 const REQUEST_ID: i32 = 7;
 
-/// Two ends of a stream.
+/// Two connected ends of a stream.
 fn pair() -> (Stream, UnixStream) {
     let (near, far) = UnixStream::pair().unwrap();
     (Stream::Unix(near), far)
@@ -25,7 +25,7 @@ fn reply(request_id: i32) -> Vec<u8> {
     encode_op_msg_like(0, 1, request_id, rawdoc! { "ok": 1 }.as_bytes())
 }
 
-/// Relays a reply. Only `sent` arrives before the client leaves.
+/// Forwards a reply to a client that leaves after the server has sent only `sent`.
 async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8]) -> RelayError {
     let (mut client, leaver) = pair();
     let body = rawdoc! { "find": "c", "$db": "d" };
@@ -43,7 +43,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         is_awaiting: true,
     };
     let budget = MemoryBudget::of_bytes(1 << 20);
-    let limits = Limits::new(1, 1, 1, 1, OperationPlaces::new(1));
+    let limits = Limits::new(1, 1, 1, 1, OperationPermits::new(1));
     let awaited = Awaited {
         request_id: REQUEST_ID,
         form: ReplyForm::Plain,
@@ -62,7 +62,7 @@ async fn relay_to_leaver(server: &mut Stream, far: &mut UnixStream, sent: &[u8])
         &mut observation
     ));
     far.write_all(sent).await.unwrap();
-    // Reads the sent bytes before the client leaves.
+    // These polls read the sent bytes before the client leaves.
     for _ in 0..10 {
         assert!(futures_util::poll!(relayed.as_mut()).is_pending());
         tokio::task::yield_now().await;
@@ -87,7 +87,7 @@ async fn a_reply_is_drained_unless_its_header_was_partly_read() {
         assert_eq!(unread == Unread::InHeader, is_in_header, "{split}");
         assert_eq!(drained.is_err(), is_in_header, "{split}");
         if drained.is_ok() {
-            // The next reply begins where this one ended.
+            // After the drain, the next reply on the connection can be read from its start.
             far.write_all(&second).await.unwrap();
             let next = drain_reply(&mut server, REQUEST_ID + 1, Unread::Whole, 1 << 20).await;
             assert!(next.is_ok(), "{split}");

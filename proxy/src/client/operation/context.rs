@@ -1,4 +1,4 @@
-//! The parts that the steps of an operation share: its command, its client, and how it ends.
+//! The values that all steps of an operation use: its command, its client, and its end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,13 +31,13 @@ pub(super) struct Operation<'a> {
     pub(super) reply_to: ReplyTo,
 }
 
-/// How an operation ends for its client.
+/// The way in which an operation ends for its client.
 pub(super) enum Ended {
-    /// A complete reply, with the number of its documents.
+    /// The client gets this complete reply. The number counts its documents.
     Reply(HeldReply, Outcome, u64),
-    /// Seawall replies with this error.
+    /// The client gets this error from Seawall.
     Error(ErrorReply, Outcome),
-    /// The reply was forwarded as it arrived, except the backlog.
+    /// The reply was forwarded as it arrived. Only the backlog must still be sent.
     Forwarded(Backlog, Outcome),
     /// The client has left.
     Gone,
@@ -48,8 +48,8 @@ pub(super) enum Ended {
 /// Result of one attempt at a server.
 pub(super) enum Attempt {
     Ended(Ended),
-    /// The server failed or refused in a way that allows the operation to be sent again. If it is
-    /// not sent again, the client gets this error.
+    /// The attempt failed, but the operation may be sent again. If it is not sent again, the client
+    /// gets this error.
     Again(ErrorReply),
 }
 
@@ -62,15 +62,15 @@ impl Operation<'_> {
         self.shared.limits.forwarding().stepwise(self.sharer)
     }
 
-    /// True if Seawall may send the operation once more. A streamed request is not kept, so it
-    /// cannot be repeated.
+    /// True if Seawall may send the operation a second time. False for a streamed request, because
+    /// its bytes are not kept.
     pub(super) fn may_be_repeated(&self) -> bool {
         let Settings { repeats, .. } = self.shared.settings;
         repeats && self.command.may_be_repeated() && !self.message.is_head()
     }
 
-    /// End of a wait that begins now. Each wait has its own limit, and a repeated operation starts
-    /// a new wait. No wait outlasts the operation's own time limit.
+    /// The end of a wait that begins now and may take `limit`. The wait ends earlier if the
+    /// operation's own time limit ends earlier.
     pub(super) fn deadline(&self, observation: &Observation<'_>, limit: Duration) -> Instant {
         self.within_time_limit(observation, Instant::now() + limit)
     }
@@ -86,8 +86,8 @@ impl Operation<'_> {
         }
     }
 
-    /// The client's time limit for the whole operation. In a `getMore`, `maxTimeMS` has another
-    /// meaning: how long the server waits for data.
+    /// The client's time limit for the whole operation, from `maxTimeMS`. `None` for a `getMore`,
+    /// where `maxTimeMS` says how long the server waits for data.
     pub(super) fn time_limit(&self) -> Option<Duration> {
         let is_limit = self.command.class != Class::GetMore;
         self.max_time().filter(|_| is_limit)
@@ -104,8 +104,8 @@ impl Operation<'_> {
     pub(super) fn read_preference(&self) -> ReadPreference {
         match self.command.read_preference {
             Some(document) if self.transaction().is_none() && !self.command.writes() => {
-                // A read preference that cannot be parsed goes to the primary, which reports what
-                // is wrong with it.
+                // A command with a malformed read preference goes to the primary, which replies
+                // with the fitting error.
                 ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
             }
             _ => ReadPreference::PRIMARY,
@@ -128,7 +128,7 @@ impl Operation<'_> {
         ))
     }
 
-    /// The cursor that the command uses.
+    /// The cursor of a `getMore`, or the first cursor of a `killCursors`; else `None`.
     pub(super) fn cursor_id(&self) -> Option<i64> {
         match (self.command.class, self.command.target) {
             (Class::GetMore, Target::Number(id)) => Some(id),
@@ -137,7 +137,7 @@ impl Operation<'_> {
         }
     }
 
-    /// The cursors of a `killCursors`.
+    /// The cursors that a `killCursors` names.
     pub(super) fn cursor_ids(&self) -> impl Iterator<Item = i64> {
         let cursors = self.command.cursors.unwrap_or_default();
         let ids = Elements::of(cursors).map_while(Result::ok);
@@ -153,7 +153,7 @@ impl Operation<'_> {
         pin.is_some_and(|pin| pin.is_resumable)
     }
 
-    /// The error reply for a failure.
+    /// Builds the error reply for a failure of this operation.
     pub(super) fn error(&self, failure: &Failure) -> ErrorReply {
         let command = FailedCommand {
             name: self.command.name_str(),

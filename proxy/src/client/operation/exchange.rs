@@ -1,4 +1,5 @@
-//! One exchange of an operation with a server: the command is sent, and its reply is passed on.
+//! One exchange of an operation with a server: sends the command, and passes the reply to the
+//! client.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -30,11 +31,11 @@ use seawall_stats::{Outcome, Phase};
 use seawall_transport::{ReadError, connection::Generation};
 use seawall_wire::encode_op_msg_like;
 
-/// A wait shorter than this is not subtracted from `maxTimeMS`.
+/// Shortest wait that is subtracted from `maxTimeMS`.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {
-    /// Sends the command over a connection and its reply to the client.
+    /// Sends the command over a server connection, and the reply to the client.
     pub(super) async fn attempt(
         &self,
         end: &mut ClientEnd<'_>,
@@ -72,8 +73,8 @@ impl Operation<'_> {
             sharer: self.sharer,
             is_wanted: &|| pool.has_waiting(),
         };
-        // A reply that the client does not want is awaited too, so that the client's next operation
-        // runs after this one.
+        // Seawall waits for the reply even if the client wants none, so that the client's next
+        // operation runs after this one.
         let server = &mut checkout.connection().stream;
         let relayed = relay_reply(end, server, awaited, given_up, observation).await;
         match relayed {
@@ -113,8 +114,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Remainder of `maxTimeMS` after a wait, in milliseconds. `None` if there is no limit or the
-    /// wait was shorter than [`LEAST_WAIT`].
+    /// The rest of `maxTimeMS` after a wait, in milliseconds. `None` if the command has no
+    /// `maxTimeMS` or the wait was shorter than [`LEAST_WAIT`].
     fn remaining_time(&self, waited: Duration) -> Option<u64> {
         let left = self.time_limit()?.saturating_sub(waited).as_millis().max(1);
         (waited >= LEAST_WAIT).then(|| u64::try_from(left).unwrap_or(u64::MAX))
@@ -142,15 +143,15 @@ impl Operation<'_> {
     ) -> Attempt {
         let topology = &self.shared.topology;
         match error.kind() {
-            // Nothing arrives from the server any more, on any of its connections. No request can
-            // cause that.
+            // The server sends nothing any more on any of its connections. No request can cause
+            // that, so the server has failed.
             io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
             _ => topology.report_connection_ended(checkout, generation),
         }
         tracing::debug!(%error, command = self.command.name_str(), "connection ended under an operation");
         let has_ended = error.kind() != io::ErrorKind::TimedOut;
         if has_ended && !self.shared.settings.repeats {
-            // The client sees what it would see without Seawall.
+            // Without Seawall, the client's connection would end here, too.
             return Attempt::Ended(Ended::Close(Outcome::ServerFailed));
         }
         Attempt::Again(self.error(&Failure::ServerFailed(
@@ -158,8 +159,8 @@ impl Operation<'_> {
         )))
     }
 
-    /// Sends the request. Returns the number of statements in a streamed request, and 0 for a
-    /// request that was read whole: its statements are already counted.
+    /// Sends the request. Returns the number of statements in a streamed request. Returns 0 for a
+    /// request that was read whole, because its statements were counted before.
     async fn send_request(
         &self,
         end: &mut ClientEnd<'_>,
@@ -175,7 +176,7 @@ impl Operation<'_> {
                 max_time_ms,
             )
         };
-        // Only a checksum needs a walk over all bytes.
+        // Only a checksum requires a pass over all bytes.
         let walked = match self.parsed.has_checksum() {
             true => self.message.bytes.len(),
             false => 0,
@@ -204,8 +205,8 @@ impl Operation<'_> {
         Ok(0)
     }
 
-    /// Handles a request that was not sent completely. Its server connection is in mid-message and
-    /// gets closed.
+    /// Handles a request that was not sent completely. The server connection is closed, because the
+    /// server has received only a part of the message.
     fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
         let recorder = &self.shared.recorder;
         let ended = match error {
@@ -235,7 +236,8 @@ impl Operation<'_> {
         Attempt::Ended(ended)
     }
 
-    /// Acts on a complete reply and passes it on.
+    /// Handles a complete reply: records its facts, and decides if the client gets this reply, an
+    /// edited one, or another attempt.
     fn settle(
         &self,
         mut checkout: Checkout,

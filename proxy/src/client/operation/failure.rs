@@ -15,15 +15,15 @@ pub(super) struct FailedCommand<'a> {
     pub(super) class: Class,
     pub(super) in_transaction: bool,
     pub(super) may_be_repeated: bool,
-    /// The cursor that the command uses.
+    /// The cursor of a `getMore`, else `None`.
     pub(super) cursor: Option<i64>,
-    /// True if the driver can reopen that cursor on another server.
+    /// True if the driver can reopen the cursor on another server.
     pub(super) is_resumable: bool,
     /// True if the client's driver knows overload errors.
     pub(super) announces_backpressure: bool,
 }
 
-/// Why an operation got no reply from a server.
+/// The reason why an operation got no reply from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// The operation's own time limit is over.
@@ -82,8 +82,8 @@ fn no_server(
     if let (Class::GetMore, Some(cursor)) = (command.class, command.cursor) {
         return cursor_lost(cursor, command.is_resumable);
     }
-    // A retry by the driver may find a new primary. But in a set with a primary, a member that does
-    // not exist will not appear.
+    // A retry may find a new primary, but it will not find another suitable member in a set that
+    // already has a primary. Then the driver gets an error that it does not retry.
     let is_hopeless = mode != Mode::Primary && has_primary;
     if command.may_be_repeated && !is_hopeless {
         return host_unreachable(command, "no suitable server");
@@ -112,7 +112,7 @@ fn host_unreachable(command: &FailedCommand<'_>, what: &str) -> ErrorReply {
     ErrorReply::new(HOST_UNREACHABLE, what).with_labels(labels)
 }
 
-/// Error for a cursor whose server did not come back in time.
+/// The error for a `getMore` whose server did not recover in time.
 fn cursor_lost(cursor: i64, is_resumable: bool) -> ErrorReply {
     let labels: &[_] = match is_resumable {
         true => &[RESUMABLE_CHANGE_STREAM_ERROR],
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_of_each_kind_of_command_has_its_code_and_labels() {
+    fn the_error_reply_has_the_code_and_labels_for_its_failure_and_command() {
         let failed = Failure::ServerFailed("the primary changed");
         let (primary, secondary) = (Mode::Primary, Mode::Secondary);
         let retry = vec![RETRYABLE_WRITE_ERROR];

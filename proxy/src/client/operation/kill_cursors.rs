@@ -1,4 +1,5 @@
-//! `killCursors` for cursors on several servers: one part for each server, and one merged reply.
+//! `killCursors` with cursors on several servers: each server gets the part with its cursors, and
+//! the client gets one merged reply.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,7 +15,7 @@ use crate::{
 use seawall_command::{Class, ReplyFacts, ReplyForm};
 use seawall_stats::{Outcome, Phase};
 
-/// Lists in the reply; each cursor is in one of them.
+/// The lists of cursors in the reply. Each cursor is in exactly one list.
 const LISTS: [&CStr; 4] = [
     cstr!("cursorsKilled"),
     cstr!("cursorsNotFound"),
@@ -26,13 +27,13 @@ const LISTS: [&CStr; 4] = [
 pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
-    /// The parts of a `killCursors` that concerns more than one server; else `None`.
+    /// Splits a `killCursors` by servers; `None` if it concerns only one server.
     pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
         if self.command.class != Class::KillCursors {
             return None;
         }
         let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
-        // Servers do not know a cursor that Seawall does not know, so it may go to any of them.
+        // A cursor without a pin has ended, so any server can report that it does not exist.
         let mut unknown = Vec::new();
         for cursor in self.cursor_ids() {
             match self.shared.pins.cursor(cursor, now) {
@@ -75,7 +76,8 @@ impl Operation<'_> {
                 }
             };
             let Some(reply) = reply else {
-                // A server that is not available holds no cursors any more.
+                // The cursors of an unavailable server are reported as not found, because they
+                // ended with the server.
                 merged = Some(merge(merged, &not_found(&cursors)));
                 continue;
             };
@@ -92,7 +94,7 @@ impl Operation<'_> {
         self.reply_with(&merged.unwrap_or_default(), Outcome::Ok)
     }
 
-    /// Sends one server its part; `None` if that failed.
+    /// Sends one server its part and returns the reply; `None` if the exchange failed.
     async fn kill(&self, mut checkout: Checkout, cursors: &[i64]) -> Option<RawDocumentBuf> {
         let body = RawDocument::from_bytes(self.command.body).ok()?;
         let mut part = RawDocumentBuf::new();

@@ -1,15 +1,15 @@
 //! One operation, from its message to its reply. Only this file knows the order of the steps.
 //!
 //! ```text
-//! operate ─► run ─┬─ awaits data: slices, each with a place in the server's lane ─┐
-//!                 ├─ killCursors of several servers: one part for each            │
-//!                 └─ else: once, and once more if that is safe                    │
+//! operate ─► run ─┬─ awaits data: slices, each with a permit of the server's lane ┐
+//!                 ├─ killCursors on several servers: one part for each server     │
+//!                 └─ else: one attempt, and a second one if that is safe          │
 //!                          │                                                      │
 //!                          └─► send_once = routing (a checkout, or a failure) ◄───┘
 //!                                          and exchange (the reply)
 //! ```
 //!
-//! `context` has what the steps share, and `failure` maps a failure to its error reply.
+//! `context` has the values that all steps use, and `failure` maps a failure to its error reply.
 
 mod context;
 mod exchange;
@@ -35,7 +35,7 @@ use super::{
     reply::HeldReply,
 };
 use crate::{
-    limits::{OperationPlace, Operator},
+    limits::{OperationPermit, Operator},
     observe::Observation,
     topology::TopologyType,
 };
@@ -153,7 +153,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits slice by slice until data arrives or the time is over.
+    /// Sends slices of the wait, one after another, until data arrives or the wait is over.
     async fn run_in_slices(
         &self,
         wait: &Wait,
@@ -176,7 +176,7 @@ impl Operation<'_> {
         }
     }
 
-    /// Checks out a connection and sends the command over it. `slice` is set if the command is one
+    /// Checks out a connection and sends the command over it. `slice` is set if this attempt is one
     /// slice of a longer wait.
     async fn send_once(
         &self,
@@ -192,8 +192,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits for a place among the operations in flight; `None` if the client has left.
-    async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPlace> {
+    /// Waits for a permit to run the operation (`limits.max_in_flight_operations`); `None` if the
+    /// client has left.
+    async fn admit(&self, end: &mut ClientEnd<'_>) -> Option<OperationPermit> {
         let places = self.shared.limits.operations();
         let operator = Operator {
             user: self.identity.id().as_u64(),
@@ -206,8 +207,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Refuses operations of a user that no longer exists. Closes a client whose user's keys were
-    /// refused: it has to log in again.
+    /// Ends the operation if the client's user no longer exists. Closes the client if a server
+    /// refused the user's keys, because the client has to log in again. `None` if all is well.
     async fn check_standing(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
         match self.identity.standing() {
             Standing::Good => None,
@@ -219,7 +220,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Applies the injected fault. Returns how the operation ends, if the fault ends it.
+    /// Applies the injected fault, if this operation gets it. Returns an end if the fault ends the
+    /// operation.
     async fn inject_fault(&self, end: &mut ClientEnd<'_>) -> Option<Ended> {
         let fault = self.shared.fault.as_ref()?;
         if !fault.selects(self.command) {
@@ -239,8 +241,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Ends an operation that got no connection. An overload error is sent only after the full
-    /// wait.
+    /// Ends an operation that got no connection. An overload error is sent only after
+    /// `wait_queue_timeout`.
     async fn refuse(
         &self,
         end: &mut ClientEnd<'_>,
@@ -263,8 +265,8 @@ impl Operation<'_> {
                 self.no_server()
             }
             CheckOutFailure::Overload(reason) => {
-                // The error is held back for the full wait, whatever the reason: some drivers would
-                // retry without a pause.
+                // The error is delayed even if the pool refused at once, because some drivers retry
+                // without a pause.
                 let held_until = observation.began() + self.shared.settings.wait_queue_timeout;
                 let until = self.within_time_limit(observation, held_until);
                 if end.unless_gone(sleep_until(until)).await.is_none() {
@@ -287,7 +289,8 @@ impl Operation<'_> {
         }
     }
 
-    /// Closes the client when its turn comes: closes are spread out.
+    /// Waits for the client's turn to be closed. Closes are spread over time, so that they cause no
+    /// reconnect storm.
     async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> Ended {
         let turn = self.shared.limits.closing_turn(Instant::now());
         match end.unless_gone(sleep_until(turn)).await {
@@ -306,7 +309,8 @@ impl Operation<'_> {
     ) -> Result<(), End> {
         observation.enter(Phase::Send, Instant::now());
         if self.reply_to.is_unwanted() {
-            // The operation was done nevertheless, so its documents count.
+            // The server has run the operation although the client wants no reply, so its documents
+            // count.
             observation.add_reply(0, documents);
             return Ok(());
         }
@@ -341,7 +345,7 @@ pub(super) fn sequences<'a>(parsed: &OpMsg<'a>) -> [Sequence<'a>; seawall_wire::
     sequences
 }
 
-/// The input of a fingerprint. `all` are the [`sequences`] of the message.
+/// Returns the input of the fingerprint. `all` are the [`sequences`] of the message.
 pub(super) fn input<'a>(
     parsed: &OpMsg<'a>,
     all: &'a [Sequence<'a>; seawall_wire::MAX_SEQUENCES],

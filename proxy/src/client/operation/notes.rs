@@ -1,4 +1,4 @@
-//! Records operations and replies in pins, credentials and statistics.
+//! Records facts about operations and replies in the pins, the credentials and the statistics.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Operation<'_> {
         );
     }
 
-    /// Attributes a `getMore` to the operation that opened its cursor, whatever its outcome.
+    /// Attributes a `getMore` to the shape of the operation that opened its cursor.
     pub(super) fn note_origin(&self, observation: &mut Observation<'_>) {
         if self.command.class == Class::GetMore
             && let Some(id) = self.cursor_id()
@@ -75,15 +75,15 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles an Unauthorized error. A missing right concerns only the user. If the user no longer
-    /// exists, the connection is useless and is discarded.
+    /// Handles an Unauthorized error (code 13). If the connection's user no longer exists, discards
+    /// the connection. If the user lacks a right, nothing changes.
     pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
         if !lost_its_user(reply) {
             return;
         }
         checkout.discard(CloseReason::Unauthorized);
-        // For an anonymous client, the next connection finds out whether the server requires a
-        // login.
+        // An anonymous client has no user. When the next connection for anonymous clients is
+        // established, Seawall finds out if the server requires a login.
         if !self.identity.is_anonymous() {
             let credentials = &self.shared.credentials;
             credentials.user_unknown_on_connection(self.identity);
@@ -91,8 +91,8 @@ impl Operation<'_> {
     }
 }
 
-/// Marks a retry. Drivers number their writes and transactions: the same number again means the
-/// same write, or the same end of a transaction.
+/// Marks an operation that its driver has sent before. Drivers number their writes and
+/// transactions: a number that arrives twice means the same write, or the same commit or abort.
 pub(in crate::client) fn note_retry<S: Clone>(
     command: &Command<'_>,
     user: u64,
@@ -110,8 +110,9 @@ pub(in crate::client) fn note_retry<S: Clone>(
     }
 }
 
-/// True if an error 13 says that the connection's user no longer exists. The text for a missing
-/// right differs, and quotes the client's command, which may contain anything.
+/// True if an error 13 says that the connection's user no longer exists. The error for a missing
+/// right has the same code but another text. That text quotes the client's command, which may
+/// contain anything, so the check compares the start and the end of the text.
 fn lost_its_user(reply: &[u8]) -> bool {
     let body = reply.get(seawall_wire::HEADER_BYTES + 5..);
     let elements = body

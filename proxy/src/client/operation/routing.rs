@@ -14,14 +14,14 @@ use crate::{
 use seawall_auth::Standing;
 use seawall_command::{Class, ReadPreference};
 
-/// Pause before Seawall tries a paused pool again.
+/// Pause between two attempts to check out from a paused pool.
 const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 
-/// How long a change stream waits for its server. Its driver can reopen it on another server and
-/// loses nothing.
-const RESUMABLE_HOLD: Duration = Duration::from_secs(1);
+/// How long a `getMore` on a change stream waits for an unavailable server. The wait is short,
+/// because the driver can reopen the change stream on another server without losing events.
+const RESUMABLE_WAIT: Duration = Duration::from_secs(1);
 
-/// Why an operation got no connection.
+/// The reason why an operation got no connection.
 pub(super) enum CheckOutFailure {
     NoServer,
     Overload(&'static str),
@@ -37,7 +37,7 @@ impl Operation<'_> {
     ) -> Result<Checkout, CheckOutFailure> {
         let mut limit = self.shared.settings.server_selection_timeout;
         if self.is_resumable() {
-            limit = limit.min(RESUMABLE_HOLD);
+            limit = limit.min(RESUMABLE_WAIT);
         }
         let deadline = self.deadline(observation, limit);
         loop {
@@ -47,8 +47,8 @@ impl Operation<'_> {
             match pool.check_out(self.identity, self.sharer, turn_by).await {
                 Ok(checkout) => return Ok(checkout),
                 Err(CheckOutError::Paused) if Instant::now() < deadline => {
-                    // The next snapshot will show that the pool is paused. A pinned operation must
-                    // wait for this server, which may take long.
+                    // The next snapshot of the topology shows that the pool is paused, so another
+                    // server is selected. A pinned operation needs this server and tries again.
                     sleep(PAUSE_WHILE_PAUSED).await;
                 }
                 Err(CheckOutError::Paused | CheckOutError::Closed) => {

@@ -9,14 +9,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::context::{Ended, Operation};
-use crate::pool::{LanePlace, ServerPool};
-use seawall_command::Class;
-use seawall_stats::Outcome;
+use crate::pool::{LanePermit, ServerPool};
 
 /// How long a server waits for data if the client sets no time.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);
 
-/// A wait at the server that holds the operation's cursor.
+/// A wait for data at the server that has the operation's cursor.
 #[derive(Clone, Debug)]
 pub(super) struct Wait {
     pool: Arc<ServerPool>,
@@ -31,7 +29,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// How long the server has to wait, in milliseconds.
+    /// The `maxTimeMS` of the slice: how long the server waits for data.
     pub(super) fn milliseconds(self) -> u64 {
         u64::try_from(self.length.as_millis())
             .unwrap_or(u64::MAX)
@@ -63,19 +61,20 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits for a place in the server's lane. Returns the next slice, and the place, which is held
-    /// until the slice is over. Cancel safe.
-    pub(super) async fn next_slice(&self, wait: &Wait) -> (Slice, LanePlace) {
+    /// Waits for a permit of the server's lane. Returns the next slice, and the permit, which the
+    /// caller drops after the slice. Cancel safe.
+    pub(super) async fn next_slice(&self, wait: &Wait) -> (Slice, LanePermit) {
         let from = (self.identity.id().as_u64(), self.sharer);
         let place = wait.pool.lane().enter(from).await;
         (wait.slice(place.slice, Instant::now()), place)
     }
 
-    /// True if a slice brought nothing and there is time for another.
+    /// True if a slice brought no data and the wait has time for another slice.
     pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &Ended) -> bool {
         let is_empty = matches!(ended, Ended::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();
-        // A server that returns early is not asked again and again.
+        // If the server replied in less than half of the slice's time, the wait ends. Otherwise
+        // Seawall could send slices in a busy loop.
         let has_waited = now.saturating_duration_since(slice.began) * 2 >= slice.length;
         let is_draining = self.shared.draining.borrow().is_some();
         let cursor = self.cursor_id();

@@ -1,5 +1,6 @@
-//! The rules for a relayed client that has not logged in, where the server requires a login: it has
-//! a deadline, or it is a driver's monitor. Both kinds are limited, as in pooled mode.
+//! Limits for relayed clients that have not logged in to a server that requires a login. Such a
+//! client has a deadline for its login, or it is a driver's monitor. The numbers of both are
+//! limited, as in pooled mode.
 
 use tokio::{
     sync::watch,
@@ -18,7 +19,7 @@ pub(super) struct Admission<'a> {
     sharer: Sharer,
     eviction: Eviction,
     requires_login: bool,
-    /// Counts the client among those that have not logged in.
+    /// Counts the client towards the limit of clients that have not logged in.
     handshake: Option<HandshakePermit>,
     /// Set while the client is a driver's monitor that has not logged in.
     monitor: Option<MonitorPermit>,
@@ -28,8 +29,8 @@ pub(super) struct Admission<'a> {
 }
 
 impl<'a> Admission<'a> {
-    /// The rules for a client that has not logged in. `due` is its deadline, if it has one already.
-    /// If the server requires no login, there are no rules.
+    /// Creates the admission of a client that has not logged in. `due` is its deadline, if it has
+    /// one already. If the server requires no login, the client has no deadline.
     pub(super) fn new(
         shared: &'a Shared,
         sharer: Sharer,
@@ -62,12 +63,12 @@ impl<'a> Admission<'a> {
         self.requires_login
     }
 
-    /// Records that a message of the client begins to be served, or has been served.
+    /// Records that the client is active: a message has arrived, or its reply has been sent.
     pub(super) fn mark_activity(&self) {
         self.eviction.mark_activity();
     }
 
-    /// Resolves when the login is overdue. Later changes of the deadline count.
+    /// Resolves when the login is overdue. If the deadline changes, the new one counts.
     pub(super) fn overdue(&self) -> impl Future<Output = ()> + use<> {
         let mut deadline = self.deadline.subscribe();
         async move {
@@ -87,7 +88,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// The client has logged in, or need not. A relayed client may then be silent for long.
+    /// Records that the client has logged in or need not. It then has no deadline any more.
     pub(super) fn admit(&mut self) {
         self.handshake = None;
         self.monitor = None;
@@ -95,7 +96,8 @@ impl<'a> Admission<'a> {
         self.eviction.set_exempt(true);
     }
 
-    /// Requires a login from now on: the client has logged out, or a monitor begins to log in.
+    /// Starts a new deadline for a login, because the client has logged out or a monitor begins to
+    /// log in.
     pub(super) fn require_login(&mut self) {
         if !self.requires_login {
             return;
@@ -108,8 +110,8 @@ impl<'a> Admission<'a> {
         self.eviction.set_exempt(false);
     }
 
-    /// A client that has not logged in begins to. False if it was a monitor, and the limit of
-    /// clients that have not logged in is reached.
+    /// Records that a client begins to log in. Returns false if it counted as a monitor so far and
+    /// the limit of clients that have not logged in is reached.
     pub(super) fn note_login(&mut self) -> bool {
         if self.monitor.is_some() {
             self.require_login();
@@ -118,9 +120,10 @@ impl<'a> Admission<'a> {
         true
     }
 
-    /// A client that has not logged in says hello. If the limit of monitors is reached, a monitor
-    /// keeps the deadline of a login: a client that logs in by a mechanism other than SCRAM sends
-    /// the same hello.
+    /// Records a hello of a client that has not logged in. If it looks like a monitor's, the client
+    /// counts as a monitor and has no deadline. If the limit of monitors is reached, the client
+    /// keeps its deadline instead of being refused, because clients that log in by a mechanism
+    /// other than SCRAM send the same hello.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
@@ -138,7 +141,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// A reply to a monitor's hello arrived. A server that streams replies gets no further hello.
+    /// Records a reply to a monitor's hello. It counts like a hello, because a server that streams
+    /// its replies gets no further hello.
     pub(super) fn note_hello_reply(&mut self) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

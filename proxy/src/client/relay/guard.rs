@@ -1,16 +1,16 @@
-//! Requests that must not pass a relay, decided from their bytes alone.
+//! Decides from the bytes of a request if it must not pass a relay.
 
 use crate::client::answer::requires_authentication;
 use seawall_command::{Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED};
 use seawall_wire::Elements;
 
-/// The mechanism whose proof is the certificate of the connection: a server would see Seawall's
-/// certificate.
+/// The mechanism that authenticates by the certificate of the connection. Through a relay, a server
+/// would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
-/// True if a server might run another command than the first name of a legacy query says. A server
-/// drops `$queryOptions` before it looks for the command's name, and unwraps `$query` and `query`
-/// whatever their type. Other names that begin with `$` are not commands.
+/// True if a server might run another command than the first field name of a legacy query says. A
+/// server removes `$queryOptions` before it looks for the command's name, and it unwraps `$query`
+/// and `query`, which may have any type. Other names that begin with `$` are not commands.
 pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     let Some(Ok(first)) = Elements::of(query).next() else {
         return true;
@@ -23,7 +23,7 @@ pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     inner.is_none_or(|inner| inner.name.starts_with(b"$") || inner.name == b"query")
 }
 
-/// The error for a command that must not reach the server; `None` if it may pass.
+/// Returns the error reply for a command that must not reach the server; `None` if it may pass.
 pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<ErrorReply> {
     let is_x509 = match command.class {
         Class::Handshake(Handshake::Authenticate) => true,
@@ -41,13 +41,14 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
         return Some(requires_authentication(command.name_str()));
     }
     if command.name.starts_with(b"$") {
-        let message = "commands that begin with $ do not pass a relay";
+        let message = "a relay does not pass commands that begin with $";
         return Some(ErrorReply::new(UNAUTHORIZED, message));
     }
     None
 }
 
-/// True if a `saslStart` names X.509. The check is as tolerant as a server might be.
+/// True if a server might read X.509 as the mechanism of a `saslStart`. The check accepts variants
+/// that a tolerant server might accept.
 fn may_be_x509(start: &[u8]) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn before_a_login_only_listed_commands_pass() {
+    fn commands_outside_the_list_are_refused_before_a_login() {
         for name in ["hello", "isMaster", "saslStart", "ping", "buildInfo"] {
             assert_eq!(refused(doc! {name: 1}, true), None, "{name}");
         }
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn x509_never_passes() {
+    fn logins_with_x509_are_refused() {
         let start = doc! {"saslStart": 1, "mechanism": X509};
         let logins = [
             doc! {"authenticate": 1, "mechanism": X509},
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_legacy_queries_are_detected() {
+    fn legacy_queries_whose_command_is_unclear_are_ambiguous() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
         with_options.extend(authenticate.clone());

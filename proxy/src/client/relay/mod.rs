@@ -1,22 +1,25 @@
-//! One server connection for each client connection: all bytes pass unchanged and are only
-//! observed.
+//! Relays: each client connection has its own server connection. All bytes pass unchanged, and
+//! Seawall only observes them.
 //!
-//! Used where Seawall cannot terminate the client's connection: for mechanisms whose proofs hold
-//! for one connection (as a fallback of pooled mode, if the configuration allows it), for
-//! interception without a new connection string, and for measurement only.
+//! A client is relayed in three cases: its mechanism authenticates a single connection (as a
+//! fallback of pooled mode, if the configuration allows it), it was redirected to Seawall without a
+//! new connection string, or Seawall should only measure.
 //!
 //! ```text
 //! client ──► requests: read whole or by their heads, watched, forwarded ──► server
-//! client ◄── replies: forwarded as they come, watched as they pass ◄─────── server
+//! client ◄── replies: forwarded and watched as they arrive ◄─────────────── server
 //! ```
 //!
-//! The server sees Seawall in the client's place, so some commands must not pass. If the server
-//! requires a login, which Seawall finds out on the same connection, only the commands of
-//! [`guard`]'s list pass before the login: a server without users lets a client from its own host
-//! create one. MONGODB-X509 never passes, since the server sees Seawall's certificate. A legacy
-//! query does not pass if the server might run another command than its first name says, or if the
-//! name of its database is not UTF-8. Traffic that the client encrypts itself cannot be guarded and
-//! does not pass to a server on the same host.
+//! To the server, Seawall is the client, so some commands must not pass:
+//!
+//! - If the server requires a login, only the commands of [`guard`]'s list pass before the login. A
+//!   server without users lets a client from its own host create the first user. Seawall asks the
+//!   server on the same connection if it requires a login.
+//! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
+//! - A legacy query does not pass if the server might run another command than its first field name
+//!   says, or if the name of its database is not UTF-8.
+//! - Seawall cannot guard traffic that the client encrypts for the server. Such traffic does not
+//!   pass to a server on the same host.
 
 mod admission;
 mod guard;
@@ -47,28 +50,28 @@ use self::{
     target::{destination, is_on_this_host, relay_server_changed},
 };
 
-/// Types of TLS records that a server sends in reply to a handshake.
+/// The types of the TLS records that a server may send as its first reply.
 const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_ALERT: u8 = 0x15;
 
 /// First bytes of a TLS handshake: the record's type and its major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
-/// A client that is handed over to a relay.
+/// A client that is to be relayed.
 pub(super) struct Relayed {
     pub(super) stream: Stream,
     pub(super) reader: MessageReader,
     pub(super) connected: ConnectedClient,
-    /// The client's last message, if it has no reply yet.
+    /// The client's last message, if Seawall has not replied to it.
     pub(super) first: Option<Message>,
-    /// Deadline for its login, if the server requires one.
+    /// The client's deadline for its login, if it has one already.
     pub(super) handshake: Option<LoginDue>,
     pub(super) sharer: Sharer,
     pub(super) eviction: Eviction,
 }
 
-/// Serves a client by a relay from its first byte on. `original` is the address that the client
-/// connected to before it was redirected, if it was.
+/// Relays a client from its first byte on. `original` is the address to which the client connected
+/// before the kernel redirected it to Seawall, if it did.
 pub(super) async fn serve_relayed(
     shared: Arc<Shared>,
     mut stream: Stream,
@@ -85,7 +88,8 @@ pub(super) async fn serve_relayed(
     let sharer = Sharer::at(peer.ip);
     let mut reader = MessageReader::new(sharer);
     let login_deadline = Instant::now() + shared.settings.authentication_timeout;
-    // A client that sends nothing costs no server connection.
+    // Seawall connects to the server only after the client's first bytes, so that a client that
+    // sends nothing costs no server connection.
     let head = match timeout_at(login_deadline, reader.peek_header(&mut stream)).await {
         Ok(Ok(head)) => head,
         Ok(Err(_)) => return,
@@ -153,17 +157,17 @@ fn is_encrypted(head: &[u8; HEADER_BYTES]) -> bool {
     head.starts_with(&TLS_RECORD) && has_version && !is_message
 }
 
-/// The rules for a client until the server has replied to it in TLS. After that, nothing is known
-/// of the client: its login cannot be seen.
+/// The limits for a client until the server has replied to it in TLS. Afterwards there are none,
+/// because Seawall cannot see the client's login in the encrypted bytes.
 struct UntilTls {
     deadline: Instant,
     permit: HandshakePermit,
     eviction: Eviction,
 }
 
-/// Passes the bytes of a client that speaks TLS with the server itself. Only the client's first
-/// record passes until the server has replied in TLS. A server that mistakes this record for a
-/// message sees only the beginning of a longer one.
+/// Passes the bytes of a client that encrypts its connection towards the server. Until the server
+/// has replied in TLS, only the client's first record passes. A server without TLS would take this
+/// record for the beginning of a longer message and run nothing.
 async fn pass_encrypted(
     shared: &Shared,
     mut client: Stream,
@@ -196,13 +200,14 @@ async fn pass_encrypted(
         io::Result::Ok(())
     };
     tokio::select! {
-        // An error needs no report: both sides are closed.
+        // An error needs no handling, because both sides are closed below.
         _ = passed => {}
         () = relay_server_changed(shared, address.as_ref()) => {}
     }
 }
 
-/// Relays until either side ends, or until relays move to another server.
+/// Relays until the client or the server ends the connection, or until relays move to another
+/// server.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
     let Target {
         server,

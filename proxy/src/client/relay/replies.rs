@@ -1,4 +1,5 @@
-//! Splits a server's replies into messages and parses them as they pass. It never holds them back.
+//! Splits a server's bytes into replies and parses them while they are forwarded. Parsing never
+//! delays a reply.
 
 use bson::{RawDocument, RawDocumentBuf};
 
@@ -8,32 +9,33 @@ use seawall_wire::{
     OpCode,
 };
 
-/// A reply that has to be parsed whole (compressed, or part of a login) is copied up to this size.
+/// Largest reply that is copied, in bytes. Replies that are compressed or part of a login are
+/// copied because they must be parsed whole.
 const KEPT_BYTES: usize = 1024 * 1024;
 
-/// A compressed reply is inflated only if it holds no more than this.
+/// Largest uncompressed size of a compressed reply that is parsed, in bytes.
 const INFLATED_BYTES: usize = 4 * 1024 * 1024;
 
-/// Bytes between the header and the document: flags and kind of an `OP_MSG`, and the fields of an
-/// `OP_REPLY`.
+/// Bytes between the header and the document of a reply. An `OP_MSG` has its flags and the kind of
+/// its section there, an `OP_REPLY` its fixed fields.
 const MSG_HEAD_BYTES: usize = 5;
 const REPLY_HEAD_BYTES: usize = 20;
 
-/// A reply that has passed.
+/// A complete reply.
 #[derive(Debug)]
 pub(super) struct Passed {
     pub(super) header: Header,
     pub(super) facts: ReplyFacts,
     /// True if another reply to the same request follows.
     pub(super) more_to_come: bool,
-    /// Its document, if it was copied.
+    /// The reply's document, if it was copied.
     pub(super) document: Option<RawDocumentBuf>,
 }
 
-/// What a request says about its reply.
+/// The facts about a reply that follow from its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Expected {
-    /// True if the reply has to be copied whole.
+    /// True if the reply must be copied whole.
     pub(super) is_kept: bool,
     pub(super) form: ReplyForm,
 }
@@ -57,9 +59,9 @@ pub(super) struct Replies {
 #[derive(Debug)]
 struct Current {
     header: Header,
-    /// Bytes that have not arrived yet.
+    /// Number of bytes that have not arrived yet.
     left: usize,
-    /// Bytes to skip before the document.
+    /// Number of bytes to skip before the document.
     before: usize,
     flags: Vec<u8>,
     form: ReplyForm,
@@ -67,20 +69,20 @@ struct Current {
     kept: Option<Vec<u8>>,
 }
 
-/// The bytes cannot be split into messages.
+/// Error: a server's bytes cannot be split into messages.
 #[derive(Debug, thiserror::Error)]
 #[error("server's bytes are not messages")]
 pub(super) struct NotMessages;
 
 impl Replies {
-    /// True if no reply has arrived in part.
-    pub(super) fn is_between(&self) -> bool {
+    /// True if the last byte so far was the last byte of a reply, so another reply may be inserted.
+    pub(super) fn is_between_replies(&self) -> bool {
         self.head.is_empty() && self.current.is_none()
     }
 
-    /// Takes bytes. Returns how many it has taken, and the event in them, if any. Call it again
-    /// with the rest. `expected` gives what is known about the reply to a request, by the request's
-    /// id.
+    /// Parses bytes up to the next event. Returns the number of parsed bytes, and the event, if
+    /// there was one. The caller calls it again with the rest. `expected` returns the facts about
+    /// the reply to a request, by the request's id.
     pub(super) fn feed(
         &mut self,
         bytes: &[u8],
@@ -179,7 +181,7 @@ fn document(kept: &[u8], offset: usize) -> Option<RawDocumentBuf> {
     RawDocument::from_bytes(bytes).ok().map(ToOwned::to_owned)
 }
 
-/// Parses a compressed reply; `None` if it is too large or malformed.
+/// Inflates and parses a compressed reply; `None` if it is too large or malformed.
 fn inflated(header: Header, kept: &[u8], form: ReplyForm) -> Option<Passed> {
     let message = [&header.to_bytes()[..], kept].concat();
     message.get(COMPRESSED_HEAD_BYTES..)?;
@@ -228,12 +230,12 @@ mod tests {
                 }
             }
         }
-        assert!(replies.is_between());
+        assert!(replies.is_between_replies());
         seen
     }
 
     #[test]
-    fn replies_of_every_form_are_parsed_in_pieces_of_any_size() {
+    fn replies_of_every_opcode_are_parsed_from_pieces_of_any_size() {
         let ok = doc! {"n": 3, "ok": 1.0}.to_vec().unwrap();
         let error = doc! {"ok": 0.0, "code": 11, "errmsg": "x"}
             .to_vec()

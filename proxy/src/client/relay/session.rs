@@ -24,14 +24,14 @@ use crate::{
 use seawall_transport::{Message, MessageReader, ReadError, Sharer, Stream};
 use seawall_wire::{MAX_MESSAGE_BYTES, OpCode, OpMsg};
 
-/// Largest number of requests that wait for replies. At this number, Seawall stops reading from the
-/// client.
+/// Largest number of requests that wait for replies. When it is reached, Seawall stops reading from
+/// the client.
 const MAX_PENDING: usize = 256;
 
 /// Bytes read from a server at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// How long a server may take to finish after its client has left.
+/// How long Seawall waits for the server to end the connection after the client has left.
 const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The two directions of a relay, and their shared state.
@@ -42,9 +42,9 @@ pub(super) struct Relay<'a> {
     has_room: Notify,
 }
 
-/// Why a direction ended.
+/// The reason why one direction of a relay ended.
 enum Ended {
-    /// This side has closed its connection.
+    /// The side that Seawall reads from has closed its connection.
     Peer,
     /// The server accepts no more bytes, but may still reply to earlier ones.
     Server,
@@ -55,7 +55,7 @@ enum Ended {
 type ClientWriter = AsyncMutex<WriteHalf<Stream>>;
 
 impl<'a> Relay<'a> {
-    /// `admission` has the rules for a client that has not logged in.
+    /// Creates a relay. `admission` limits the client until it has logged in.
     pub(super) fn new(
         shared: &'a Arc<Shared>,
         connected: &'a ConnectedClient,
@@ -94,8 +94,8 @@ impl<'a> Relay<'a> {
         };
         let leave = async {
             if matches!(ended, Ended::Peer) {
-                // The server receives what the client sent before it left, and then ends the
-                // connection itself.
+                // The client's bytes have been forwarded. After the shutdown, the server replies to
+                // the last requests and ends the connection.
                 drop(to_server.shutdown().await);
             }
         };
@@ -167,8 +167,8 @@ impl<'a> Relay<'a> {
             match reader.next(client, max_message_bytes, budget).await {
                 Ok(Some(message)) => break message,
                 Ok(None) => return Ok(None),
-                // The server accepted the login after this read began: the message is checked again
-                // with the new limit.
+                // The server accepted the login after this read began. The next loop reads the same
+                // message with the higher limit.
                 Err(ReadError::Frame(_)) if self.max_message_bytes() > max_message_bytes => {}
                 Err(error) => {
                     tracing::debug!(%error, "relayed client not readable");
@@ -185,7 +185,8 @@ impl<'a> Relay<'a> {
             .map_err(|error| tracing::debug!(%error, "relayed client not readable"))
     }
 
-    /// Limit for the next message. A client that still has to log in must not use much memory.
+    /// Largest size of the next message. The limit is low for a client that has not logged in, so
+    /// that it cannot use much memory.
     fn max_message_bytes(&self) -> usize {
         match self.watch.lock().has_to_log_in() {
             true => self.shared.settings.pre_auth_message_bytes,
@@ -251,7 +252,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Sends a reply of Seawall's own, between two of the server's.
+    /// Sends the client a reply of Seawall's own. It waits for the end of a reply of the server.
     async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> io::Result<()> {
         let limit = self.shared.settings.client_write_idle_timeout;
         let sent = timeout(limit, async {
@@ -262,8 +263,8 @@ impl<'a> Relay<'a> {
         sent.await?
     }
 
-    /// Forwards the server's bytes as they arrive. Seawall's own replies are sent between two of
-    /// the server's.
+    /// Forwards the server's bytes as they arrive. While a reply is incomplete, the client's writer
+    /// stays locked, so that Seawall's own replies are sent only between two replies.
     async fn replies(&self, mut server: ReadHalf<Stream>, to_client: &ClientWriter) -> Ended {
         let mut replies = Replies::default();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -293,7 +294,7 @@ impl<'a> Relay<'a> {
                 return Ended::Broken;
             }
             self.watch.lock().sent(Instant::now());
-            if !replies.is_between() {
+            if !replies.is_between_replies() {
                 turn = Some(writer);
             }
         }

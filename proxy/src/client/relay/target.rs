@@ -1,4 +1,4 @@
-//! The server of a relay: how it is chosen and connected.
+//! Selects the server of a relay and connects to it.
 
 use std::{io, net::SocketAddr, sync::Arc};
 
@@ -15,21 +15,23 @@ use seawall_transport::{
     connection::{EstablishError, ServerAddress},
 };
 
-/// Label of servers that are not known to belong to the deployment: their number is not bounded.
+/// Metric label of all servers outside the known deployment. They share one label because their
+/// number is not bounded.
 const ELSEWHERE: &str = "original_destination";
 
-/// A connected server.
+/// The server connection of a relay.
 pub(in crate::client) struct Target {
     pub(super) server: Stream,
     pub(super) counted: Relayed,
-    /// Which of the deployment's servers it is. `None` for the client's original destination, where
-    /// the relay stays.
+    /// The server's address in the deployment. `None` for the client's original destination; such a
+    /// relay never moves to another server.
     pub(super) address: Option<ServerAddress>,
-    /// True if the server requires a login; it was asked on this very connection.
+    /// True if the server requires a login. Seawall asks on this connection, because the reply can
+    /// depend on the connection.
     pub(super) requires_authentication: bool,
 }
 
-/// Why a client could not be relayed.
+/// The reason why a client cannot be relayed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TargetError {
     #[error(transparent)]
@@ -40,7 +42,7 @@ pub(super) enum TargetError {
     Loop,
 }
 
-/// Why the automatic fallback is not possible.
+/// The reason why a pooled client cannot become a relayed one.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::client) enum FallbackError {
     #[error(transparent)]
@@ -51,8 +53,8 @@ pub(in crate::client) enum FallbackError {
     Compression,
 }
 
-/// Connects to the original destination or, without one, to the server that relays use. `is_bare`
-/// is true for a client that speaks TLS with the server itself.
+/// Connects to the client's original destination or, without one, to the server that all relays
+/// use. `is_bare` is true for a client that encrypts its connection towards the server.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,
@@ -61,7 +63,8 @@ pub(super) async fn destination(
 ) -> Result<Target, TargetError> {
     let connector = shared.topology.connector();
     let connect = async |address: &ServerAddress| match is_bare {
-        // The server is not asked: traffic that the client encrypts cannot be guarded.
+        // Seawall does not ask the server if it requires a login, because encrypted traffic cannot
+        // be guarded anyway.
         true => connector
             .connect_without_tls(address)
             .await
@@ -108,14 +111,14 @@ pub(super) async fn destination(
     })
 }
 
-/// True if a server runs on the same host. It treats Seawall as a local client and may grant it
-/// what only local clients may do.
+/// True if a server runs on the same host. Such a server treats Seawall as a local client and may
+/// allow it more than other clients, for example to create the first user.
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,
         Stream::Tls(_) => false,
         Stream::Tcp(stream) => match stream.peer_addr() {
-            // Only an address of this host can be bound.
+            // A socket can be bound only to an address of this host.
             Ok(peer) => {
                 peer.ip().to_canonical().is_loopback()
                     || std::net::UdpSocket::bind((peer.ip(), 0)).is_ok()
@@ -125,7 +128,7 @@ pub(super) fn is_on_this_host(server: &Stream) -> bool {
     }
 }
 
-/// True for a connection of Seawall to itself, which has the same address at both ends.
+/// True if Seawall has connected to itself.
 fn connects_to_itself(server: &Stream) -> bool {
     let ends = |stream: &tokio::net::TcpStream| -> io::Result<bool> {
         Ok(stream.local_addr()? == stream.peer_addr()?)
@@ -136,7 +139,8 @@ fn connects_to_itself(server: &Stream) -> bool {
     }
 }
 
-/// Resolves when relays have to move from this server to another.
+/// Resolves when relays must leave the server at `address`, because another server is now the
+/// primary or the selected router. Never resolves if `address` is `None`.
 pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&ServerAddress>) {
     let Some(address) = address else {
         return std::future::pending().await;
@@ -144,10 +148,10 @@ pub(super) async fn relay_server_changed(shared: &Shared, address: Option<&Serve
     let mut published = shared.topology.subscribe();
     loop {
         let now = shared.topology.relay_server();
-        // During an election there is no other server to move to.
+        // During an election there is no new server yet, so relays stay.
         if now.is_some_and(|pool| pool.address() != address) {
-            // All relays move at once. They are closed one after another, so that they cause no
-            // storm.
+            // All relays have to move. They are closed one after another, so that their clients
+            // cause no reconnect storm.
             let turn = shared.limits.closing_turn(Instant::now());
             return sleep_until(turn).await;
         }

@@ -1,4 +1,4 @@
-//! Observes a relay's requests as they are forwarded, and their replies.
+//! Observes the requests and replies of a relay while they are forwarded.
 
 use std::collections::VecDeque;
 
@@ -27,19 +27,19 @@ use seawall_stats::{Outcome, Phase};
 use seawall_transport::Message;
 use seawall_wire::{Elements, Header, OpCode, OpMsg, OpQuery};
 
-/// Mechanisms besides SCRAM that have their own metric label; all others are `other`.
+/// Mechanisms besides SCRAM that have their own metric label. All others share the label `other`.
 const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"];
 
-/// User of all sessions in a relay: the user of a login that was not seen is unknown, and no two
-/// sessions have the same id.
+/// The user part of the key of each session in a relay. The user may be unknown, because Seawall
+/// does not see every login. Session ids are unique without the user.
 const ANY_USER: u64 = 0;
 
-/// Decision about a request.
+/// The decision about a request.
 pub(super) enum Verdict {
     Pass,
-    /// Seawall replies itself; `None` if the client wants no reply.
+    /// Seawall refuses the request with this reply; `None` if the client wants no reply.
     Refuse(Option<Vec<u8>>),
-    /// The client has to be closed, for this reason.
+    /// Seawall closes the client for this reason.
     Close(&'static str),
 }
 
@@ -49,15 +49,15 @@ struct Pending<'a> {
     observation: Observation<'a>,
     kind: RequestKind,
     form: ReplyForm,
-    /// The cursor that it continues.
+    /// The cursor of a `getMore`, else `None`.
     cursor: Option<i64>,
-    /// True if `getMore`s on the cursor that it may open wait for data.
+    /// True if the request opens a cursor whose `getMore`s wait for data.
     opens_awaiting_cursor: bool,
-    /// True if no reply will follow.
+    /// True if the server sends no reply.
     is_unacknowledged: bool,
 }
 
-/// Kind of request, by what its reply may change.
+/// The kind of a request, which determines the effect of its reply on the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestKind {
     Operation,
@@ -68,7 +68,7 @@ enum RequestKind {
     Other,
 }
 
-/// A login in progress.
+/// A client's login in progress.
 struct Login {
     mechanism: &'static str,
     user: Option<String>,
@@ -81,7 +81,7 @@ pub(super) struct Watch<'a> {
     connected: &'a ConnectedClient,
     server: ServerIndex,
     pending: VecDeque<Pending<'a>>,
-    /// Operations whose replies are complete and about to be forwarded.
+    /// Operations whose replies are complete. They finish when the replies have been forwarded.
     sending: Vec<(Observation<'a>, Outcome)>,
     login: Option<Login>,
     is_authenticated: bool,
@@ -112,7 +112,7 @@ impl<'a> Watch<'a> {
         self.admission.requires_login() && !self.is_authenticated
     }
 
-    /// Records that a message of the client begins to be served, or has been served.
+    /// Records that the client is active: a message has arrived, or its reply has been sent.
     pub(super) fn mark_activity(&self) {
         self.admission.mark_activity();
     }
@@ -146,23 +146,23 @@ impl<'a> Watch<'a> {
     /// Records the number of statements in a streamed request that has passed completely.
     pub(super) fn set_statements(&mut self, request_id: i32, statements: u64) {
         let mut pending = self.pending.iter_mut().rev();
-        // The server may have replied before it received the whole request.
+        // The request is missing if the server replied before it received the whole request.
         let pending = pending.find(|pending| pending.request_id == request_id);
         if let Some(pending) = pending {
             pending.observation.set_statements(statements);
         }
     }
 
-    /// Closes the client, for example because a server might understand what Seawall cannot parse.
-    fn not_followed(&self, reason: &'static str) -> Verdict {
+    /// Closes a client whose bytes Seawall cannot parse, because a server might parse them.
+    fn close_unparsed(&self, reason: &'static str) -> Verdict {
         self.shared.recorder.unobserved(reason);
         Verdict::Close(reason)
     }
 
-    /// A legacy opcode that carries no command passes, but not before a login.
+    /// Decides about a legacy opcode that carries no command: it passes only after the login.
     fn legacy(&self) -> Verdict {
         match self.has_to_log_in() {
-            true => self.not_followed("relay_opcode"),
+            true => self.close_unparsed("relay_opcode"),
             false => {
                 self.shared.recorder.unobserved("relay_opcode");
                 Verdict::Pass
@@ -176,10 +176,10 @@ impl<'a> Watch<'a> {
             true => OpMsg::parse_head(&message.bytes),
         };
         let Ok(parsed) = parsed else {
-            return self.not_followed("relay_malformed");
+            return self.close_unparsed("relay_malformed");
         };
         let Ok(command) = Command::inspect(parsed.body) else {
-            return self.not_followed("relay_malformed");
+            return self.close_unparsed("relay_malformed");
         };
         if command.may_log_in() {
             message.mark_secret();
@@ -192,7 +192,7 @@ impl<'a> Watch<'a> {
             Ok(Some(error)) => {
                 return self.refuse(message, Form::Msg { flags }, &input, &error, now);
             }
-            Err(reason) => return self.not_followed(reason),
+            Err(reason) => return self.close_unparsed(reason),
         }
         self.begin(message, &input, &command, parsed.more_to_come(), now);
         Verdict::Pass
@@ -200,20 +200,21 @@ impl<'a> Watch<'a> {
 
     fn query(&mut self, message: &Message, now: Instant) -> Verdict {
         let Some(query) = OpQuery::parse(&message.bytes) else {
-            return self.not_followed("relay_malformed");
+            return self.close_unparsed("relay_malformed");
         };
         let Some(db) = query.command_database() else {
             return self.legacy();
         };
-        // A server treats a database name as bytes and would run the command.
+        // The client is closed, because a server accepts any bytes as a database name and would run
+        // the command.
         let Ok(db) = std::str::from_utf8(db) else {
-            return self.not_followed("relay_malformed");
+            return self.close_unparsed("relay_malformed");
         };
         if guard::is_ambiguous(query.query) {
-            return self.not_followed("relay_malformed");
+            return self.close_unparsed("relay_malformed");
         }
         let Ok(command) = Command::inspect_legacy(query.query, db) else {
-            return self.not_followed("relay_malformed");
+            return self.close_unparsed("relay_malformed");
         };
         if command.may_log_in() {
             message.mark_secret();
@@ -225,16 +226,16 @@ impl<'a> Watch<'a> {
         match self.refusal(&command) {
             Ok(None) => {}
             Ok(Some(error)) => return self.refuse(message, Form::Query, &input, &error, now),
-            Err(reason) => return self.not_followed(reason),
+            Err(reason) => return self.close_unparsed(reason),
         }
         self.begin(message, &input, &command, false, now);
         Verdict::Pass
     }
 
-    /// The error for a command that must not reach the server; `None` if it may pass.
+    /// Returns the error reply for a command that must not reach the server; `None` if it may pass.
     ///
     /// # Errors
-    /// The reason if the client has to be closed.
+    /// The reason if Seawall must close the client.
     fn refusal(&mut self, command: &Command<'_>) -> Result<Option<ErrorReply>, &'static str> {
         let has_to_log_in = self.has_to_log_in();
         let refusal = guard::refusal(command, has_to_log_in);
@@ -301,7 +302,8 @@ impl<'a> Watch<'a> {
             }
         }
         if kind == RequestKind::Logout {
-            // This takes effect before the reply: the next request may already follow.
+            // The logout takes effect before its reply, because the next request may arrive
+            // earlier than the reply.
             if self.is_authenticated {
                 self.admission.require_login();
             }
@@ -345,8 +347,7 @@ impl<'a> Watch<'a> {
             | RequestKind::Other => recorder.begin_unshaped(input, bytes, now),
         };
         let client = self.connected.id();
-        // The user is unknown, so each client counts as one. The message may be dropped before the
-        // reply arrives.
+        // The user is unknown, so each client counts as a user of its own.
         observation.sent_by(client, client.unsigned_abs().into(), None);
         if message.is_head() {
             observation.mark_streamed();
@@ -413,7 +414,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What is known about the reply to a request.
+    /// The facts about the reply to a request.
     pub(super) fn expected(&self, request_id: i32) -> Expected {
         let mut asked = self.pending.iter();
         let asked = asked.find(|p| p.request_id == request_id);
@@ -485,7 +486,8 @@ impl<'a> Watch<'a> {
                 let spoken = document.and_then(|d| d.get_document("speculativeAuthenticate").ok());
                 match spoken {
                     Some(spoken) => self.note_conversation(spoken, true),
-                    // The driver will begin another login.
+                    // The server refused `speculativeAuthenticate`. The driver then sends a
+                    // `saslStart`.
                     None => self.login = None,
                 }
             }
@@ -511,7 +513,8 @@ impl<'a> Watch<'a> {
         let time = login.since.elapsed();
         let recorder = &self.shared.recorder;
         recorder.client_authenticated(login.mechanism, result, time);
-        // A logout that was sent before this reply came runs after the login.
+        // If the client sent a logout before this reply arrived, the server runs the logout after
+        // the login.
         let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);
         if is_ok && !logs_out {
             self.is_authenticated = true;
@@ -520,7 +523,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Fails all requests in progress: the server connection has ended or is being closed.
+    /// Records a failure for all requests in progress, because the server connection has ended.
     pub(super) fn server_ended(&mut self, now: Instant) {
         for pending in self.pending.drain(..) {
             pending.observation.finish(Outcome::ServerFailed, now);
@@ -543,7 +546,7 @@ impl Login {
     }
 }
 
-/// True if a hello comes from a driver's monitor. A hello that the server will refuse does not.
+/// True if a hello comes from a driver's monitor and the server will accept it.
 fn is_from_monitor(hello: &RawDocument) -> bool {
     Hello::parse(hello, false, true).is_ok_and(|hello| hello.is_from_monitor())
 }

@@ -1,14 +1,15 @@
-//! A conversation between a client and a server that Seawall forwards and observes: the first login
-//! of a user whose keys are not known yet.
+//! A conversation between a client and a server that Seawall forwards and observes. It is the first
+//! login of a user whose keys are not known yet.
 //!
-//! The server decides. Seawall parses each payload and forwards it unchanged. Once the server has
-//! accepted the proof, Seawall reads the user's keys on the same connection, and
-//! [`CarriedOutcome::prove`] checks that keys, proof and signature belong together.
+//! The server verifies the proof. Seawall parses each payload and forwards it unchanged. When the
+//! server has accepted the proof, Seawall reads the user's keys on the same connection.
+//! [`CarriedOutcome::prove`] then checks that the keys, the proof and the signature belong
+//! together.
 
 use super::payload::{ClientFinal, ServerFirst, auth_message, parse_server_final};
 use super::{ClientFirst, ClientKey, Key, Mechanism, ScramError, ScramKeys};
 
-/// The client's first message is on its way to the server.
+/// A conversation whose client-first message has been forwarded. The server-first message is next.
 #[derive(Debug)]
 pub struct CarriedConversation {
     mechanism: Mechanism,
@@ -16,7 +17,7 @@ pub struct CarriedConversation {
 }
 
 impl CarriedConversation {
-    /// Starts a conversation with this message. The caller forwards its payload.
+    /// Starts a conversation with the client's first message. The caller forwards its payload.
     pub fn new(mechanism: Mechanism, client_first: ClientFirst) -> Self {
         Self {
             mechanism,
@@ -24,7 +25,7 @@ impl CarriedConversation {
         }
     }
 
-    /// Parses the server's reply, whose nonce must begin with the client's nonce.
+    /// Parses the server's first message. Its nonce must begin with the client's nonce.
     pub fn server_first(self, payload: &[u8]) -> Result<CarriedChallenge, ScramError> {
         let server_first = ServerFirst::parse(payload, self.client_first.nonce())?;
         let Self {
@@ -39,7 +40,7 @@ impl CarriedConversation {
     }
 }
 
-/// The server has replied; the client's proof is next.
+/// A conversation whose server-first message has been forwarded. The client's proof is next.
 #[derive(Debug)]
 pub struct CarriedChallenge {
     mechanism: Mechanism,
@@ -48,8 +49,8 @@ pub struct CarriedChallenge {
 }
 
 impl CarriedChallenge {
-    /// Parses the client's proof, which must belong to this conversation. It can be checked only
-    /// once the keys are known.
+    /// Parses the client's proof. Its nonce must belong to this conversation. The proof itself can
+    /// be checked only when the keys are known.
     pub fn client_final(self, payload: &[u8]) -> Result<CarriedProof, ScramError> {
         let client_final = ClientFinal::parse(
             payload,
@@ -71,7 +72,7 @@ impl CarriedChallenge {
     }
 }
 
-/// The client's proof is on its way to the server; the server's reply is next.
+/// A conversation whose proof has been forwarded. The server's signature is next.
 #[derive(Debug)]
 pub struct CarriedProof {
     auth_message: String,
@@ -81,7 +82,7 @@ pub struct CarriedProof {
 }
 
 impl CarriedProof {
-    /// Parses the signature by which the server accepts the proof.
+    /// Parses the server's signature, which means that the server has accepted the proof.
     pub fn server_final(self, payload: &[u8]) -> Result<CarriedOutcome, ScramError> {
         let signature = parse_server_final(payload, self.proof.mechanism())?;
         Ok(CarriedOutcome {
@@ -91,8 +92,8 @@ impl CarriedProof {
     }
 }
 
-/// The server has accepted the client. Do not trust this before [`prove`](Self::prove) has
-/// succeeded.
+/// A conversation in which the server has accepted the proof. The client counts as authenticated
+/// only after [`prove`](Self::prove) has succeeded.
 #[derive(Debug)]
 pub struct CarriedOutcome {
     proof: CarriedProof,
@@ -100,10 +101,11 @@ pub struct CarriedOutcome {
 }
 
 impl CarriedOutcome {
-    /// Recovers the user's key from the carried proof, if `keys` belong to this conversation.
+    /// Recovers the user's ClientKey from the carried proof, if `keys` belong to this conversation.
     ///
+    /// # Errors
     /// [`ScramError::KeysOutdated`] means that the password was changed between the login and the
-    /// reading of the keys. Any other error means that the keys are another user's.
+    /// reading of the keys. Any other error means that the keys belong to another user.
     pub fn prove(&self, keys: &ScramKeys) -> Result<ClientKey, ScramError> {
         let CarriedProof {
             auth_message,

@@ -4,7 +4,7 @@ use super::client_first::escape_user_name;
 use super::payload::{ServerFirst, auth_message, encode, is_nonce, parse_server_final};
 use super::{ClientKey, DerivedKeys, Mechanism, ScramError, ScramKeys, derive_from_password};
 
-/// A conversation that Seawall opened; the server's nonce, salt and iteration count are next.
+/// A conversation that Seawall has begun. The server's nonce, salt and iteration count are next.
 #[derive(Debug)]
 pub struct ClientConversation {
     mechanism: Mechanism,
@@ -14,12 +14,12 @@ pub struct ClientConversation {
 }
 
 impl ClientConversation {
-    /// Opens a conversation as `user` and returns the first payload to send. `nonce` comes from a
+    /// Begins a conversation as `user`. Returns the first payload to send. `nonce` comes from a
     /// [`NonceSource`](crate::NonceSource).
     pub fn start(mechanism: Mechanism, user: &str, nonce: &str) -> (Self, Vec<u8>) {
         assert!(
             is_nonce(nonce),
-            "our own nonces are printable and have no comma"
+            "Seawall's nonces are printable and have no comma"
         );
         let bare = format!("n={},r={nonce}", escape_user_name(user));
         let payload = format!("{GS2_HEADER}{bare}").into_bytes();
@@ -34,11 +34,11 @@ impl ClientConversation {
         )
     }
 
-    /// Makes a proof from keys alone. Returns the payload to send.
+    /// Computes a proof from keys, without the password. Returns the payload to send.
     ///
-    /// Fails with [`ScramError::KeysOutdated`] if the server's salt or iteration count differs from
-    /// that of the keys, or if `client_key` does not match the keys. There is no payload to send
-    /// then.
+    /// # Errors
+    /// [`ScramError::KeysOutdated`] if the keys have another salt or iteration count than the
+    /// server, or if `client_key` does not match the keys.
     pub fn respond(
         self,
         server_first: &[u8],
@@ -57,8 +57,8 @@ impl ClientConversation {
         Ok(self.prove(&server_first, client_key, keys))
     }
 
-    /// Makes a proof from the password, with PBKDF2. Returns the payload to send and the derived
-    /// keys: with them the next conversation needs no PBKDF2.
+    /// Computes a proof from the password, with PBKDF2. Returns the payload to send, and the
+    /// derived keys, with which the next conversation needs no PBKDF2.
     pub fn respond_with_password(
         self,
         server_first: &[u8],
@@ -97,7 +97,7 @@ impl ClientConversation {
     }
 }
 
-/// A conversation whose proof has been sent; the server's signature is next.
+/// A conversation in which Seawall has sent its proof. The server's signature is next.
 #[derive(Debug)]
 pub struct ClientProofSent {
     auth_message: String,
@@ -105,8 +105,8 @@ pub struct ClientProofSent {
 }
 
 impl ClientProofSent {
-    /// Checks that the server knows the user's keys as well. Without this check anyone could pose
-    /// as the server and receive the user's commands.
+    /// Checks the server's signature, which proves that the server knows the user's keys. Without
+    /// this check, any process could act as the server and receive the user's commands.
     pub fn finish(self, server_final: &[u8]) -> Result<(), ScramError> {
         let signature = parse_server_final(server_final, self.keys.mechanism())?;
         if signature != self.keys.server_signature(&self.auth_message) {
@@ -116,5 +116,5 @@ impl ClientProofSent {
     }
 }
 
-/// No channel binding, no authorization identity.
+/// The GS2 header of Seawall's conversations: no channel binding, no authorization identity.
 const GS2_HEADER: &str = "n,,";

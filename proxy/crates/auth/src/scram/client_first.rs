@@ -1,10 +1,9 @@
-//! The first message of a conversation: the user's name and the client's nonce.
+//! The client-first message of a conversation, with the user's name and the client's nonce.
 
 use super::payload::{Attributes, is_nonce, text};
 use super::{ScramError, ScramMessage};
 
-/// A client's first message, parsed: without channel binding, with a decoded user name and a nonce
-/// that is long enough.
+/// A parsed client-first message. It requests no channel binding, and its nonce is long enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFirst {
     gs2_header: String,
@@ -16,10 +15,12 @@ pub struct ClientFirst {
 impl ClientFirst {
     /// Parses the payload of `saslStart`.
     ///
-    /// Accepts the headers `n,,` and `y,,`, an authorization identity that is the same user, and
-    /// extensions after the nonce. Refuses channel binding (`p=`), mandatory extensions (`m=`),
-    /// another authorization identity, escapes other than `=2C` and `=3D`, and nonces shorter than
-    /// servers accept.
+    /// Accepts the GS2 headers `n,,` and `y,,`, an authorization identity that is the user itself,
+    /// and extensions after the nonce.
+    ///
+    /// # Errors
+    /// The payload has channel binding (`p=`), a mandatory extension (`m=`), another authorization
+    /// identity, an escape other than `=2C` and `=3D`, or a nonce shorter than servers accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;
@@ -61,17 +62,18 @@ impl ClientFirst {
         })
     }
 
-    /// The user's name without escapes. It is never SASLprepped: servers compare it byte by byte.
+    /// The user's name without escapes. SASLprep is not applied to it, because servers compare
+    /// names byte by byte.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The client's half of the combined nonce.
+    /// The client's part of the combined nonce.
     pub fn nonce(&self) -> &str {
         &self.nonce
     }
 
-    /// The payload without its GS2 header, byte for byte as the client sent it.
+    /// The payload without its GS2 header, exactly as the client sent it.
     pub fn bare(&self) -> &[u8] {
         self.bare.as_bytes()
     }
@@ -80,13 +82,13 @@ impl ClientFirst {
         &self.bare
     }
 
-    /// The value that `c=` of the client's last message must have, before base64.
+    /// The GS2 header. Encoded in base64, it must be the value of `c=` in the client-final message.
     pub(super) fn gs2_header(&self) -> &str {
         &self.gs2_header
     }
 }
 
-/// Escapes a user name for a payload, where `,` and `=` are syntax.
+/// Escapes `,` and `=` in a user name for a payload.
 pub(super) fn escape_user_name(user: &str) -> String {
     user.replace('=', "=3D").replace(',', "=2C")
 }
@@ -102,7 +104,7 @@ fn parse_user_name(escaped: &str) -> Result<String, ScramError> {
     unescape_user_name(escaped).ok_or(ScramError::UserNameEscape)
 }
 
-/// `None` if a `=` does not begin `=2C` or `=3D`.
+/// Decodes the escapes in a user name. `None` if it contains a `=` outside `=2C` and `=3D`.
 fn unescape_user_name(escaped: &str) -> Option<String> {
     let mut parts = escaped.split('=');
     let mut user = String::with_capacity(escaped.len());
@@ -118,8 +120,8 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
     Some(user)
 }
 
-/// Servers compare the identity without decoding it; RFC 5802 requires escapes. Either form is
-/// accepted, but the identity must be the same user.
+/// Checks that the authorization identity is the user itself. Both forms of it are accepted:
+/// servers compare it without decoding escapes, but RFC 5802 requires escapes.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());
@@ -137,7 +139,7 @@ fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramE
     Err(ScramError::ForeignAuthorizationIdentity)
 }
 
-/// The shortest nonce that servers accept from a client, in characters.
+/// Number of characters of the shortest client nonce that servers accept.
 const MIN_NONCE_LENGTH: usize = 4;
 
 #[cfg(test)]
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_message_is_read() {
+    fn user_nonce_and_header_of_a_plain_message_are_parsed() {
         let client_first = parse("n,,n=user,r=fyko+d2lbbFgONRv9qkxdawL").unwrap();
         assert_eq!(client_first.user(), "user");
         assert_eq!(client_first.nonce(), "fyko+d2lbbFgONRv9qkxdawL");
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_refused() {
+    fn malformed_and_forbidden_messages_are_refused_with_a_reason() {
         let message = ScramMessage::ClientFirst;
         let cases = [
             ("", malformed("a GS2 header")),
@@ -271,7 +273,7 @@ mod tests {
         }
 
         #[test]
-        fn near_misses_never_panic(
+        fn almost_valid_messages_never_panic(
             payload in "[nypma],?(a=)?[a=,]{0,3},?[nmr]?=?[=23CDx,]{0,12},?r?=?.{0,8}",
         ) {
             drop(ClientFirst::parse(payload.as_bytes()));

@@ -1,18 +1,18 @@
-//! Errors of a SCRAM conversation, and which side caused them.
+//! Errors of a SCRAM conversation, and the side that caused each.
 
 use std::fmt;
 
-/// Why a SCRAM conversation failed. No variant holds a secret or text that a peer sent.
+/// The reason why a SCRAM conversation failed. No variant contains a secret or a peer's text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
-    /// A payload is longer than any real one.
+    /// A payload is longer than [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES).
     #[error("{message} has {length} bytes, more than {max}")]
     PayloadTooLong {
         /// The message that was expected.
         message: ScramMessage,
-        /// Bytes in the payload.
+        /// Length of the payload in bytes.
         length: usize,
-        /// The limit, [`MAX_PAYLOAD_BYTES`](super::MAX_PAYLOAD_BYTES).
+        /// The maximum length in bytes.
         max: usize,
     },
     /// A payload does not follow the grammar.
@@ -23,67 +23,71 @@ pub enum ScramError {
         /// The part that is missing, misplaced or invalid.
         expected: &'static str,
     },
-    /// The client asks for channel binding (`p=`), which MongoDB does not support.
-    #[error("the client asks for channel binding")]
+    /// The client requests channel binding (`p=`), which MongoDB does not support.
+    #[error("the client requests channel binding")]
     ChannelBindingRequested,
-    /// A mandatory extension (`m=`); RFC 5802 requires that it is refused.
+    /// A message has a mandatory extension (`m=`), which must be refused (RFC 5802).
     #[error("{message} has a mandatory extension")]
     MandatoryExtension {
-        /// The message that holds it.
+        /// The message with the extension.
         message: ScramMessage,
     },
-    /// The client wants to act as another user than it authenticates as (`a=`).
+    /// The client authenticates as one user and requests to act as another user (`a=`).
     #[error("the authorization identity is another user")]
     ForeignAuthorizationIdentity,
     /// A `=` in the user name is not part of `=2C` or `=3D`.
     #[error("the user name has an invalid escape")]
     UserNameEscape,
-    /// The client's nonce is too short to protect anything.
+    /// The client's nonce is so short that it can be guessed.
     #[error("the client nonce has {length} characters, fewer than {min}")]
     NonceTooShort {
-        /// Characters in the nonce.
+        /// Number of characters of the nonce.
         length: usize,
-        /// The fewest that servers accept.
+        /// The minimum number that servers accept.
         min: usize,
     },
-    /// `c=` is not the GS2 header that the client sent: it was changed in transit.
-    #[error("the channel binding differs from the one announced")]
+    /// The value of `c=` is not the GS2 header that the client has sent, so one of them was changed
+    /// in transit.
+    #[error("the channel binding differs from the GS2 header")]
     ChannelBindingMismatch,
-    /// `r=` does not continue the nonces of this conversation: a replay, or a mix-up.
+    /// The nonce (`r=`) belongs to another conversation. The message may be a replay.
     #[error("the nonce of {message} does not belong to this conversation")]
     NonceMismatch {
-        /// The message that holds the nonce.
+        /// The message with the nonce.
         message: ScramMessage,
     },
-    /// An iteration count so low that it is no protection, or so high that it is an attack.
+    /// The iteration count is too low to protect the password, or so high that it costs too much
+    /// CPU time.
     #[error("{iterations} iterations are outside {min} to {max}")]
     IterationsOutOfRange {
-        /// The count that was given.
+        /// The iteration count.
         iterations: u32,
-        /// [`MIN_ITERATIONS`](super::MIN_ITERATIONS)
+        /// The minimum, [`MIN_ITERATIONS`](super::MIN_ITERATIONS).
         min: u32,
-        /// [`MAX_ITERATIONS`](super::MAX_ITERATIONS)
+        /// The maximum, [`MAX_ITERATIONS`](super::MAX_ITERATIONS).
         max: u32,
     },
-    /// The client's proof does not match the stored keys: wrong password, or keys that are no
-    /// longer the user's.
+    /// The client's proof does not match the stored key. The client has a wrong password, or the
+    /// stored key is outdated.
     #[error("the proof does not match the stored key")]
     ProofMismatch,
-    /// A proof that the server accepted does not match the keys read from that server: they are not
-    /// the keys of the user who logged in.
+    /// A proof that a server has accepted does not match the keys that were read from this server.
+    /// They belong to another user than the one that logged in.
     #[error("the accepted proof does not match the keys read from the server")]
     KeysDisagree,
-    /// `v=` does not match the server key: the peer does not know this user's keys.
+    /// The signature (`v=`) does not match the server key, so the server does not know the user's
+    /// keys.
     #[error("the server signature does not match the server key")]
     ServerSignatureMismatch,
     /// The server ended the conversation with `e=`.
     #[error("the server reported an error")]
     ServerReportedError,
-    /// Seawall's keys are not those that the server uses: the password was changed. Read the keys
-    /// again.
-    #[error("the keys are not those that the server uses")]
+    /// Seawall has other keys than the server, because the password was changed. The keys must be
+    /// read again.
+    #[error("the server has other keys")]
     KeysOutdated,
-    /// The keys belong to another mechanism than the conversation, or a key has the wrong length.
+    /// The keys belong to another mechanism than that of the conversation, or a key has the wrong
+    /// length.
     #[error("the keys belong to another mechanism")]
     MechanismMismatch,
     /// SASLprep (RFC 4013) forbids a character of the password.
@@ -92,8 +96,8 @@ pub enum ScramError {
 }
 
 impl ScramError {
-    /// The side that caused the error. A client at fault gets `AuthenticationFailed`; a server at
-    /// fault must not get further keys or proofs on this connection.
+    /// The side that caused the error. If it is the client, the client gets `AuthenticationFailed`.
+    /// If it is the server, Seawall must send no further proofs on this connection.
     pub fn fault(&self) -> Fault {
         match self {
             Self::PayloadTooLong { message, .. }
@@ -118,24 +122,24 @@ impl ScramError {
 /// The side that caused an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The client that authenticates to Seawall, or its credentials.
+    /// The client caused the error, for example with a wrong password.
     Client,
-    /// The server that Seawall authenticates to.
+    /// The server to which Seawall authenticates caused the error.
     Server,
-    /// Seawall itself: its keys, configuration or code.
+    /// Seawall caused the error, by its keys, its configuration or its code.
     Us,
 }
 
 /// The four messages of a conversation, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScramMessage {
-    /// The user's name and the client's nonce.
+    /// The message with the user's name and the client's nonce.
     ClientFirst,
-    /// The combined nonce, the salt and the iteration count.
+    /// The message with the combined nonce, the salt and the iteration count.
     ServerFirst,
-    /// The client's proof.
+    /// The message with the client's proof.
     ClientFinal,
-    /// The server's signature.
+    /// The message with the server's signature.
     ServerFinal,
 }
 

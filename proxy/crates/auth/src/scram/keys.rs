@@ -1,7 +1,7 @@
 //! SCRAM mechanisms, their keys, and the derivation of keys from a password.
 //!
-//! Secrets live in [`Key`]s and in [`Zeroizing`] buffers, which are zeroed when dropped. The block
-//! buffers inside a running HMAC or hash are not.
+//! Secrets are stored in [`Key`]s and in [`Zeroizing`] buffers, which are zeroed on drop. The block
+//! buffers inside a running HMAC or hash are not zeroed.
 
 use std::fmt;
 
@@ -17,9 +17,9 @@ use super::ScramError;
 /// A SCRAM mechanism of MongoDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mechanism {
-    /// `SCRAM-SHA-1`: its password is the hex MD5 of `user:mongo:password`.
+    /// `SCRAM-SHA-1`. It hashes the hex MD5 of `user:mongo:password` instead of the password.
     ScramSha1,
-    /// `SCRAM-SHA-256`: its password is the SASLprepped password.
+    /// `SCRAM-SHA-256`. It hashes the password after SASLprep.
     ScramSha256,
 }
 
@@ -27,14 +27,15 @@ impl Mechanism {
     /// Both mechanisms, the preferred one first.
     pub const ALL: [Self; 2] = [Self::ScramSha256, Self::ScramSha1];
 
-    /// The mechanism of a `saslStart` or `mechanisms` entry; names are case-sensitive on servers.
+    /// Parses the name of a mechanism; `None` for any other name. Like servers, it distinguishes
+    /// upper and lower case.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|mechanism| mechanism.name() == name)
     }
 
-    /// The name on the wire.
+    /// The mechanism's name in commands and replies.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ScramSha1 => "SCRAM-SHA-1",
@@ -42,7 +43,7 @@ impl Mechanism {
         }
     }
 
-    /// Bytes in each of the mechanism's keys, proofs and signatures.
+    /// Length of each of the mechanism's keys, proofs and signatures, in bytes.
     pub const fn key_length(self) -> usize {
         match self {
             Self::ScramSha1 => SHA1_BYTES,
@@ -57,8 +58,8 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// A secret of exactly the mechanism's length: zeroed when dropped, hidden from `Debug`, compared
-/// in constant time.
+/// A secret with the key length of its mechanism. It is zeroed on drop, not printed by `Debug`, and
+/// compared in constant time.
 #[derive(Clone)]
 pub struct Key(Bytes);
 
@@ -69,7 +70,7 @@ enum Bytes {
 }
 
 impl Key {
-    /// A key from `bytes`; `None` if their number is not [`Mechanism::key_length`].
+    /// Creates a key; `None` if `bytes` does not have [`Mechanism::key_length`] bytes.
     pub fn new(mechanism: Mechanism, bytes: &[u8]) -> Option<Self> {
         match mechanism {
             Mechanism::ScramSha1 => bytes.try_into().ok().map(Bytes::Sha1),
@@ -86,7 +87,7 @@ impl Key {
         }
     }
 
-    /// The secret itself. Never log it, never compare it with `==`.
+    /// The bytes of the secret. Callers must not log them, and must not compare them with `==`.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Bytes::Sha1(bytes) => bytes,
@@ -94,7 +95,7 @@ impl Key {
         }
     }
 
-    /// HMAC of `message` under this key, which is again a key of the mechanism.
+    /// Computes the HMAC of `message` with this key. The result is a key of the same mechanism.
     pub(super) fn hmac(&self, message: &[u8]) -> Self {
         match &self.0 {
             Bytes::Sha1(key) => {
@@ -112,7 +113,7 @@ impl Key {
         }
     }
 
-    /// The mechanism's hash of this key.
+    /// Computes the hash of this key with the mechanism's hash function.
     fn hash(&self) -> Self {
         match &self.0 {
             Bytes::Sha1(bytes) => Self(Bytes::Sha1(Sha1::digest(bytes).into())),
@@ -120,7 +121,7 @@ impl Key {
         }
     }
 
-    /// Bitwise exclusive or with a key of the same mechanism.
+    /// Computes the bitwise exclusive or with a key of the same mechanism.
     fn xor(&self, other: &Self) -> Self {
         debug_assert_eq!(self.mechanism(), other.mechanism());
         let mut result = self.clone();
@@ -158,8 +159,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The key that authenticates as a user. For its mechanism it is worth as much as the password, so
-/// it stays in memory and is never written anywhere.
+/// The key with which a client authenticates as a user. It grants the same access as the password,
+/// so it is kept only in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientKey(Key);
 
@@ -174,16 +175,15 @@ impl ClientKey {
         self.0.hash()
     }
 
-    /// `ClientKey XOR HMAC(StoredKey, AuthMessage)`
+    /// Computes the proof: `ClientKey XOR HMAC(StoredKey, AuthMessage)`.
     pub(super) fn proof(&self, stored_key: &Key, auth_message: &str) -> Key {
         self.0.xor(&stored_key.hmac(auth_message.as_bytes()))
     }
 }
 
-/// The values that a server stores of a user for one mechanism.
+/// The values that a server stores for one mechanism of a user.
 ///
-/// A comparison takes the same time whichever key differs, so comparing new keys with cached ones
-/// reveals nothing about either.
+/// A comparison with `==` takes constant time, so its duration reveals nothing about the keys.
 #[derive(Debug, Clone)]
 pub struct ScramKeys {
     salt: Vec<u8>,
@@ -193,7 +193,10 @@ pub struct ScramKeys {
 }
 
 impl ScramKeys {
-    /// Refuses two keys of different mechanisms, and an iteration count outside of
+    /// Creates the values of one mechanism.
+    ///
+    /// # Errors
+    /// The two keys belong to different mechanisms, or the iteration count is not from
     /// [`MIN_ITERATIONS`] to [`MAX_ITERATIONS`].
     pub fn new(
         salt: Vec<u8>,
@@ -218,12 +221,12 @@ impl ScramKeys {
         self.stored_key.mechanism()
     }
 
-    /// The salt that the user's clients hash the password with.
+    /// The salt with which clients hash the user's password.
     pub fn salt(&self) -> &[u8] {
         &self.salt
     }
 
-    /// Rounds of PBKDF2 that the user's clients spend on the password.
+    /// Number of rounds of PBKDF2 with which clients hash the user's password.
     pub fn iterations(&self) -> u32 {
         self.iterations
     }
@@ -238,14 +241,14 @@ impl ScramKeys {
         &self.server_key
     }
 
-    /// True if these keys have this salt and iteration count. Servers choose a new salt with each
-    /// password change, even if the password stays the same.
+    /// True if these keys have this salt and iteration count. A server chooses a new salt whenever
+    /// the password is set, even if the new password is the old one.
     pub(super) fn are_for(&self, salt: &[u8], iterations: u32) -> bool {
         self.salt == salt && self.iterations == iterations
     }
 
-    /// Recovers the [`ClientKey`] from a proof; `None` if the proof does not belong to these keys
-    /// and this conversation.
+    /// Recovers the [`ClientKey`] from a proof. `None` if the proof does not belong to these keys
+    /// and to the conversation with this `auth_message`.
     pub(super) fn recover(&self, proof: &Key, auth_message: &str) -> Option<ClientKey> {
         if proof.mechanism() != self.mechanism() {
             return None;
@@ -258,7 +261,7 @@ impl ScramKeys {
         CtOption::new(client_key, fits).into()
     }
 
-    /// `HMAC(ServerKey, AuthMessage)`
+    /// Computes the server's signature: `HMAC(ServerKey, AuthMessage)`.
     pub(super) fn server_signature(&self, auth_message: &str) -> Key {
         self.server_key.hmac(auth_message.as_bytes())
     }
@@ -284,14 +287,14 @@ impl Eq for ScramKeys {}
 /// All keys of a user for one mechanism, derived from its password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedKeys {
-    /// Authenticates as the user.
+    /// The key with which a client authenticates as the user.
     pub client_key: ClientKey,
-    /// The values that a server with this salt and iteration count stores of the user.
+    /// The values that a server with this salt and iteration count stores.
     pub keys: ScramKeys,
 }
 
 impl DerivedKeys {
-    /// `password` is the user's password in the form that the mechanism hashes.
+    /// Derives the keys. `password` is the password in the form that the mechanism hashes.
     pub(super) fn from_prepared(
         mechanism: Mechanism,
         password: &[u8],
@@ -316,10 +319,10 @@ impl DerivedKeys {
     }
 }
 
-/// The keys of a user with this password, salt and iteration count.
+/// Derives the keys of a user with this password, salt and iteration count.
 ///
-/// Runs PBKDF2, which takes milliseconds at the usual counts. Do not call it on a task that serves
-/// others.
+/// It runs PBKDF2, which takes milliseconds with the usual counts, so it must not run on a thread
+/// that serves clients.
 pub fn derive_from_password(
     mechanism: Mechanism,
     user: &str,
@@ -338,14 +341,16 @@ pub fn derive_from_password(
     DerivedKeys::from_prepared(mechanism, prepared.as_bytes(), salt, iterations)
 }
 
-/// The password form of SCRAM-SHA-1: the hash that MongoDB stored before it had SCRAM.
+/// Computes the form of a password that SCRAM-SHA-1 hashes: the hex MD5 of `user:mongo:password`,
+/// which MongoDB stored before it had SCRAM.
 fn mongo_hash(user: &str, password: &str) -> String {
     let hash = Md5::new()
         .chain_update(user)
         .chain_update(":mongo:")
         .chain_update(password)
         .finalize();
-    // The capacity is reserved so that growth leaves no copy of the secret behind.
+    // The whole capacity is reserved first, so that growth leaves no copy of the secret in freed
+    // memory.
     let mut hex = String::with_capacity(hash.len().saturating_mul(2));
     for byte in hash {
         for nibble in [byte >> 4, byte & 0xf] {
@@ -367,11 +372,11 @@ pub(super) fn check_iterations(iterations: u32) -> Result<(), ScramError> {
     })
 }
 
-/// The lowest iteration count that is accepted; drivers refuse fewer too. With fewer iterations a
-/// proof would give the password away.
+/// The lowest accepted iteration count, as in drivers. With fewer iterations, an attacker could
+/// guess the password from a proof.
 pub const MIN_ITERATIONS: u32 = 4_096;
-/// The highest iteration count that is accepted, so that no peer can occupy a core for long: this
-/// many iterations take some seconds. The servers' defaults are 10,000 and 15,000.
+/// The highest accepted iteration count. This number of iterations takes some seconds, so a peer
+/// cannot occupy a core for longer. The servers' defaults are 10,000 and 15,000.
 pub const MAX_ITERATIONS: u32 = 10_000_000;
 
 const _: () = assert!(MIN_ITERATIONS < MAX_ITERATIONS);
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn mechanism_names_are_exact() {
+    fn mechanism_names_are_parsed_only_with_exact_case() {
         for mechanism in BOTH {
             assert_eq!(Mechanism::parse(mechanism.name()), Some(mechanism));
             assert_eq!(mechanism.to_string(), mechanism.name());
@@ -410,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_have_exactly_the_length_of_their_mechanism() {
+    fn a_key_is_created_only_with_the_key_length_of_its_mechanism() {
         for mechanism in BOTH {
             for length in 0..64 {
                 let key = Key::new(mechanism, &vec![7; length]);
@@ -448,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_keys_differ_if_any_part_differs() {
+    fn scram_keys_differ_if_any_part_differs() {
         let [a, b] = [1, 2].map(|byte| key(Mechanism::ScramSha256, byte));
         let keys = |salt: &[u8], iterations, stored: &Key, server: &Key| {
             ScramKeys::new(salt.to_vec(), iterations, stored.clone(), server.clone()).unwrap()
@@ -462,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_stored_keys_are_refused() {
+    fn invalid_scram_keys_are_refused() {
         let [sha1, sha256] = BOTH.map(|mechanism| key(mechanism, 1));
         let mixed = ScramKeys::new(vec![1], 5_000, sha1.clone(), sha256);
         assert_eq!(mixed.unwrap_err(), ScramError::MechanismMismatch);
@@ -492,7 +497,7 @@ mod tests {
         let sha256 = |password: &str| derive(Mechanism::ScramSha256, "user", password);
         let sha1 = |password: &str| derive(Mechanism::ScramSha1, "user", password);
 
-        // The examples of RFC 4013: a soft hyphen vanishes, compatibility characters fold.
+        // Examples of RFC 4013: soft hyphens are removed, and compatibility characters replaced.
         assert_eq!(sha256("I\u{ad}X"), sha256("IX"));
         assert_eq!(sha256("\u{2168}"), sha256("IX"));
         assert_eq!(sha256("\u{aa}"), sha256("a"));
@@ -507,7 +512,7 @@ mod tests {
         assert_ne!(sha1("I\u{ad}X"), sha1("IX"));
         assert!(sha1("\u{7}").is_ok());
 
-        // Only SCRAM-SHA-1 mixes the user's name into the keys.
+        // Only for SCRAM-SHA-1, the keys depend on the user's name.
         assert_ne!(
             sha1("pencil"),
             derive(Mechanism::ScramSha1, "other", "pencil")
@@ -519,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn mongo_hash_is_the_hex_md5() {
+    fn mongo_hash_is_the_hex_md5_of_user_and_password() {
         assert_eq!(
             mongo_hash("user", "pencil"),
             "1c33006ec1ffd90f9cadcbcc0e118200"
@@ -527,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn excessive_iteration_count_is_refused_before_pbkdf2_runs() {
+    fn too_high_iteration_count_is_refused_before_pbkdf2_runs() {
         for mechanism in BOTH {
             let error =
                 derive_from_password(mechanism, "user", "pencil", b"salt", u32::MAX).unwrap_err();

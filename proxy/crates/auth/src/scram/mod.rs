@@ -1,4 +1,4 @@
-//! SCRAM (RFC 5802, RFC 7677) as MongoDB implements it. The proxy needs no password.
+//! SCRAM (RFC 5802, RFC 7677) as MongoDB implements it. Seawall needs no passwords for it.
 //!
 //! ```text
 //!  client-first   n,,n=<user>,r=<client nonce>
@@ -20,14 +20,14 @@
 //! ```text
 //!  towards a client      ServerConversation ─ verify ─► Verified
 //!  towards a server      ClientConversation ─ respond ─► ClientProofSent ─ finish ─►
-//!  carried in between    CarriedConversation ─ server_first ─► CarriedChallenge
+//!  carried               CarriedConversation ─ server_first ─► CarriedChallenge
 //!                          ─ client_final ─► CarriedProof ─ server_final ─► CarriedOutcome
 //!                          ─ prove ─► ClientKey
 //! ```
 //!
-//! This module only handles payloads. The callers handle the commands around them (`saslStart`,
-//! `saslContinue`, `speculativeAuthenticate`, the empty exchange at the end). Channel binding is
-//! not supported, as in MongoDB.
+//! This module handles only payloads. Its callers handle the commands around the payloads
+//! (`saslStart`, `saslContinue`, `speculativeAuthenticate`, the empty exchange at the end). Like
+//! MongoDB, it does not support channel binding.
 
 mod carried;
 mod client;

@@ -1,4 +1,4 @@
-//! The grammar that the four messages share: `name=value` attributes between commas.
+//! The common grammar of the four messages: `name=value` attributes, separated by commas.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,11 +6,11 @@ use base64::engine::general_purpose::STANDARD;
 use super::keys::check_iterations;
 use super::{Key, Mechanism, ScramError, ScramMessage};
 
-/// The attributes of one message, read from the front.
+/// The attributes of one message. They are read in order.
 #[derive(Debug, Clone)]
 pub(super) struct Attributes<'a> {
     message: ScramMessage,
-    /// `None` once the last attribute has been read.
+    /// The text that has not been read; `None` after the last attribute.
     rest: Option<&'a str>,
 }
 
@@ -22,7 +22,8 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// The value of the next attribute, which must be called `name` (as in `"r="`).
+    /// Reads the next attribute and returns its value. `name` is the required name with `=`, for
+    /// example `"r="`.
     pub(super) fn expect(&mut self, name: &'static str) -> Result<&'a str, ScramError> {
         let malformed = ScramError::Malformed {
             message: self.message,
@@ -46,10 +47,10 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// A server's first message, parsed.
+/// A parsed server-first message.
 #[derive(Debug, Clone)]
 pub(super) struct ServerFirst {
-    /// The whole payload; both sides sign it.
+    /// The whole payload, which is a part of the `AuthMessage`.
     pub(super) text: String,
     pub(super) combined_nonce: String,
     pub(super) salt: Vec<u8>,
@@ -57,8 +58,11 @@ pub(super) struct ServerFirst {
 }
 
 impl ServerFirst {
-    /// Refuses a nonce that does not begin with the client's nonce: the reply belongs to another
-    /// conversation.
+    /// Parses the payload.
+    ///
+    /// # Errors
+    /// The payload is malformed, or its nonce does not begin with the client's nonce. In the second
+    /// case it belongs to another conversation.
     pub(super) fn parse(payload: &[u8], client_nonce: &str) -> Result<Self, ScramError> {
         let message = ScramMessage::ServerFirst;
         let text = text(message, payload)?;
@@ -96,7 +100,7 @@ impl ServerFirst {
     }
 }
 
-/// A client's last message, whose proof is not checked yet.
+/// A parsed client-final message. Its proof has not been verified.
 #[derive(Debug, Clone)]
 pub(super) struct ClientFinal<'a> {
     pub(super) without_proof: &'a str,
@@ -104,7 +108,10 @@ pub(super) struct ClientFinal<'a> {
 }
 
 impl<'a> ClientFinal<'a> {
-    /// Refuses a channel binding or a nonce of another conversation.
+    /// Parses the payload.
+    ///
+    /// # Errors
+    /// The payload is malformed, or its channel binding or nonce belongs to another conversation.
     pub(super) fn parse(
         payload: &'a [u8],
         mechanism: Mechanism,
@@ -113,7 +120,7 @@ impl<'a> ClientFinal<'a> {
     ) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFinal;
         let text = text(message, payload)?;
-        // The proof is the last attribute, after extensions that may hold anything but a comma.
+        // The proof is the last attribute. There may be extensions before it.
         let (without_proof, proof) = text.rsplit_once(",p=").ok_or(ScramError::Malformed {
             message,
             expected: "p=",
@@ -138,7 +145,7 @@ impl<'a> ClientFinal<'a> {
     }
 }
 
-/// The signature in a server's last message.
+/// Parses a server-final message and returns its signature.
 pub(super) fn parse_server_final(payload: &[u8], mechanism: Mechanism) -> Result<Key, ScramError> {
     let message = ScramMessage::ServerFinal;
     let text = text(message, payload)?;
@@ -149,7 +156,7 @@ pub(super) fn parse_server_final(payload: &[u8], mechanism: Mechanism) -> Result
     decode_key(message, "a base64 signature", mechanism, signature)
 }
 
-/// The three parts that client and server sign.
+/// Builds the `AuthMessage`, which both sides sign, from its three parts.
 pub(super) fn auth_message(
     client_first_bare: &str,
     server_first: &str,
@@ -158,7 +165,7 @@ pub(super) fn auth_message(
     format!("{client_first_bare},{server_first},{client_final_without_proof}")
 }
 
-/// The payload as text; an error if it is too long or not UTF-8.
+/// Returns the payload as text. Fails if it is too long or not UTF-8.
 pub(super) fn text(message: ScramMessage, payload: &[u8]) -> Result<&str, ScramError> {
     let length = payload.len();
     if length > MAX_PAYLOAD_BYTES {
@@ -174,8 +181,8 @@ pub(super) fn text(message: ScramMessage, payload: &[u8]) -> Result<&str, ScramE
     })
 }
 
-/// True if `text` can be a nonce or a part of one: at least one character, all printable ASCII, no
-/// comma.
+/// True if `text` can be a nonce or a part of a nonce: it is not empty, and it contains only
+/// printable ASCII characters other than the comma.
 pub(super) fn is_nonce(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -183,7 +190,7 @@ pub(super) fn is_nonce(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && byte != b',')
 }
 
-/// Encodes `bytes` as base64, the form that payloads use.
+/// Encodes `bytes` as base64, as in payloads.
 pub(super) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -208,8 +215,8 @@ fn decode_key(
     Key::new(mechanism, &bytes).ok_or(ScramError::Malformed { message, expected })
 }
 
-/// The longest payload that is parsed. Real ones have less than 300 bytes. Servers have the same
-/// limit for a whole message before authentication.
+/// The longest payload that is parsed, in bytes. Payloads of drivers have less than 300 bytes.
+/// Servers have the same limit for a whole message before authentication.
 pub const MAX_PAYLOAD_BYTES: usize = 16_384;
 
 #[cfg(test)]
@@ -233,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn server_first_is_read() {
+    fn fields_of_a_server_first_message_are_parsed() {
         let parsed = server_first(SERVER_FIRST).unwrap();
         assert_eq!(parsed.text, SERVER_FIRST);
         assert_eq!(parsed.combined_nonce, "abcdWXYZ");
@@ -243,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_server_first_is_refused() {
+    fn invalid_server_first_message_is_refused_with_a_reason() {
         let message = ScramMessage::ServerFirst;
         let out_of_range = |iterations| ScramError::IterationsOutOfRange {
             iterations,
@@ -299,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn client_final_is_read() {
+    fn fields_of_a_client_final_message_are_parsed() {
         let proof = "v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=";
         for without_proof in ["c=biws,r=abcdWXYZ", "c=biws,r=abcdWXYZ,x=1,p=2"] {
             let text = format!("{without_proof},p={proof}");
@@ -310,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_client_final_is_refused() {
+    fn invalid_client_final_message_is_refused_with_a_reason() {
         let message = ScramMessage::ClientFinal;
         let cases = [
             ("", malformed(message, "p=")),
@@ -359,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_server_final_is_refused() {
+    fn invalid_server_final_message_is_refused_with_a_reason() {
         let message = ScramMessage::ServerFinal;
         let cases: [(&[u8], ScramError); 7] = [
             (b"", malformed(message, "v=")),
@@ -408,7 +415,7 @@ mod tests {
         }
 
         #[test]
-        fn near_misses_never_panic(
+        fn almost_valid_payloads_never_panic(
             server_first in "r=(abcd)?.{0,6},(s=[A-Za-z0-9+/=]{0,12})?,?(i=[0-9+-]{0,12})?,?x?",
             client_final in "c=(biws|[A-Za-z=]{0,6}),?r=(abcdWXYZ)?(,p=[A-Za-z0-9+/=]{0,44}){0,2}",
         ) {

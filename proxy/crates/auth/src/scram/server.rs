@@ -3,7 +3,7 @@
 use super::payload::{ClientFinal, auth_message, encode, is_nonce};
 use super::{ClientFirst, ClientKey, Mechanism, ScramError, ScramKeys};
 
-/// A conversation whose first two messages have been exchanged; the client's proof is next.
+/// A conversation whose first two messages have been exchanged. The client's proof is next.
 #[derive(Debug)]
 pub struct ServerConversation {
     client_first: ClientFirst,
@@ -13,8 +13,8 @@ pub struct ServerConversation {
 }
 
 impl ServerConversation {
-    /// Replies to a client's first message from the stored keys, whose mechanism the conversation
-    /// uses. Returns the payload to send. `server_nonce` comes from a
+    /// Begins a conversation with a client's first message and the user's stored keys, which
+    /// determine the mechanism. Returns the payload to send. `server_nonce` comes from a
     /// [`NonceSource`](crate::NonceSource).
     pub fn start(
         client_first: ClientFirst,
@@ -23,11 +23,11 @@ impl ServerConversation {
     ) -> (Self, Vec<u8>) {
         assert!(
             is_nonce(server_nonce),
-            "our own nonces are printable and have no comma"
+            "Seawall's nonces are printable and have no comma"
         );
         let combined_nonce = format!("{}{server_nonce}", client_first.nonce());
-        // A proof only matches the salt and iteration count that the password was hashed with, so
-        // the client gets the stored ones.
+        // The client gets the stored salt and iteration count, because the stored keys were derived
+        // with them.
         let salt = encode(keys.salt());
         let server_first = format!("r={combined_nonce},s={salt},i={}", keys.iterations());
         let payload = server_first.clone().into_bytes();
@@ -48,8 +48,8 @@ impl ServerConversation {
         self.keys.mechanism()
     }
 
-    /// Checks the client's last message. The proof is valid if the key in it hashes to the stored
-    /// key. That key is returned.
+    /// Verifies the client's proof. It is valid if the hash of the ClientKey in it equals the
+    /// stored key. Returns the ClientKey and the server's last payload.
     pub fn verify(self, client_final: &[u8]) -> Result<Verified, ScramError> {
         let client_final = ClientFinal::parse(
             client_final,
@@ -75,11 +75,11 @@ impl ServerConversation {
     }
 }
 
-/// The client has proved that it knows the password.
+/// The result of a conversation in which the client has proved that it knows the password.
 #[derive(Debug)]
 pub struct Verified {
-    /// Authenticates as the same user towards servers.
+    /// The key with which Seawall authenticates as the same user at servers.
     pub client_key: ClientKey,
-    /// The last payload (`v=…`), which proves to the client that we know its keys.
+    /// The last payload (`v=…`), which proves to the client that Seawall knows the user's keys.
     pub server_final: Vec<u8>,
 }

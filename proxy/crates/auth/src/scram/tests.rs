@@ -1,11 +1,11 @@
-//! Tests of whole conversations: the test vectors of the specifications, each side against each
-//! other side, and payloads that were changed in transit.
+//! Tests of whole conversations: test vectors of the specifications, Seawall's client against its
+//! server, and payloads that were changed in transit.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A conversation as a specification prints it.
+/// A test vector: a conversation that is printed in a specification.
 struct Vector {
     mechanism: Mechanism,
     client_first: &'static str,
@@ -128,7 +128,7 @@ fn other_keys(mechanism: Mechanism) -> DerivedKeys {
     derive_from_password(mechanism, "other", "eraser", b"another salt", 4_096).unwrap()
 }
 
-/// The same salt and count, but other keys, as a lying server might return them.
+/// Other keys with the same salt and iteration count. A dishonest server might return them.
 fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     derive_from_password(
         keys.mechanism(),
@@ -140,7 +140,8 @@ fn forged_keys(keys: &ScramKeys) -> DerivedKeys {
     .unwrap()
 }
 
-/// Each way to change one base64 character of the last attribute that stays valid base64.
+/// All payloads that differ from `payload` in one base64 character of the last attribute and are
+/// valid base64.
 fn tampered(payload: &str) -> Vec<String> {
     let start = payload.rfind(['p', 'v']).unwrap() + 2;
     let (head, value) = payload.split_at(start);
@@ -269,7 +270,7 @@ fn a_proof_cannot_be_replayed_into_another_conversation() {
         let error = server.verify(vector.client_final.as_bytes()).unwrap_err();
         assert_eq!(error, ScramError::NonceMismatch { message });
 
-        // With the right nonce in its place, the proof no longer matches.
+        // If the nonce is replaced by that of the new conversation, the proof does not match.
         let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
         let (server, _) =
             ServerConversation::start(client_first, &vector.derived.keys, "anotherNonce");
@@ -322,7 +323,7 @@ fn server_nonce_must_begin_with_the_client_nonce() {
 }
 
 #[test]
-fn outdated_keys_send_no_proof() {
+fn no_proof_is_sent_with_outdated_keys() {
     for vector in Vector::all() {
         let DerivedKeys { client_key, keys } = &vector.derived;
         let respond = |client_key, keys| {
@@ -384,7 +385,7 @@ fn keys_of_another_mechanism_are_refused() {
 }
 
 #[test]
-fn carried_conversation_refuses_keys_of_another_one() {
+fn carried_conversation_refuses_keys_of_another_user() {
     for vector in Vector::all() {
         let outcome = vector.carried_to_the_end();
         let keys = &vector.derived.keys;
@@ -409,7 +410,7 @@ fn carried_conversation_refuses_keys_of_another_one() {
         let error = outcome.prove(&half_forged.unwrap()).unwrap_err();
         assert_eq!(error, ScramError::ServerSignatureMismatch);
 
-        // A failed attempt changes nothing: the right keys may come with the next reply.
+        // After a failed attempt, the right keys are still accepted.
         assert!(outcome.prove(keys).is_ok());
     }
 }
@@ -474,7 +475,7 @@ fn every_gs2_header_is_signed_as_sent() {
 }
 
 #[test]
-#[should_panic(expected = "our own nonces are printable")]
+#[should_panic(expected = "Seawall's nonces are printable")]
 fn server_nonce_with_a_comma_panics() {
     let vector = Vector::rfc_7677();
     let client_first = ClientFirst::parse(vector.client_first.as_bytes()).unwrap();
@@ -482,7 +483,7 @@ fn server_nonce_with_a_comma_panics() {
 }
 
 proptest! {
-    // Each case costs some thousand rounds of PBKDF2.
+    // The number of cases is low, because each needs some thousand rounds of PBKDF2.
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]

@@ -1,4 +1,5 @@
-//! Tests which message gets memory, and which holder is evicted, on a clock that the test moves.
+//! Tests of the budget: which message gets memory, and which holder is evicted. The tests move the
+//! clock.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -21,7 +22,7 @@ fn sharer(last: u8) -> Sharer {
     Sharer::at(Some([192, 0, 2, last].into()))
 }
 
-/// A holder of `bytes` bytes whose sender owes more.
+/// A holder of `bytes` bytes. Seawall waits for more bytes of its sender.
 fn holder(inner: &mut Inner, sharer: Sharer, bytes: usize, now: Instant) -> HolderId {
     let id = inner.open(sharer, now);
     assert_eq!(inner.grow(id, bytes, bytes, now), Grant::Granted);
@@ -35,7 +36,7 @@ fn is_evicted(inner: &Inner, id: HolderId) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reserve_serves_one_message_at_a_time_least_left_first() {
+async fn the_reserve_is_used_by_one_message_at_a_time_fewest_bytes_left_first() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 2].map(|last| inner.open(sharer(last), now));
@@ -43,7 +44,7 @@ async fn the_reserve_serves_one_message_at_a_time_least_left_first() {
     assert_eq!(
         inner.grow(b, CHUNK, 200_000, now),
         Grant::Wait,
-        "one at a time"
+        "only one message uses the reserve"
     );
     assert_eq!(inner.grow(a, CHUNK, 300_000 - CHUNK, now), Grant::Granted);
     inner.close(a);
@@ -51,14 +52,14 @@ async fn the_reserve_serves_one_message_at_a_time_least_left_first() {
     assert_eq!(
         inner.grow(c, CHUNK, 250_000, now),
         Grant::Wait,
-        "b has less left"
+        "b has fewer bytes left"
     );
     assert_eq!(inner.grow(b, CHUNK, 200_000, now), Grant::Granted);
     assert!(inner.used <= ALL + RESERVE);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_holds_less_goes_first() {
+async fn the_reserve_is_used_first_by_the_address_that_holds_least() {
     let (mut inner, now) = inner();
     let _greedy = holder(&mut inner, sharer(1), ALL, now);
     let first = inner.open(sharer(3), now);
@@ -70,13 +71,13 @@ async fn an_address_that_holds_less_goes_first() {
     assert_eq!(
         inner.grow(mine, 10, 10, now),
         Grant::Wait,
-        "despite having least left"
+        "the message with the fewest bytes left waits, because its address holds more"
     );
     assert_eq!(inner.grow(other, CHUNK, 400_000, now), Grant::Granted);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_greedy_address_leaves_room_for_others() {
+async fn one_address_cannot_use_all_memory() {
     const MESSAGE: usize = 60_000;
     let (mut inner, now) = inner();
     loop {
@@ -90,11 +91,11 @@ async fn a_greedy_address_leaves_room_for_others() {
     let other = inner.open(sharer(2), now);
     assert_eq!(inner.grow(other, 40_000, 200_000, now), Grant::Granted);
     let turn = inner.finisher;
-    assert_ne!(turn, Some(other), "granted outside the reserve");
+    assert_ne!(turn, Some(other), "the other message needs no reserve");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
+async fn a_message_loses_the_reserve_when_its_sender_is_silent() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [a, b] = [2, 3].map(|last| inner.open(sharer(last), now));
@@ -107,7 +108,7 @@ async fn a_turn_at_the_reserve_ends_when_its_sender_stalls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_silent_holders_of_a_greedier_address_are_evicted() {
+async fn only_silent_holders_of_an_address_that_holds_more_are_evicted() {
     let (mut inner, now) = inner();
     let greedy = [0, 1].map(|n| holder(&mut inner, sharer(1), 400_000 + n, now));
     let small = holder(&mut inner, sharer(2), 199_999, now);
@@ -117,7 +118,7 @@ async fn only_silent_holders_of_a_greedier_address_are_evicted() {
     assert_eq!(inner.grow(other, 100, 100, now), Grant::Wait);
     assert!(
         !greedy.iter().any(|id| is_evicted(&inner, *id)),
-        "not silent yet"
+        "the holder is not silent yet"
     );
     let later = now + SILENT_AFTER;
     inner.record_bytes(greedy[1], 1, later);
@@ -129,11 +130,11 @@ async fn only_silent_holders_of_a_greedier_address_are_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_slow_holders_are_evicted_for_their_own_address() {
+async fn for_a_message_of_their_own_address_only_slow_holders_are_evicted() {
     let (mut inner, now) = inner();
     let [slow, fast] = [1, 1].map(|last| holder(&mut inner, sharer(last), 400_000, now));
     for id in [slow, fast] {
-        // Discard the rate of the bytes that arrived at once.
+        // A new measurement begins, without the bytes that arrived at once.
         let mut owing = Progress::default();
         owing.mark_owing(now);
         inner.holders.get_mut(&id).unwrap().progress = owing;
@@ -157,7 +158,7 @@ async fn only_slow_holders_are_evicted_for_their_own_address() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_larger_than_the_budget_is_granted_alone() {
+async fn a_message_larger_than_the_budget_gets_memory_if_no_other_message_has_any() {
     let (mut inner, now) = inner();
     let large = inner.open(sharer(1), now);
     let bytes = 2 * (ALL + RESERVE);
@@ -166,10 +167,10 @@ async fn a_message_larger_than_the_budget_is_granted_alone() {
     assert_eq!((inner.used, inner.by_sharer.len()), (0, 0));
 }
 
-/// All senders are half done when the budget is exhausted. Without the reserve they would block
-/// each other.
+/// When the budget is exhausted, each sender has sent half of its message. Without the reserve they
+/// would block each other.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_half_done_messages_complete_within_the_budget() {
+async fn a_thousand_half_sent_messages_complete_within_the_budget() {
     const SENDERS: usize = 1_000;
     const MESSAGE: usize = 100_000;
     let budget = MemoryBudget::of_bytes(20_000_000);
@@ -202,7 +203,7 @@ async fn a_thousand_half_done_messages_complete_within_the_budget() {
     assert_eq!(budget.used_bytes(), 0);
 }
 
-/// Checks the first waiting holder and the sums against a full search.
+/// Compares the first waiting message and the sums with the result of a full search.
 fn check(inner: &Inner) {
     let waiting = inner.holders.iter().filter_map(|(id, holder)| {
         let (_, left) = holder.waits?;
@@ -220,7 +221,7 @@ fn check(inner: &Inner) {
 
 proptest! {
     #[test]
-    fn the_first_waiting_holder_is_always_known(
+    fn the_first_waiting_message_and_the_sums_are_correct_after_any_steps(
         steps in prop::collection::vec((0_u8..4, 0_usize..8, 1_usize..400_000), 1..200),
     ) {
         let (mut inner, mut now) = (Inner::new(ALL, ALL / 2), Instant::now());
@@ -246,7 +247,7 @@ proptest! {
     }
 }
 
-/// Counts its wake-ups.
+/// A waker that counts its wake-ups.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -272,7 +273,7 @@ fn poll_grow(
 }
 
 #[tokio::test(start_paused = true)]
-async fn try_reserve_succeeds_only_if_there_is_room() {
+async fn try_reserve_succeeds_only_if_the_bytes_are_free() {
     // Half of the budget is the reserve.
     let budget = MemoryBudget::of_bytes(1_000);
     let first = budget.try_reserve(sharer(1), 400).unwrap();
@@ -293,13 +294,13 @@ async fn a_waiting_share_is_woken_when_memory_is_released() {
     let mut full = budget.try_reserve(sharer(1), 500).unwrap();
     let (mut first, mut second) = (budget.open(sharer(2)), budget.open(sharer(3)));
     let wakes = [Arc::<Wakes>::default(), Arc::default()];
-    // Granted from the reserve.
+    // The first share gets its bytes from the reserve.
     assert!(poll_grow(&mut first, &wakes[0], 100).is_ready());
     assert!(!budget.is_short());
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
     assert!(budget.is_short());
     for (bytes, woken, why) in [
-        (500, 0, "nothing was released"),
+        (500, 0, "no memory was released"),
         (499, 1, "a byte outside the reserve is free"),
     ] {
         full.settle(bytes, 0, None);
@@ -307,7 +308,7 @@ async fn a_waiting_share_is_woken_when_memory_is_released() {
     }
     assert!(poll_grow(&mut second, &wakes[1], 300).is_pending());
     full.settle(499, 0, None);
-    assert_eq!(wakes[1].count(), 1, "nothing was released");
+    assert_eq!(wakes[1].count(), 1, "no memory was released");
     drop(full);
     assert_eq!(wakes[1].count(), 2);
     assert!(poll_grow(&mut second, &wakes[1], 300).is_ready());
@@ -335,7 +336,7 @@ async fn a_paused_holder_is_not_silent() {
     finishing.record_progress(1, None);
     assert!(poll_grow(&mut waiting, &wakes, 300).is_pending());
     assert!(!greedy.is_evicted());
-    // The peer still owes bytes: this is no progress.
+    // A call without moved bytes is no progress of the peer.
     greedy.record_progress(0, waker);
     tokio::time::advance(200 * MS).await;
     finishing.record_progress(1, None);
@@ -344,7 +345,7 @@ async fn a_paused_holder_is_not_silent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_for_memory_is_not_silence() {
+async fn a_holder_that_waits_for_memory_is_not_silent() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let large = holder(&mut inner, sharer(1), ALL - 100_000, now);
@@ -383,7 +384,7 @@ async fn the_next_message_that_may_use_the_reserve_is_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evictions_are_spaced_by_an_interval() {
+async fn the_time_between_two_evictions_is_at_least_the_interval() {
     const MS: Duration = Duration::from_millis(1);
     let (mut inner, now) = inner();
     let silent = holder(&mut inner, sharer(1), ALL, now);
@@ -398,7 +399,7 @@ async fn evictions_are_spaced_by_an_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_message_with_most_left_is_evicted_if_none_can_finish() {
+async fn if_no_message_can_finish_the_one_with_most_bytes_left_is_evicted() {
     let (mut inner, now) = inner();
     let full = inner.open(sharer(1), now);
     assert_eq!(inner.grow(full, ALL, ALL, now), Grant::Granted);
@@ -409,7 +410,7 @@ async fn the_message_with_most_left_is_evicted_if_none_can_finish() {
     assert_eq!(inner.grow(short, 100, 100, now), Grant::Wait);
     assert_eq!(inner.grow(long, 200, 200, soon), Grant::Wait);
     let evicted = |inner: &Inner| [full, finishing, short, long].map(|id| is_evicted(inner, id));
-    assert_eq!(evicted(&inner), [false; 4], "one can finish");
+    assert_eq!(evicted(&inner), [false; 4], "one message can finish");
     let later = soon + EVICTION_INTERVAL;
     assert_eq!(inner.grow(finishing, 100, 100, later), Grant::Wait);
     assert_eq!(evicted(&inner), [false, false, false, true]);
@@ -436,12 +437,15 @@ async fn a_silent_holder_is_evicted_only_for_an_address_that_holds_less() {
         let waiting = inner.open(sharer(1), later);
         assert_eq!(inner.grow(waiting, 100_000, 100_000, later), Grant::Wait);
         assert_eq!(is_evicted(&inner, silent), is_closed, "{own} {others}");
-        assert!(!is_evicted(&inner, empty), "it holds nothing");
+        assert!(
+            !is_evicted(&inner, empty),
+            "a holder without memory is not evicted"
+        );
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reserve_stays_with_its_message_when_another_ends() {
+async fn a_message_keeps_the_reserve_when_another_message_ends() {
     let (mut inner, now) = inner();
     let _full = holder(&mut inner, sharer(1), ALL, now);
     let [finishing, ended, waiting] = [2, 3, 4].map(|last| inner.open(sharer(last), now));

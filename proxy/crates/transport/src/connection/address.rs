@@ -2,12 +2,12 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// A server's address, as the deployment names it.
+/// A server's address, as the connection string or the servers name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ServerAddress {
-    /// A host, by name or number, and a port.
+    /// A host and a port.
     Tcp {
-        /// The host; IPv6 without brackets.
+        /// The host's name or IP address. IPv6 addresses have no brackets here.
         host: String,
         /// The port.
         port: u16,
@@ -16,7 +16,7 @@ pub enum ServerAddress {
     Unix(PathBuf),
 }
 
-/// The text is not a server address.
+/// Error: a text is not a server address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid server address: {0:?}")]
 pub struct AddressError(String);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_the_round_trip() {
+    fn addresses_are_equal_after_formatting_and_parsing() {
         for text in [
             "db1:27018",
             "[::1]:27017",

@@ -1,4 +1,5 @@
-//! Seawall's own commands on a connection: few, small, and decoded.
+//! Seawall's own commands on a server connection. They are few and small, so their documents are
+//! decoded.
 
 use std::io;
 
@@ -13,13 +14,13 @@ use seawall_wire::{
     encode_request,
 };
 
-/// Why Seawall's own command got no reply. The connection must not be used again.
+/// The reason why a command of Seawall itself got no reply. The connection must not be used again.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The stream broke.
+    /// Reading or writing failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The reply's framing is wrong.
+    /// The reply has an invalid header.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// The reply is not a valid `OP_MSG`.
@@ -31,23 +32,25 @@ pub enum ControlError {
     /// The reply belongs to another request.
     #[error("reply to request {response_to} instead of {request_id}")]
     ForeignReply {
-        /// The request that was sent.
+        /// `requestID` of the sent command.
         request_id: i32,
-        /// The request that the reply names.
+        /// `responseTo` of the reply.
         response_to: i32,
     },
 }
 
 impl Connection {
-    /// Sends a command (`$db` included) and returns the reply, also if it says `ok: 0`.
+    /// Sends a command, which must contain `$db`, and returns the reply. A reply with `ok: 0` is
+    /// not an error here.
     ///
-    /// Not cancel safe: if this future is dropped before it ends, close the connection.
+    /// Not cancel safe: if the future is dropped before it ends, the caller must close the
+    /// connection.
     ///
     /// # Errors
     /// See [`ControlError`].
     pub async fn run(&mut self, command: &RawDocument) -> Result<RawDocumentBuf, ControlError> {
         let request_id = self.request_id();
-        // Seawall's own commands can carry logins, and the replies can carry keys.
+        // The buffers are zeroed, because commands can contain proofs and replies can contain keys.
         let request = Zeroizing::new(encode_request(request_id, command.as_bytes()));
         self.stream.write_all(&request).await?;
         self.stream.flush().await?;
@@ -88,8 +91,8 @@ impl Connection {
 }
 
 /// True if the server requires clients to log in. The check runs on this connection, because the
-/// server process behind a connection cannot change. It uses a command that any server runs in any
-/// state, but never for a client that has not logged in, not even for one on the server's own host.
+/// server process behind a connection cannot change. It sends a command that every server runs in
+/// every state, but not for a client without a login, even if that client is on the server's host.
 ///
 /// # Errors
 /// See [`ControlError`].
@@ -101,10 +104,10 @@ pub async fn requires_authentication(connection: &mut Connection) -> Result<bool
     Ok(reply_is_ok(&reply).is_err())
 }
 
-/// `Ok` if the reply says `ok: 1`; otherwise its code and message.
+/// Returns `Ok` for a reply with `ok: 1`.
 ///
 /// # Errors
-/// The server's code (0 if it gave none) and message.
+/// The reply's error code and message. The code is 0 if the reply has none.
 pub fn reply_is_ok(reply: &RawDocument) -> Result<(), (i32, String)> {
     let ok = reply.get("ok").ok().flatten();
     let is_ok = ok.is_some_and(|ok| match ok {

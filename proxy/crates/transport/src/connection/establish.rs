@@ -25,13 +25,13 @@ use seawall_wire::Compressor;
 /// A step of establishing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// TCP or unix socket.
+    /// Connecting the TCP or unix socket.
     Connect,
-    /// TLS handshake.
+    /// The TLS handshake.
     Tls,
-    /// `hello`.
+    /// Sending `hello` and reading its reply.
     Hello,
-    /// SCRAM.
+    /// Authenticating with SCRAM.
     Authenticate,
 }
 
@@ -46,10 +46,10 @@ impl fmt::Display for Step {
     }
 }
 
-/// Why a connection could not be established.
+/// The reason why a connection could not be established.
 #[derive(Debug, thiserror::Error)]
 pub enum EstablishError {
-    /// Connecting to the address failed, or the TLS handshake failed.
+    /// The connect or the TLS handshake failed.
     #[error("{step} to {address}: {source}")]
     Io {
         /// The step that failed.
@@ -59,12 +59,12 @@ pub enum EstablishError {
         /// The cause.
         source: io::Error,
     },
-    /// The time limit has passed.
+    /// The steps took longer than the limit.
     #[error("{address} did not reply within {limit:?}")]
     TimedOut {
         /// The server.
         address: ServerAddress,
-        /// The limit for all steps together.
+        /// The time limit for all steps together.
         limit: Duration,
     },
     /// A command got no valid reply.
@@ -84,12 +84,12 @@ pub enum EstablishError {
         step: Step,
         /// The server.
         address: ServerAddress,
-        /// The server's code.
+        /// The error code in the server's reply.
         code: i32,
-        /// The server's message.
+        /// The error message in the server's reply.
         message: String,
     },
-    /// The SCRAM conversation failed on either side.
+    /// The SCRAM conversation failed in Seawall, for example because of a wrong server signature.
     #[error("authenticating at {address}: {source}")]
     Scram {
         /// The server.
@@ -97,10 +97,10 @@ pub enum EstablishError {
         /// The cause.
         source: ScramError,
     },
-    /// The identity has no keys to log in with.
+    /// The identity has no keys, so Seawall cannot log in as this user.
     #[error("no keys to log in with")]
     NoLogin,
-    /// The connection has no user, but the server requires one.
+    /// The server requires a login, but the connection is for anonymous clients.
     #[error("{address} requires authentication")]
     RequiresAuthentication {
         /// The server.
@@ -109,8 +109,8 @@ pub enum EstablishError {
 }
 
 impl EstablishError {
-    /// True if the keys are missing, or the server does not accept them (any more): a client must
-    /// log in again.
+    /// True if the identity has no keys or the server refuses them. A client must then log in
+    /// again.
     pub fn refuses_keys(&self) -> bool {
         match self {
             Self::Refused {
@@ -149,13 +149,13 @@ impl EstablishError {
         }
     }
 
-    /// True if the connection has no user, but the server requires one.
+    /// True if the server requires a login, but the connection is for anonymous clients.
     pub fn requires_authentication(&self) -> bool {
         matches!(self, Self::RequiresAuthentication { .. })
     }
 }
 
-/// Establishes connections, all with the same options.
+/// Establishes connections to servers. All have the same TLS options, compressors and time limit.
 #[derive(Clone)]
 pub struct Connector {
     tls: Option<Arc<ClientConfig>>,
@@ -173,7 +173,8 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Offers `compressors` in this order; `limit` applies to all steps of a connection together.
+    /// Creates a connector. It offers `compressors` to servers in this order. `limit` is the time
+    /// limit for all steps of a connection together.
     pub fn new(
         tls: Option<Arc<ClientConfig>>,
         compressors: Vec<Compressor>,
@@ -188,13 +189,13 @@ impl Connector {
         }
     }
 
-    /// Time limit for the steps of establishing a connection, and for Seawall's own commands.
+    /// The time limit for establishing a connection, and for each of Seawall's own commands.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// Connects and sends `hello`, without authentication: for commands that need no user, and for
-    /// introductions.
+    /// Connects and sends `hello`, but does not authenticate. The connection serves commands that
+    /// need no user, and introductions.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -227,10 +228,9 @@ impl Connector {
         self.within_limit(address, establishing).await
     }
 
-    /// Establishes a connection without a user, to a server that requires none. The requirement is
-    /// checked each time: if access control was switched on and no user exists yet, the server
-    /// would let a client create the first user, because the command would come from the server's
-    /// own host.
+    /// Establishes a connection for anonymous clients. Fails if the server requires a login. This
+    /// is checked for each connection: if access control was switched on and no user exists yet, a
+    /// server on the same host would let an anonymous client create the first user.
     async fn establish_anonymous(
         &self,
         address: &ServerAddress,
@@ -247,8 +247,8 @@ impl Connector {
         self.within_limit(address, checking).await
     }
 
-    /// Connects and sends `hello` with a client's metadata and compressors instead of Seawall's
-    /// own. Also returns the server's reply to `hello`.
+    /// Connects and sends `hello` with a client's metadata and compressors. Also returns the
+    /// server's reply to `hello`.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -266,8 +266,8 @@ impl Connector {
         self.within_limit(address, connecting).await
     }
 
-    /// Connects without `hello`, for a client that sends its own. Also returns true if the server
-    /// requires clients to log in.
+    /// Connects but sends no `hello`, because the client will send its own. Also returns true if
+    /// the server requires clients to log in.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -297,7 +297,8 @@ impl Connector {
         self.within_limit(address, checking).await
     }
 
-    /// Connects without TLS and sends nothing, for a client that speaks TLS with the server itself.
+    /// Connects without TLS and sends nothing, for a client that encrypts its connection towards
+    /// the server.
     ///
     /// # Errors
     /// See [`EstablishError`].
@@ -343,8 +344,8 @@ impl Connector {
         let step = Step::Authenticate;
         let first = match hello_reply.get_document("speculativeAuthenticate") {
             Ok(reply) => reply.to_owned().into(),
-            // Missing if the server does not know it, or if it failed. Then `saslStart` returns the
-            // error.
+            // The reply to `hello` has no `speculativeAuthenticate` if the server does not know it
+            // or if the login failed. In the second case, `saslStart` returns the error.
             Err(_) => run_step(&mut connection, address, step, &start(cstr!("$db"))).await?,
         };
         let scram = |source| EstablishError::Scram {
@@ -484,8 +485,9 @@ async fn run_step(
     }
 }
 
-/// Seawall's own handshake; operations carry the metadata of their client. It uses the legacy name
-/// `isMaster`, because servers before 4.4.2 do not know `hello`.
+/// The `hello` of Seawall's own connections. Its metadata names Seawall; the clients' metadata is
+/// sent with each operation. It uses the legacy name `isMaster`, because servers before 4.4.2 do
+/// not know `hello`.
 fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,

@@ -1,8 +1,9 @@
-//! One connection to a server. After it is established, it serves one exchange or one control
-//! command at a time.
+//! One connection to a server. After it is established, it serves one operation or one command of
+//! Seawall itself at a time.
 //!
-//! Knows how to establish a connection (connect, TLS, `hello`, authenticate) and what makes it
-//! unusable. Does not know pools: the layer above decides who keeps a connection, and for how long.
+//! This module establishes connections (connect, TLS, `hello`, authenticate) and knows when a
+//! connection is unusable. It does not know pools: its callers decide how long a connection is
+//! kept.
 
 mod address;
 mod control;
@@ -29,13 +30,13 @@ pub use self::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u64);
 
-/// The generation of a server's pool in which a connection was established. Clearing the pool
-/// starts the next generation.
+/// A generation of a server's pool (CMAP). Clearing the pool starts the next generation, and
+/// connections of earlier generations are stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation(u64);
 
 impl Generation {
-    /// The next generation.
+    /// The generation after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -46,28 +47,29 @@ impl Generation {
 #[derive(Debug)]
 pub struct Connection {
     id: ConnectionId,
-    /// The byte stream. A caller that writes to it must read the whole reply, or close the
+    /// The byte stream. A caller that writes a command must read the whole reply or close the
     /// connection.
     pub stream: Stream,
-    /// The server's own number for the connection; operations on the server are found by it.
+    /// The server's number for the connection. It identifies the connection's operation in
+    /// `$currentOp`. `None` if the server sent no number.
     pub server_connection_id: Option<i64>,
-    /// The highest wire version the server speaks.
+    /// The highest wire version that the server supports.
     pub max_wire_version: i32,
     /// True if the server is known not to support the command name `hello`.
     pub lacks_hello: bool,
-    /// The compressor for requests, if the server agreed to one.
+    /// The compressor for requests; `None` if none was negotiated with the server.
     pub compressor: Option<Compressor>,
-    /// The generation in which it was established.
+    /// The pool's generation when the connection was established.
     pub generation: Generation,
-    /// When it was established.
+    /// When the connection was established.
     pub created_at: Instant,
-    /// When it was last checked in.
+    /// When the connection was last checked in.
     pub last_used_at: Instant,
     next_request_id: i32,
 }
 
 impl Connection {
-    /// A connection over a stream on which nothing is pending.
+    /// Creates a connection over a stream on which no reply is expected.
     pub fn new(stream: Stream, now: Instant) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
@@ -97,10 +99,11 @@ impl Connection {
 }
 
 impl ConnectionId {
-    /// This connection's share (0.8 to 1) of the maximum lifetime. It differs between connections,
-    /// so connections established together do not expire together.
+    /// The share of the maximum lifetime after which this connection expires, from 0.8 to 1. It
+    /// differs between connections, so connections that were established together do not expire
+    /// together.
     pub fn life_share(self) -> f64 {
-        // Fibonacci hashing spreads consecutive numbers evenly.
+        // Fibonacci hashing spreads consecutive ids evenly.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
         1.0 - 0.2 * f64::from(u16::try_from(spread).unwrap_or(u16::MAX)) / f64::from(u16::MAX)
     }

@@ -1,19 +1,19 @@
-//! The commands of a login at a server, and their replies. All are zeroed after use.
+//! The commands of a login at a server, and their replies. Their bytes are zeroed after use.
 
 use std::ops::Deref;
 
 use bson::{RawDocument, RawDocumentBuf, cstr, raw::RawBinaryRef, rawdoc, spec::BinarySubtype};
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Bytes of the element `payload`, and of the end of its document, without the payload itself.
+/// Size of the element `payload` and of its document's end, in bytes, without the payload itself.
 const PAYLOAD_ELEMENT_BYTES: usize = 16;
 
-/// A document with the payload of a login, or with keys. It is zeroed on drop.
+/// A document that contains a SASL payload or keys, zeroed on drop.
 pub struct SecretDocument(RawDocumentBuf);
 
 impl SecretDocument {
-    /// Appends a payload to a command. No unzeroed copy of the payload is left behind: there is
-    /// room for it before it is written.
+    /// Appends a payload to a command. Memory for the whole command is allocated first, so that the
+    /// append leaves no copy of the payload in a smaller, freed buffer.
     fn with_payload(command: RawDocumentBuf, payload: &[u8]) -> Self {
         let mut bytes = command.into_bytes();
         bytes.reserve(payload.len() + PAYLOAD_ELEMENT_BYTES);
@@ -51,7 +51,8 @@ impl Drop for SecretDocument {
     }
 }
 
-/// Begins a login. `source` is the user's database, in a field `$db`, or `db` inside a hello.
+/// Builds a `saslStart`. `source` has the name of the field for the user's database (`$db`, or `db`
+/// inside a hello) and the database.
 pub fn sasl_start(
     mechanism: &str,
     (field, source): (&bson::raw::CStr, &str),
@@ -66,7 +67,7 @@ pub fn sasl_start(
     SecretDocument::with_payload(command, client_first)
 }
 
-/// Continues a login.
+/// Builds a `saslContinue` for the user's database `source`.
 pub fn sasl_continue(conversation_id: i32, source: &str, payload: &[u8]) -> SecretDocument {
     let command = rawdoc! {
         "saslContinue": 1,
@@ -76,15 +77,15 @@ pub fn sasl_continue(conversation_id: i32, source: &str, payload: &[u8]) -> Secr
     SecretDocument::with_payload(command, payload)
 }
 
-/// The command that a server still expects after its last payload; `None` if the server is done.
-/// Servers before 4.4 do not know `skipEmptyExchange`, and authenticate the connection only after
-/// this command.
+/// Builds the `saslContinue` with an empty payload that a server expects after its last payload;
+/// `None` if the server has already finished the login. Servers before 4.4 do not know
+/// `skipEmptyExchange` and authenticate the connection only after this command.
 pub fn empty_exchange(last: &RawDocument, source: &str) -> Option<SecretDocument> {
     let is_done = last.get_bool("done").unwrap_or(false);
     (!is_done).then(|| sasl_continue(conversation_id(last), source, &[]))
 }
 
-/// The server's number for the login.
+/// The `conversationId` in a reply.
 pub fn conversation_id(reply: &RawDocument) -> i32 {
     reply.get_i32("conversationId").unwrap_or(1)
 }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_exchange_is_sent_to_servers_that_are_not_done() {
+    fn empty_exchange_is_sent_only_if_the_server_has_not_finished() {
         let last = rawdoc! { "conversationId": 7, "done": false, "ok": 1.0 };
         let command = empty_exchange(&last, "source").unwrap();
         assert_eq!(command.get_i32("conversationId").ok(), Some(7));
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wiped_document_holds_nothing() {
+    fn a_wiped_document_contains_only_zeros() {
         let mut command = sasl_continue(7, "source", b"proof");
         command.wipe();
         assert!(command.is_empty());

@@ -1,4 +1,4 @@
-//! TLS towards servers, from the connection string's options.
+//! TLS towards servers, configured by the options of the connection string.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,10 +15,10 @@ use tokio_rustls::rustls::{
     },
 };
 
-/// Unusable TLS options.
+/// The reason why TLS options are unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read as PEM.
+    /// A file cannot be read or is not PEM.
     #[error("{path}: {source}")]
     Pem {
         /// The file.
@@ -31,9 +31,10 @@ pub enum TlsError {
     Rustls(#[from] rustls::Error),
 }
 
-/// The client side of TLS. The root certificates come from `ca_file`, or are Mozilla's. Seawall's
-/// own certificate comes from `identity_file` (certificate and key in one file, as MongoDB
-/// expects). `trusts_anyone` disables verification.
+/// Creates the TLS configuration for connections to servers. The root certificates come from
+/// `ca_file`; without it, they are Mozilla's. Seawall's own certificate and key come from
+/// `identity_file`, a single file as for MongoDB. `trusts_anyone` disables the verification of
+/// servers.
 ///
 /// # Errors
 /// See [`TlsError`].
@@ -65,7 +66,7 @@ pub fn client_config(
     Ok(builder.with_client_auth_cert(certificates, key)?)
 }
 
-/// All certificates of a PEM file.
+/// Reads all certificates of a PEM file.
 ///
 /// # Errors
 /// [`TlsError::Pem`] if the file cannot be read.

@@ -1,4 +1,5 @@
-//! Messages at the size limits for small, large and streamed messages, and while memory is short.
+//! Tests of the reader with messages at the limits between small, large and streamed messages, and
+//! with a budget that is short of memory.
 
 use std::{iter, pin::pin};
 
@@ -10,14 +11,14 @@ use tokio::{
 use super::*;
 use seawall_wire::{Compressor, MAX_MESSAGE_BYTES, deflate, encode_request};
 
-/// Bytes that [`encode_request`] puts before the body: header, flags and the kind of the section.
+/// Number of bytes before the body in a message of [`encode_request`]: header, flags, section kind.
 const BEFORE_BODY: usize = HEADER_BYTES + 4 + 1;
 
 fn budget() -> MemoryBudget {
     MemoryBudget::of_bytes(64 << 20)
 }
 
-/// A request of `bytes` bytes, header included.
+/// A request of `bytes` bytes, including the header.
 fn request_of(bytes: usize) -> Vec<u8> {
     let message = encode_request(1, &vec![7; bytes - BEFORE_BODY]);
     assert_eq!(message.len(), bytes);
@@ -71,7 +72,7 @@ async fn poll_grow(
 }
 
 #[tokio::test]
-async fn only_large_messages_stay_charged_after_they_are_read() {
+async fn only_a_large_message_stays_charged_after_it_was_read() {
     let over = LARGE_MESSAGE_BYTES + 1;
     for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
         let budget = budget();
@@ -92,7 +93,7 @@ async fn only_large_messages_stay_charged_after_they_are_read() {
 }
 
 #[tokio::test]
-async fn only_messages_over_the_limit_return_a_head_first() {
+async fn only_for_messages_over_the_limit_a_head_is_returned_first() {
     let over = STREAMED_MESSAGE_BYTES + 1;
     for (bytes, is_head) in [(100, false), (STREAMED_MESSAGE_BYTES, false), (over, true)] {
         let (mut near, mut far) = duplex(1 << 16);
@@ -113,7 +114,10 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
     far.write_all(&sent).await.unwrap();
     let mut reader = MessageReader::default();
     let polled = poll_next(&mut reader, &mut near, &budget).await;
-    assert!(polled.is_pending(), "despite all bytes being available");
+    assert!(
+        polled.is_pending(),
+        "the reader yields although all bytes are available"
+    );
     let first_chunk = SCRATCH_BYTES + CHUNK_BYTES;
     assert_eq!(reader.buffered().len(), first_chunk);
     assert_eq!(budget.used_bytes(), first_chunk);
@@ -122,7 +126,7 @@ async fn other_clients_are_served_between_the_chunks_of_a_large_message() {
 }
 
 #[tokio::test]
-async fn an_announced_length_takes_no_memory() {
+async fn a_declared_length_uses_no_memory_before_its_bytes_arrive() {
     for bytes in [LARGE_MESSAGE_BYTES, 3 << 20] {
         let (mut near, mut far) = duplex(1 << 16);
         far.write_all(&request_of(bytes)[..1_000]).await.unwrap();
@@ -151,7 +155,7 @@ async fn memory_is_charged_to_the_latest_sharer() {
 }
 
 #[tokio::test]
-async fn a_large_message_inside_a_compressed_one_is_charged_too() {
+async fn a_large_message_inside_a_compressed_message_is_charged() {
     let over = LARGE_MESSAGE_BYTES + 1;
     let noisy = encode_request(1, &noise(100_000));
     let compressed_noise = deflate(&noisy, Compressor::Zstd).unwrap().len();
@@ -182,7 +186,7 @@ async fn a_large_message_inside_a_compressed_one_is_charged_too() {
 }
 
 #[tokio::test]
-async fn a_message_needs_room_for_its_own_bytes_only() {
+async fn a_message_is_read_if_exactly_its_own_bytes_are_free() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let sent = request_of(20_000);
     let mut other = budget.open(Sharer::User(2));
@@ -198,7 +202,7 @@ async fn a_message_needs_room_for_its_own_bytes_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_memory_is_short_only_the_free_bytes_of_a_message_are_read() {
+async fn while_memory_is_short_only_free_bytes_of_a_message_are_read() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -237,7 +241,7 @@ async fn a_message_that_waits_for_memory_does_not_time_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_stops_after_several_reads_times_out_like_any_other() {
+async fn a_message_that_stalls_after_several_reads_times_out() {
     let budget = budget();
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
@@ -277,7 +281,7 @@ async fn a_read_without_bytes_is_no_progress() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_is_ranked_by_the_memory_it_still_needs() {
+async fn a_waiting_head_is_ordered_by_the_memory_that_it_still_needs() {
     let left = STREAM_SHARE_BYTES - HEAD_BYTES;
     for (left_of_rival, head_is_first) in [(left - 1, false), (left + 1, true)] {
         let budget = MemoryBudget::of_bytes(2 << 20);
@@ -303,7 +307,7 @@ async fn a_head_is_ranked_by_the_memory_it_still_needs() {
 }
 
 #[tokio::test]
-async fn a_peeked_header_stays_part_of_its_message() {
+async fn the_message_after_peek_header_contains_the_peeked_header() {
     let (mut near, mut far) = duplex(7);
     let sent = request_of(30);
     let bytes = sent.clone();
@@ -318,7 +322,7 @@ async fn a_peeked_header_stays_part_of_its_message() {
 }
 
 #[tokio::test]
-async fn a_read_leaves_nothing_in_the_scratch_buffer() {
+async fn the_scratch_buffer_is_zero_after_a_read() {
     let (mut near, mut far) = duplex(1 << 16);
     with_scratch(|scratch| scratch.fill(9));
     far.write_all(&request_of(1_000)).await.unwrap();
@@ -387,8 +391,8 @@ async fn a_tls_record_that_ends_early_is_an_error() {
     assert_eq!(cut.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
 }
 
-/// A reader and a stream that holds three messages. The second and third are sent ahead: 20,000 and
-/// 3,000 bytes behind the first.
+/// A reader, and a stream with three messages. The second and the third message are sent ahead and
+/// have 20,000 and 3,000 bytes.
 async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStream) {
     let (near, mut far) = duplex(1 << 16);
     let sent = [100, 20_000, 3_000].map(request_of).concat();
@@ -397,7 +401,7 @@ async fn with_messages_sent_ahead() -> (MessageReader, DuplexStream, DuplexStrea
 }
 
 #[tokio::test]
-async fn bytes_behind_a_message_are_charged_while_it_is_served() {
+async fn bytes_behind_a_message_are_charged_while_the_message_is_served() {
     let budget = budget();
     let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
     for (bytes, charged) in [(100, 23_000), (20_000, 0), (3_000, 0)] {
@@ -409,11 +413,15 @@ async fn bytes_behind_a_message_are_charged_while_it_is_served() {
     let (mut reader, mut near, _far) = with_messages_sent_ahead().await;
     next_message(&mut reader, &mut near, &budget).await;
     drop(reader);
-    assert_eq!(budget.used_bytes(), 0, "the client left");
+    assert_eq!(
+        budget.used_bytes(),
+        0,
+        "the dropped reader releases its memory"
+    );
 }
 
 #[tokio::test]
-async fn a_message_waits_for_memory_for_the_bytes_behind_it() {
+async fn a_message_is_returned_only_when_the_bytes_behind_it_are_charged() {
     let budget = MemoryBudget::of_bytes(1 << 20);
     let mut full = budget.open(Sharer::User(2));
     full.grow(1 << 20, 1).await.unwrap();
@@ -429,7 +437,7 @@ async fn a_message_waits_for_memory_for_the_bytes_behind_it() {
 }
 
 #[tokio::test]
-async fn bytes_sent_ahead_are_kept_up_to_a_limit() {
+async fn bytes_sent_ahead_are_read_only_up_to_a_limit() {
     let (mut near, mut far) = duplex(1 << 16);
     let mut reader = MessageReader::default();
     for (bytes, kept) in [(1_000, 1_000), (9_000, READ_AHEAD_BYTES)] {

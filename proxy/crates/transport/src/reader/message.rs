@@ -19,18 +19,18 @@ use crate::{
 /// One message in its wire format, header included.
 #[derive(Debug)]
 pub struct Message {
-    /// Its header.
+    /// The message's header.
     pub header: Header,
-    /// All its bytes, or the bytes of its head.
+    /// All bytes of the message, or the bytes of its head.
     pub bytes: Vec<u8>,
-    /// Arrival time of its first bytes, if this is only a head.
+    /// When the message's first bytes arrived, if this is only a head.
     pub head_since: Option<Instant>,
-    /// The compressor, if the message was compressed.
+    /// The compressor; `None` if the message was not compressed.
     pub compressor: Option<Compressor>,
-    /// Its share of the budget, released when the message is dropped.
+    /// The message's share of the budget; `None` if it needs none. The drop releases it.
     pub(super) share: Option<MemoryShare>,
-    /// True if its bytes must be zeroed when it is dropped. Atomic, so that it can be set while the
-    /// bytes are borrowed.
+    /// True if the drop must zero the bytes. It is atomic, so that it can be set while the bytes
+    /// are borrowed.
     is_secret: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl Message {
         }
     }
 
-    /// The message may carry the payload of a login: zeroes its bytes when it is dropped.
+    /// Makes the drop zero the message's bytes, because they may contain the payload of a login.
     pub fn mark_secret(&self) {
         self.is_secret.store(true, Ordering::Relaxed);
     }
@@ -62,10 +62,11 @@ impl Message {
         self.bytes.len() < self.header.message_length
     }
 
-    /// Reserves memory for the message inside a compressed one, charged to `sharer`.
+    /// Reserves memory for the inner message of a compressed message. The memory is charged to
+    /// `sharer`.
     ///
     /// # Errors
-    /// See [`InflateError`]; the stream must be closed.
+    /// See [`InflateError`]. The caller must close the stream.
     pub async fn reserve_inflated(
         mut self,
         max_message_bytes: usize,
@@ -78,8 +79,8 @@ impl Message {
         Inflating::reserve(bytes, share, max_message_bytes).await
     }
 
-    /// Reserves memory for inspecting the message inside a compressed one. The compressed message
-    /// stays unchanged.
+    /// Reserves memory for inspecting the inner message of a compressed message. The compressed
+    /// message stays unchanged.
     ///
     /// # Errors
     /// See [`InflateError`].
@@ -100,7 +101,7 @@ impl Drop for Message {
     }
 }
 
-/// A compressed message, with memory reserved for the message inside.
+/// A compressed message, with memory reserved for its inner message.
 #[derive(Debug)]
 pub struct Inflating {
     head: CompressedHead,
@@ -123,16 +124,16 @@ impl Inflating {
         Ok(Self { head, bytes, share })
     }
 
-    /// Bytes of the message inside.
+    /// Size of the inner message, in bytes.
     pub fn inflated_bytes(&self) -> usize {
         self.head.inner.message_length
     }
 
-    /// The message inside. Inflating a large message takes too long for a thread that serves
-    /// clients.
+    /// Inflates the message and returns its inner message. For a large message this takes too long
+    /// for a thread that serves clients.
     ///
     /// # Errors
-    /// [`InflateError::Bytes`]; the stream must be closed.
+    /// [`InflateError::Bytes`]. The caller must close the stream.
     pub fn inflate(self) -> Result<Message, InflateError> {
         let bytes = self.head.inflate(&self.bytes)?;
         let mut message = Message::new(self.head.inner, bytes, Some(self.share));
@@ -147,7 +148,7 @@ mod tests {
     use seawall_wire::{MAX_MESSAGE_BYTES, encode_request};
 
     #[test]
-    fn only_secret_messages_are_wiped() {
+    fn only_the_bytes_of_secret_messages_are_zeroed() {
         for is_secret in [false, true] {
             let bytes = encode_request(1, b"saslStart");
             let header = Header::parse(bytes.first_chunk().unwrap(), MAX_MESSAGE_BYTES);

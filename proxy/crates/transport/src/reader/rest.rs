@@ -1,4 +1,4 @@
-//! Reads the rest of a message, in pieces, after its head was returned.
+//! Reads the rest of a message in pieces, after the reader has returned its head.
 
 use std::{
     future::poll_fn,
@@ -18,17 +18,17 @@ use tokio_util::io::poll_read_buf;
 use super::{MemoryShare, Message, MessageReader, PARTIAL_MESSAGE_IDLE, ReadError};
 use crate::progress::{MESSAGE_LIMIT, Progress};
 
-/// Maximum bytes per piece.
+/// Maximum size of a piece, in bytes.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// Maximum wait for a byte before the reader checks if others wait.
+/// While no byte arrives, the reader checks after this time if others wait.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The rest of a message that is being read. It holds memory and, until it is complete, the
-/// resource that `is_wanted` asks about.
+/// The rest of a message. While it is read, the message holds memory and another resource, usually
+/// a server connection.
 pub struct RestOfMessage<'a> {
     share: Option<&'a MemoryShare>,
-    /// True if others wait for the resource that the message holds.
+    /// Returns true if others wait for the resource that the message holds.
     is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     progress: Progress,
     moved_at: Instant,
@@ -36,7 +36,8 @@ pub struct RestOfMessage<'a> {
 }
 
 impl<'a> RestOfMessage<'a> {
-    /// The rest of the message whose head was returned last.
+    /// Begins to read the rest of the message whose head was returned last. `is_wanted` returns
+    /// true if others wait for the resource that the message holds.
     pub fn of(head: &'a Message, is_wanted: &'a (dyn Fn() -> bool + Send + Sync)) -> Self {
         let now = Instant::now();
         Self {
@@ -48,11 +49,12 @@ impl<'a> RestOfMessage<'a> {
         }
     }
 
-    /// Reads the next piece; empty at the end of the message.
+    /// Reads the next piece. It is empty at the end of the message.
     ///
     /// # Errors
-    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or too slow while
-    /// others wait. For other errors see [`ReadError`]. After an error, close the stream.
+    /// [`ReadError::Stalled`] or [`ReadError::Evicted`] if the sender is silent, or if it is too
+    /// slow while others wait. For other errors see [`ReadError`]. After an error, the caller must
+    /// close the stream.
     pub async fn next_piece<S: AsyncRead + Unpin>(
         &mut self,
         reader: &mut MessageReader,
@@ -109,7 +111,7 @@ impl<'a> RestOfMessage<'a> {
         read.map_err(|error: io::Error| error.into())
     }
 
-    /// Fails if the sender has been too slow.
+    /// Fails if the sender has been too slow while others wait, or for too long in any case.
     fn check(&self, now: Instant) -> Result<(), ReadError> {
         if self.share.is_some_and(MemoryShare::is_evicted) {
             return Err(ReadError::Evicted);
@@ -138,15 +140,15 @@ mod tests {
 
     const MESSAGE_BYTES: usize = 4 << 20;
 
-    /// Sends this many bytes per second, without end.
+    /// Sends `bytes` bytes per second, forever.
     async fn trickle(mut far: DuplexStream, bytes: usize) {
         while far.write_all(&vec![0; bytes]).await.is_ok() {
             sleep(Duration::from_secs(1)).await;
         }
     }
 
-    /// Reads the rest of a message that arrives at this rate. Returns the duration in seconds, and
-    /// the result.
+    /// Reads the rest of a message that arrives at a constant rate. Returns the duration in
+    /// seconds, and the result.
     async fn rest_at(
         bytes_per_second: usize,
         budget: &MemoryBudget,
@@ -194,12 +196,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_sender_gives_its_memory_to_others() {
+    async fn a_slow_sender_is_evicted_while_others_wait_for_memory() {
         let budget = MemoryBudget::of_bytes(2 << 20);
         let has_room = AtomicBool::new(false);
         let waiter = async {
             sleep(Duration::from_secs(60)).await;
-            // The waiter has the sender's address, so only the minimum rate can evict the sender.
+            // The waiter has the same address as the sender, so the sender is evicted only if it is
+            // slow.
             let share = budget.reserve(Sharer::Local, 2 << 20);
             let _share = share.await;
             has_room.store(true, Ordering::SeqCst);

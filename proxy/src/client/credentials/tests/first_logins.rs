@@ -1,4 +1,4 @@
-//! A user's first login: the server decides whether it succeeds.
+//! Tests of a user's first login, which a server checks.
 
 use bson::rawdoc;
 use futures_util::FutureExt as _;
@@ -37,7 +37,7 @@ async fn after_a_first_login_the_user_is_known_and_its_connection_pooled() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_refused_and_the_connection_serves_another_login() {
+async fn after_a_wrong_password_the_same_connection_serves_another_login() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     assert_eq!(scene.pool.snapshot().available, 0);
@@ -47,7 +47,7 @@ async fn a_wrong_password_is_refused_and_the_connection_serves_another_login() {
 }
 
 #[tokio::test]
-async fn an_unknown_user_is_remembered_for_the_mechanism_of_its_login() {
+async fn an_unknown_user_is_remembered_only_for_the_mechanism_of_its_login() {
     let scene = Scene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
@@ -60,7 +60,7 @@ async fn an_unknown_user_is_remembered_for_the_mechanism_of_its_login() {
 }
 
 #[tokio::test]
-async fn a_closed_spare_connection_is_replaced() {
+async fn a_login_succeeds_although_its_spare_connection_was_closed() {
     let scene = Scene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     scene.server.server.close_all().await;
@@ -68,7 +68,7 @@ async fn a_closed_spare_connection_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_connection_is_refused_unless_it_has_exactly_the_expected_user() {
+async fn a_login_is_refused_unless_its_connection_has_exactly_the_expected_user() {
     let authenticated = |users: bson::RawArrayBuf| {
         let reply = rawdoc! { "authInfo": { "authenticatedUsers": users }, "ok": 1 };
         ("connectionStatus", reply)
@@ -93,7 +93,7 @@ async fn a_connection_is_refused_unless_it_has_exactly_the_expected_user() {
 }
 
 #[tokio::test]
-async fn keys_that_do_not_match_the_proof_are_refused() {
+async fn a_login_is_refused_if_the_keys_do_not_match_the_proof() {
     let scene = Scene::new().await;
     let other = users_info("u", &stored_keys("u", "other"), []);
     scene.server.reply_instead("usersInfo", other);
@@ -103,7 +103,7 @@ async fn keys_that_do_not_match_the_proof_are_refused() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_read_its_keys_is_refused() {
+async fn a_login_is_refused_if_the_user_may_not_read_its_keys() {
     let scene = Scene::new().await;
     scene.server.reply_instead("usersInfo", error(13));
     assert!(refused(scene.log_in("u", "secret").await));
@@ -111,7 +111,7 @@ async fn a_user_that_may_not_read_its_keys_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_requires_an_empty_exchange_gets_it() {
+async fn a_first_login_sends_an_empty_exchange_to_a_server_that_requires_it() {
     let scene = Scene::new().await;
     scene
         .server
@@ -137,7 +137,7 @@ async fn a_concurrent_first_login_waits_for_the_one_in_progress() {
 }
 
 #[tokio::test]
-async fn a_login_holds_no_exchange_while_it_waits_for_its_client() {
+async fn a_login_that_waits_for_its_client_holds_no_exchange_permit() {
     let scene = Scene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");
@@ -163,7 +163,7 @@ async fn seawall_logs_in_with_a_configured_password() {
 }
 
 #[tokio::test]
-async fn configured_keys_work_for_their_mechanism_only() {
+async fn configured_keys_serve_only_logins_with_their_mechanism() {
     let derived = keys_of(SHA_256, "u", "secret");
     let secret = UserSecret::Keys {
         sha1: None,
@@ -216,7 +216,7 @@ async fn configured_keys_that_the_server_does_not_have_are_refused() {
 }
 
 #[tokio::test]
-async fn mechanisms_of_a_user_are_queried_once() {
+async fn a_users_mechanisms_are_requested_from_the_server_once() {
     let scene = Scene::new().await;
     let mechanisms = |name| {
         let user = user(name);
@@ -257,7 +257,7 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
 async fn auto_mode_becomes_own_if_a_server_requires_a_login() {
     let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
-    // A refused anonymous client changes nothing in this mode.
+    // In mode `own`, a refused anonymous client does not change the mode.
     scene.credentials.anonymous_refused();
     assert_eq!(scene.credentials.mode(), CredentialMode::Own);
     assert!(scene.log_in("u", "secret").await.is_ok());

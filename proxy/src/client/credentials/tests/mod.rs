@@ -1,4 +1,4 @@
-//! Logins against a scripted server with users, without client connections.
+//! Tests of logins against a scripted server with users, without client connections.
 
 mod first_logins;
 mod readings;
@@ -21,7 +21,7 @@ use crate::{
 use seawall_auth::{ClientConversation, ClientFirst, Mechanism, NonceSource};
 use seawall_transport::{Sharer, connection::Connector};
 
-/// Longer than anything takes in these tests; no test waits for it to expire.
+/// A limit that is longer than any step of these tests. No test waits until it expires.
 const LIMIT: Duration = Duration::from_secs(10);
 
 const SHA_256: Mechanism = Mechanism::ScramSha256;
@@ -34,7 +34,7 @@ struct Scene {
     nonces: Arc<NonceSource>,
 }
 
-/// A client's side of a login at a server.
+/// The client's side of a SCRAM conversation.
 struct Client(ClientConversation);
 
 impl Scene {
@@ -73,7 +73,7 @@ impl Scene {
         self.credentials.obtain(&key_request(user, SHA_256)).await
     }
 
-    /// The right to introduce a user that no other login introduces.
+    /// Begins the introduction of a user. Panics if the user is known or configured.
     async fn introduction(&self, name: &str) -> Introduction {
         match self.obtain(&user(name)).await {
             Ok(Obtained::Introduce(introduction)) => introduction,
@@ -83,7 +83,7 @@ impl Scene {
         }
     }
 
-    /// The first half of a first login.
+    /// Begins a first login, up to the server's challenge.
     async fn start(&self, name: &str) -> Result<(Client, Carried, Secret), CredentialError> {
         let introduction = self.introduction(name).await;
         let nonce = self.nonces.nonce();
@@ -94,7 +94,7 @@ impl Scene {
         Ok((Client(conversation), carried, server_first))
     }
 
-    /// A whole first login. At its end the client checks the server's signature.
+    /// Runs a whole first login. At its end, the client checks the server's signature.
     async fn log_in(&self, name: &str, password: &str) -> Result<Known, CredentialError> {
         let (Client(conversation), carried, server_first) = self.start(name).await?;
         let answered = conversation.respond_with_password(&server_first, password);
@@ -104,13 +104,13 @@ impl Scene {
         Ok(known)
     }
 
-    /// A known user, without reading its keys again.
+    /// Returns a user if its keys are known, without a new reading.
     fn known(&self, name: &str) -> Option<Known> {
         let mut store = self.credentials.store.lock();
         store.known(&user(name), Instant::now())
     }
 
-    /// Waits for the end of a reading of the user's keys: the one in progress, or a new one.
+    /// Waits for the end of a reading of the user's keys: the reading in progress, or a new one.
     async fn read_again(&self, known: &Known) {
         let (user, identity) = (UserName::of(&known.identity), &known.identity);
         let mut done = self.credentials.read_again(&user, identity);
@@ -122,7 +122,7 @@ fn user(name: &str) -> UserName {
     UserName::new(name, SOURCE).unwrap()
 }
 
-/// A request for a user's keys, for a client on this machine.
+/// A request for a user's keys by a client on this machine.
 fn key_request(user: &UserName, mechanism: Mechanism) -> KeyRequest<'_> {
     KeyRequest {
         user,

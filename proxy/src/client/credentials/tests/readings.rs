@@ -1,4 +1,4 @@
-//! Readings of users' keys, and logins that are checked with them.
+//! Tests of readings of users' keys, and of logins that are checked against these keys.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_reading_confirms_the_keys() {
 }
 
 #[tokio::test]
-async fn readings_of_a_user_are_shared() {
+async fn concurrent_readings_of_a_user_use_one_exchange() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let mut readings = Vec::new();
@@ -54,7 +54,7 @@ async fn changed_keys_clear_the_stored_login_but_keep_the_identity() {
 }
 
 #[tokio::test]
-async fn a_user_that_is_gone_loses_its_identity_and_its_connections() {
+async fn a_dropped_user_loses_its_identity_and_its_connections() {
     for gone in [no_user(), error(13)] {
         let scene = Scene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
@@ -151,7 +151,7 @@ async fn fresh_keys_serve_one_login_at_a_time_without_a_reading() {
 }
 
 #[tokio::test]
-async fn a_login_waits_for_a_reading_while_another_uses_the_keys_on_trust() {
+async fn a_login_waits_for_a_reading_while_another_login_uses_the_cached_keys() {
     let scene = Scene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());
@@ -182,7 +182,7 @@ async fn a_login_with_keys_that_were_replaced_is_refused() {
 }
 
 #[tokio::test]
-async fn refused_keys_end_the_identity_unless_they_were_replaced_since() {
+async fn refused_keys_end_the_identity_unless_they_were_replaced_before() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();
@@ -194,7 +194,7 @@ async fn refused_keys_end_the_identity_unless_they_were_replaced_since() {
 }
 
 #[tokio::test]
-async fn a_user_that_a_server_no_longer_knows_is_gone() {
+async fn a_user_that_a_server_no_longer_knows_loses_its_identity() {
     let scene = Scene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene

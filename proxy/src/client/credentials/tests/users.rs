@@ -23,7 +23,8 @@ pub(super) fn keys_of(mechanism: Mechanism, name: &str, password: &str) -> Deriv
     derive_from_password(mechanism, name, password, salt.as_bytes(), 4096).unwrap()
 }
 
-/// The same for SCRAM-SHA-256, the only mechanism of the server's users.
+/// The SCRAM-SHA-256 keys that a server stores for a password. The server's users have no other
+/// mechanism.
 pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
     keys_of(Mechanism::ScramSha256, name, password).keys
 }
@@ -32,11 +33,11 @@ pub(super) fn stored_keys(name: &str, password: &str) -> ScramKeys {
 pub(super) struct Behaviour {
     pub(super) users: HashMap<String, ScramKeys>,
     pub(super) requires_login: bool,
-    /// Replies in place of the usual ones, by command.
+    /// Replies that the server sends instead of its usual ones, by command.
     pub(super) instead: HashMap<&'static str, RawDocumentBuf>,
-    /// Commands that make the server close the connection, each of them once.
+    /// Commands at which the server closes the connection, once for each entry.
     pub(super) closes_at: Vec<&'static str>,
-    /// True if it requires one more empty exchange, as servers before 4.4 do.
+    /// True if the server requires an empty exchange at the end of a login, as before 4.4.
     pub(super) requires_empty_exchange: bool,
     /// Number of times that each command arrived.
     pub(super) counts: HashMap<String, usize>,
@@ -79,14 +80,14 @@ impl UserServer {
         });
     }
 
-    /// From now on the server sends this reply to a command.
+    /// Makes the server send `reply` to every `command` from now on.
     pub(super) fn reply_instead(&self, command: &'static str, reply: RawDocumentBuf) {
         self.change(|behaviour| {
             behaviour.instead.insert(command, reply);
         });
     }
 
-    /// The server closes the connection on which the next command of this name arrives.
+    /// Makes the server close the connection on which the next `command` arrives.
     pub(super) fn close_at(&self, command: &'static str) {
         self.change(|behaviour| behaviour.closes_at.push(command));
     }
@@ -144,7 +145,7 @@ impl ConnectionState {
             if behaviour.users.contains_key(name) {
                 let mut names = RawArrayBuf::new();
                 names.push("SCRAM-SHA-256");
-                // Elements that are not names are ignored.
+                // Seawall must ignore elements that are not names.
                 names.push(7);
                 reply.append(cstr!("saslSupportedMechs"), names);
             }
