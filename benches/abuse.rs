@@ -20,7 +20,7 @@ use seawall_benches::{
         report::{Times, measure, say_head},
         testbed::Testbed,
     },
-    sight::{Machine, Plan, say},
+    insight::{Machine, Plan, say},
 };
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;

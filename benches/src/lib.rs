@@ -3,8 +3,8 @@
 
 pub mod abuse;
 pub mod extras;
+pub mod insight;
 pub mod load;
 pub mod process;
 pub mod setup;
-pub mod sight;
 pub mod weather;

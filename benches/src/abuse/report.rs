@@ -13,8 +13,8 @@ use super::{
     victims::{Phase, Victims},
 };
 use crate::{
+    insight::{say, seawall::Seawall},
     process::{cpu_time, peak_resident_bytes},
-    sight::{say, seawall::Seawall},
 };
 
 /// The lengths of the phases, and the target of the attack.

@@ -9,7 +9,7 @@ use seawall_tests::{
 };
 use tokio::net::TcpSocket;
 
-use crate::sight::{Plan, seawall::Seawall};
+use crate::insight::{Plan, seawall::Seawall};
 
 /// The password of every user.
 pub const PASSWORD: &str = "only-a-bench";

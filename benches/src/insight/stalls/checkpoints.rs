@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{
     LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_reported, say_stalls, target,
 };
-use crate::sight::{
+use crate::insight::{
     DATABASE, Machine, Plan, count, float,
     link::message,
     pace::{Answered, Paced, Rate},

@@ -1,5 +1,5 @@
 //! Measures whether Seawall's statistics are exact, what they cost and what they find: the parts of
-//! the bench `sight`.
+//! the bench `insight`.
 //!
 //! Every part starts its own servers, and Seawall in front of them as a process. It prints its
 //! results before it asserts them. Loads use raw connections: no driver retries, pools or waits
@@ -79,7 +79,7 @@ impl Machine {
 }
 
 /// The database of all loads.
-pub const DATABASE: &str = "sight";
+pub const DATABASE: &str = "insight";
 
 /// Converts a count to a float, for a ratio.
 #[expect(clippy::as_conversions, reason = "counts are far under 2^53")]

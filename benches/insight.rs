@@ -1,4 +1,4 @@
-//! Measures Seawall's statistics: `cargo bench --bench sight`.
+//! Measures Seawall's statistics: `cargo bench --bench insight`.
 //!
 //! - `exactness`: a million operations, and every figure compared with the single operations.
 //! - `cost`: what the statistics cost.
@@ -9,7 +9,7 @@
 //! `--only` with the name of a part runs that part only. `--runs N` runs each part N times. With
 //! `--quick`, a tenth of it runs, for CI: that asserts counts only.
 
-use seawall_benches::sight::{Plan, changes, cost, exactness, history, stalls};
+use seawall_benches::insight::{Plan, changes, cost, exactness, history, stalls};
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;
 
