@@ -1,9 +1,9 @@
 //! Inspection of commands and replies, in one pass over borrowed bytes.
 //!
-//! This module knows the few fields that decide how an operation is served; what a command's name
-//! says is in [`command_table`](crate::command_table). It decodes no other values, and does not
-//! know servers or clients. The cold parts (error replies from Seawall itself, and the rewriting of
-//! state-change errors) may decode.
+//! This module reads the few fields that decide how an operation is served. It gets the properties
+//! of a command from [`command_table`](crate::command_table). It decodes no other values, and knows
+//! neither servers nor clients. Only rare cases decode whole documents: Seawall's own error
+//! replies, and the rewriting of state-change errors.
 
 mod codes;
 mod error_reply;

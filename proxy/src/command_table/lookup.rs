@@ -1,4 +1,4 @@
-//! Finds the row of a name: a hash table of all names and aliases, made at compile time.
+//! Finds the row of a command name in a hash table of all names and aliases, built at compile time.
 
 use super::{COMMANDS, CommandSpec, UNKNOWN};
 
@@ -51,7 +51,7 @@ pub const fn head_of(name: &[u8]) -> u64 {
 #[derive(Clone, Copy)]
 struct Name {
     text: &'static str,
-    /// The position of its command in [`COMMANDS`].
+    /// The position of the command in [`COMMANDS`].
     position: u8,
 }
 
