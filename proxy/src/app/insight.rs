@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::StartError;
 use crate::{
     client::Shared,
-    insight::{self, Clock, Insight, Second, StormTurn},
+    insight::{self, Clock, Insight, Second, StormChange},
     observe::{self, Exporter, Memory, Observer, SlowLog, SlowLogSettings},
     pulse::{self, Pulse},
     shape::NameKey,
@@ -98,8 +98,8 @@ impl Feed {
             samples: samples.unwrap_or_default(),
         };
         match self.insight.add(second, now) {
-            Some(StormTurn::Began) => self.exporter.storm_began(),
-            Some(StormTurn::Ended) => self.exporter.storm_ended(),
+            Some(StormChange::Began) => self.exporter.storm_began(),
+            Some(StormChange::Ended) => self.exporter.storm_ended(),
             None => {}
         }
     }
