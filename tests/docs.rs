@@ -1,5 +1,5 @@
-//! The documents are complete: metrics, warnings and errors, and the tests of behaviour that
-//! clients can notice.
+//! Checks that the documents are complete: metrics, warnings and errors, and the tests that the
+//! documents name.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ fn every_warning_and_error_is_documented() {
         let source = fs::read_to_string(&file).unwrap();
         for level in ["warn", "error"] {
             for event in source.split(&format!("tracing::{level}!(")).skip(1) {
-                // The constant phrase of the event is the last literal of the call.
+                // The constant phrase of the event is the last string literal of the call.
                 let call = event.split(");").next().unwrap();
                 let phrase = call.rsplit('"').nth(1).unwrap();
                 assert!(
@@ -65,8 +65,8 @@ fn every_warning_and_error_is_documented() {
     assert!(phrases >= 10, "too few events found: {phrases}");
 }
 
-/// The text of a source file that a page names: of an end-to-end test, of Seawall, or by its whole
-/// path.
+/// The text of a source file that a page names: a file of the end-to-end tests, a file of Seawall,
+/// or a whole path.
 fn source(name: &str) -> String {
     let folders = ["tests/e2e", "proxy/src", "."];
     let mut paths = folders
