@@ -1,5 +1,5 @@
-//! Parts of the end-to-end benches: load generators, the compared targets, and measurements of
-//! their cost.
+//! Code that the end-to-end benches share: load generators, the compared targets, and measurements
+//! of CPU time and memory.
 
 pub mod abuse;
 pub mod extras;
@@ -7,4 +7,4 @@ pub mod insight;
 pub mod load;
 pub mod process;
 pub mod setup;
-pub mod weather;
+pub mod storm_testbed;
