@@ -1,15 +1,15 @@
 //! Measures attacks: `cargo bench --bench abuse`.
 //!
-//! Each attack runs against its own Seawall process, beside the load of two users: small finds,
-//! large finds and logins. The bench prints the victims' latencies before and during the attack,
-//! the failed operations, and the CPU time and memory that Seawall used.
+//! Each attack runs against its own Seawall process, while two users run small finds, large finds
+//! and logins. The bench prints the two users' latencies before and during the attack, failed
+//! operations, and Seawall's CPU time and memory.
 //!
 //! - `--quick`: a short run for CI. It asserts counts only.
 //! - `--only NAME`: runs one attack.
 //! - `--runs N`: runs each attack N times.
 //! - `--seconds N`: the length of each phase.
-//! - `--direct`: attackers connect to the server, not to Seawall. The rows then show what victims
-//!   lose to the server and the machine alone.
+//! - `--direct`: attackers connect to the server, not to Seawall. The rows then show how much the
+//!   attack slows the users through the server and the machine alone.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use seawall_benches::{
         report::{Times, measure, say_head},
         testbed::Testbed,
     },
-    sight::{Machine, Plan, say},
+    insight::{Machine, Plan, say},
 };
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;
@@ -94,10 +94,10 @@ async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Goal: the victims' p99 during an attack divided by their p99 before it is at most this.
+/// The goal: an attack raises the users' p99 at most by this factor.
 const GOAL: f64 = 1.5;
 
-/// The word after an option on the command line.
+/// The word that follows an option on the command line.
 fn option(name: &str) -> Option<String> {
     std::env::args()
         .skip_while(|argument| argument != name)

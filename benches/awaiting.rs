@@ -1,10 +1,9 @@
-//! Measures what change streams that wait for events cost other clients:
-//! `cargo bench --bench awaiting`.
+//! Measures how much waiting change streams slow other clients: `cargo bench --bench awaiting`.
 //!
-//! The load is finds by `_id` in a closed loop through Seawall with a pool of eight connections.
-//! Each round measures it twice: alone, then beside fifty change streams. Ratios are taken within a
-//! round, and the bench prints their median. With `--quick`, a tenth of it runs, for CI: that
-//! asserts counts only.
+//! The load is finds by `_id` in a closed loop through Seawall, with a pool of eight connections.
+//! Each round measures the load twice: alone, and together with fifty change streams. The bench
+//! prints the median of the rounds' ratios. `--quick` runs a tenth of the load for CI, and asserts
+//! counts only.
 
 use std::{io::Write, time::Duration};
 
@@ -16,10 +15,10 @@ use tokio::{runtime::Builder, sync::mpsc, task::JoinSet};
 /// Seawall's `max_pool_size`.
 const POOL_SIZE: usize = 8;
 
-/// Clients with a change stream.
+/// Number of clients with a change stream.
 const STREAMS: usize = 50;
 
-/// Clients that run finds.
+/// Number of clients that run finds.
 const CLIENTS: usize = 8;
 
 fn main() {
@@ -80,11 +79,11 @@ async fn finds(setup: &Setup, time: Duration) -> load::Outcome {
     outcome
 }
 
-/// Clients that wait for changes. No change happens.
+/// Clients whose change streams wait. No event happens.
 struct Streams(JoinSet<()>);
 
 impl Streams {
-    /// Returns when each client has sent one `getMore` and received its empty reply.
+    /// Opens the change streams. Returns when each client has got an empty reply to one `getMore`.
     async fn open(setup: &Setup) -> Self {
         let (waited, mut waits) = mpsc::channel(STREAMS);
         let mut streams = JoinSet::new();

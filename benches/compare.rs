@@ -1,11 +1,11 @@
-//! Compares direct connections, HAProxy and Seawall, interleaved:
-//! `cargo bench --bench compare`.
+//! Compares direct connections, HAProxy and Seawall in alternating runs: `cargo bench --bench
+//! compare`.
 //!
 //! The load is finds by `_id` in a closed loop over 1 to 1,000 connections, with small documents
-//! and with 16 KiB documents. The bench also measures what idle connections cost. Every reply is
-//! checked. All three share the machine with the load generator, so only ratios within a round are
-//! meaningful. The bench prints the medians of the rounds. With `--quick`, a tenth of it runs, for
-//! CI: that asserts counts only. `--rounds N` and `--seconds S` change the length of a full run.
+//! and with documents of 16 KiB. The bench also measures the memory of idle connections, and checks
+//! every reply. The targets and the load generator share the machine, so only ratios within a round
+//! are meaningful. The bench prints the medians of the rounds. `--quick` runs a tenth of the load
+//! for CI, and asserts counts only. `--rounds N` and `--seconds S` set the length of a full run.
 
 use std::{io::Write, time::Duration};
 
@@ -19,7 +19,7 @@ use tokio::runtime::Builder;
 /// Seawall's `max_pool_size`.
 const POOL_SIZE: usize = 32;
 
-/// Connections established in one batch before a run.
+/// Number of connections that are established at the same time before a run.
 const CONNECTING: usize = 16;
 
 struct Plan {
@@ -29,7 +29,7 @@ struct Plan {
     idle: usize,
 }
 
-/// Result of one target in one round.
+/// The result of one target in one round.
 struct Row {
     name: &'static str,
     outcome: Outcome,
@@ -60,7 +60,7 @@ fn main() {
     runtime.block_on(compare(&plan));
 }
 
-/// The number after an option on the command line.
+/// The number that follows an option on the command line.
 fn option<T: std::str::FromStr>(name: &str) -> Option<T> {
     let mut arguments = std::env::args().skip_while(|argument| argument != name);
     arguments.nth(1)?.parse().ok()

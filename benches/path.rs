@@ -1,7 +1,6 @@
-//! Measures what one operation costs on the data path:
-//! `cargo bench --bench path`.
+//! Measures the CPU time of one operation on the data path: `cargo bench --bench path`.
 //!
-//! Compare every row with `reference/sha256_64_bytes`, which is the same work on every machine.
+//! On another machine, compare the ratio of a row to `reference/sha256_64_bytes`.
 
 use std::{hint::black_box, sync::Arc, time::Duration};
 
@@ -158,9 +157,9 @@ fn insert_of(bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Reads a request as the client connection reads it: whole up to 1 MB, above that first its head
-/// and then piece by piece. Returns the bytes of a whole request plus the number of its sequences,
-/// or the bytes of all pieces.
+/// Reads a message as the client connection does. A message of up to 1 MB is read as a whole. Of a
+/// larger one the head is read first, and the rest in pieces. Returns the number of bytes (and of
+/// sequences, for a whole message).
 async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> usize {
     let mut reader = MessageReader::default();
     let read = reader.next(&mut stream, MAX_MESSAGE_BYTES, budget).await;
@@ -192,7 +191,7 @@ async fn take(mut stream: &[u8], piece: &mut Vec<u8>, budget: &MemoryBudget) -> 
     }
 }
 
-/// The time must grow with the size, and not faster.
+/// The time must be proportional to the size.
 fn large_requests(c: &mut Criterion) {
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -201,7 +200,7 @@ fn large_requests(c: &mut Criterion) {
     let budget = MemoryBudget::of_bytes(64 << 20);
     let mut group = c.benchmark_group("wire/take_request");
     for kilobytes in [16, 64, 256, 1_000, 4_000, 16_000, 48_000] {
-        // 1,000 bytes less, so that the largest message with its header is within the limit.
+        // 1,000 bytes less, so that the largest message with its header stays within the limit.
         let message = insert_of(kilobytes * 1000 - 1000);
         let mut piece = Vec::new();
         group.throughput(Throughput::Bytes(u64::try_from(message.len()).unwrap_or(0)));

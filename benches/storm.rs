@@ -1,6 +1,6 @@
-//! Reproduces the incident: `cargo bench --bench storm`.
+//! Reproduces an incident, a reconnect storm: `cargo bench --bench storm`.
 //!
-//! Each part runs directly and through Seawall, in turn. `--only NAME` runs one part:
+//! Each part runs directly and through Seawall in turn. `--only NAME` runs one part:
 //!
 //! - `incident`: clients with timeouts of 40 to 500 ms that reconnect at once, and a primary that
 //!   stalls for five seconds.
@@ -10,29 +10,29 @@
 //! - `idle`: idle clients.
 //! - `restart`: Seawall killed under load.
 //!
-//! `--runs N` sets how often each part runs, `--clients N` the number of clients of incidents. With
-//! `--quick`, a tenth of it runs, for CI: that asserts counts only.
+//! `--runs N` sets the number of runs of each part, `--clients N` the number of clients in
+//! incidents. `--quick` runs a tenth for CI, and asserts counts only.
 
 use std::{io::Write, time::Duration};
 
 use seawall_benches::{
     extras,
     process::cpu_split,
-    weather::{Counts, Load, LoadReport, Stall, StormTestbed},
+    storm_testbed::{Counts, Load, LoadReport, Stall, StormTestbed},
 };
 use tokio::{
     runtime::Builder,
     time::{sleep, timeout},
 };
 
-/// Seawall's `max_pool_size`. The load has one user, so this bounds all connections to the primary
-/// except Seawall's own probes.
+/// Seawall's `max_pool_size`. The load has one user, so this limits all connections to the primary
+/// except those of Seawall's probes.
 const POOL_SIZE: usize = 32;
 
-/// `max_pool_size` while clients are idle: at most ten server connections in total.
+/// Seawall's `max_pool_size` while clients are idle: ten server connections in total.
 const IDLE_POOL_SIZE: usize = 4;
 
-/// Operations per second that the patient clients beside the storm send.
+/// Operations per second of the clients that keep their connections during the storm.
 const BESIDE: f64 = 500.0;
 
 struct Plan {
@@ -41,12 +41,12 @@ struct Plan {
     persistent: usize,
     surge: usize,
     idle: Vec<usize>,
-    /// Runs of the PHP script.
+    /// Number of runs of the PHP script.
     pages: usize,
-    /// Seconds under strace.
+    /// Number of seconds under strace.
     traced_seconds: u64,
     runs: usize,
-    /// Seconds before the stall, of the stall, and after it.
+    /// Number of seconds before, of, and after the stall.
     calm_seconds: u64,
     stall_seconds: u64,
     after_seconds: u64,
@@ -119,7 +119,7 @@ fn main() {
     });
 }
 
-/// The word after an option on the command line.
+/// The word that follows an option on the command line.
 fn option(name: &str) -> Option<String> {
     std::env::args()
         .skip_while(|argument| argument != name)
@@ -141,7 +141,7 @@ fn name_of(is_through: bool) -> &'static str {
     if is_through { "Seawall" } else { "direct" }
 }
 
-/// Starts a load of the harness with these options.
+/// Starts a load (`seawall load`) with these options.
 fn load(
     testbed: &StormTestbed,
     kind: &str,
@@ -157,7 +157,7 @@ fn load(
     testbed.load(&arguments)
 }
 
-/// One connection for each find, as PHP does it.
+/// Opens one connection for each find, as PHP applications do.
 async fn short(testbed: &StormTestbed, plan: &Plan) {
     say(
         "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; 500 ms for each step\n",
@@ -186,7 +186,8 @@ async fn short(testbed: &StormTestbed, plan: &Plan) {
     }
 }
 
-/// Result of a run with short connections. `seawall` and `server` are used cores, user and system.
+/// The result of a run with short connections. `seawall` and `server` are the used cores in user
+/// and system mode.
 struct Short {
     goodput: f64,
     logins: f64,
@@ -222,7 +223,7 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
     }
 }
 
-/// Counts the system calls of logins. The count that must not grow with logins is `getrandom`.
+/// Counts the system calls of logins. `getrandom` must not be called once per login.
 async fn calls(testbed: &StormTestbed, plan: &Plan) {
     say(
         "\n## System calls of Seawall while clients connect, log in, run a find and leave (strace -f -c)\n",
@@ -297,22 +298,22 @@ fn share(before: (Duration, Duration), after: (Duration, Duration), seconds: u64
     (part(after.0, before.0), part(after.1, before.1))
 }
 
-/// The bound for server connections: twice the pool size, which leaves room for probes and monitors
-/// on both members.
+/// Maximum number of server connections: twice the pool size, because the probes and monitors of
+/// both members need some too.
 fn limit() -> f64 {
     u32::try_from(POOL_SIZE * 2).map_or(f64::NAN, f64::from)
 }
 
-/// Waits, so that ports and backlogs of one run do not affect the next.
+/// Waits until the ports and backlogs of a run no longer affect the next run.
 async fn pause_between_runs() {
     sleep(Duration::from_secs(2)).await;
 }
 
-/// Result of a run with a stall.
+/// The result of a run with a stall.
 struct Stalled {
     storm: LoadReport,
     beside: LoadReport,
-    /// Readers of the member that does not stall.
+    /// The report of clients that read from the secondary, which does not stall.
     aside: LoadReport,
     before: Counts,
     after: Counts,
@@ -370,7 +371,7 @@ async fn stalled(
     );
     sleep(Duration::from_secs(plan.calm_seconds)).await;
     let before = testbed.counts().await;
-    // Read before the stall: during a stall the primary does not reply.
+    // This must be read before the stall, because a stalled primary does not reply.
     let logins_before = testbed.primary_logins().await;
     testbed
         .stall(how, Duration::from_secs(plan.stall_seconds))
@@ -447,8 +448,8 @@ fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, st
     ));
 }
 
-/// Returns the seconds from the end of the stall until at least 90 % of the offered operations are
-/// served in every second after.
+/// The seconds from the end of the stall until at least 90 % of the offered operations were served
+/// in every following second.
 fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     let after = operations.get(stall_ends..).unwrap_or_default();
     let bad = after.iter().rposition(|served| *served < offered * 0.9);
@@ -471,7 +472,7 @@ async fn persistent(testbed: &StormTestbed, plan: &Plan) {
     for run in 1..=plan.runs {
         for is_through in [false, true] {
             let uri = endpoint(testbed, is_through);
-            // Starts the stall only when all clients are connected.
+            // The stall begins only after all clients have connected.
             let settle = plan.calm_seconds * 2;
             let seconds = settle + 3 + plan.after_seconds + 4;
             let options = [

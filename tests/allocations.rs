@@ -1,4 +1,5 @@
-//! Inspection and fingerprint of a command use only the stack: no allocation for any command size.
+//! Checks that the inspection and the fingerprint of a command use only the stack, for a command of
+//! any size.
 
 #![allow(clippy::unwrap_used, reason = "this file contains only tests")]
 

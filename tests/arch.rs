@@ -1,5 +1,5 @@
-//! The dependency test of docs/ARCHITECTURE.md: modules use only what their table rows allow, and
-//! all arrows point down.
+//! Checks the dependencies in docs/ARCHITECTURE.md: a module uses only modules that its row of the
+//! table allows, and all of them have a lower level.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,10 +15,10 @@ use std::{
 
 const LONGEST_FILE: usize = 800;
 
-/// In characters, with the indentation.
+/// Maximum width of a comment in characters, including the indentation.
 const COMMENT_WIDTH: usize = 100;
 
-/// The level of the command line, which may use every module.
+/// The level of the command line. Modules of this level may use every module.
 const TOP: u32 = 10;
 
 /// A module's row of the table.
@@ -31,7 +31,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The words between backticks or, if there are none, between commas.
+/// The words between backticks. Without backticks, the words between commas.
 fn names(cell: &str) -> Vec<String> {
     let quoted: Vec<_> = cell.split('`').skip(1).step_by(2).collect();
     let words = if quoted.is_empty() {
@@ -45,7 +45,7 @@ fn names(cell: &str) -> Vec<String> {
         .collect()
 }
 
-/// The table "Who may know whom", by module.
+/// The rows of the table "Who may know whom", by module.
 fn table() -> BTreeMap<String, Row> {
     let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
     let section = text.split("## Who may know whom").nth(1).unwrap();
@@ -72,7 +72,7 @@ fn table() -> BTreeMap<String, Row> {
         let cell = format!("{cell}{}", rest.split(';').next().unwrap());
         let may_use = match cell.as_str().trim() {
             "nothing of ours" => BTreeSet::new(),
-            // All modules below its own level. Modules of the top level may also use each other.
+            // All modules of lower levels. Modules of the top level may also use each other.
             all if all.starts_with("all") => {
                 let own: u32 = row[0].parse().unwrap();
                 let below = levels
@@ -125,7 +125,7 @@ fn used_crates(source: &str) -> BTreeSet<String> {
     names.filter(|name| name != "config").collect()
 }
 
-/// The modules of its crate that a source names: `crate::name…` and `crate::{name…, name…}`.
+/// The modules that a source names in `crate::name…` or `crate::{name…, name…}`.
 fn uses(source: &str) -> BTreeSet<String> {
     let code = without_comments(source);
     let mut used = BTreeSet::new();
@@ -153,7 +153,7 @@ fn uses(source: &str) -> BTreeSet<String> {
             }
         }
     }
-    // A name with a capital is a type of the crate's root.
+    // A name that begins with a capital letter is a type in the root of the crate.
     used.retain(|name| name.chars().next().is_some_and(char::is_lowercase));
     used
 }
@@ -244,7 +244,7 @@ fn used_crates_are_found() {
 }
 
 #[test]
-fn all_arrows_point_down() {
+fn modules_use_only_lower_levels() {
     let table = table();
     for (module, row) in &table {
         for used in row.may_use.iter().filter(|used| *used != module) {
@@ -275,7 +275,7 @@ fn no_file_is_too_long() {
     }
 }
 
-/// rustfmt wraps code, but not comments. A line that holds a single long word cannot be wrapped.
+/// rustfmt wraps code, but not comments. A line with a single long word cannot be wrapped.
 #[test]
 fn comments_are_wrapped() {
     let mut wide = Vec::new();
@@ -293,7 +293,7 @@ fn comments_are_wrapped() {
     assert!(wide.is_empty(), "over {COMMENT_WIDTH} columns: {wide:#?}");
 }
 
-/// The words of a path: `a::b as c` is `a` and `b`.
+/// The words of a path: `a` and `b` for `a::b as c`.
 fn words(path: &str) -> Vec<String> {
     let path = path.split(" as ").next().unwrap();
     let words = path.split("::").map(str::trim);
@@ -310,7 +310,7 @@ fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Vec<String>>) {
         return;
     };
     let prefix = [prefix, &words(head)].concat();
-    // Text that only looks like a tree may have no closing bracket.
+    // Text that only looks like a `use` tree may have no closing bracket.
     let group = group.rsplit_once('}').map_or(group, |(group, _)| group);
     let (mut depth, mut start) = (0, 0);
     for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
@@ -344,7 +344,7 @@ fn used_paths(source: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// The files and folders beside each other in one folder, and which of them each uses.
+/// The files and folders of one folder, each with the siblings that it uses.
 fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let is_crate = folder.join("lib.rs").exists() && folder.ends_with("src");
     let counts_roots = is_crate && folder.components().any(|part| part.as_os_str() == "crates");
@@ -358,7 +358,7 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
         first.trim_end_matches(".rs").to_owned()
     };
     let siblings: BTreeSet<_> = files.iter().map(|file| name_of(file)).collect();
-    // Where the names that the folder's own file lends to the others come from.
+    // The sibling that defines each name that the folder's own file re-exports.
     let mut lent = BTreeMap::new();
     for path in used_paths(&fs::read_to_string(&root).unwrap_or_default()) {
         if let [first, sibling, .., name] = path.as_slice()
@@ -393,7 +393,7 @@ fn uses_of_siblings(folder: &Path) -> BTreeMap<String, BTreeSet<String>> {
     uses
 }
 
-/// True if `to` can be reached from `from`.
+/// True if a chain of uses leads from `from` to `to`.
 fn reaches(uses: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> bool {
     let mut seen = BTreeSet::new();
     let mut left = vec![from];

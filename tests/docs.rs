@@ -1,5 +1,5 @@
-//! The documents are complete: metrics, warnings and errors, and the tests of behaviour that
-//! clients can notice.
+//! Checks that the documents are complete: metrics, warnings and errors, and the tests that the
+//! documents name.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -52,7 +52,7 @@ fn every_warning_and_error_is_documented() {
         let source = fs::read_to_string(&file).unwrap();
         for level in ["warn", "error"] {
             for event in source.split(&format!("tracing::{level}!(")).skip(1) {
-                // The constant phrase of the event is the last literal of the call.
+                // The constant phrase of the event is the last string literal of the call.
                 let call = event.split(");").next().unwrap();
                 let phrase = call.rsplit('"').nth(1).unwrap();
                 assert!(

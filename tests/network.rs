@@ -1,8 +1,8 @@
-//! Tests that need a private network: firewall rules that redirect clients to Seawall, and
-//! connections on which packets are dropped.
+//! Tests in a private network: firewall rules redirect clients to Seawall, or drop the packets of
+//! connections.
 //!
-//! They need `nft` and `ip`, and the right to create a network namespace. So they run only by name,
-//! as in `.ci/run`: `cargo test --test network -- --ignored`.
+//! The tests need `nft`, `ip`, and the right to create a network namespace. So they run only if
+//! they are requested, as in `.ci/run`: `cargo test --test network -- --ignored`.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,13 +26,13 @@ use seawall_tests::{
 };
 use tokio::net::TcpSocket;
 
-/// Set in the process that runs inside the namespace.
+/// This variable is set in the process that runs inside the namespace.
 const INSIDE: &str = "NETWORK_INSIDE";
 
 /// The source address of the clients that the rules redirect to Seawall.
 const INTERCEPTED: &str = "127.0.0.9:0";
 
-/// Twice the time after which the kernel gives up a silent connection to a server.
+/// Twice the time after which the kernel closes a silent connection to a server.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -60,7 +60,7 @@ fn encrypted_bytes_are_relayed_to_a_server_on_another_host() {
     );
 }
 
-/// An address that does not belong to this host but is routed to a server on it.
+/// An address that does not belong to this host. Packets to it are routed to a server on this host.
 const ELSEWHERE: &str = "192.0.2.1";
 
 async fn pass_encrypted() {
@@ -70,7 +70,7 @@ async fn pass_encrypted() {
     };
     let server = Standalone::start(options).await.unwrap();
     let port = server.address().port();
-    // Adding the whole network would make every address in it local.
+    // With the whole network, every address in it would be local.
     run("ip", &["address", "add", "192.0.2.2/32", "dev", "lo"]);
     run(
         "ip",
@@ -108,7 +108,7 @@ async fn pass_encrypted() {
     assert!((passed - 1.0).abs() < f64::EPSILON, "{passed}");
 }
 
-/// Runs the test of this name in a separate process with its own network.
+/// Runs a test again in a separate process, with its own network.
 fn in_a_namespace(name: &str, test: impl Future<Output = ()>) {
     if std::env::var_os(INSIDE).is_some() {
         run("ip", &["link", "set", "lo", "up"]);
@@ -162,7 +162,8 @@ async fn intercept() {
     );
     run("nft", &[&rules]);
 
-    // Each member replies itself, secondaries included, though the client does not know Seawall.
+    // Each member replies itself, even a secondary, although the client does not know about
+    // Seawall.
     let mut relayed = Vec::new();
     for member in set.members() {
         let mut client = connect(INTERCEPTED, member.address()).await;
@@ -181,8 +182,8 @@ async fn intercept() {
         assert!((count - 1.0).abs() < f64::EPSILON, "{count}");
         relayed.push(client);
     }
-    // A client that was not redirected is relayed to the primary. A client from another address
-    // does not reach Seawall.
+    // A client that connects directly to Seawall is relayed to the primary. A client with another
+    // source address is not redirected.
     let primary = set.primary().await.unwrap().address();
     assert_eq!(
         me(&mut connect(INTERCEPTED, here).await).await,
@@ -199,7 +200,7 @@ async fn intercept() {
         .metric("seawall_client_connections_total", &[])
         .await;
     assert!((after - before).abs() < f64::EPSILON);
-    // A step down does not affect redirected clients.
+    // A step-down does not affect redirected clients.
     set.step_down().await.unwrap();
     for client in &mut relayed {
         assert!(
@@ -212,7 +213,7 @@ async fn intercept() {
     }
 }
 
-/// The local ports of the established connections to a port.
+/// The local ports of all established connections to `port`.
 fn connected_to(port: u16) -> BTreeSet<u16> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let established = table.lines().skip(1).filter_map(|line| {
@@ -224,7 +225,8 @@ fn connected_to(port: u16) -> BTreeSet<u16> {
     ours.map(|(from, _, _)| from).collect()
 }
 
-/// Drops all further packets of these connections, in both directions. Neither end is notified.
+/// Drops all further packets of these connections, in both directions, without notifying either
+/// end.
 fn silence(from: &BTreeSet<u16>, to: u16) {
     assert!(!from.is_empty());
     let from: Vec<_> = from.iter().map(u16::to_string).collect();
@@ -265,7 +267,7 @@ async fn fall_silent() {
     assert!(one.unwrap().is_ok() && other.unwrap().is_ok());
     let pooled: BTreeSet<_> = connected_to(port).difference(&watching).copied().collect();
     assert!(pooled.len() >= 2, "{pooled:?}");
-    // The probe's connection still works, so the probe does not detect the failure.
+    // The connection of Seawall's probe still works, so the probe does not notice the failure.
     silence(&pooled, port);
     let unused = async || {
         let closed = "seawall_server_connections_closed_total";
@@ -275,7 +277,7 @@ async fn fall_silent() {
     let read = waiting.command("silent", doc! {"find": "things"});
     let write = async {
         eventually(LIMIT, unused).await.unwrap();
-        // This write is not retryable, so it must succeed on the first attempt.
+        // The write is not retryable, so its first attempt must succeed.
         client.command("silent", insert(2)).await
     };
     let (read, write) = tokio::join!(read, write);

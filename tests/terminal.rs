@@ -1,8 +1,8 @@
-//! `seawall top` and `seawall report` in a real terminal: their output, their keys, and the state
-//! they leave.
+//! Tests `seawall top` and `seawall report` in a real terminal: their output, their keys, and the
+//! terminal's state afterwards.
 //!
-//! These tests need `tmux`. So they run only by name, as in `.ci/run`: `cargo test --test terminal
-//! -- --ignored`.
+//! The tests need `tmux`. So they run only if they are requested, as in `.ci/run`: `cargo test
+//! --test terminal -- --ignored`.
 
 #![allow(
     clippy::unwrap_used,
@@ -42,7 +42,7 @@ impl Terminal {
         let size = ["-x", "130", "-y", "40"];
         let mut arguments = vec!["new-session", "-d"];
         arguments.extend(size);
-        // Keeps the program's last output on the screen.
+        // After the program's end, its last output stays on the screen.
         let kept = format!("{program}; echo \"ended with $?\"; exec cat");
         arguments.push(&kept);
         assert!(terminal.tmux(&arguments).status.success());
@@ -71,7 +71,7 @@ impl Terminal {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The whole output, also the lines that have left the screen. Wrapped lines are joined.
+    /// The whole output, including the lines above the screen. Wrapped lines are joined.
     fn printed(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p", "-J", "-S", "-"]);
         String::from_utf8(output.stdout).unwrap()
@@ -98,7 +98,7 @@ impl Terminal {
     }
 }
 
-/// Runs operations on two collections, more on the first one.
+/// Runs operations on two collections, more of them on the first.
 async fn shop(seawall: &Seawall) {
     let address = seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
@@ -121,13 +121,13 @@ async fn top_shows_sorts_filters_and_opens_shapes_and_restores_the_terminal() {
     let terminal = Terminal::start(&format!("{program} top --admin http://{admin}"));
     terminal.shows("shop.orders").await;
     terminal.shows("shop.customers").await;
-    // A filter shows one of them.
+    // With a filter, only one collection is shown.
     terminal.press(&["/", "c", "u", "s", "t", "Enter"]);
     terminal.shows_no("shop.orders").await;
     terminal.shows("shop.customers").await;
     terminal.press(&["Escape"]);
     terminal.shows("shop.orders").await;
-    // Sorted by count, the busier collection comes first, and opens.
+    // Sorted by count, the collection with more operations is the first. Enter opens it.
     terminal.press(&["c", "Home", "Enter"]);
     terminal.shows_no("shop.customers").await;
     terminal.shows("{filter:{value:?}}").await;
@@ -168,7 +168,7 @@ async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() 
         terminal.press(&[key]);
         terminal.shows(&format!(", by {sort}")).await;
     }
-    // A filter also applies to one shape's view: the other shape is not shown.
+    // A filter also applies to the view of one shape: the other shape is not shown.
     terminal.press(&["/", "o", "r", "d", "e", "r", "s", "Enter"]);
     terminal.shows(", filter: orders").await;
     terminal.shows_no("shop.customers").await;
@@ -184,7 +184,7 @@ async fn top_shows_one_shapes_histogram_and_timeline_and_obeys_every_sort_key() 
     }
     terminal.press(&["l"]);
     terminal.shows("durations, linear, 0 to ").await;
-    // Raising the start of the range hides its lower end.
+    // `]` raises the lower end of the histogram.
     terminal.press(&["]", "]"]);
     terminal.shows_no("durations, linear, 0 to ").await;
     terminal.shows("durations, linear, ").await;

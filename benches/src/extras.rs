@@ -1,5 +1,5 @@
-//! Measurements beside storms, for clients that come and go: the system calls of a login, the
-//! memory of an idle client, and scripts that connect for each run.
+//! Parts of the bench `storm` without a storm: the system calls of a login, the memory of an idle
+//! client, and scripts with one connection per run.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use std::{
 use seawall_tests::{eventually::eventually, scratch::Scratch};
 use tokio::{process as tokio_process, time::Instant};
 
-use crate::{process::resident_bytes, weather::StormTestbed};
+use crate::{process::resident_bytes, storm_testbed::StormTestbed};
 
 /// System calls of Seawall during some logins.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Returns how often the call of this name was made.
+    /// Number of calls with this name.
     pub fn count(&self, name: &str) -> f64 {
         let found = self.by_name.iter().find(|(other, _)| other == name);
         found.map_or(0.0, |(_, count)| *count)
@@ -31,7 +31,7 @@ impl Calls {
 }
 
 /// Counts Seawall's system calls for `seconds` seconds, while `clients` clients repeatedly connect,
-/// log in, run a find and leave. Returns `None` if strace is not installed.
+/// log in, run a find and disconnect. `None` if strace is not installed.
 pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Option<Calls> {
     let scratch = Scratch::create().expect("the directory can be created");
     let table = scratch.path().join("calls");
@@ -100,8 +100,8 @@ pub struct Idle {
     pub server_connections: f64,
 }
 
-/// Holds `clients` clients, each with one operation every 15 seconds. Measures shortly before the
-/// load ends, when every client has run an operation.
+/// Keeps `clients` clients connected, each with one operation every 15 seconds. Measures shortly
+/// before the end, when every client has run an operation.
 pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
     let process = testbed.seawall_id().expect("Seawall runs");
     let before = resident_bytes(process).expect("Seawall runs");
@@ -119,8 +119,8 @@ pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
     ];
     let began = Instant::now();
     let load = testbed.load(&arguments);
-    // Seawall frees buffers while clients are idle. The last five seconds of the load are not
-    // measured.
+    // Seawall frees buffers while clients are idle. The last five seconds are not measured, because
+    // the load ends.
     let until = Duration::from_secs(IDLE_SECONDS - 5);
     tokio::time::sleep(until.saturating_sub(began.elapsed())).await;
     let (connected, open) = (testbed.clients().await, testbed.counts().await.open);
@@ -134,18 +134,18 @@ pub async fn idle(testbed: &StormTestbed, clients: usize) -> Idle {
     }
 }
 
-/// Enough time for thousands of clients to connect and to be idle for a while.
+/// Seconds of the load: enough for thousands of clients to connect and then be idle.
 const IDLE_SECONDS: u64 = 40;
 
-/// A page of a PHP application: one connection, one find.
+/// A page of a PHP application, with one connection and one find.
 const PAGE: &str = r#"<?php
 $manager = new MongoDB\Driver\Manager($argv[1]);
 $query = new MongoDB\Driver\Query(['_id' => 1], ['limit' => 1]);
 foreach ($manager->executeQuery('bench.pages', $query) as $document) { }
 "#;
 
-/// Returns the wall-clock time of `runs` runs of a PHP script, each with its own connection. `None`
-/// if PHP or its driver is not installed.
+/// The elapsed time of `runs` runs of a PHP script with one connection each. `None` if PHP or its
+/// driver is not installed.
 pub fn pages(uri: &str, runs: usize) -> Option<Duration> {
     let scratch = Scratch::create().expect("the directory can be created");
     let page = scratch.path().join("page.php");

@@ -1,10 +1,10 @@
-//! Parts of the end-to-end benches: load generators, the compared targets, and measurements of
-//! their cost.
+//! Code that the end-to-end benches share: load generators, the compared targets, and measurements
+//! of CPU time and memory.
 
 pub mod abuse;
 pub mod extras;
+pub mod insight;
 pub mod load;
 pub mod process;
 pub mod setup;
-pub mod sight;
-pub mod weather;
+pub mod storm_testbed;

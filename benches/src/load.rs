@@ -1,4 +1,4 @@
-//! A closed loop of finds by `_id` over many connections. Each reply is checked.
+//! A load of finds by `_id` in a closed loop over many connections. It checks each reply.
 
 use std::{
     sync::{
@@ -31,19 +31,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns operations per second.
+    /// Operations per second.
     pub fn rate(&self) -> f64 {
         f64::from(u32::try_from(self.operations).unwrap_or(u32::MAX)) / self.elapsed.as_secs_f64()
     }
 
-    /// Returns the latency that `percent` percent of the operations do not exceed.
+    /// The latency that `percent` percent of the operations do not exceed.
     pub fn percentile(&self, percent: usize) -> Duration {
         let rank = (self.latencies.len() * percent).div_ceil(100).max(1);
         self.latencies.get(rank - 1).copied().unwrap_or_default()
     }
 }
 
-/// Runs `connections` in a closed loop for `time`, and returns them.
+/// Runs the load over `connections` for `time`. Returns the result and the connections.
 pub async fn run(
     connections: Vec<Connection>,
     collection: &'static str,

@@ -1,4 +1,4 @@
-//! A process under measurement, and the CPU time and memory that it uses.
+//! A process that a bench measures: its CPU time and memory.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ pub struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails if the child has already ended.
+        // This fails if the child has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -44,8 +44,7 @@ impl Process {
     }
 }
 
-/// Returns the command `seawall serve`, with core dumps and tracing, so that profilers can attach
-/// to the process.
+/// The command `seawall serve`, with core dumps and tracing allowed, so that profilers can attach.
 pub fn serve(seawall: &Path) -> Command {
     let mut command = Command::new(seawall);
     command
@@ -54,23 +53,23 @@ pub fn serve(seawall: &Path) -> Command {
     command
 }
 
-/// Returns the CPU time that a process has used so far, user and system together.
+/// The CPU time of a process since its start, user and system time together.
 ///
 /// # Errors
-/// If the process has ended, or `/proc` is not Linux's.
+/// If the process has ended, or the machine has no Linux `/proc`.
 pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     read_cpu(pid).map(|(user, system)| user + system)
 }
 
-/// Returns user and system time separately. Zero for a process that has ended.
+/// User and system time of a process since its start. Zero if the process has ended.
 pub fn cpu_split(pid: u32) -> (Duration, Duration) {
     read_cpu(pid).unwrap_or_default()
 }
 
-/// Returns the CPU time that the calling thread has used so far.
+/// The CPU time of the calling thread since its start.
 ///
 /// # Errors
-/// If `/proc` is not Linux's.
+/// If the machine has no Linux `/proc`.
 pub fn thread_cpu_time() -> io::Result<Duration> {
     let stat = fs::read_to_string("/proc/thread-self/stat")?;
     let (user, system) = parse_cpu(&stat);
@@ -83,7 +82,7 @@ fn read_cpu(pid: u32) -> io::Result<(Duration, Duration)> {
 }
 
 fn parse_cpu(stat: &str) -> (Duration, Duration) {
-    // The name in brackets may contain spaces, so fields are counted after it.
+    // The process name in brackets may contain spaces, so the fields after it are counted.
     let fields: Vec<&str> = stat
         .rsplit(") ")
         .next()
@@ -101,7 +100,7 @@ fn parse_cpu(stat: &str) -> (Duration, Duration) {
     (time(ticks(11)), time(ticks(12)))
 }
 
-/// Returns the resident memory of a process in bytes.
+/// The resident memory of a process in bytes.
 ///
 /// # Errors
 /// If the process has ended.
@@ -109,7 +108,7 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     memory_bytes(pid, "VmRSS:")
 }
 
-/// Returns the peak resident memory of a process in bytes.
+/// The peak resident memory of a process in bytes.
 ///
 /// # Errors
 /// If the process has ended.
@@ -132,7 +131,7 @@ fn memory_bytes(pid: u32, name: &str) -> io::Result<u64> {
     Err(io::ErrorKind::NotFound.into())
 }
 
-/// Returns a loopback port that is free at the time of the call.
+/// Finds a loopback port that is free at this moment.
 ///
 /// # Errors
 /// If no port is free.
@@ -140,7 +139,7 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Starts HAProxy in TCP mode with two threads. Returns `None` if it is not installed.
+/// Starts HAProxy in TCP mode with two threads. `None` if HAProxy is not installed.
 ///
 /// # Errors
 /// If HAProxy is installed and does not start.

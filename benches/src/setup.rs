@@ -1,4 +1,4 @@
-//! The compared targets: a mongod directly, through HAProxy, and through Seawall.
+//! The compared targets: a mongod, HAProxy in front of it, and Seawall in front of it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,11 +17,11 @@ use seawall_transport::connection::{Connection, Connector, ServerAddress};
 
 use crate::process::{Process, free_port, haproxy, serve};
 
-/// The user that the load logs in as.
+/// The user as which the load logs in.
 const USER: &str = "load";
 const PASSWORD: &str = "only-a-bench";
 
-/// Documents in each collection.
+/// Number of documents in each collection.
 pub const DOCUMENTS: i32 = 1000;
 
 /// A target of the load.
@@ -31,7 +31,7 @@ pub struct Target {
     pub name: &'static str,
     /// The address that the load connects to.
     pub address: ServerAddress,
-    /// The proxy's process. `None` for the direct target.
+    /// The process of the proxy; `None` for direct connections.
     pub process: Option<Process>,
 }
 
@@ -99,7 +99,7 @@ impl Setup {
         setup
     }
 
-    /// Connects and logs in with derived keys, without PBKDF2.
+    /// Connects and logs in with keys that were derived once, so that PBKDF2 is not measured.
     ///
     /// # Errors
     /// If the target refuses the connection or the login.

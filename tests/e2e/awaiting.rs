@@ -1,5 +1,5 @@
-//! Operations that wait for an event: split into slices, with a separate limit on the connections
-//! they use.
+//! Operations that wait for an event. Seawall splits the wait into slices, and limits the
+//! connections that such operations use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -119,7 +119,7 @@ async fn a_long_await_runs_in_slices_and_gets_one_reply() {
         slices.iter().all(|slice| (1..=1000).contains(slice)),
         "{slices:?}"
     );
-    // Without its own `maxTimeMS` it waits as long as on a server.
+    // Without `maxTimeMS`, the `getMore` waits as long as it does without Seawall.
     let nothing = client.command(DB, more(cursor, None)).await.unwrap();
     assert!(batch(&nothing).is_empty());
     let slices = scene.slices();
@@ -127,7 +127,7 @@ async fn a_long_await_runs_in_slices_and_gets_one_reply() {
         slices.iter().all(|slice| (1..=1000).contains(slice)),
         "{slices:?}"
     );
-    // An event ends the wait early, however long its `maxTimeMS` is.
+    // An event ends the wait early, even if `maxTimeMS` is long.
     client.set_limit(LIMIT);
     let mut long = more(cursor, Some(600_000));
     long.insert("$db", DB);

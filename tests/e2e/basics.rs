@@ -1,5 +1,4 @@
-//! The main task: operations of the official driver through Seawall, with only the address
-//! configured.
+//! The main use: the official driver runs operations through Seawall with only the address changed.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -26,8 +25,8 @@ async fn crud_cursors_and_transactions_work_through_the_proxy() {
     let seawall = Seawall::start(&set.uri()).await;
     let client = seawall.client(&user, "secret", "admin").await;
     if server_version().await.unwrap() < OLDEST_OF_THE_DRIVER {
-        // The error has the driver's own words. `tests/matrix` compares them with a direct
-        // connection's.
+        // The error text is the driver's own. `tests/matrix` compares it with that of a direct
+        // connection.
         let refused = client.list_database_names().await.unwrap_err();
         assert!(refused.to_string().contains("wire version"), "{refused}");
         return;
@@ -135,8 +134,8 @@ async fn a_thousand_short_connections_cost_one_server_login_per_pooled_connectio
         .await;
     let created = whole(created);
     assert!((1..=MAX_POOL_SIZE).contains(&created), "{created}");
-    // An introduction's connection joins the pool, so each of the pool's connections has one
-    // authentication.
+    // The connection of an introduction joins the pool. So each pooled connection was authenticated
+    // once.
     let authentications = seawall
         .metric("seawall_server_authentications_total", &[])
         .await;
@@ -149,8 +148,8 @@ async fn a_thousand_short_connections_cost_one_server_login_per_pooled_connectio
 /// The oldest server that the Rust driver supports.
 const OLDEST_OF_THE_DRIVER: ServerVersion = ServerVersion(4, 4, 0);
 
-/// The server's own count of SCRAM-SHA-256 conversations. `None` before 4.4, which has no such
-/// count.
+/// Number of SCRAM-SHA-256 conversations that the server counted. `None` before 4.4, which does not
+/// count them.
 async fn scram_conversations(root: &mut RawClient) -> Option<i64> {
     if server_version().await.unwrap() < ServerVersion(4, 4, 0) {
         return None;

@@ -1,6 +1,6 @@
-//! Cancellation: the future that serves a client is dropped after its first poll, its second, and
-//! so on. Each time it must release everything that it held, and no other client may see any of its
-//! replies.
+//! Cancellation: the future that serves a client is dropped after its first poll, then in a new run
+//! after its second, and so on. Each time it must release all permits and connections, and no other
+//! client may get any of its replies.
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
@@ -19,16 +19,17 @@ use crate::scene::{logged_in, seawall, seawall_at, writer};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Every script ends within this number of polls.
+/// Maximum number of polls that any script needs.
 const MAX_POLLS: usize = 400;
 
-/// Limits below the number of clients of a test, so that a place that is not released is noticed.
+/// Limits that are lower than a test's number of clients, so a permit that is not released is
+/// noticed.
 const FEW_PLACES: &str = "listen.max_client_connections = 8
 limits.unauthenticated_connections = 8
 limits.max_in_flight_operations = 8
 ";
 
-/// Polls a future at most `times` times. Returns true if it completed.
+/// Polls a future at most `times` times. True if the future completed.
 async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize) -> bool {
     let mut left = times;
     poll_fn(|cx| {
@@ -42,8 +43,8 @@ async fn poll_times(mut future: Pin<&mut impl Future<Output = ()>>, times: usize
     .await
 }
 
-/// Serves a client that runs a script, and drops the serving future after one poll, two polls and
-/// so on, until the script completes. Runs `check` after each drop. Returns the number of drops.
+/// Runs a script as a client whose serving future is dropped after one poll, then two, and so on,
+/// until a run completes. Calls `check` after each drop. Returns the number of drops.
 async fn cancel_everywhere(
     seawall: &Seawall,
     script: impl AsyncFn(RawClient) -> Result<(), RawError>,
@@ -70,7 +71,7 @@ async fn cancel_everywhere(
     panic!("the script did not end in {MAX_POLLS} polls");
 }
 
-/// Waits until no place, connection or queue entry is held.
+/// Waits until Seawall has no client, no used connection and no queued operation.
 async fn wait_until_nothing_is_held(seawall: &Seawall) {
     let is_free = async || {
         let snapshot = seawall.app.topology().snapshot();
@@ -98,8 +99,8 @@ async fn assert_own_replies(witness: &mut RawClient, user: &NewUser, n: usize) {
     assert_eq!(batch, &[doc! { "_id": id }.into()]);
 }
 
-/// Runs [`cancel_everywhere`]. Each check verifies that nothing is held and that another client
-/// gets its own replies.
+/// Runs [`cancel_everywhere`]. After each drop, checks that everything is released and that another
+/// client gets its own replies.
 async fn cancel_beside_witness(
     seawall: &Seawall,
     user: &NewUser,

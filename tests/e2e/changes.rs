@@ -1,4 +1,4 @@
-//! Users that change while their clients are connected: changed passwords and roles, dropped and
+//! Users that change while their clients are connected: new passwords, new roles, dropped users and
 //! recreated users.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::scene::{
     with_password, writer,
 };
 
-/// The number of refused logins out of several sequential ones. The last login must succeed.
+/// Number of refused logins among several consecutive ones. The last login must succeed.
 async fn refused(seawall: &Seawall, login: &Login) -> usize {
     let mut refused = 0;
     for _ in 0..4 {
@@ -54,7 +54,7 @@ async fn after_a_password_change_at_most_one_login_is_refused_and_the_old_passwo
             assert!(refused <= 1, "{refused}");
             let (_, outcome) = log_in(&seawall, &login_with(&old)).await;
             assert_eq!(outcome.code(), Some(18), "{outcome:?}");
-            // As on a server, a connected client keeps its login.
+            // A connected client keeps its login after a password change, as on a server.
             assert!(find(&mut connected, &user.name).await.is_ok());
             old = new;
         }
@@ -128,9 +128,10 @@ async fn keys_that_a_server_refuses_are_evicted_and_their_users_clients_are_clos
     assert!(insert(&mut client, &user.name).await.is_ok());
 }
 
-/// A server that is not primary or is shutting down gives no information about the user.
+/// A server that is not primary, or that is shutting down, cannot say whether the user still
+/// exists.
 #[tokio::test]
-async fn keys_are_kept_while_they_cannot_be_read() {
+async fn cached_keys_are_used_while_the_server_cannot_return_them() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.administrator().await.unwrap();
     let user = NewUser::new("admin", "kept", "secret").role("readWrite", "kept");
@@ -142,7 +143,7 @@ async fn keys_are_kept_while_they_cannot_be_read() {
         fail_command(&root, FailTimes::Count(2), data)
             .await
             .unwrap();
-        // A failed login makes the keys doubtful, so Seawall reads them again.
+        // A failed login makes Seawall doubt the cached keys and read them again.
         let (_, wrong) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(wrong.code(), Some(18));
         logged_in(&seawall, &user.login()).await;
@@ -220,5 +221,5 @@ async fn clients_of_a_recreated_user_gain_its_rights_only_by_a_new_login() {
     }
 }
 
-/// Generous limit: only a failing test waits for it.
+/// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);

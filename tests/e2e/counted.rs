@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Larger replies are forwarded as they arrive.
+/// A larger reply is forwarded as it arrives.
 const HELD_REPLY_BYTES: i32 = 64 * 1024;
 
 const RELAYED: &str = "deployment.mode = \"relay\"\n";
@@ -52,7 +52,7 @@ impl Scene {
         self.set.raw_client(&self.set.members()[0]).await.unwrap()
     }
 
-    /// Makes the server's next `times` commands of this name fail.
+    /// Makes the next `times` commands with this name fail on the server.
     async fn fail(&self, times: i32, command: &str, mut how: Document) {
         how.insert("failCommands", [command]);
         let client = self.set.direct_client(&self.set.members()[0]).unwrap();
@@ -61,13 +61,13 @@ impl Scene {
             .unwrap();
     }
 
-    /// The row of a command, once its count is `count`. A client may see its reply before it is
-    /// counted.
+    /// The row of a command in the API. Waits until its count is `count`, because a client may get
+    /// a reply before Seawall counts the operation.
     async fn row(&self, command: &str, count: u64) -> Value {
         let row = async || {
             let answer = self.seawall.api("/api/v1/namespaces").await;
             let rows = answer["namespaces"].as_array().unwrap().iter();
-            // Before a login, operations are counted without the name of their database.
+            // Operations before a login are counted without the name of their database.
             let own = rows.filter(|row| {
                 [&*self.db, "admin", "other"]
                     .map(Value::from)
@@ -82,7 +82,7 @@ impl Scene {
         eventually(LIMIT, row).await.unwrap()
     }
 
-    /// The sum of a metric's series for this scene's database.
+    /// The sum of a metric's series that belong to this scene's database.
     async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let db = format!("db=\"{}\"", self.db);
         let labels: Vec<_> = labels.iter().copied().chain([&*db]).collect();
@@ -190,8 +190,8 @@ async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_client
         .metric("seawall_operation_errors_total", &of_code)
         .await;
     assert_eq!(counted, 2.0);
-    // This find was sent twice before it failed. A command that succeeds the second time has no
-    // error code.
+    // This find was sent twice and failed twice. A command that succeeds on the second attempt has
+    // no error code.
     scene.fail(1, "find", close).await;
     assert!(ask(&mut client, &scene.db, find.clone()).await.is_ok());
     scene.fail(1, "find", doc! { "errorCode": 10107 }).await;
@@ -206,7 +206,7 @@ async fn errors_that_seawall_creates_or_rewrites_count_by_the_code_in_the_client
 }
 
 #[tokio::test]
-async fn refusals_without_a_suitable_server_or_a_login_count_by_their_code() {
+async fn refused_operations_are_counted_by_error_code() {
     let scene = Scene::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = scene.client().await;
     let find = doc! { "find": "c", "$readPreference": { "mode": "secondary" } };
@@ -224,7 +224,7 @@ async fn refusals_without_a_suitable_server_or_a_login_count_by_their_code() {
     }
 }
 
-/// Commands, and how many documents each returns, writes or counts.
+/// Commands, each with the number of documents that it returns, writes or counts.
 fn commands() -> Vec<(Document, u64)> {
     let modify = |id: i32, more: Document| {
         let mut command = doc! { "findAndModify": "things", "query": { "_id": id } };
@@ -310,7 +310,7 @@ async fn write_statements_are_counted_by_shape_in_messages_of_any_form_and_size(
             }
             _ => doc! { "q": { "_id": n.to_string(), "pad": &pad }, "limit": 1 },
         };
-        // A message over a megabyte is streamed, not parsed as a whole.
+        // A message of more than one megabyte is streamed and not parsed as a whole.
         let mut first = 0;
         for count in [3, 4, 5_000] {
             for (name, field) in [
@@ -376,7 +376,7 @@ async fn unacknowledged_writes_count_the_servers_documents_and_errors() {
     };
     client.send(&unacknowledged(modify)).await.unwrap();
     assert_eq!(scene.row("findAndModify", 1).await["documents"], 1);
-    // A reply that is too large to be held is not forwarded either.
+    // A reply that is too large to be held is discarded, not forwarded.
     let documents = vec![doc! { "_id": 2 }; 2000];
     let insert = doc! { "insert": "c", "documents": documents, "ordered": false, "$db": db };
     client.send(&unacknowledged(insert)).await.unwrap();
@@ -461,7 +461,7 @@ async fn relayed_operations_are_reported_by_server_and_client() {
                 .is_ok()
         );
     }
-    // The await of a driver's monitor does not count as load.
+    // The awaiting `hello` of a driver's monitor does not count as load.
     let watch = doc! { "topologyVersion": version, "maxAwaitTimeMS": 50 };
     assert!(client.hello(watch).await.unwrap().is_ok());
     let row = scene.row("hello", 2).await;

@@ -1,4 +1,5 @@
-//! Sources of credentials: detected, looked up, configured, or not needed.
+//! The sources of credentials: detected by Seawall, read by a service account, configured, or not
+//! needed.
 
 use std::time::Duration;
 
@@ -21,8 +22,8 @@ pub(crate) async fn mode(seawall: &Seawall) -> String {
     status["credentials"].as_str().unwrap().to_owned()
 }
 
-/// Creates a role with the one right that a lookup needs and an account with that role. Returns a
-/// URI of the account.
+/// Creates an account whose only right is to look up users' keys. Returns the account's connection
+/// string.
 async fn service_uri(address: std::net::SocketAddr) -> String {
     let (root, name) = (root().await, unique_name("service"));
     let privilege = doc! { "resource": { "db": "", "collection": "" }, "actions": ["viewUser"] };
@@ -48,7 +49,7 @@ async fn lookup_logs_users_in_without_an_introduction() {
         let (_, outcome) = log_in(&seawall, &with_password(&user, "wrong")).await;
         assert_eq!(outcome.code(), Some(18), "{outcome:?}");
         let mut client = logged_in(&seawall, &user.login()).await;
-        // Seawall verified the user's proof itself.
+        // Seawall itself verified the proof, so no login reached the server.
         assert_eq!(introductions(&recorder, &user.name), []);
         assert!(find(&mut client, &db).await.is_ok());
         assert_eq!(insert(&mut client, &db).await.code(), Some(13));
@@ -90,7 +91,7 @@ async fn lookup_refuses_unknown_and_dropped_users_and_restricted_sources() {
     assert_eq!(find(&mut connected, &user.name).await.code(), Some(13));
 }
 
-/// The keys of a user in the form of the configuration.
+/// A user's keys in the form in which the configuration has them.
 pub(crate) async fn configured_keys(user: &NewUser) -> String {
     let command =
         doc! { "usersInfo": { "user": &user.name, "db": &user.db }, "showCredentials": true };
@@ -146,7 +147,7 @@ async fn configured_users_log_in_and_others_are_refused() {
 }
 
 #[tokio::test]
-async fn no_login_is_needed_where_the_deployment_needs_none() {
+async fn no_login_is_needed_without_access_control() {
     let open = Standalone::start(Options::default()).await.unwrap();
     let seawall = Seawall::start(&open.uri()).await;
     assert_eq!(mode(&seawall).await, "none");
@@ -159,7 +160,7 @@ async fn no_login_is_needed_where_the_deployment_needs_none() {
 
 #[tokio::test]
 async fn a_server_without_users_grants_nothing_through_seawall() {
-    // Such a server lets any client from loopback create the first user.
+    // A server without users lets any client from loopback create the first one.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -180,7 +181,7 @@ async fn a_server_without_users_grants_nothing_through_seawall() {
 }
 
 #[tokio::test]
-async fn the_mode_none_ends_when_the_deployment_requires_a_login() {
+async fn credential_mode_none_ends_when_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
     assert_eq!(mode(&seawall).await, "none");
     let mut early = connect(&seawall).await;
@@ -194,5 +195,5 @@ async fn the_mode_none_ends_when_the_deployment_requires_a_login() {
     assert!(insert(&mut early, &user.name).await.is_ok());
 }
 
-/// Generous limit: only a failing test waits for it.
+/// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Zero configuration: users log in without configured credentials and keep their own rights.
+//! Users log in without any configured credentials, and keep their own rights.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const STARTS: [Start; 3] = [
     Start::SpeculativeLegacyHello,
 ];
 
-/// Logs in each kind of user in each way, once for the first time and once again.
+/// Logs in users of every kind in every way, each for a first and for a second time.
 async fn log_in_in_every_way(seawall: &Seawall, root: &impl RunCommand) {
     let [sha1, sha256] = [Mechanism::ScramSha1, Mechanism::ScramSha256];
     let kinds: [(&[Mechanism], Mechanism); 4] = [
@@ -69,7 +69,7 @@ async fn all_kinds_of_users_of_a_replica_set_log_in_in_all_ways_and_keep_their_r
 }
 
 #[tokio::test]
-async fn a_missing_right_closes_no_pooled_connection() {
+async fn unauthorized_reply_closes_no_pooled_connection() {
     let seawall = seawall("").await;
     let user = writer().await;
     let mut client = logged_in(&seawall, &user.login()).await;
@@ -78,8 +78,8 @@ async fn a_missing_right_closes_no_pooled_connection() {
         .await;
     for _ in 0..30 {
         assert_eq!(insert(&mut client, "another").await.code(), Some(13));
-        // The refusal quotes this text. It must not be mistaken for a server's reply about a
-        // dropped user.
+        // The refusal quotes the text of this command. Seawall must not mistake the quoted text for
+        // a server's reply about a dropped user.
         let quoted = doc! { "find": "command x requires authentication" };
         let refused = client.command("another", quoted).await.unwrap();
         assert_eq!(refused.code(), Some(13));
@@ -146,7 +146,8 @@ async fn speculative_authentication_works_only_for_users_with_fresh_keys() {
     let seawall = seawall("").await;
     let user = writer().await;
     let login = user.login().start(Start::SpeculativeHello);
-    // Three replies: hello and two commands, because the server did not use the speculation.
+    // Three replies, to the hello and to two commands, because the server did not use the
+    // speculative part of the hello.
     let (_, first) = log_in(&seawall, &login).await;
     assert_eq!((first.is_authenticated(), first.replies.len()), (true, 3));
     let reply = &first.replies[0];
@@ -223,8 +224,8 @@ async fn a_restriction_added_after_a_login_is_enforced() {
 async fn many_users_share_few_server_connections_and_all_are_served() {
     const USERS: usize = 200;
     const MAX_SERVER_CONNECTIONS: u32 = 20;
-    /// 64 introductions, eight connections kept for the next ones, monitors, and connections that
-    /// are being closed.
+    /// Connections outside of pools: 64 introductions, eight that are kept for later introductions,
+    /// monitors, and connections that are being closed.
     const OUTSIDE_OF_POOLS: u32 = 84;
     let toml = format!(
         "[pool]\nmax_server_connections = {MAX_SERVER_CONNECTIONS}\nmax_pool_size = 5\nwait_queue_timeout_ms = 60000\n"
@@ -238,7 +239,7 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
         create_user(&root, &user).await.unwrap();
         users.push(user);
     }
-    // The cache keeps the clients' key derivation out of the measurement.
+    // Without this cache, the clients' key derivation would be most of the measured time.
     let keys = KeyCache::default();
     for user in &users {
         let mut direct = server().await.raw_client().await.unwrap();
@@ -287,7 +288,7 @@ async fn many_users_share_few_server_connections_and_all_are_served() {
     );
 }
 
-/// Generous limit: only a failing test waits for it.
+/// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Time limit for one of a thousand clients to get its reply, on a machine that also compiles.
+/// Time limit for one reply to one of a thousand clients, on a machine that also compiles.
 const CROWD_LIMIT: Duration = Duration::from_secs(120);

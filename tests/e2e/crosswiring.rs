@@ -1,5 +1,5 @@
-//! Cross-wiring: whatever clients do, each reply reaches the client that sent the request, and no
-//! server connection is lost.
+//! Checks that each reply reaches the client that sent the command, even when clients disconnect at
+//! bad moments, and that no server connection is lost.
 
 #![expect(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 const CLIENTS: u64 = 200;
 const OPERATIONS_EACH: u64 = 100;
 
-/// The number of operations over turbulent connections in `cargo test`. The full number is
+/// Number of operations over turbulent connections. A full run sets
 /// `SEAWALL_CHAOS_OPERATIONS=200000`.
 const CHAOS_OPERATIONS: u64 = 20_000;
 const POOL_SIZE: u64 = 20;
@@ -80,7 +80,7 @@ async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
         }
     };
     eventually(LIMIT, is_idle).await.unwrap();
-    // All connections of the pool can be used again at the same time.
+    // Every connection of the pool can be used again, all at the same time.
     let mut clients = JoinSet::new();
     for number in 0..i32::try_from(POOL_SIZE).unwrap() {
         let address = seawall.address().parse().unwrap();
@@ -139,8 +139,8 @@ async fn turbulence_on_server_connections_causes_no_wrong_reply() {
         failures > 0 && u64::try_from(failures).unwrap() < operations / 4,
         "{failures}"
     );
-    // Everything has been released: no client, no operation, and no more connections than the pool
-    // may have.
+    // Everything is released: there is no client and no operation, and no more connections than the
+    // pool allows.
     let is_idle = || async {
         let [pending, available, in_use, waiting] = pool(&seawall).await;
         let clients = seawall.metric("seawall_client_connections", &[]).await;
@@ -155,7 +155,7 @@ async fn turbulence_on_server_connections_causes_no_wrong_reply() {
     eventually(LIMIT, is_idle).await.unwrap();
 }
 
-/// Creates a user and the documents to read.
+/// Creates a user, and the documents that the clients read.
 async fn prepare(root: &mongodb::Client) -> NewUser {
     let user = NewUser::new("admin", "app", "secret").role("readWriteAnyDatabase", "admin");
     create_user(root, &user).await.unwrap();
@@ -166,7 +166,8 @@ async fn prepare(root: &mongodb::Client) -> NewUser {
     user
 }
 
-/// The largest observed number of server connections.
+/// Watches the number of server connections until the test is over. Returns the largest number
+/// seen.
 async fn watch(seawall: Arc<Seawall>, is_over: Arc<AtomicBool>) -> u64 {
     let mut most = 0;
     let mut ticks = tokio::time::interval(Duration::from_millis(50));
@@ -184,17 +185,17 @@ async fn pool(seawall: &Seawall) -> [u64; 4] {
         .map(|part| pools["pools"][0][part].as_u64().unwrap())
 }
 
-/// A client that sometimes disconnects at a bad moment and reconnects.
+/// A client that sometimes disconnects during an operation, and then reconnects.
 struct Chaos {
     address: std::net::SocketAddr,
     login: Login,
     rng: StdRng,
     disconnects: Arc<AtomicUsize>,
-    /// The number of failed operations, in tests where operations may fail.
+    /// Number of failed operations; `None` in tests in which every operation must succeed.
     failures: Option<Arc<AtomicUsize>>,
 }
 
-/// The point at which a client leaves an operation.
+/// The moment at which a client disconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Never,
@@ -231,7 +232,7 @@ impl Chaos {
             let mut client = RawClient::connect(self.address).await.unwrap();
             client.set_limit(LIMIT);
             let outcome = client.login(&self.login).await.unwrap();
-            // An unreachable server must not look like a wrong password.
+            // If the server is unreachable, the error must differ from that for a wrong password.
             assert_ne!(outcome.code(), Some(18), "{outcome:?}");
             if outcome.is_authenticated() {
                 return client;
@@ -246,7 +247,7 @@ impl Chaos {
         failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs an operation to its end. Returns false if the connection closed.
+    /// Runs an operation. Returns false if the connection was closed.
     async fn echo(&mut self, client: &mut RawClient, unique: i64) -> bool {
         let command = self.command(unique);
         let reply = match self.exchange(client, &command, unique).await {
@@ -269,8 +270,8 @@ impl Chaos {
         }
     }
 
-    /// Sends a request and reads its reply. The client checks that the reply belongs to the
-    /// request.
+    /// Sends a command and reads its reply. The client checks that the reply belongs to the
+    /// command.
     async fn exchange(&self, client: &mut RawClient, message: &OpMsg, unique: i64) -> Exchanged {
         match client.exchange(message).await {
             Ok(reply) if self.failures.is_some() && reply.code().is_some_and(is_failure) => {
@@ -286,7 +287,7 @@ impl Chaos {
         }
     }
 
-    /// A command with a unique value that its reply must return.
+    /// A command with a unique value, which its reply must contain.
     fn command(&mut self, unique: i64) -> OpMsg {
         let projection = doc! {"pad": 1, "v": {"$literal": unique}};
         let body = match self.rng.random_range(0..8) {
@@ -338,7 +339,7 @@ enum Exchanged {
     Failed { is_open: bool },
 }
 
-/// True if the code may report an unreachable server, or a lost cursor of such a server.
+/// True for codes that report an unreachable server, or a cursor lost with such a server.
 fn is_failure(code: i32) -> bool {
     const HOST_UNREACHABLE: i32 = 6;
     const CURSOR_NOT_FOUND: i32 = 43;

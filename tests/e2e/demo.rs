@@ -1,4 +1,4 @@
-//! `seawall demo` as a new user runs it: the real binary, from start to cleanup.
+//! `seawall demo`, run as a new user runs it, with the real binary.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-/// A busy machine may have to download a mongod first.
+/// Long, because a mongod may have to be downloaded on a busy machine.
 const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
@@ -98,7 +98,8 @@ fn demo(directory: &Scratch, arguments: &[&str]) -> Command {
     command
         .arg("demo")
         .args(arguments)
-        // The mongod's directory is created here, so leftovers are visible.
+        // The mongod's directory is created in this directory, so the test sees files that are not
+        // removed.
         .env("TMPDIR", directory.path())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -119,7 +120,7 @@ fn assert_nothing_is_left(directory: &Path) {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
-/// The command lines of processes that name a directory.
+/// The command lines of all processes that contain the path of a directory.
 fn processes_of(directory: &Path) -> Vec<String> {
     let wanted = directory.to_str().unwrap();
     let processes = fs::read_dir("/proc").unwrap().flatten();

@@ -1,5 +1,5 @@
-//! Differential: every command of the server, well formed or not, gets the same reply directly and
-//! through Seawall, except for the commands and fields listed here.
+//! Sends every command of the server, well formed and malformed, directly and through Seawall. The
+//! replies must be equal, except for the commands and fields listed here.
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
@@ -12,8 +12,8 @@ use seawall_tests::{
 
 const DB: &str = "differential";
 
-/// Commands that stop the server, change it for all clients, wait, or belong to other parts of a
-/// cluster.
+/// Commands that are not sent: they stop the server, change it for all clients, wait, or belong to
+/// other parts of a cluster.
 const NOT_SENT: &[&str] = &[
     "shutdown",
     "fsync",
@@ -60,14 +60,16 @@ const NOT_SENT: &[&str] = &[
     "validateDBMetadata",
     "dbCheck",
     "oidcListKeys",
-    // Versions 4.4 and 5.0 abort when a server with authentication receives it.
+    // MongoDB 4.4 and 5.0 abort when this command reaches a server with authentication.
     "repairDatabase",
-    // These would succeed and leave a different state for the second run. The story contains them.
+    // These commands would succeed, so the second run would start with other data. The story
+    // contains them.
     "create",
     "drop",
 ];
 
-/// Commands that Seawall answers itself, as a router or for this connection (docs/transparency.md).
+/// Commands to which Seawall replies itself, as a router or for the connection
+/// (docs/transparency.md).
 const ANSWERED_HERE: &[&str] = &[
     "hello",
     "isMaster",
@@ -111,7 +113,8 @@ const VOLATILE: &[&str] = &[
     "queryHash",
 ];
 
-/// Commands whose replies report the server's state. Only the names of their fields are compared.
+/// Commands whose replies describe the state of the server. Only the names of their fields are
+/// compared.
 const STATE: &[&str] = &[
     "serverStatus",
     "replSetGetStatus",
@@ -150,8 +153,8 @@ fn masked(value: Bson) -> Bson {
     match value {
         Bson::Document(document) => Bson::Document(masked_document(document)),
         Bson::Array(values) => values.into_iter().map(masked).collect::<Vec<_>>().into(),
-        // An error text quotes a refused command as the server received it, with `$client`, and an
-        // index build by its identifier.
+        // The text of an error contains the refused command as the server received it (with
+        // `$client`), or the identifier of an index build. These parts are removed.
         Bson::String(text) => {
             let ends = ["to execute command ", "Index build failed: "];
             let end = ends.iter().find_map(|end| text.split_once(end));
@@ -183,7 +186,7 @@ fn compared(name: &str, reply: &RawReply) -> Document {
     masked_document(reply.body.clone())
 }
 
-/// Commands that run in this order, each on the state that the earlier ones left.
+/// Commands that run in this order. Each one needs the data that earlier ones left.
 fn story() -> Vec<Document> {
     [
         inserts(),
@@ -374,7 +377,7 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
     cases
 }
 
-/// A connection of the root user that reconnects after it was closed.
+/// A connection of the root user that is opened again whenever the server closes it.
 struct Root {
     address: SocketAddr,
     client: RawClient,
@@ -388,7 +391,7 @@ impl Root {
         Self { address, client }
     }
 
-    /// The reply, or `None` if the connection was closed.
+    /// The reply to a command; `None` if the server closed the connection.
     async fn command(&mut self, db: &str, command: &Document) -> Option<RawReply> {
         match self.client.command(db, command.clone()).await {
             Ok(reply) => Some(reply),

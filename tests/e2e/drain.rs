@@ -1,4 +1,4 @@
-//! Graceful stop without an error: drains, signals, and exit codes.
+//! Graceful stops that cause no errors: drains, signals and exit codes.
 
 use std::{
     net::TcpListener,
@@ -183,7 +183,7 @@ async fn a_second_signal_ends_the_drain_and_closed_clients_are_counted() {
     assert_eq!(drained["fields"]["closed_clients"], 3, "{}", process.log());
 }
 
-/// [`eventually`] for an attempt that borrows mutably.
+/// [`eventually`] for an attempt that needs mutable access.
 async fn wait_until(mut attempt: impl AsyncFnMut() -> bool) {
     let soon = async { while !attempt().await {} };
     timeout(LIMIT, soon).await.unwrap();
@@ -220,7 +220,7 @@ async fn during_a_drain_hello_returns_91_and_operations_are_served_until_the_end
     let (hasten, hastened) = oneshot::channel::<()>();
     let began = Instant::now();
     let draining = seawall.app.drain(async {
-        // The sender is kept until the end, so only the timeout ends the drain.
+        // The sender of `hastened` is kept until the end, so only the timeout can end the drain.
         drop(hastened.await);
     });
     let watching = async {

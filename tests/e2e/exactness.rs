@@ -1,4 +1,4 @@
-//! Exactness: Seawall's counts equal those of the server's own profiler, operation by operation.
+//! Checks that Seawall counts each operation exactly as often as the server's profiler does.
 
 #![expect(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ const ROUNDS: i32 = 65;
 const DB: &str = "exactness";
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Collection and command: the common key of the profiler's and Seawall's rows within one database.
+/// Collection and command. Within one database they identify a row of the profiler and of Seawall.
 type Place = (String, String);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +40,7 @@ struct Profiled {
 }
 
 #[tokio::test]
-async fn counts_equal_the_profilers_and_times_cover_the_profilers() {
+async fn counts_equal_the_profilers_and_times_are_at_least_as_long() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let user = NewUser::new("admin", "app", "secret").role("readWrite", DB);
     let db = prepare(&server, &user).await;
@@ -69,8 +69,8 @@ async fn counts_equal_the_profilers_and_times_cover_the_profilers() {
     let total: u64 = sent.values().sum();
     assert!(total >= 5000, "{total}");
 
-    // An operation is counted after its reply has been written, so its client may see the reply
-    // first.
+    // Seawall counts an operation after it has written the reply, so the client may get the reply
+    // earlier.
     let is_counted = async || seawall_counts(&seawall).values().sum::<u64>() == total;
     eventually(LIMIT, is_counted).await.unwrap();
     let counted = seawall_counts(&seawall);
@@ -103,7 +103,7 @@ async fn counts_equal_the_profilers_and_times_cover_the_profilers() {
     check_times(&shapes, &profiled, waited);
 }
 
-/// Creates a user, some documents, and a profiler that drops no entry.
+/// Creates a user and some documents, and starts a profiler that keeps every entry.
 async fn prepare(server: &Standalone, user: &NewUser) -> Database {
     let root = server.client().unwrap();
     create_user(&root, user).await.unwrap();
@@ -129,8 +129,8 @@ async fn profile(db: &Database, level: i32) {
     db.run_command(doc! {"profile": level}).await.unwrap();
 }
 
-/// Runs each command, some in several forms. Returns the number of each command sent, and the time
-/// that the client waited.
+/// Runs each command, some in several forms. Returns the number of sent commands by command, and
+/// the time for which the client waited.
 async fn work(client: &mut RawClient, number: i32) -> (BTreeMap<Place, u64>, Duration) {
     let mut sent = BTreeMap::new();
     let mut waited = Duration::ZERO;
@@ -160,7 +160,7 @@ fn more(command: &Document, cursor: i64) -> Option<Document> {
 fn commands(id: i32) -> Vec<Document> {
     let mut commands = vec![
         doc! {"insert": "written", "documents": [{"_id": id}]},
-        // A reply with `ok: 1` and write errors also counts as an operation.
+        // A reply with `ok: 1` and write errors counts as an operation too.
         doc! {"insert": "changed", "documents": [{"_id": 0}]},
         doc! {"find": "read", "filter": {"_id": id % 400}},
         doc! {"find": "read", "filter": {"even": true, "n": {"$lt": id}}, "batchSize": 1000},
@@ -173,9 +173,10 @@ fn commands(id: i32) -> Vec<Document> {
         doc! {"findAndModify": "changed", "query": {"_id": id % 400}, "update": {"$set": {"last": id}}},
     ];
     if id % 10 == 0 {
-        // A find with several batches: three getMores follow.
+        // A find whose result needs three `getMore`s.
         commands.push(doc! {"find": "read", "filter": {}, "batchSize": 100, "comment": "batches"});
-        // Some milliseconds per document, so that the profiler's times are not all 0.
+        // This command takes some milliseconds per document, so that the profiler's times are not
+        // all zero.
         commands.push(doc! {"find": "slow", "filter": {"$where": "sleep(4) || true"}});
         commands.push(doc! {"aggregate": "read", "pipeline": [], "cursor": {"batchSize": 150}});
     }
@@ -253,7 +254,8 @@ async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     for entry in entries(db).await {
         let statement = entry.get_document("command").unwrap().clone();
         let collection = collection_of(&entry);
-        // The profiler keeps single statements of updates and deletes, and no inserted documents.
+        // The profiler has one entry per statement of an update or delete, and no inserted
+        // documents.
         let command = match command_of(&entry) {
             "getMore" => continue,
             "update" => doc! {"update": collection, "updates": [statement], "$db": DB},
@@ -300,8 +302,8 @@ fn check_server_times(answer: &Value, profiled: &BTreeMap<String, Profiled>) {
     );
 }
 
-/// Checks that the phases add up and that their sum does not exceed the time that the clients
-/// waited.
+/// Checks that the phases add up to the total time, and that the total is at most the time for
+/// which clients waited.
 fn check_times(answer: &Value, profiled: &BTreeMap<Place, Profiled>, waited: Duration) {
     let shapes = answer["shapes"].as_array().unwrap();
     let own: Vec<_> = shapes.iter().filter(|shape| shape["db"] == DB).collect();

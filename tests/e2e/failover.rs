@@ -1,5 +1,5 @@
-//! The primary is killed repeatedly under load. No acknowledged write is lost, and no application
-//! sees an error.
+//! The primary is killed repeatedly under load. No acknowledged write may be lost, and no
+//! application may see an error.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ async fn driver(uri: &str) -> Client {
     Client::with_options(options).unwrap()
 }
 
-/// Follows a change stream until it has seen all of these inserts, in any order.
+/// Reads a change stream until it has reported all of these inserts, in any order.
 async fn follow(
     mut stream: ChangeStream<ChangeStreamEvent<Document>>,
     mut wanted: watch::Receiver<Option<BTreeSet<String>>>,
@@ -71,7 +71,7 @@ async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     let following = tokio::spawn(follow(things.watch().await.unwrap(), wanted));
     let (stop, over) = watch::channel(false);
     let mut writing = JoinSet::new();
-    // Kept to the end, because a dropped driver closes its connections.
+    // The drivers are kept until the end, because a dropped driver closes its connections.
     let mut drivers = vec![follower];
     for number in 0..CLIENTS {
         let (client, over) = (driver(&seawall.uri()).await, over.clone());
@@ -101,7 +101,7 @@ async fn a_killed_primary_loses_no_write_and_fails_no_operation() {
     seawall.assert_all_connected().await;
 }
 
-/// A hung primary closes no connection, and its kernel still acknowledges packets.
+/// A hung primary keeps its connections open, and its kernel still acknowledges packets.
 #[tokio::test]
 async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
     let set = ReplicaSet::start(3, Options::default()).await.unwrap();
@@ -123,7 +123,7 @@ async fn operations_on_a_hung_primary_continue_on_the_next_primary() {
     };
     let insert = |id: i32| doc! {"insert": "things", "documents": [{"_id": id}]};
     assert!(writer.command(DATABASE, insert(1)).await.unwrap().is_ok());
-    // Two concurrent operations, so that there is a connection for each.
+    // Two concurrent operations open two connections, so each of the next operations finds one.
     let slow = doc! {"find": "things", "filter": {"$where": "sleep(300) || true"}};
     let (one, other) = tokio::join!(
         reader.command(DATABASE, slow.clone()),

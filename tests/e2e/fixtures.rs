@@ -1,4 +1,4 @@
-//! The fixtures themselves, tested against real servers, because other tests rely on them.
+//! Tests of the fixtures against real servers, because all other tests rely on them.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -144,7 +144,7 @@ async fn servers_accept_every_form_of_message() {
 }
 
 #[tokio::test]
-async fn close_and_silence_are_distinguished() {
+async fn raw_client_distinguishes_a_close_from_silence() {
     let server = shared_standalone().await.unwrap();
     let mut client = server.raw_client().await.unwrap();
     client.send_bytes(&[0xFF; 64]).await.unwrap();
@@ -396,10 +396,10 @@ async fn recorder_freezes_delays_cuts_and_refuses() {
     assert!(client.read_to_close().await.unwrap().is_empty());
 }
 
-/// Not a test by itself: the next test starts this process and kills it.
+/// This function is not a test: the test below starts it in a new process and kills that process.
 #[tokio::test]
 #[ignore = "started by killed_process_leaves_no_mongod"]
-async fn holds_a_mongod_until_killed() {
+async fn start_a_mongod_and_wait_to_be_killed() {
     let Some(report) = env::var_os(REPORT_VARIABLE) else {
         return;
     };
@@ -418,7 +418,7 @@ async fn killed_process_leaves_no_mongod() {
         .args([
             "--ignored",
             "--exact",
-            "fixtures::holds_a_mongod_until_killed",
+            "fixtures::start_a_mongod_and_wait_to_be_killed",
         ])
         .env(REPORT_VARIABLE, &report)
         .stdout(Stdio::null())
@@ -430,7 +430,7 @@ async fn killed_process_leaves_no_mongod() {
         let mut words = text.split(' ');
         let pid = Pid::from_raw(words.next()?.parse().ok()?)?;
         let directory = std::path::PathBuf::from(words.next()?);
-        // The last word shows that the file is complete.
+        // The file is complete if it ends with this word.
         words.next().map(|_| (pid, directory))
     };
     let (pid, directory) = eventually(LIMIT, read).await.unwrap();
@@ -446,7 +446,7 @@ async fn killed_process_leaves_no_mongod() {
     eventually(LIMIT, is_gone).await.unwrap();
 }
 
-/// Generous limit: only a failing test waits for it.
+/// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Names the file to which the process under test writes what it has started.
 const REPORT_VARIABLE: &str = "FIXTURE_REPORT";

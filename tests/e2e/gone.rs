@@ -1,5 +1,5 @@
-//! Clients that disconnect during an operation: their reads end at the server, and their server
-//! connections stay in the pool.
+//! Clients that disconnect during an operation: Seawall ends their reads at the server, and keeps
+//! the server connections in the pool.
 
 use std::time::Duration;
 
@@ -14,11 +14,10 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 
-/// Less than the duration of the reads.
+/// Shorter than the reads take, so a read that ends earlier was killed.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// The number of clients and connections in `cargo test`. The full number is
-/// `SEAWALL_GONE_CLIENTS=500`.
+/// Number of clients and connections. A full run sets `SEAWALL_GONE_CLIENTS=500`.
 const CLIENTS: usize = 50;
 
 fn clients() -> usize {
@@ -63,7 +62,7 @@ impl Scene {
         client
     }
 
-    /// Clients that have sent a long read and have no reply yet.
+    /// Clients that have sent a long read and have not received a reply.
     async fn reading(&self, count: usize) -> Vec<RawClient> {
         let mut clients = Vec::new();
         for _ in 0..count {
@@ -75,7 +74,7 @@ impl Scene {
         clients
     }
 
-    /// The number of these reads that run on the server.
+    /// Number of these reads that run on the server at this moment.
     async fn running(&self) -> usize {
         let admin = self.root.database("admin");
         let pipeline = [
@@ -90,7 +89,7 @@ impl Scene {
         }
     }
 
-    /// Starts a read, disconnects its client, and waits until the read has ended.
+    /// Begins a read, disconnects the client, and waits until the read has ended at the server.
     async fn read_and_leave(&self) {
         let reading = self.reading(1).await;
         eventually(LIMIT, async || self.running().await == 1)
@@ -141,7 +140,7 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
         scene.metric("seawall_clients_gone_total").await,
         count(clients)
     );
-    // The pool is complete and usable.
+    // All connections of the pool still exist and can be used.
     let closed = scene
         .metric("seawall_server_connections_closed_total")
         .await;
@@ -164,7 +163,7 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
 }
 
 #[tokio::test]
-async fn several_abandoned_reads_cost_one_login() {
+async fn killing_several_abandoned_reads_costs_one_server_login() {
     let scene = Scene::start(1).await;
     for _ in 0..4 {
         scene.read_and_leave().await;
@@ -175,7 +174,7 @@ async fn several_abandoned_reads_cost_one_login() {
 }
 
 #[tokio::test]
-async fn abandoned_reads_end_also_after_a_server_restart() {
+async fn reads_of_disconnected_clients_end_after_a_server_restart() {
     let mut scene = Scene::start(1).await;
     for _ in 0..2 {
         scene.read_and_leave().await;
@@ -193,15 +192,15 @@ async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
     eventually(LIMIT, all_run).await.unwrap();
     let waiting = scene.reading(more).await;
     let in_queue = async || scene.metric("seawall_wait_queue_length").await;
-    // Seawall's own command about the user may also be in the queue.
+    // The queue may also contain a command by which Seawall reads the user's keys.
     let all_wait = async || in_queue().await >= count(more);
     eventually(LIMIT, all_wait).await.unwrap();
     drop(waiting);
     let gone = async || scene.metric("seawall_clients_gone_total").await;
     let all_left = async || gone().await == count(more) && in_queue().await == 0.0;
     eventually(LIMIT, all_left).await.unwrap();
-    // The queued reads never reached the server. The other reads run until their clients disconnect
-    // too.
+    // The queued reads never reached the server. The other reads run until their clients
+    // disconnect.
     assert_eq!(scene.running().await, pooled);
     drop(reading);
     eventually(LIMIT, async || scene.running().await == 0)

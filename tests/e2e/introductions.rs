@@ -1,5 +1,6 @@
-//! First logins, which Seawall forwards to a server: what is forwarded, how many run at a time, and
-//! what ends them. Also conversations in general, which must have a server's error codes.
+//! First logins, which Seawall forwards to a server (introductions): which bytes are forwarded, how
+//! many run at the same time, and how they end. Also SCRAM conversations in general, which must
+//! have a server's error codes.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ fn sasl_continue(conversation_id: impl Into<Bson>) -> Document {
     doc! { "saslContinue": 1, "conversationId": conversation_id, "payload": binary("c=biws,r=x,p=AAAA") }
 }
 
-/// Begins a login and never continues it.
+/// Begins a login and does not continue it.
 async fn stall(client: &mut RawClient, user: &NewUser) {
     let started = client
         .command(&user.db, sasl_start(&user.name))
@@ -40,7 +41,7 @@ async fn stall(client: &mut RawClient, user: &NewUser) {
     assert!(started.is_ok(), "{started:?}");
 }
 
-/// The users that a connection is authenticated as.
+/// The users as which a connection is authenticated.
 async fn users_of(client: &mut RawClient) -> Vec<String> {
     let reply = client
         .command("admin", doc! { "connectionStatus": 1 })
@@ -119,7 +120,7 @@ async fn concurrent_first_logins_of_a_user_share_one_introduction() {
         let outcome = outcome.unwrap();
         assert!(outcome.is_authenticated(), "{outcome:?}");
     }
-    // On a slow machine the leader counts as stalled after a quarter of a second.
+    // On a slow machine, Seawall may begin another introduction after each quarter of a second.
     let most = 1 + began.elapsed().as_millis() / 250;
     let count = introductions(&recorder, &user.name).len();
     assert!(
@@ -147,7 +148,7 @@ async fn waiting_introductions_are_limited_and_the_oldest_is_displaced() {
     eventually(LIMIT, is_closed).await.unwrap();
     let outcome = client.finish_login(&begun).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
-    // The client that was displaced gets an error when it sends its proof, and may log in again.
+    // The displaced client gets an error when it sends its proof, and may then log in again.
     let continued = first
         .command(&first_user.db, sasl_continue(1))
         .await
@@ -198,7 +199,7 @@ async fn a_logged_in_client_cannot_keep_an_introduction_open() {
     let user = writer().await;
     let is_served = || async { log_in(&seawall, &user.login()).await.1.is_authenticated() };
     eventually(LIMIT, is_served).await.unwrap();
-    // The stalled client keeps its identity.
+    // The stalled client is still logged in as its first user.
     let late = client.command("admin", sasl_continue(1)).await.unwrap();
     assert_eq!(late.code(), Some(17), "{late:?}");
     assert_eq!(users_of(&mut client).await.len(), 1);
@@ -209,7 +210,7 @@ async fn a_refused_client_may_try_again_on_its_connection() {
     let seawall = seawall("").await;
     for mechanism in Mechanism::ALL {
         let user = writer().await;
-        // Once before and once after the first successful login.
+        // One time before and one time after the first successful login.
         for _ in 0..2 {
             let mut client = connect(&seawall).await;
             let nobody = seawall_tests::raw::Login::new("admin", &unique_name("nobody"), "p");
@@ -246,7 +247,7 @@ async fn a_mechanism_that_a_user_lacks_is_refused_and_the_other_one_works() {
 }
 
 #[tokio::test]
-async fn failed_names_are_cached_briefly() {
+async fn failed_logins_of_unknown_users_are_cached_for_a_second() {
     let (seawall, recorder) = recorded("").await;
     let name = unique_name("nobody");
     let user = NewUser::new("admin", &name, "p");
@@ -266,8 +267,8 @@ async fn failed_names_are_cached_briefly() {
     eventually(LIMIT, logs_in).await.unwrap();
 }
 
-/// The code of each step, which must be the code of a server. Also checks the authenticated users
-/// after some steps.
+/// The error code of each step, which must be that of a server. After some steps, also checks the
+/// authenticated users.
 async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec<String> {
     let [own, same_db, other_db] = users;
     let mut codes = Vec::new();
@@ -331,12 +332,12 @@ async fn conversation_codes(client: &mut RawClient, users: &[NewUser; 3]) -> Vec
 }
 
 #[tokio::test]
-async fn conversations_return_a_servers_codes() {
+async fn conversation_errors_have_a_servers_codes() {
     let seawall = seawall("").await;
     let other_db = NewUser::new(&unique_name("db"), "other", "p");
     create_user(&root().await, &other_db).await.unwrap();
     let users = [writer().await, writer().await, other_db];
-    // Once by introductions, once with known keys.
+    // The first round uses introductions, the second one known keys.
     let mut codes = Vec::new();
     for _ in 0..2 {
         codes.push(conversation_codes(&mut connect(&seawall).await, &users).await);
@@ -346,7 +347,8 @@ async fn conversations_return_a_servers_codes() {
         assert!(codes[0].contains(&refused), "{codes:?}");
     }
     assert_eq!(codes[0], codes[1]);
-    // Older servers let a second user log in on a connection. Seawall behaves like newer ones.
+    // Servers before 6.0 let a second user log in on a connection. Seawall refuses it, as newer
+    // servers do.
     if server_version().await.unwrap() >= ONE_USER {
         let mut direct = server().await.raw_client().await.unwrap();
         let expected = conversation_codes(&mut direct, &users).await;
@@ -354,7 +356,7 @@ async fn conversations_return_a_servers_codes() {
     }
 }
 
-/// The first version that refuses a second user on a connection.
+/// The first version in which a connection can have only one user.
 const ONE_USER: ServerVersion = ServerVersion(6, 0, 0);
-/// Generous limit: only a failing test waits for it.
+/// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,5 +1,5 @@
-//! Requests too large to be held: forwarded as they arrive, in bounded memory, and harmless if they
-//! break off.
+//! Commands that are too large to be held. Seawall forwards them while they arrive, in bounded
+//! memory. A message that ends early must do no harm.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const INVALID_NAMESPACE: i32 = 73;
 const MIB: u64 = 1 << 20;
 
-/// Clients that concurrently send a message of the largest size.
+/// Number of clients that send a message of the largest size at the same time.
 const CLIENTS: usize = 200;
 
-/// The configured memory limit for all large messages together: the smallest allowed value.
+/// The configured memory limit of all large messages together. This is the smallest allowed value.
 const BUDGET_MIB: u64 = 128;
 
-/// Other memory of the process: code, connections, the buffers of its socket readers, and memory
-/// that the allocator keeps.
+/// Memory that is not charged to the limit: code, connections, read buffers, and memory that the
+/// allocator does not return.
 const BESIDES_MIB: u64 = 24;
 
 async fn connect(seawall: &Seawall) -> RawClient {
@@ -47,8 +47,8 @@ fn insert(db: &str, documents: Vec<Document>) -> OpMsg {
     OpMsg::new(doc! {"insert": "c", "$db": db}).sequence("documents", documents)
 }
 
-/// Waits until `expected` operations are counted as streamed. An operation is counted after its
-/// reply has been sent.
+/// Waits until Seawall has counted `expected` streamed operations. It counts an operation after it
+/// has sent the reply.
 async fn wait_until_streamed(seawall: &Seawall, expected: f64) {
     let streamed = "seawall_operations_streamed_total";
     let is_counted = async || match seawall.metric(streamed, &[]).await {
@@ -169,7 +169,8 @@ async fn malformed_large_requests_get_a_servers_reaction_and_close_no_server_con
         }
         assert_eq!(reactions[0], reactions[1], "{number}");
     }
-    // Seawall detects a third sequence, a second body and so on before the message is complete.
+    // Seawall refuses a third sequence, a second body and so on before the message has arrived
+    // completely.
     let reason = [r#"reason="error""#];
     let failed = seawall
         .metric("seawall_operations_total", &[r#"outcome="server_failed""#])
@@ -219,7 +220,7 @@ async fn a_server_close_during_a_large_write_returns_an_error_and_keeps_the_clie
     let lsid = doc! {"id": Uuid::new()};
     let body = doc! {"insert": "c", "lsid": lsid, "txnNumber": 1i64, "$db": &db};
     let message = OpMsg::new(body).sequence("documents", documents(20, 100_000));
-    // The request was streamed and not kept, so only the driver can repeat it.
+    // Seawall streamed the command and did not keep it, so only the driver can send it again.
     let reply = client.exchange(&message).await.unwrap();
     assert_eq!(reply.code(), Some(6), "{}", reply.body);
     assert_eq!(reply.error_labels(), ["RetryableWriteError"]);
@@ -249,7 +250,7 @@ async fn large_messages_stay_within_their_memory_budget() {
     let mut client = connect_to(&process).await;
     client.send_bytes(&largest(&db, "c", 1)).await.unwrap();
     assert!(client.read_reply().await.unwrap().is_ok());
-    // The server reads the whole message and refuses it, so the load is on the proxy.
+    // The server reads the whole message and then refuses it, so most of the work is Seawall's.
     let message: Arc<[u8]> = largest(&db, "not a name: $", 3).into();
     assert!(message.len() > 47_900_000, "{}", message.len());
     let read: Arc<[u8]> = OpMsg::new(doc! {"find": "c", "$db": &db}).to_bytes().into();
@@ -284,8 +285,8 @@ async fn large_messages_stay_within_their_memory_budget() {
     process.signal(Signal::TERM);
 }
 
-/// An insert of `count` documents of nearly the largest size. It is built by hand, because the
-/// library would take a minute.
+/// An insert of `count` documents of nearly the largest size. It is built byte by byte, because the
+/// bson crate would take a minute.
 fn largest(db: &str, collection: &str, count: u8) -> Vec<u8> {
     const PAD_BYTES: usize = 15_990_000;
     let length = |bytes: usize| i32::try_from(bytes).unwrap().to_le_bytes();
@@ -317,7 +318,7 @@ async fn exchange(client: &mut RawClient, message: &[u8]) {
     assert_eq!(reply.code(), Some(INVALID_NAMESPACE), "{}", reply.body);
 }
 
-/// Reads a reply without parsing it. Parsing would take longer than the rest of the test.
+/// Reads a reply without parsing it, because parsing would take longer than the rest of the test.
 async fn fetch(client: &mut RawClient, request: &[u8]) {
     client.send_bytes(request).await.unwrap();
     let reply = client.read_message().await.unwrap();

@@ -1,5 +1,5 @@
-//! Reports about the past: time ranges, timelines, the slow log, codes, retries; over HTTP and by
-//! commands.
+//! Reports about past operations: time ranges, timelines, the slow log, error codes and retries, by
+//! HTTP and by subcommands.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A user with a database of the same name, and a Seawall with additional configuration.
+/// A user with a database of the same name, and a Seawall with more configuration.
 struct Scene {
     user: NewUser,
     seawall: Seawall,
@@ -60,7 +60,7 @@ impl Scene {
         client.wait_until_counted().await.unwrap();
     }
 
-    /// The rows of this test's own database at a path of the API.
+    /// The rows of this test's database, from a path of the API.
     async fn rows(&self, path: &str, list: &str) -> Vec<Value> {
         let answer = self.seawall.api(path).await;
         let rows = answer[list].as_array().unwrap().iter();
@@ -77,7 +77,7 @@ fn sum(rows: &[Value], field: &str) -> u64 {
 async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
     let scene = Scene::start("").await;
     scene.finds(120).await;
-    // A second is reported only after it has ended.
+    // The API reports a second only after it has ended.
     let is_reported = async || {
         let rows = scene.rows("/api/v1/shapes?since=10m", "shapes").await;
         sum(&rows, "count") == 120
@@ -99,7 +99,7 @@ async fn counts_are_reported_by_time_range_in_steps_and_in_a_report() {
         120
     );
     assert_eq!(sum(in_full["timeline"].as_array().unwrap(), "count"), 120);
-    // Figures that only the rows have cover the time since the start, and are marked so.
+    // Figures that exist only in rows cover the time since the start, and are marked as such.
     assert_eq!(in_full["since_start"]["streamed"], 0);
     assert!(in_full.get("streamed").is_none(), "{in_full}");
     let report = scene.seawall.api("/api/v1/report?since=1m").await;
@@ -181,7 +181,7 @@ async fn shapes_beyond_the_limit_are_summed_as_other() {
 }
 
 #[tokio::test]
-async fn a_server_reports_whole_operations_and_its_reply_times() {
+async fn server_rows_have_operation_times_and_reply_times() {
     let scene = Scene::start("").await;
     scene.finds(50).await;
     let of = async |path: &str| scene.seawall.api(path).await["servers"][0].clone();
@@ -273,7 +273,7 @@ async fn history_continues_after_a_restart() {
     drop(scene.seawall);
     scene.seawall = Scene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
-    // The first and last time are known even for shapes that have no row any more.
+    // The API knows the first and last time of a shape even if the shape has no row any more.
     for row in scene.rows("/api/v1/shapes?since=10m", "shapes").await {
         let (first, last) = (row["first_seen"].as_f64(), row["last_seen"].as_f64());
         assert!(first.unwrap() < last.unwrap(), "{row}");
@@ -301,8 +301,8 @@ async fn error_codes_failed_writes_and_retries_are_counted() {
             "lsid": lsid.clone(), "txnNumber": number,
         }
     };
-    // A standalone refuses numbered writes with code 20. Seawall still recognises the repeated
-    // ones.
+    // A standalone refuses writes with a transaction number (code 20). Seawall still recognises the
+    // repeated ones.
     for number in [1, 1, 2] {
         send(insert(1, number)).await;
     }
@@ -495,7 +495,7 @@ async fn top_and_report_show_a_running_proxy() {
 }
 
 #[tokio::test]
-async fn cursors_count_in_their_shape_with_the_time_they_were_open() {
+async fn shape_counts_its_cursors_and_how_long_they_were_open() {
     let scene = Scene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
@@ -517,7 +517,7 @@ async fn cursors_count_in_their_shape_with_the_time_they_were_open() {
     for _ in 0..2 {
         let more = doc! { "getMore": id, "collection": "many", "batchSize": 10 };
         client.command(db, more).await.unwrap();
-        // The cursor is open for longer than its getMores take.
+        // The client keeps the cursor open for longer than its `getMore`s take.
         for _ in 0..20 {
             client.wait_until_counted().await.unwrap();
         }
@@ -533,8 +533,8 @@ async fn cursors_count_in_their_shape_with_the_time_they_were_open() {
     let more = find["more"]["total_time_ms"].as_f64().unwrap();
     assert!(open > more, "{open} ms open, {more} ms in getMores");
     assert!(!rows.iter().any(|row| row["command"] == "getMore"));
-    // The shape's load includes its getMores, and the page of one shape has the same figures as the
-    // list.
+    // The load of the shape includes its `getMore`s. The page of one shape has the same figures as
+    // the list.
     let own = find["total_time_ms"].as_f64().unwrap();
     let load = find["load_ms"].as_f64().unwrap();
     assert!((own + more - load).abs() < 1e-9, "{find}");

@@ -1,4 +1,4 @@
-//! A profile of Seawall's own CPU time, on request.
+//! The CPU profile of Seawall's own process, requested over HTTP.
 
 use bson::doc;
 use seawall_tests::{
@@ -8,7 +8,7 @@ use seawall_tests::{
 };
 
 #[tokio::test]
-async fn a_busy_seawall_returns_one_flame_graph_at_a_time() {
+async fn profile_request_returns_one_flame_graph_at_a_time() {
     let server = shared_standalone().await.unwrap();
     let options = Options {
         toml: "admin.profile = true\n".to_owned(),
@@ -29,11 +29,11 @@ async fn a_busy_seawall_returns_one_flame_graph_at_a_time() {
     };
     assert_eq!(status, 200, "{graph:.300}");
     assert!(graph.contains("<svg"), "{graph:.300}");
-    // Stacks reach down to the threads' first functions, so all layers appear.
+    // Stacks contain the first functions of the threads, so all layers appear.
     for part in ["seawall-data", "seawall::client", "tokio::runtime"] {
         assert!(graph.contains(part), "{part}");
     }
-    // Only one profile at a time per process, and only a short one.
+    // A process makes only one profile at a time, and only for a short time.
     for asked in [
         "seconds=0",
         "seconds=61",

@@ -1,4 +1,5 @@
-//! Relay mode: one server connection per client, unchanged bytes, and observed operations.
+//! Relay mode: each client has its own server connection, bytes are unchanged, and operations are
+//! counted.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -64,7 +65,7 @@ fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
 }
 
 #[tokio::test]
-async fn a_relayed_client_gets_the_servers_own_bytes() {
+async fn relayed_client_gets_the_servers_reply_bytes_unchanged() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let member = set.members().first().unwrap();
@@ -92,7 +93,7 @@ async fn a_relayed_client_gets_the_servers_own_bytes() {
             assert_eq!(comparable(&reply, &other), expected, "{asked:?}");
         }
     }
-    // The hello that drivers begin with, and the one that they monitor with.
+    // The `hello` with which drivers begin, and the one with which they monitor.
     for client in [&mut direct, &mut through] {
         client
             .send_query(&OpQuery::new(doc! {"isMaster": 1}))
@@ -114,11 +115,11 @@ async fn a_relayed_client_gets_the_servers_own_bytes() {
     }
 }
 
-/// Checks the counts of two inserts (one write error), a find with two getMores, and a count.
+/// Checks the counts of two inserts (one write error), a find with two `getMore`s, and a count.
 async fn counts_agree(seawall: &Seawall, db: &str) {
     let labels = [format!("db=\"{db}\"")];
     let labels: Vec<_> = labels.iter().map(String::as_str).collect();
-    // Two inserts, a find, two getMores and a count. An operation is counted after its reply.
+    // Seawall counts an operation after it has forwarded the reply.
     let is_counted = async || match seawall.metric("seawall_operations_total", &labels).await {
         6.0 => Ok(()),
         operations => Err(operations.to_string()),
@@ -179,7 +180,7 @@ async fn relayed_operations_are_observed_like_pooled_ones() {
     assert_eq!(found, 250);
     let again = things.insert_one(doc! {"_id": 1}).await;
     assert!(again.is_err());
-    // Seawall inspects a compressed message and forwards it unchanged.
+    // Seawall reads a compressed message to count it, and forwards it unchanged.
     let mut raw = connect(&seawall).await;
     raw.hello(doc! {"compression": ["snappy"]}).await.unwrap();
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
@@ -242,7 +243,8 @@ async fn messages_sent_before_a_client_disconnects_reach_the_server() {
 
 #[tokio::test]
 async fn a_relay_blocks_commands_that_servers_allow_only_from_their_own_host() {
-    // Authentication is on without users: a client from this host may create the first user.
+    // A server with authentication and without users lets a client from its host create the first
+    // user.
     let options = Options {
         arguments: vec!["--auth".to_owned()],
         ..Options::default()
@@ -300,14 +302,14 @@ async fn large_messages_are_relayed_only_after_a_login() {
         let reply = client.command("test", large.clone()).await.unwrap();
         assert!(reply.is_ok(), "{}", reply.body);
     }
-    // Without a login, Seawall still refuses it.
+    // Before a login, Seawall still refuses the message.
     let mut client = connect(&seawall).await;
     let refused = client.command("test", large).await;
     assert!(matches!(refused, Err(RawError::Closed)), "{refused:?}");
 }
 
 #[tokio::test]
-async fn no_command_is_relayed_after_a_logout() {
+async fn relay_forwards_no_command_after_a_logout() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -316,7 +318,7 @@ async fn no_command_is_relayed_after_a_logout() {
     for flags in [0, MORE_TO_COME] {
         let mut client = connect(&seawall).await;
         assert!(client.login(&login).await.unwrap().is_authenticated());
-        // Both are sent before the first reply.
+        // Both messages are sent before the first reply arrives.
         let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"}).flags(flags);
         let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
         let both = [logout.to_bytes(), OpMsg::new(user).to_bytes()].concat();
@@ -339,7 +341,7 @@ async fn a_message_that_a_server_might_read_differently_is_refused() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", server.address());
     let seawall = relaying(&uri, "").await;
-    // A name that is not valid text, before a field that must be refused.
+    // The command's name is not valid UTF-8, and precedes a field that must be refused.
     let start =
         doc! {"saslStart": "AA", "mechanism": "MONGODB-X509", "payload": "", "$db": "$external"};
     let mut bytes = OpMsg::new(start).to_bytes();
@@ -349,7 +351,7 @@ async fn a_message_that_a_server_might_read_differently_is_refused() {
     client.send_bytes(&bytes).await.unwrap();
     let reply = client.read_reply().await.unwrap();
     assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
-    // Wrapped in an array, which a server unwraps although it should not.
+    // The command is inside an array, which a server unwraps although it should not.
     let inner = doc! {"0": {"createUser": "mallory"}};
     let inner: Vec<_> = inner.into_iter().map(|(_, value)| value).collect();
     client
@@ -370,7 +372,7 @@ async fn plain_bytes_after_a_tls_record_are_not_relayed() {
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     let toml = "deployment.relay_encrypted = true\nauth.authentication_timeout_ms = 1000\n";
     let seawall = relaying(&uri, toml).await;
-    // A TLS record that is also the start of a message whose opcode servers ignore.
+    // These bytes are a TLS record, and also the start of a message whose opcode servers ignore.
     let record = [&[0x16, 3, 1, 0, 100][..], &[0; 100]].concat();
     let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
     let mut client = connect(&seawall).await;
@@ -452,14 +454,14 @@ async fn encrypted_bytes_are_not_relayed_to_a_server_on_the_same_host() {
             seawall.metric("seawall_unobserved_total", &[reason]).await,
             1.0
         );
-        // Seawall uses TLS to the server for a client that does not.
+        // Seawall uses TLS to the server, although this client does not use TLS.
         let mut plain = connect(&seawall).await;
         let ping = plain.command("admin", doc! {"ping": 1}).await.unwrap();
         assert!(ping.is_ok());
     }
 }
 
-/// A command on `$external` by the legacy opcode.
+/// A command on `$external`, sent as OP_QUERY.
 fn external(query: Document) -> OpQuery {
     OpQuery {
         collection: "$external.$cmd".to_owned(),
@@ -519,7 +521,7 @@ async fn a_legacy_command_on_a_database_not_in_utf8_is_not_relayed() {
         collection: "?.$cmd".to_owned(),
         ..OpQuery::new(doc! {"isMaster": 1, "speculativeAuthenticate": x509})
     };
-    // The database's name contains a byte that is not UTF-8. A server accepts it.
+    // The database's name contains a byte that is not UTF-8. A server accepts such a name.
     let mut message = query.to_bytes();
     let at = message.iter().position(|byte| *byte == b'?').unwrap();
     message[at] = 0xff;
@@ -561,7 +563,7 @@ async fn before_a_login_only_handshake_commands_are_relayed() {
             .unwrap()
             .is_ok()
     );
-    // The next request arrives before the proof has been checked.
+    // The next command arrives before the server has checked the proof.
     let begun = client
         .begin_login(&Login::new("admin", ROOT, ROOT_PASSWORD))
         .await
@@ -577,7 +579,7 @@ async fn before_a_login_only_handshake_commands_are_relayed() {
     let sent = recorder.connections();
     let mut sent = sent.iter().map(|r| String::from_utf8_lossy(&r.from_client));
     assert!(!sent.any(|bytes| bytes.contains("planted")));
-    // A relay forwards everything to a server without access control.
+    // Without access control on the server, a relay forwards every command.
     let open = Standalone::start(Options::default()).await.unwrap();
     let seawall = relaying(&open.uri(), "").await;
     let insert = doc! {"insert": "c", "documents": [{}]};
@@ -589,8 +591,8 @@ async fn before_a_login_only_handshake_commands_are_relayed() {
     assert!(reply.is_ok(), "{}", reply.body);
 }
 
-/// A forwarder that adds a mechanism no community server has. It logs in at the server with SCRAM
-/// on behalf of a client that sends the right password.
+/// A forwarder that offers the mechanism PLAIN, which community servers do not have. If the
+/// password is right, the forwarder logs in at the server with SCRAM.
 struct Plain {
     address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -672,7 +674,8 @@ fn plain(password: &[u8]) -> Document {
     doc! {"saslStart": 1, "mechanism": "PLAIN", "payload": binary(&payload)}
 }
 
-/// Checks that the server knows the application's name and that Seawall has counted its operations.
+/// Checks that the server knows the application's name, and that Seawall has counted its
+/// operations.
 async fn assert_seen_on_both_sides(seawall: &Seawall, client: &mut RawClient, db: &str) {
     let running =
         doc! {"aggregate": 1, "pipeline": [{"$currentOp": {"localOps": true}}], "cursor": {}};
@@ -731,7 +734,8 @@ async fn an_unsupported_mechanism_is_relayed_if_allowed() {
     assert!(hello.is_ok());
     let refused = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(refused.code(), Some(18), "{}", refused.body);
-    // The client may try again. The limit allows one relayed connection, and this client has it.
+    // The client may log in again. The limit is one relayed connection, which this client already
+    // has.
     let reply = client.command("admin", plain(b"secret")).await.unwrap();
     assert!(reply.is_ok(), "{}", reply.body);
     let mut second = connect(&seawall).await;
@@ -760,7 +764,7 @@ async fn an_unsupported_mechanism_is_relayed_if_allowed() {
         assert!(client.command(&db, insert).await.unwrap().is_ok());
     }
     assert_seen_on_both_sides(&seawall, &mut client, &db).await;
-    // X.509 is never relayed, whatever the setting.
+    // X.509 is never relayed, even if the setting allows other mechanisms.
     let x509 = doc! {"saslStart": 1, "mechanism": "MONGODB-X509", "payload": binary(b"")};
     let reply = connect(&seawall)
         .await

@@ -1,5 +1,5 @@
-//! Several routers: cursors and transactions stay with their router, and a slow or stopping router
-//! gets little or no load.
+//! Several routers. Cursors and transactions stay on their router. A slow router gets few
+//! operations, a stopping one none.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
     RawClient::connect(address).await.unwrap()
 }
 
-/// Two Seawalls, each in front of its own set, are the routers of a third Seawall.
+/// Two Seawalls, each in front of its own set, act as the routers of a third Seawall.
 struct Sharded {
     sets: [ReplicaSet; 2],
     routers: [Seawall; 2],
@@ -37,10 +37,10 @@ struct Sharded {
 
 const DOCUMENTS: usize = 30;
 
-/// The idle time after which a server closes a cursor: the server's default.
+/// The time after which a server closes an idle cursor: the server's default.
 const CURSOR_IDLE_MS: u32 = 600_000;
 
-/// A window so wide that both routers are always within it.
+/// A latency window that is wide enough for both routers.
 const BOTH_ROUTERS: &str = "deployment.local_threshold_ms = 60000";
 
 impl Sharded {
@@ -48,7 +48,7 @@ impl Sharded {
         Self::start_with(toml, CURSOR_IDLE_MS).await
     }
 
-    /// The sets close a cursor that is idle for this time.
+    /// Like `start`, but the sets close a cursor after this idle time.
     async fn start_with(toml: &str, cursor_idle_ms: u32) -> Self {
         let set = async |number: i32| {
             let parameters = ["cursorTimeoutMillis", "clientCursorMonitorFrequencySecs"];
@@ -128,7 +128,7 @@ async fn cursors_stay_with_their_router() {
         connect(&sharded.seawall).await,
     ];
     let mut cursors = Vec::new();
-    // A router that was slow once gets no reads for a while.
+    // A router with one slow reply gets no reads for a while, so this is repeated.
     let both_have_some = async {
         let mut opened_at = [0; 2];
         while cursors.len() < 300 || opened_at.iter().any(|count| *count < 50) {
@@ -181,13 +181,13 @@ async fn cursors_of_several_routers_are_killed_in_one_command() {
 #[tokio::test]
 async fn transactions_stay_with_their_router() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
-    // The collection must exist on both sets, because these transactions cannot create it.
+    // The transactions cannot create the collection, so it must exist on both sets.
     for set in &sharded.sets {
         let db = set.client().await.unwrap().database("sharded");
         db.create_collection("moved").await.unwrap();
     }
     let client = Client::with_uri_str(sharded.seawall.uri()).await.unwrap();
-    // A router that was slow once gets no reads for a while.
+    // A router with one slow reply gets no reads for a while, so this is repeated.
     let both_have_some = async {
         let mut opened = 0;
         loop {
@@ -285,7 +285,7 @@ async fn reads(sharded: &Sharded) -> Duration {
 async fn a_slow_router_gets_few_of_the_reads() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let all = f64::from(READERS * READS);
-    // A reply is counted after it has been sent.
+    // Seawall counts a reply after it has sent the reply.
     let shares = async |all: f64| {
         let shares = async || {
             let shares = (sharded.served(0).await, sharded.served(1).await);
@@ -293,7 +293,8 @@ async fn a_slow_router_gets_few_of_the_reads() {
         };
         eventually(LIMIT, shares).await.unwrap()
     };
-    // Slows the router to about ten times the usual latency. The delay applies in both directions.
+    // Delays the router's bytes in both directions, so that its latency is about ten times the
+    // usual one.
     let usual = reads(&sharded).await;
     sharded.recorders[1].delay((usual * 9 / 2).max(Duration::from_millis(20)));
     let before = shares(all).await;
@@ -301,7 +302,7 @@ async fn a_slow_router_gets_few_of_the_reads() {
     let after = shares(2.0 * all).await;
     let (fast, slow) = (after.0 - before.0, after.1 - before.1);
     assert!(slow * 5.0 < fast + slow, "{fast} {slow}");
-    // The slow router still gets some reads.
+    // The slow router must still get some reads.
     assert!(slow > 0.0, "{fast} {slow}");
 }
 
@@ -341,7 +342,7 @@ const CONNECTIONS: usize = 50;
 const CURSORS: usize = 8_000;
 const TRANSACTIONS: usize = 2_000;
 
-/// A cursor that has returned its first batch, and the set that returned it.
+/// A cursor that has returned its first batch, with the set that it came from.
 #[derive(Clone, Copy)]
 struct Opened {
     cursor: i64,
@@ -372,7 +373,7 @@ async fn get_more(client: &mut RawClient, opened: Opened) -> RawReply {
     client.command("sharded", more).await.unwrap()
 }
 
-/// Continues a cursor and checks that it stays on its set. Returns false if the cursor is not
+/// Continues a cursor, and checks that its set has not changed. Returns false if the cursor was not
 /// found.
 async fn continues(client: &mut RawClient, opened: Opened) -> bool {
     let reply = get_more(client, opened).await;
@@ -461,7 +462,7 @@ async fn ten_thousand_cursors_and_transactions_stay_with_their_router() {
     assert_eq!(committed, TRANSACTIONS);
     assert!(parts.iter().all(|part| *part > 100), "{parts:?}");
 
-    // One router is lost. Cursors on the other router continue, and new ones open there.
+    // One router is lost. Cursors on the other router continue, and new cursors open there.
     let mut client = connect(&sharded.seawall).await;
     let mut opened: Vec<Opened> = Vec::new();
     let both_have_some = async {
@@ -524,7 +525,7 @@ async fn a_timed_out_cursor_is_not_found_on_any_router() {
     for opened in opened {
         assert!(!continues(&mut client, opened).await);
     }
-    // A cursor that is opened now is found.
+    // A new cursor is found.
     let opened = open(&mut client).await;
     assert!(continues(&mut client, opened).await);
 }

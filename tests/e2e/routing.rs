@@ -1,5 +1,5 @@
-//! Each operation runs on the member that the server selection specification picks, according to
-//! the members' own profilers.
+//! Checks that each operation runs on a member that the server selection specification allows. The
+//! members' profilers show where an operation ran.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,11 +21,12 @@ use seawall_tests::{
 const DB: &str = "routing";
 const COLLECTION: &str = "things";
 const DOCUMENTS: usize = 20;
-/// Enough reads for each of several suitable members to get at least one.
+/// Enough reads that each of several suitable members gets at least one.
 const READS: usize = 12;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Member 0 is the primary. Each member has its own tag `n`, and the first two share a `dc`.
+/// A set whose members profile operations. Member 0 is the primary. Each member has a different tag
+/// `n`; the first two have the same `dc`.
 struct Profiled {
     set: ReplicaSet,
     members: Vec<Client>,
@@ -41,7 +42,7 @@ impl Profiled {
                 vec![tag("n", "2"), tag("dc", "west")],
             ],
             priorities: vec![9],
-            // The first member stays primary on a slow machine too.
+            // The first member must stay primary, even on a slow machine.
             settings: seawall_mongod::Settings {
                 election_timeout: Duration::from_secs(10),
                 heartbeat_interval: Duration::from_millis(500),
@@ -68,7 +69,7 @@ impl Profiled {
         Self { set, members }
     }
 
-    /// The number of operations with this comment that a member ran, by kind of operation.
+    /// Number of operations with this comment that a member ran, by kind of operation.
     async fn ran(&self, member: usize, comment: &str) -> BTreeMap<String, usize> {
         let profile = self.members[member]
             .database(DB)
@@ -89,7 +90,7 @@ impl Profiled {
         counts
     }
 
-    /// The members that ran operations with this comment. Checks that no operation ran twice.
+    /// The members that ran operations with this comment. Checks that each operation ran once.
     async fn where_ran(&self, comment: &str, count: usize) -> Vec<usize> {
         let mut members = Vec::new();
         let mut total = 0;
@@ -102,7 +103,7 @@ impl Profiled {
         members
     }
 
-    /// How far a member's last write is behind the primary's.
+    /// The time by which a member's last write is older than the primary's.
     async fn lag(&self, member: usize) -> Duration {
         let last_write = async |member: usize| -> DateTime {
             let hello = self.members[member].database("admin");
@@ -116,7 +117,7 @@ impl Profiled {
     }
 }
 
-/// Starts Seawall with a latency window that includes all members, however busy the machine is.
+/// Starts Seawall with a latency window that includes all members, even on a busy machine.
 async fn in_front_of(set: &ReplicaSet, more: &str) -> (Seawall, Client) {
     let options = proxy::Options {
         toml: format!("deployment.local_threshold_ms = 60000\n{more}"),
@@ -131,7 +132,7 @@ fn things(client: &Client) -> Collection<Document> {
     client.database(DB).collection(COLLECTION)
 }
 
-/// Reads with three different commands in turn, and checks that each sees all documents.
+/// Reads with three different commands one after another. Checks that each returns all documents.
 ///
 /// It does not use the official driver, which sends tag sets to routers in a field that no server
 /// knows (`tagSets`).
@@ -179,7 +180,7 @@ async fn each_read_preference_uses_the_members_that_the_specification_picks() {
     let cases: Vec<(Document, &[usize])> = vec![
         (doc! {"mode": "primary"}, &[0]),
         (doc! {"mode": "primaryPreferred"}, &[0]),
-        // Tags do not exclude a primary in this mode.
+        // In this mode, tags do not exclude the primary.
         (
             doc! {"mode": "primaryPreferred", "tags": [{"n": "2"}]},
             &[0],
@@ -249,7 +250,7 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
             "member {member}"
         );
     }
-    // The profiler counts an update and a removal twice: as a statement and as its command.
+    // The profiler counts an update or a removal twice: as a statement and as its command.
     let ran: usize = profiled.ran(0, "write").await.values().sum();
     assert!(ran >= 6, "{ran}");
 }
@@ -293,8 +294,8 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     lagging.run_command(stop("alwaysOn")).await.unwrap();
     let direct = profiled.set.client().await.unwrap();
     let ticks = direct.database("ticks").collection::<Document>("ticks");
-    // The staleness estimate is the lag plus a heartbeat. With a heartbeat of 80 s, a lag of 10 s
-    // exceeds the smallest limit of 90 s, and a test can wait for 10 s.
+    // The estimated staleness is the lag plus one heartbeat interval. With an interval of 80 s, a
+    // lag of 10 s exceeds the smallest limit of 90 s, and the test waits only 10 s.
     let lags = async || {
         ticks.insert_one(doc! {}).await.unwrap();
         profiled.lag(2).await >= Duration::from_secs(12)
@@ -333,7 +334,7 @@ async fn a_lagging_secondary_is_not_used_if_the_staleness_is_limited() {
     lagging.run_command(stop("off")).await.unwrap();
     let caught_up = async || profiled.lag(2).await < Duration::from_secs(5);
     eventually(LIMIT, caught_up).await.unwrap();
-    // A new Seawall, because the other one updates its view only after its heartbeat.
+    // A new Seawall, because the first one updates its view only after the long heartbeat interval.
     let (seawall, _client) = in_front_of(&profiled.set, heartbeat).await;
     let mut client = logged_in(&seawall).await;
     read(&mut client, &limited("secondary"), "fresh").await;
@@ -391,8 +392,8 @@ async fn cursors_of_a_secondary_continue_there_from_any_connection_of_the_user()
         let reply = opening.command(DB, command).await.unwrap();
         cursors.push((n, member, reply.cursor_id().filter(|id| *id != 0).unwrap()));
     }
-    // All cursors are open at the same time. Each continues on alternating connections, never on
-    // the one that opened it.
+    // All cursors are open at the same time. Each is continued on changing connections, never on
+    // the connection that opened it.
     for round in 0..2 {
         for (n, _, cursor) in &cursors {
             let other = &mut others[(n + round) % 2];

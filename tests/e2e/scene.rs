@@ -1,4 +1,4 @@
-//! Shared parts of the login tests: a server with fast logins, and small steps.
+//! Fixtures that the login tests share: a server whose logins are fast, and short helper functions.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,19 +44,19 @@ pub(crate) async fn writer() -> NewUser {
     user
 }
 
-/// A Seawall in front of [`server`], with additional configuration.
+/// Starts Seawall in front of [`server`], with more configuration.
 pub(crate) async fn seawall(toml: &str) -> Seawall {
     seawall_at(&server().await.uri(), toml).await
 }
 
-/// A Seawall that connects to [`server`] through a recorder.
+/// Starts Seawall in front of [`server`], with a recorder in between.
 pub(crate) async fn recorded(toml: &str) -> (Seawall, Recorder) {
     let recorder = Recorder::start(server().await.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     (seawall_at(&uri, toml).await, recorder)
 }
 
-/// A Seawall in front of any deployment, listening on all addresses.
+/// Starts Seawall in front of any deployment. It listens on all addresses.
 pub(crate) async fn seawall_at(uri: &str, toml: &str) -> Seawall {
     let options = seawall::Options {
         toml: toml.to_owned(),
@@ -88,7 +88,7 @@ pub(crate) async fn connection_from(seawall: &Seawall, source: [u8; 4]) -> TcpSt
     stream
 }
 
-/// A client of Seawall that has tried to log in.
+/// A client of Seawall that has sent a login, and the outcome of the login.
 pub(crate) async fn log_in(seawall: &Seawall, login: &Login) -> (RawClient, Outcome) {
     let mut client = connect(seawall).await;
     let outcome = client.login(login).await.unwrap();
@@ -120,7 +120,7 @@ pub(crate) async fn update_user(root: &impl RunCommand, user: &NewUser, change: 
     root.run(&user.db, command).await.unwrap();
 }
 
-/// The same user's login with another password.
+/// A login of the same user with another password.
 pub(crate) fn with_password(user: &NewUser, password: &str) -> Login {
     Login {
         password: password.to_owned(),
@@ -128,7 +128,7 @@ pub(crate) fn with_password(user: &NewUser, password: &str) -> Login {
     }
 }
 
-/// The commands of this name that reached a server, with the index of their connection.
+/// The commands with this name that reached the server, each with the index of its connection.
 pub(crate) fn commands_named(recorder: &Recorder, name: &str) -> Vec<(usize, Document)> {
     let connections = recorder.connections().into_iter().enumerate();
     connections
@@ -140,7 +140,8 @@ pub(crate) fn commands_named(recorder: &Recorder, name: &str) -> Vec<(usize, Doc
         .collect()
 }
 
-/// The `saslStart` commands for this user that reached a server.
+/// The `saslStart` commands of this user that reached the server, each with the index of its
+/// connection.
 pub(crate) fn introductions(recorder: &Recorder, user: &str) -> Vec<(usize, Document)> {
     let name = format!("n,,n={user},").into_bytes();
     let mut starts = commands_named(recorder, "saslStart");

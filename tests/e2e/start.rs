@@ -1,4 +1,5 @@
-//! Starting and running in all states of the deployment: listeners, TLS, limits, failures.
+//! Starting and running while the deployment is up, down or changing: listeners, TLS, limits and
+//! failures.
 
 use std::{path::Path, process::Output, sync::Arc, time::Duration};
 
@@ -79,7 +80,7 @@ async fn start_waits_for_a_deployment_that_is_down() {
     let mut early = connect(&seawall).await;
     let hello = early.hello(doc! {}).await.unwrap();
     assert_eq!(hello.code(), Some(SHUTDOWN_IN_PROGRESS), "{hello:?}");
-    // A driver that connects too early waits by itself.
+    // A driver that connects too early waits until it is served.
     let client = driver(&seawall.uri()).await;
     let waiting = async { is_served(&client).await };
     let appearing = async { server.mongod_mut().restart().await.unwrap() };
@@ -173,7 +174,7 @@ async fn the_official_driver_works_over_a_unix_socket() {
     let encoded = path.display().to_string().replace('/', "%2F");
     let client = driver(&format!("mongodb://{encoded}/")).await;
     is_served(&client).await.unwrap();
-    // A second Seawall does not take over the socket of a running one.
+    // A second Seawall must not take over the socket of a running one.
     assert!(Seawall::launch(&server.uri(), options()).await.is_err());
     is_served(&client).await.unwrap();
     drop(seawall);
@@ -209,14 +210,14 @@ async fn tls_works_on_both_sides_without_plaintext() {
         let connections = recorder.connections();
         assert!(!connections.is_empty());
         for recording in connections {
-            // Each connection begins with a TLS handshake record and never contains a command's
-            // name.
+            // Each connection begins with a TLS handshake record, and never contains the name of a
+            // command.
             assert_eq!(recording.from_client.first(), Some(&0x16));
             let names_a_command = recording.from_client.windows(6).any(|w| w == b"insert");
             assert!(!names_a_command);
         }
     }
-    // A client that trusts another authority, or that does not use TLS, is not served.
+    // A client that trusts another authority is not served, nor is one without TLS.
     let mut stranger = ClientOptions::parse(uri(servers, &front)).await.unwrap();
     stranger.server_selection_timeout = Some(Duration::from_secs(2));
     let stranger = Client::with_options(stranger).unwrap();
@@ -248,7 +249,7 @@ async fn a_server_whose_certificate_is_not_trusted_is_never_used() {
     );
     let toml = "deployment.heartbeat_frequency_ms = 500";
     let seawall = Seawall::launch(&uri, with(toml)).await.unwrap();
-    // The driver's monitor and Seawall's own probe both keep trying.
+    // The driver's monitor and Seawall's probe both keep connecting.
     let tried = async || to_server.connections().len() >= 6;
     eventually(LIMIT, tried).await.unwrap();
     assert_eq!(seawall.get("/health/ready").await.0, 503);
@@ -292,15 +293,15 @@ async fn a_drivers_monitor_may_stay_without_a_login() {
     let mut monitor = connect(&seawall).await;
     let hello = monitor.hello(doc! {"client": metadata}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
-    // A monitor takes no place of a client that logs in, and it stays connected longer than a
-    // client that does not.
+    // A monitor does not count towards the limit of clients, and may stay connected longer than a
+    // client that does not log in.
     let began = Instant::now();
     let mut silent = connect(&seawall).await;
     assert_eq!(silent.read_to_close().await.unwrap(), b"");
     assert!(began.elapsed() >= Duration::from_millis(2900));
     let hello = monitor.hello(doc! {}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
-    // A monitor that begins to log in is treated like any other client.
+    // A monitor that begins to log in counts as a client.
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     assert!(monitor.login(&login).await.unwrap().is_authenticated());
     assert!(
@@ -315,7 +316,7 @@ async fn a_drivers_monitor_may_stay_without_a_login() {
 #[tokio::test]
 async fn clients_stay_connected_through_a_server_restart() {
     let mut server = Standalone::start(Options::with_auth()).await.unwrap();
-    // Seawall must detect the restart without waiting for a heartbeat.
+    // With this heartbeat interval, Seawall must detect the restart without a heartbeat.
     let toml = "deployment.heartbeat_frequency_ms = 600000";
     let seawall = Seawall::start_with(&server.uri(), with(toml)).await;
     let mut before = logged_in(&seawall).await;
@@ -330,7 +331,7 @@ async fn clients_stay_connected_through_a_server_restart() {
         );
     }
     server.mongod().kill().await.unwrap();
-    // The operation is sent while no server is up, and gets its reply when the server is back.
+    // The operation is sent while no server is up. It gets its reply when the server is back.
     let held = async { during.command("c", doc! {"find": "c"}).await.unwrap() };
     let restart = async { server.mongod_mut().restart().await.unwrap() };
     let (held, ()) = tokio::join!(held, restart);
@@ -402,7 +403,7 @@ async fn a_step_down_under_load_fails_no_retryable_operation_and_closes_no_clien
     for outcome in outcomes {
         outcome.unwrap();
     }
-    // The driver's pool may grow while operations wait, but no client had to reconnect.
+    // The driver's pool may grow while operations wait, but no client may have reconnected.
     let after = seawall.metric(opened, &[]).await;
     assert!(after - before <= 10.0, "{before} {after}");
     let connected = seawall.metric("seawall_client_connections", &[]).await;

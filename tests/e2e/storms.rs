@@ -1,5 +1,5 @@
-//! Clients that lose patience and reconnect at once: the effect on the servers, and how Seawall
-//! reports a storm.
+//! Clients that time out and reconnect at once: how much of a storm reaches the servers, and how
+//! Seawall reports the storm.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl Scene {
         let user = NewUser::new("admin", "shop", "secret").role("readWrite", "load");
         create_user(&server.client().unwrap(), &user).await.unwrap();
         let options = proxy::Options {
-            // A long timeout, so that no probe fails on a slow machine.
+            // The timeout is long, so that no probe fails on a slow machine.
             toml: format!("pool.max_pool_size = {POOL}\ndeployment.connect_timeout_ms = 60000"),
             ..proxy::Options::default()
         };
@@ -47,7 +47,7 @@ impl Scene {
         Self { server, seawall }
     }
 
-    /// Starts a storm like that of the incident. It ends by itself after four minutes.
+    /// Starts clients that time out and reconnect. They stop after four minutes.
     async fn storm(&self, clients: usize) -> JoinHandle<Report> {
         let uri = format!("mongodb://shop:secret@{}/", self.seawall.address());
         let plan = Plan {
@@ -100,7 +100,7 @@ async fn a_storm_caused_by_a_suspended_server_does_not_reach_the_server() {
     scene.assert_withstood(storm).await;
 }
 
-/// The clients' patience ends after 40 to 500 ms, and each reply takes 600 ms.
+/// The clients time out after 40 to 500 ms, and each reply takes 600 ms.
 #[tokio::test]
 async fn a_storm_caused_by_a_slow_server_does_not_reach_the_server() {
     let scene = Scene::start().await;
@@ -123,7 +123,7 @@ impl Scene {
             .await;
     }
 
-    /// Checks that clients are served again and that the storm did not reach the servers.
+    /// Checks that clients are served again, and that the storm did not reach the servers.
     async fn assert_withstood(&self, storm: JoinHandle<Report>) {
         self.wait_until_served().await;
         storm.abort();
@@ -235,8 +235,8 @@ async fn the_load_harness_reports_its_operations_and_checks_objectives() {
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
             .map(|how| operation[how].as_f64().unwrap());
         assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
-        // The harness's count equals Seawall's, except for a few operations at the very end and the
-        // harness's check of the documents.
+        // The harness and Seawall count the same operations. They differ by a few operations at the
+        // very end, and by the harness's check of the documents.
         let counted = async || {
             scene
                 .metric("seawall_operations_total", &["db=\"load\""])
@@ -301,21 +301,21 @@ async fn requests_of_disconnected_clients_are_not_served() {
     let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).to_bytes();
     let left = ["stage=\"connected\""];
     let not_served = async || {
-        // Seawall usually sees the whole exchange at once, but sometimes it reads in between. So
-        // this repeats until it does.
+        // Usually Seawall reads the whole exchange at once, but sometimes in parts. So the test
+        // repeats until it reads all at once.
         let mut client = TcpStream::connect(seawall.address()).await.unwrap();
         client.write_all(&hello).await.unwrap();
         client.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        // A connection that is closed with its request unread is reset.
+        // If Seawall closes the connection without reading the command, the client sees a reset.
         drop(client.read_to_end(&mut answer).await);
         seawall.metric("seawall_clients_gone_total", &left).await >= 1.0
     };
     eventually(LIMIT, not_served).await.unwrap();
 }
 
-/// New clients wait while the data plane is late. Without logins, the first message of a client
-/// that has disconnected may be an unacknowledged write.
+/// New clients wait while the data plane is late. On a deployment without logins, the first message
+/// of a client that has disconnected may be an unacknowledged write.
 #[tokio::test]
 async fn an_unacknowledged_write_sent_while_the_process_is_suspended_completes() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
@@ -334,7 +334,7 @@ async fn an_unacknowledged_write_sent_while_the_process_is_suspended_completes()
     eventually(LIMIT, serves).await.unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("left").collection::<Document>("things");
-    // Three pauses of half a second, during which clients keep connecting.
+    // Three pauses of half a second. Clients keep connecting in each pause.
     for round in 0..3_u32 {
         process.signal(Signal::STOP);
         let mut arrivals = interval(Duration::from_millis(10));

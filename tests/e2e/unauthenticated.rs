@@ -1,4 +1,4 @@
-//! Whatever an unauthenticated client sends, none of its bytes reaches a pooled connection.
+//! Checks that no byte of an unauthenticated client reaches a pooled connection.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use tokio::{
 
 use crate::scene::{connect, find, insert, logged_in, recorded, root, server, writer};
 
-/// Text that only messages of these tests contain.
+/// A text that occurs only in messages of these tests.
 const MARKER: &str = "planted-by-the-test";
 
-/// The connections on which a command other than a handshake has run. These belong to a pool.
+/// The connections that carried any command other than a handshake. They belong to a pool.
 fn pooled(recorder: &Recorder) -> Vec<usize> {
     let is_pooled = |recording: &Recording| {
         let mut names = recording.commands().into_iter();
@@ -36,8 +36,8 @@ fn pooled(recorder: &Recorder) -> Vec<usize> {
     pooled.map(|(index, _)| index).collect()
 }
 
-/// A Seawall with a client that has completed an operation, and the connections that the operation
-/// used.
+/// Starts Seawall with a client that has completed an operation. Also returns the indexes of the
+/// connections that the operation used.
 async fn seawall_with_client() -> (Seawall, Recorder, NewUser, RawClient, Vec<usize>) {
     let (seawall, recorder) = recorded("").await;
     let user = writer().await;
@@ -54,7 +54,7 @@ fn contains(bytes: &[u8], part: &str) -> bool {
     windows.any(|window| window == part.as_bytes())
 }
 
-/// All commands of the server, with the fields that some of them need.
+/// All commands of the server, with some of the fields that they need.
 async fn all_commands() -> Vec<Document> {
     let listed = doc! { "listCommands": 1 };
     let listed = root().await.run("admin", listed).await.unwrap();
@@ -91,7 +91,7 @@ async fn no_command_of_an_unauthenticated_client_reaches_a_server() {
         client.send_query(&OpQuery::new(command)).await.unwrap();
         client.read_reply().await.unwrap();
     }
-    // Unacknowledged messages, sequences and checksums are no way around it.
+    // Unacknowledged messages, sequences and checksums must not bypass the check.
     let command = doc! { "insert": "c", "$db": &user.name };
     let message = OpMsg::new(command).sequence("documents", vec![doc! { "text": MARKER }]);
     let unacknowledged = message
@@ -128,7 +128,7 @@ async fn unauthenticated_commands_return_a_servers_codes() {
     names.dedup();
     for name in names {
         let command = doc! { &name: 1 };
-        // Other tests cover conversations.
+        // Other tests cover these conversations.
         if name == "authenticate" || name.starts_with("sasl") {
             continue;
         }
@@ -140,8 +140,8 @@ async fn unauthenticated_commands_return_a_servers_codes() {
             different.insert(name);
         }
     }
-    // Commands that a server runs for any client, and Seawall only after a login. A driver needs at
-    // most the first two, and most exist only in test servers.
+    // Commands that a server runs for any client, but Seawall only after a login. A driver needs at
+    // most the first two; most of the others exist only on test servers.
     let known = HashSet::from([
         "listCommands",
         "_isSelf",
@@ -189,7 +189,7 @@ fn binary(text: &str) -> Binary {
     Binary { subtype, bytes }
 }
 
-/// The messages of a login, up to an invalid proof.
+/// The messages of a login whose proof is invalid.
 fn handshakes(user: &str) -> Vec<Vec<u8>> {
     let payload = binary(&format!("n,,n={user},r=0123456789abcdefghij"));
     let start = doc! {
@@ -219,8 +219,8 @@ fn handshakes(user: &str) -> Vec<Vec<u8>> {
     ]
 }
 
-/// Changes, removes or inserts a few bytes, or truncates the message. Half of the time the first
-/// length is made correct.
+/// Changes, removes or inserts a few bytes, or truncates the message. Corrects the first length in
+/// half of the cases.
 fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=4) {
         let place = rng.random_range(0..bytes.len().max(1));
@@ -245,7 +245,8 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut StdRng) {
 /// Sends bytes, and reads until Seawall closes the connection.
 async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // Seawall may already have closed the connection. The test only checks what reaches a server.
+    // Seawall may already have closed the connection. The test checks only the bytes that reach the
+    // server.
     drop(stream.write_all(bytes).await);
     drop(stream.shutdown().await);
     let mut answer = Vec::new();
@@ -256,10 +257,10 @@ async fn send(address: std::net::SocketAddr, bytes: &[u8]) {
     );
 }
 
-/// Checks that only messages that Seawall builds reached a server. Returns the number of
+/// Checks that the server got no messages except those that Seawall builds. Returns the number of
 /// introductions.
 fn introduced_by_seawall(recorder: &Recorder, user: &NewUser, pooled: &[usize]) -> usize {
-    // After a login of a known user, Seawall may read that user's keys again with this command.
+    // After the login of a known user, Seawall may read the user's keys again with this command.
     let reading = doc! {
         "usersInfo": { "user": &user.name, "db": "admin" }, "showCredentials": true,
         "showAuthenticationRestrictions": true, "$db": "admin",
@@ -331,7 +332,7 @@ async fn mutated_handshakes_put_no_byte_on_a_pooled_connection() {
     }
 
     let introduced = introduced_by_seawall(&recorder, &user, &pooled);
-    // Some logins reached a server, so the messages were not only refused for their framing.
+    // If some logins reached the server, not all messages were refused because of their framing.
     assert!(introduced > 50, "{introduced}");
     assert!(find(&mut good, &user.name).await.is_ok());
     for user in [user, stranger] {
@@ -347,5 +348,5 @@ async fn mutated_handshakes_put_no_byte_on_a_pooled_connection() {
     assert_eq!(outcome.code(), Some(18), "{outcome:?}");
 }
 
-/// Generous limit: only a failing test waits for it.
+/// Only a failing test waits this long.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,21 +1,22 @@
-//! The cases that each program runs in.
+//! The cases in which each program runs.
 
 use std::fmt::{self, Display};
 
 use seawall_tests::{mongod::ServerVersion, raw::Mechanism};
 
-/// One way to configure a client.
+/// A configuration of a driver's client.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The mechanism of the case's user. `None` means both mechanisms and the driver's choice.
+    /// The only mechanism of the user. `None`: the user has both mechanisms, and the driver
+    /// chooses.
     pub(crate) mechanism: Option<Mechanism>,
     /// True if the deployment accepts only TLS.
     pub(crate) is_tls: bool,
-    /// `stable` or `plain`, the program's third argument.
+    /// The third argument of the program: `stable` or `plain`.
     pub(crate) api: &'static str,
-    /// Parameters of the connection string, both directly and through Seawall.
+    /// Parameters of both connection strings, the direct one and the one through Seawall.
     pub(crate) parameters: &'static str,
-    /// Parameters of the connection string through Seawall only.
+    /// Parameters only of the connection string through Seawall.
     pub(crate) through: &'static str,
 }
 
@@ -40,14 +41,15 @@ impl Case {
         }
     }
 
-    /// True if servers of this version support what the client asks for. The Stable API and
-    /// load-balanced clients need 5.0.
+    /// True if servers of this version can serve the case. The Stable API and load-balanced clients
+    /// need 5.0.
     pub(crate) fn is_known_to(&self, version: ServerVersion) -> bool {
         let is_new = self.api == Self::STABLE.api || self.through == LOAD_BALANCED;
         !is_new || version >= ServerVersion(5, 0, 0)
     }
 
-    /// True if the case changes at most parameters such as compressors of the driver's defaults.
+    /// True if the case has the driver's defaults, except perhaps for parameters such as
+    /// compressors.
     pub(crate) fn has_default_options(&self) -> bool {
         let Self {
             mechanism,
@@ -96,14 +98,13 @@ pub(crate) const CASES: &[Case] = &[
     Case::compressed("&compressors=zlib"),
     Case::compressed("&compressors=zstd"),
     Case {
-        // A replica set refuses a load-balanced client, so the results are compared with those of a
-        // plain client.
+        // A replica set refuses a load-balanced client, so the direct run uses a plain client.
         through: LOAD_BALANCED,
         ..Case::PLAIN
     },
     Case {
-        // Node driver 3 has two ways to monitor a deployment. This is the one that is not its
-        // default.
+        // Node driver 3 can monitor a deployment in two ways. This parameter selects the one that
+        // is not the default.
         parameters: UNIFIED_TOPOLOGY,
         ..Case::PLAIN
     },

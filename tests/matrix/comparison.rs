@@ -1,10 +1,10 @@
-//! The differences between two runs of a program.
+//! Lists the differences between two runs of a program.
 
 use serde_json::Value;
 
 use crate::program::Step;
 
-/// Lists each difference: its path, the direct value and the value through Seawall.
+/// Describes each difference: its path, the direct value, and the value through Seawall.
 pub(crate) fn differences(direct: &[Step], through: &[Step]) -> Vec<String> {
     let names = |steps: &[Step]| {
         steps
@@ -52,7 +52,8 @@ fn brief(value: &Value) -> String {
     value.to_string().chars().take(MAX_SHOWN_CHARS).collect()
 }
 
-/// Limit per side of a difference. Without it a large document would hide all other differences.
+/// Maximum length of a value in a difference. Without it, a large document would hide other
+/// differences.
 const MAX_SHOWN_CHARS: usize = 2000;
 
 #[cfg(test)]

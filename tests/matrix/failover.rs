@@ -1,5 +1,5 @@
-//! Four drivers of four languages write while their primary is killed repeatedly. No acknowledged
-//! write is lost, and no application sees an error.
+//! Drivers of four languages write while the primary is killed repeatedly. No acknowledged write
+//! may be lost, and no application may see an error.
 
 use std::{collections::BTreeSet, process::Stdio};
 
@@ -45,7 +45,7 @@ enum Writing {
     Here {
         stop: watch::Sender<bool>,
         writing: JoinHandle<(Written, Client)>,
-        /// Keeps its connections open until they have been counted.
+        /// Keeps the connections open until the test has counted them.
         client: Option<Client>,
     },
 }
@@ -149,7 +149,7 @@ async fn four_drivers_survive_killed_primaries_without_errors_or_lost_writes() {
     seawall.assert_all_connected().await;
 }
 
-/// Prints the figures that `docs/faults.md` quotes. Visible with `--nocapture`.
+/// Prints the numbers that `docs/faults.md` quotes. Visible with `--nocapture`.
 #[expect(clippy::print_stdout, reason = "the test's own report")]
 fn report(of: &str, writes: usize) {
     println!("{of}: {writes} documents inserted, changed and read back");

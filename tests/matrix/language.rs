@@ -1,4 +1,4 @@
-//! Installs and builds a language's program outside of the source tree.
+//! Installs and builds the programs of the languages, outside of the source tree.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::{
     program::{Program, output},
 };
 
-/// A driver: the newest one of its language, or an old one where a version is given.
+/// A driver: the newest one of its language, or an old one with its version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Language {
     Python,
@@ -36,7 +36,8 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// Installs and builds the program if needed. The program's own files pin all versions.
+    /// Installs and builds the program if necessary. All versions are pinned by files beside the
+    /// program.
     pub(crate) async fn prepare(self) -> Program {
         match self {
             Self::Python => python("program.py", None).await,
@@ -55,7 +56,7 @@ impl Language {
     }
 
     /// The program that writes during failures, called as `PROGRAM URI DATABASE NAME`. Only some
-    /// languages have one.
+    /// languages have such a program.
     pub(crate) async fn prepare_writers(self) -> Program {
         match self {
             Self::Python => python("writers.py", None).await,
@@ -66,8 +67,8 @@ impl Language {
         }
     }
 
-    /// The oldest server that the driver supports, out of the versions that `tests/servers/run`
-    /// runs. The default is 4.2.
+    /// The oldest server that the driver supports, among the versions that `tests/servers/run`
+    /// uses.
     pub(crate) fn oldest_server(self) -> ServerVersion {
         match self {
             // PyMongo 4.20 and the Rust driver 3.9 refuse 4.2.
@@ -76,8 +77,8 @@ impl Language {
         }
     }
 
-    /// True if the program runs in this case. The newest driver runs in every case. An old driver
-    /// runs with its default options and with each compressor that it supports.
+    /// True if the program runs in this case. The newest driver runs in every case; an old driver
+    /// runs with its default options, and with each compressor that it supports.
     pub(crate) fn runs(self, case: &Case) -> bool {
         let is_old = match self {
             Self::PythonWith(_) | Self::NodeWith(_) | Self::JavaWith(_) | Self::GoWith(_) => true,
@@ -129,7 +130,7 @@ async fn go(arguments: &[&str]) -> Program {
 async fn go_1(version: &str) -> Program {
     let folder = installed(&versioned("go", Some(version)));
     let copies = folder.join("sources");
-    // Otherwise the copy of a renamed file would stay and be compiled too.
+    // Without this removal, a copy of a file that was renamed would be compiled too.
     if fs::try_exists(&copies).await.unwrap() {
         fs::remove_dir_all(&copies).await.unwrap();
     }
@@ -199,25 +200,25 @@ async fn python(program: &str, version: Option<&str>) -> Program {
     }
 }
 
-/// A program in the folder of this name.
+/// A program in the folder `name`.
 async fn node(name: &str, version: Option<&str>, program: &str) -> Program {
     let node = Node::find().await;
     let program = node.install(name, version).await.join(program);
     Program::command([&node.program, &program])
 }
 
-/// Node with built-in zstd, and its package manager.
+/// A Node with built-in zstd, and its package manager.
 #[derive(Debug)]
 struct Node {
     program: PathBuf,
-    /// The command and first arguments of `npm`.
+    /// The command and the first arguments of `npm`.
     npm: Vec<PathBuf>,
 }
 
 impl Node {
-    /// The machine's Node. If there is none, or one without zstd, Node from a Python package.
+    /// The Node of this machine. If it is missing or lacks zstd, a Node from a Python package.
     async fn find() -> &'static Self {
-        // Two tests may need it at the same time.
+        // Several tests may need Node at the same time.
         static NODE: OnceCell<Node> = OnceCell::const_new();
         NODE.get_or_init(async || {
             let mut own = Command::new("node");
@@ -249,13 +250,14 @@ impl Node {
         }
     }
 
-    /// A copy of a program's folder with its packages in it, where Node looks for them.
+    /// Copies a program's folder and installs the packages in the copy, where Node searches for
+    /// them.
     async fn install(&self, name: &str, version: Option<&str>) -> PathBuf {
         let folder = installed(&versioned(name, version));
         let mut pinned = sources(name);
         copy_files(&pinned, &folder).await;
         if let Some(version) = version {
-            // An old version has a separate package list.
+            // An old version has its own list of packages.
             pinned.push(version);
             copy_files(&pinned, &folder).await;
         }
@@ -280,7 +282,7 @@ async fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `pip install` into a separate folder, so no virtual environment is needed.
+/// Runs `pip install` into a separate folder, so that no virtual environment is needed.
 async fn pip_install(target: &Path, requirements: &Path) {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--upgrade"]);
@@ -289,12 +291,12 @@ async fn pip_install(target: &Path, requirements: &Path) {
     install(target, requirements, &mut pip).await;
 }
 
-/// Runs an installation unless the folder already holds the packages of the list. An installation
+/// Runs an installation, unless the folder already has the packages of this list. An installation
 /// can take longer than the tests.
 async fn install(folder: &Path, list: &Path, installation: &mut Command) {
     let list = fs::read(list).await.unwrap();
     let mark = folder.join("installed");
-    // A missing mark means that nothing is installed.
+    // Without the mark, the folder counts as not installed.
     if fs::read(&mark)
         .await
         .is_ok_and(|installed| installed == list)
@@ -317,7 +319,7 @@ fn sources(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The folder where the program is installed and built, outside of the source tree.
+/// The folder in which the program is installed and built, outside of the source tree.
 fn installed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join("drivers")

@@ -1,8 +1,8 @@
-//! Each language's driver does the same work on a deployment directly and through Seawall, and must
-//! see the same results. Some languages also run an old version of their driver.
+//! Each language's driver runs the same steps on a deployment, directly and through Seawall. The
+//! results must be equal. For some languages an old version of the driver runs too.
 //!
-//! `drivers/scenarios.md` lists the steps of the programs. `drivers/masked.txt` lists the allowed
-//! differences.
+//! `drivers/scenarios.md` lists the steps. `drivers/masked.txt` lists the differences that are
+//! allowed.
 //!
 //! | module | does |
 //! |---|---|
@@ -50,47 +50,47 @@ use crate::{
 };
 
 #[tokio::test]
-async fn python_sees_the_same_directly_and_through_the_proxy() {
+async fn python_driver_gets_the_same_results_through_seawall() {
     compare(Language::Python).await;
 }
 
 #[tokio::test]
-async fn node_sees_the_same_directly_and_through_the_proxy() {
+async fn node_driver_gets_the_same_results_through_seawall() {
     compare(Language::Node).await;
 }
 
 #[tokio::test]
-async fn rust_sees_the_same_directly_and_through_the_proxy() {
+async fn rust_driver_gets_the_same_results_through_seawall() {
     compare(Language::Rust).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn java_sees_the_same_directly_and_through_the_proxy() {
+async fn java_driver_gets_the_same_results_through_seawall() {
     compare(Language::Java).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn go_sees_the_same_directly_and_through_the_proxy() {
+async fn go_driver_gets_the_same_results_through_seawall() {
     compare(Language::Go).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn php_sees_the_same_directly_and_through_the_proxy() {
+async fn php_driver_gets_the_same_results_through_seawall() {
     compare(Language::Php).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn c_sees_the_same_directly_and_through_the_proxy() {
+async fn c_driver_gets_the_same_results_through_seawall() {
     compare(Language::C).await;
 }
 
 #[tokio::test]
 #[ignore = "needs the language's tool chain: cargo test --test matrix -- --include-ignored"]
-async fn mongosh_sees_the_same_directly_and_through_the_proxy() {
+async fn mongosh_gets_the_same_results_through_seawall() {
     compare(Language::Mongosh).await;
 }
 
@@ -130,8 +130,8 @@ async fn go_mongodb_1_13_4_is_transparent() {
     compare(Language::GoWith("1.13.4")).await;
 }
 
-/// Runs a language's program in every case that its driver supports, and reports all differences
-/// together.
+/// Runs a language's program in every case that its driver supports. Reports all differences at
+/// once.
 async fn compare(language: Language) {
     let version = server_version().await.unwrap();
     if version < language.oldest_server() {
@@ -152,7 +152,7 @@ async fn compare(language: Language) {
         let comparisons = cases
             .into_iter()
             .map(|case| compare_case(language, &program, &pair, case, &masks));
-        // Boxed, because two concurrent runs exceed the size limit of a future.
+        // Boxed, because two concurrent runs exceed the size limit for futures.
         let compared = stream::iter(comparisons).buffered(CASES_AT_A_TIME).concat();
         found.extend(Box::pin(compared).await);
         let served = pair.seawall.metric("seawall_operations_total", &[]).await;
@@ -166,8 +166,8 @@ async fn compare(language: Language) {
     );
 }
 
-/// How many cases a language runs, starting with the plain one. `SEAWALL_MATRIX_CASES` limits the
-/// number; the default is all.
+/// Maximum number of cases per language; the plain case is the first. `SEAWALL_MATRIX_CASES` sets
+/// it, the default is all.
 fn max_cases() -> usize {
     std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
 }
@@ -209,8 +209,10 @@ fn report(language: Language, case: &Case, took: Duration) {
     println!("{language:?}: {case}: {took:.1?}");
 }
 
-/// Far fewer than any program has. It catches a program that stopped early.
+/// Minimum number of steps of a run. Every program has far more; the limit detects a program that
+/// stopped early.
 const MIN_STEPS: usize = 60;
 
-/// Two at a time, because a program spends half of its time waiting for the servers.
+/// Number of cases that run at the same time. It is two, because a program spends half of its time
+/// waiting for servers.
 const CASES_AT_A_TIME: usize = 2;

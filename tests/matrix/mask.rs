@@ -1,4 +1,4 @@
-//! Masks values that may differ between two runs. The list is `drivers/masked.txt`.
+//! Masks values that may differ between two runs. `drivers/masked.txt` lists them.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::program::Step;
 pub(crate) struct Masks(Vec<Mask>);
 
 impl Masks {
-    /// The list that applies to all programs.
+    /// The masks for all programs.
     pub(crate) fn of_the_drivers() -> Self {
         Self::parse(include_str!("../drivers/masked.txt"))
     }
@@ -53,7 +53,7 @@ impl Masks {
 struct Mask {
     path: Vec<String>,
     is_anywhere: bool,
-    /// Masks only the text after this part. A text without this part stays unmasked.
+    /// Only the text after this part is masked. A text without this part is not masked.
     after: Option<String>,
 }
 
@@ -100,7 +100,7 @@ impl Mask {
     }
 }
 
-/// The name of a value's type. It also recognises types in extended JSON.
+/// The name of a value's type, including the types of extended JSON.
 fn kind(value: &Value) -> &str {
     match value {
         Value::Null => "null",

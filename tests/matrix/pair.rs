@@ -1,4 +1,4 @@
-//! A deployment, and Seawall in front of it.
+//! A deployment with Seawall in front of it.
 
 use seawall_tests::{
     mongod::{NewUser, Options, ReplicaSet, create_user},
@@ -19,7 +19,7 @@ impl Pair {
             tls: is_tls,
             ..Options::with_auth()
         };
-        // The programs also read from secondaries, so there must be at least one.
+        // The programs also read from secondaries, so at least one is needed.
         let members = if is_tls { 2 } else { 3 };
         let set = ReplicaSet::start(members, options).await.unwrap();
         let toml = set.certificates().map(|own| own.listen_toml());
@@ -31,7 +31,7 @@ impl Pair {
         Self { set, seawall }
     }
 
-    /// Creates a user with rights only on the database of the same name.
+    /// Creates a user whose only rights are on the database of the same name.
     pub(crate) async fn create_user(&self, name: &str, mechanism: Option<Mechanism>) {
         let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |mechanism| vec![mechanism]);
         let user = NewUser::new("admin", name, PASSWORD)

@@ -1,4 +1,4 @@
-//! A program that is ready to run, and its output.
+//! Runs a program and reads its output.
 
 use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::rust;
 
-/// How to run a language's steps.
+/// The way to run a language's program.
 #[derive(Debug)]
 pub(crate) enum Program {
     /// An external program: the command and its first arguments.
@@ -46,7 +46,7 @@ impl Program {
     }
 }
 
-/// The command of a program with the three arguments that every program takes.
+/// The command of a program with the three arguments that all programs have.
 pub(crate) fn call(
     command: &[OsString],
     environment: &[(&'static str, OsString)],
@@ -81,7 +81,7 @@ impl Step {
     }
 }
 
-/// Runs a command and returns its output. The command must succeed in time.
+/// Runs a command and returns its output. Panics if the command fails or exceeds the time limit.
 pub(crate) async fn output(command: &mut Command) -> String {
     let running = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = timeout(LIMIT, running).await;
@@ -99,5 +99,6 @@ pub(crate) async fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// Enough for an installation over a slow connection, or a program on a busy machine.
+/// Time limit of a command: enough for an installation over a slow connection, or a program on a
+/// busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(600);

@@ -1,5 +1,5 @@
-//! A driver that is too new for the server refuses it with the same error directly and through
-//! Seawall.
+//! A driver that is too new for the server. Directly and through Seawall it must refuse with the
+//! same error.
 
 use std::process::Stdio;
 
@@ -17,7 +17,7 @@ use crate::{
     rust,
 };
 
-/// Runs a language's program directly and through Seawall and compares its first steps.
+/// Runs a language's program directly and through Seawall, and compares the first steps.
 pub(crate) async fn compare_refusals(language: Language) {
     let program = language.prepare().await;
     let pair = Pair::start(false).await;
@@ -32,8 +32,8 @@ pub(crate) async fn compare_refusals(language: Language) {
     assert_eq!(direct, through, "{language:?}");
 }
 
-/// The first steps of a program, without addresses. A set has several addresses and Seawall has
-/// another one. A later step may retry for minutes.
+/// The first steps of a program, without addresses, because Seawall's address differs from those of
+/// the set. Later steps may retry for minutes.
 async fn lines(program: &Program, uri: &str, database: &str) -> Vec<String> {
     let lines = match program {
         Program::Rust => rust::run_status(uri, database).await,
@@ -66,7 +66,7 @@ fn without_addresses(line: &str) -> String {
     text
 }
 
-/// These steps contain reads and writes, but no transactions.
+/// The number of compared steps. They contain reads and writes, but no transactions.
 const FIRST_STEPS: usize = 10;
 const LOOPBACK: &str = "127.0.0.1:";
 

@@ -14,7 +14,7 @@ use seawall_tests::{
 use crate::language::Language;
 
 #[tokio::test]
-async fn the_rust_driver_works_with_a_standalone_and_default_options() {
+async fn rust_driver_works_with_a_standalone_and_default_options() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let mut options = ClientOptions::parse(seawall.uri()).await.unwrap();

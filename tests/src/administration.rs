@@ -1,7 +1,6 @@
-//! Administration of servers: users and injected failures, with a driver's client or without a
-//! driver.
+//! Creates users on servers and injects failures, through a driver's client or without a driver.
 //!
-//! The driver refuses servers before 4.4. A test that runs against every supported version uses an
+//! The driver refuses servers before 4.4, so tests that run against all supported versions use an
 //! [`Administrator`].
 
 use bson::{Bson, Document, doc};
@@ -11,7 +10,7 @@ use tokio::sync::Mutex;
 use crate::mongod::{Error, NewUser};
 use crate::raw::RawClient;
 
-/// Runs commands with an administrator's rights.
+/// A connection with an administrator's rights, which runs commands.
 pub trait RunCommand {
     /// Returns the reply to a command. A reply with `ok: 0` is an error.
     fn run(
@@ -27,7 +26,7 @@ impl RunCommand for Client {
     }
 }
 
-/// A connection without a driver. It is logged in as the root user if there is one.
+/// A connection without a driver. It is logged in as the root user, if that user exists.
 #[derive(Debug)]
 pub struct Administrator(Mutex<RawClient>);
 
@@ -47,17 +46,17 @@ impl RunCommand for Administrator {
     }
 }
 
-/// Creates a user. Every member knows the user when this returns.
+/// Creates a user. When the function returns, every member knows the user.
 pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Result<(), Error> {
     let mechanisms: Vec<_> = user
         .mechanisms
         .iter()
         .map(|mechanism| mechanism.name())
         .collect();
-    // Every server version knows the legacy name.
+    // Servers of all versions know this name of `hello`.
     let hello = administrator.run("admin", doc! { "isMaster": 1 }).await?;
-    // All members must acknowledge. After a majority write, one member might not know the user yet
-    // and would refuse the user's first read there.
+    // All members must acknowledge the command. After a majority write, one member might not know
+    // the user yet and refuse a read.
     let members = hello.get_array("hosts").map_or(1, Vec::len);
     let command = doc! {
         "createUser": &user.name,
@@ -70,21 +69,20 @@ pub async fn create_user(administrator: &impl RunCommand, user: &NewUser) -> Res
     administrator.run(&user.db, command).await.map(drop)
 }
 
-/// How often a command fails.
+/// How many commands a fail point makes fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailTimes {
-    /// This many times.
+    /// This many commands.
     Count(i32),
-    /// Until [`clear_fail_command`] is called.
+    /// All commands until [`clear_fail_command`] is called.
     Always,
 }
 
-/// Makes commands fail on the server that `administrator` is connected to, by the fail point
-/// `failCommand`.
+/// Makes commands fail on the server of `administrator`, with the fail point `failCommand`.
 ///
-/// `data` needs `failCommands` and an effect: `errorCode`, `closeConnection`, or `blockConnection`
-/// with `blockTimeMS`. `appName` limits the effect to one application. Tests on a shared server
-/// need it.
+/// `data` must have `failCommands` and an effect: `errorCode`, `closeConnection`, or
+/// `blockConnection` with `blockTimeMS`. On a shared server, `appName` must limit the effect to one
+/// application.
 pub async fn fail_command(
     administrator: &impl RunCommand,
     times: FailTimes,

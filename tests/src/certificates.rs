@@ -1,4 +1,4 @@
-//! A separate certificate authority for each test, and the certificates it signed.
+//! A certificate authority for one test, and certificates that it signed.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Generates an authority, a server certificate for `localhost`, `127.0.0.1` and `::1`, and a
+    /// Generates an authority, a server certificate (for `localhost`, `127.0.0.1` and `::1`), and a
     /// client certificate.
     pub fn generate() -> Result<Self, Error> {
         let scratch = Scratch::create()?;
         let (authority, issuer) = authority()?;
         scratch.write(AUTHORITY, authority.pem())?;
-        // Members of a replica set also use their certificate as clients of each other.
+        // Members of a replica set use their certificate as clients of each other too.
         let both_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
@@ -55,7 +55,7 @@ impl Certificates {
         self.scratch.join(AUTHORITY)
     }
 
-    /// The file with the server's certificate and key, in the form mongod expects.
+    /// The file with the server's certificate and key, in the format that mongod expects.
     pub fn server_file(&self) -> PathBuf {
         self.scratch.join(SERVER)
     }
@@ -70,7 +70,7 @@ impl Certificates {
         self.scratch.join(SERVER_KEY)
     }
 
-    /// Configuration of a Seawall that presents the server's certificate to its clients.
+    /// Configuration with which Seawall shows the server's certificate to its clients.
     pub fn listen_toml(&self) -> String {
         format!(
             "listen.tls.certificate_file = {:?}\nlisten.tls.key_file = {:?}\n",
@@ -79,12 +79,12 @@ impl Certificates {
         )
     }
 
-    /// The file with a client's certificate and key, in the form drivers expect.
+    /// The file with a client's certificate and key, in the format that drivers expect.
     pub fn client_file(&self) -> PathBuf {
         self.scratch.join(CLIENT)
     }
 
-    /// The TLS options that make a mongod use the server's certificate.
+    /// The TLS options with which a mongod uses the server's certificate.
     pub fn tls(&self) -> Tls {
         Tls {
             certificate_key_file: self.server_file(),
@@ -104,7 +104,7 @@ impl Certificates {
     }
 }
 
-/// Why certificates could not be generated.
+/// The reason why certificates could not be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A certificate could not be generated.

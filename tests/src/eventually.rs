@@ -1,4 +1,4 @@
-//! Waiting for a condition without guessing how long it takes.
+//! Waits for a condition without assuming how long it takes.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// Repeats `attempt` until it succeeds, for at most `limit`.
 ///
-/// An attempt succeeds with `Some`, `Ok` or `true`. An attempt that hangs fails when the limit is
-/// reached. The wait uses tokio's clock, so it ends at once while that clock is paused.
+/// An attempt succeeds with `Some`, `Ok` or `true`. An attempt that hangs fails at the limit. The
+/// wait uses tokio's clock, so it takes no time while that clock is paused.
 pub async fn eventually<A>(
     limit: Duration,
     mut attempt: impl FnMut() -> A,
@@ -32,13 +32,13 @@ where
     }
 }
 
-/// The attempts did not succeed within the limit.
+/// No attempt succeeded within the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("not within {limit:?}: {last}")]
 pub struct TooLate {
     /// The time limit.
     pub limit: Duration,
-    /// Why the last completed attempt failed.
+    /// The reason for which the last completed attempt failed.
     pub last: String,
 }
 
@@ -47,7 +47,7 @@ pub trait Attempt {
     /// The value of a successful attempt.
     type Value;
 
-    /// The value, or the reason as text.
+    /// Returns the value, or the reason for the failure as text.
     fn value(self) -> Result<Self::Value, String>;
 }
 

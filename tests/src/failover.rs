@@ -1,5 +1,5 @@
-//! Failover under load: writers that remember acknowledged writes, killed primaries, and a check of
-//! the stored documents.
+//! Failover under load: writers that remember their acknowledged writes, killed primaries, and a
+//! check of the stored documents.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,19 +11,19 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{eventually::eventually, mongod::ReplicaSet};
 
-/// Time limit for writes to resume, and for a killed member to return.
+/// Time limit until writes continue, and until a killed member is back.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
-/// Writers per client.
+/// Number of writers per client.
 pub const WRITERS: usize = 3;
 
-/// Operations that must succeed after each kill before the next kill.
+/// Number of operations that must succeed between two kills.
 const PROGRESS: f64 = 50.0;
 
 /// Default number of kills. `SEAWALL_FAILOVERS` overrides it.
 const KILLS: usize = 2;
 
-/// How many times the primary is killed.
+/// Number of times that a test kills the primary.
 pub fn kills() -> usize {
     let count = std::env::var("SEAWALL_FAILOVERS").ok();
     count.map_or(KILLS, |count| {
@@ -36,7 +36,7 @@ pub fn kills() -> usize {
 pub struct Written {
     /// Ids of the documents that were inserted, updated and read back.
     pub acknowledged: Vec<String>,
-    /// Errors that an application would see.
+    /// Errors that an application would have seen.
     pub failed: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub async fn write(
     written
 }
 
-/// Inserts, updates and reads back one document after another.
+/// Writes documents one after another: each is inserted, updated and read back.
 async fn writer(
     things: Collection<Document>,
     name: String,
@@ -103,8 +103,8 @@ async fn write_one(things: &Collection<Document>, id: &str) -> Result<(), String
     }
 }
 
-/// Kills the primary, waits until writes have resumed under another primary, and restarts the
-/// killed member. `progress` returns the number of operations so far.
+/// Kills the primary, waits until writes succeed on another primary, and restarts the killed
+/// member. `progress` returns the number of operations since the start.
 pub async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
     let primary = set.primary().await.expect("there is a primary");
     let killed = primary.address();
@@ -124,10 +124,11 @@ pub async fn fail_over(set: &mut ReplicaSet, progress: impl AsyncFn() -> f64) {
         .expect("the killed member becomes a secondary");
 }
 
-/// Checks that the collection holds exactly the acknowledged documents, each updated once.
+/// Checks that the collection has exactly the acknowledged documents, and that each was updated
+/// once.
 ///
 /// # Panics
-/// If it does not.
+/// If a document is missing, superfluous or updated a wrong number of times.
 pub async fn assert_stored(set: &ReplicaSet, database: &str, acknowledged: &BTreeSet<String>) {
     let direct = set.client().await.expect("the set accepts clients");
     let things = direct.database(database).collection::<Document>("things");

@@ -14,8 +14,8 @@
 //! | [`eventually`] | waiting for a condition, with a time limit |
 //! | [`scratch`] | a temporary directory, removed when its guard is dropped |
 //!
-//! Only [`seawall`], and [`mongod`] to find and run a mongod, use the proxy's code. Other fixtures
-//! must not: a fixture that shared the proxy's code would share its mistakes.
+//! Fixtures must not use the proxy's code, because they would share its mistakes. The exceptions
+//! are [`seawall`], and [`mongod`], which uses it to find and run a mongod.
 
 pub mod administration;
 pub mod certificates;

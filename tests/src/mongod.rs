@@ -1,12 +1,12 @@
-//! Real servers: a standalone or a replica set, with a root user, further users and faults.
+//! Real servers: a standalone or a replica set, with a root user. Tests add users and failures.
 //!
-//! Every server runs with `enableTestCommands`, so that tests can make it fail. A server stops when
-//! its value is dropped or when the test process ends.
+//! Every server runs with `enableTestCommands`, so that tests can inject failures. A server stops
+//! when its guard is dropped, or when the test process ends.
 //!
-//! A standalone takes half a second to start, a set of three some seconds. Tests that leave only
-//! their own databases and users behind can share [`shared_standalone`] and [`shared_replica_set`].
-//! A test that stops, kills or steps down a server starts its own. A driver's client belongs to the
-//! runtime of the test that creates it, so a shared server returns a new client each time.
+//! A standalone starts in half a second, a set of three in some seconds. A test that changes only
+//! its own databases and users can use [`shared_standalone`] or [`shared_replica_set`]. A test that
+//! stops, kills or steps down a server must start its own. A driver's client belongs to the runtime
+//! of the test that created it, so a shared server creates a new client for each call.
 
 use std::fmt::Write as _;
 use std::io;
@@ -31,15 +31,15 @@ use crate::certificates::{self, Certificates};
 use crate::eventually::{TooLate, eventually};
 use crate::raw::{Login, Mechanism, RawClient, RawError};
 
-/// The name of the administrator with all rights, where authentication is on.
+/// The name of the user with all rights. It exists if authentication is on.
 pub const ROOT: &str = "root";
-/// That user's password.
+/// The password of the root user.
 pub const ROOT_PASSWORD: &str = "only-a-test";
 
-/// How to start a standalone or a set.
+/// The options of a standalone or of a set.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// True if clients must authenticate. There is a root user then.
+    /// True if clients must authenticate. The fixture then creates a root user.
     pub auth: bool,
     /// True if the servers accept only TLS, with newly generated certificates.
     pub tls: bool,
@@ -49,11 +49,11 @@ pub struct Options {
     pub parameters: Vec<(String, String)>,
     /// Further arguments for each mongod.
     pub arguments: Vec<String>,
-    /// The tags of each member, in the members' order. Further members have none.
+    /// The tags of each member, in the order of the members. Members beyond the list have none.
     pub tags: Vec<Vec<(String, String)>>,
-    /// The priority of each member, in the members' order. Further members have 1.
+    /// The priority of each member, in the order of the members. Members beyond the list have 1.
     pub priorities: Vec<u16>,
-    /// Election timing of a set. The default is faster than a server's own default.
+    /// Election timing of a set. The default is faster than mongod's own default.
     pub settings: Settings,
 }
 
@@ -67,7 +67,7 @@ impl Default for Options {
             arguments: Vec::new(),
             tags: Vec::new(),
             priorities: Vec::new(),
-            // Short enough for failover tests, long enough for a machine that also compiles.
+            // Short enough for failover tests, and long enough for a machine that also compiles.
             settings: Settings {
                 election_timeout: Duration::from_secs(2),
                 heartbeat_interval: Duration::from_millis(500),
@@ -94,7 +94,7 @@ impl Options {
             unix_socket: self.unix_socket,
             parameters,
             arguments: self.arguments.iter().map(Into::into).collect(),
-            // Enough for several concurrent transactions with the largest documents.
+            // Enough memory for several concurrent transactions with the largest documents.
             cache_gb: 0.5,
             ..seawall_mongod::Options::default()
         }
@@ -105,7 +105,7 @@ impl Options {
     }
 }
 
-/// A mongod that belongs to no set.
+/// A mongod that is not a member of a set.
 #[derive(Debug)]
 #[must_use = "dropping it kills the mongod"]
 pub struct Standalone {
@@ -128,22 +128,22 @@ impl Standalone {
         })
     }
 
-    /// The process, to suspend and resume it.
+    /// The mongod, for example to suspend and resume it.
     pub fn mongod(&self) -> &Mongod {
         &self.mongod
     }
 
-    /// The process, to restart it.
+    /// The mongod, mutable, to restart it.
     pub fn mongod_mut(&mut self) -> &mut Mongod {
         &mut self.mongod
     }
 
-    /// The address it listens on.
+    /// The address on which the mongod listens.
     pub fn address(&self) -> SocketAddr {
         self.mongod.address()
     }
 
-    /// Its certificates, if it uses TLS.
+    /// The certificates; `None` without TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
@@ -154,8 +154,7 @@ impl Standalone {
         uri(None, &[self.address()], &parameters)
     }
 
-    /// A connection string with the root user's credentials, or without credentials if there is no
-    /// root user.
+    /// A connection string with the root user's credentials, if that user exists.
     pub fn root_uri(&self) -> String {
         let root = self.mongod.options().auth.then_some((ROOT, ROOT_PASSWORD));
         let parameters = tls_parameters(self.certificates());
@@ -242,18 +241,18 @@ impl ReplicaSet {
             .find(|member| member.address() == address)
     }
 
-    /// Its certificates, if it uses TLS.
+    /// The certificates; `None` without TLS.
     pub fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The member that reports itself primary. Waits until an election has ended, up to a limit.
+    /// The member that says it is primary. Waits for the end of an election, up to a limit.
     pub async fn primary(&self) -> Result<&Mongod, Error> {
         let attempt = || self.member_that_says("ismaster");
         Ok(eventually(ELECTION_LIMIT, attempt).await?)
     }
 
-    /// The members that report themselves secondaries right now.
+    /// The members that say they are secondaries at this moment.
     pub async fn secondaries(&self) -> Vec<&Mongod> {
         let mut secondaries = Vec::new();
         for member in &self.members {
@@ -269,8 +268,7 @@ impl ReplicaSet {
         uri(None, &self.addresses(), &self.parameters())
     }
 
-    /// A connection string with the root user's credentials, or without credentials if there is no
-    /// root user.
+    /// A connection string with the root user's credentials, if that user exists.
     pub fn root_uri(&self) -> String {
         let has_auth = self.members.iter().any(|member| member.options().auth);
         let root = has_auth.then_some((ROOT, ROOT_PASSWORD));
@@ -328,8 +326,8 @@ impl ReplicaSet {
         None
     }
 
-    /// True if the member's hello reply has this field set to true. The request uses the legacy
-    /// name, which every version knows.
+    /// True if this field is true in the member's reply to `hello`. Uses the legacy name of
+    /// `hello`, which all versions know.
     async fn says(&self, member: &Mongod, name: &str) -> bool {
         let hello = async {
             let mut client = self.raw_client(member).await.ok()?;
@@ -381,7 +379,7 @@ pub fn unique_name(prefix: &str) -> String {
     format!("{prefix}-{:016x}", rand::random::<u64>())
 }
 
-/// A user to create.
+/// The description of a user that a test creates.
 #[derive(Clone, Debug)]
 pub struct NewUser {
     /// The database in which the user is defined.
@@ -390,7 +388,7 @@ pub struct NewUser {
     pub name: String,
     /// The user's password.
     pub password: String,
-    /// The mechanisms of the user's password. The default is both.
+    /// The mechanisms for which the server stores keys of the user. The default is both.
     pub mechanisms: Vec<Mechanism>,
     /// The roles, in the form of `createUser`. The default is none.
     pub roles: Vec<Bson>,
@@ -425,14 +423,14 @@ impl NewUser {
         self
     }
 
-    /// Adds one of `authenticationRestrictions`, such as `{ clientSource: ["10.0.0.0/8"] }`.
+    /// Adds an authentication restriction, such as `{ clientSource: ["10.0.0.0/8"] }`.
     #[must_use]
     pub fn restriction(mut self, restriction: Document) -> Self {
         self.restrictions.push(restriction);
         self
     }
 
-    /// A login of this user with the first of its mechanisms.
+    /// A login of this user with its first mechanism.
     pub fn login(&self) -> Login {
         let mechanism = self
             .mechanisms
@@ -443,7 +441,7 @@ impl NewUser {
     }
 }
 
-/// A server version: major, minor, patch. Versions are ordered.
+/// A server version (major, minor, patch), which can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerVersion(pub u32, pub u32, pub u32);
 
@@ -468,7 +466,7 @@ fn parse_version(text: &str) -> Option<ServerVersion> {
     Some(ServerVersion(next()?, next()?, next()?))
 }
 
-/// The mongod of this machine, found or downloaded once for all tests of this process.
+/// The path of the mongod of this machine, which is found or downloaded once per process.
 pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
     static PATH: OnceCell<PathBuf> = OnceCell::const_new();
     let find =
@@ -476,16 +474,16 @@ pub async fn mongod_path() -> Result<&'static PathBuf, Error> {
     Ok(PATH.get_or_try_init(find).await?)
 }
 
-/// Why a fixture is unavailable.
+/// The reason why a fixture cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A mongod could not be found, started or configured.
     #[error("mongod")]
     Mongod(#[from] seawall_mongod::Error),
-    /// A command was refused.
+    /// A command of a driver's client failed.
     #[error("command")]
     Command(#[from] mongodb::error::Error),
-    /// A command without a driver was refused. The value is the reply.
+    /// A server replied with an error to a command without a driver. The value is the reply.
     #[error("command: {0}")]
     Refused(Document),
     /// Certificates could not be generated.
@@ -570,6 +568,6 @@ fn uri(
     uri
 }
 
-/// Many times the duration of an election, because the machine may also be compiling.
+/// Many times the usual duration of an election, because the machine may also compile.
 const ELECTION_LIMIT: Duration = Duration::from_secs(30);
 const HELLO_LIMIT: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! Seawall as a separate process: the real binary, its signals, exit code and log.
+//! Runs the real binary as a separate process: signals, exit codes and log.
 
 use std::{
     os::unix::fs::MetadataExt as _,
@@ -23,16 +23,17 @@ use crate::eventually::eventually;
 /// Time limit for a process to start serving, or to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The path of the program `seawall`. Cargo builds it with the tests and benches of its package, in
-/// their profile.
+/// The path of the binary `seawall`. Cargo builds it together with the tests and benches of the
+/// package `seawall`, in the same profile.
 ///
 /// # Panics
-/// If it does not exist. The caller is then not a test or bench of the package `seawall`.
+/// If the binary does not exist, because the caller is not a test or bench of the package
+/// `seawall`.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let own = std::env::current_exe().expect("the path of this program is known");
-        // Tests and benches are in `deps`, programs in the folder above it.
+        // Tests and benches are in the folder `deps`, binaries in the folder above it.
         let folder = own.parent().and_then(Path::parent);
         let binary = folder.expect("two folders above").join("seawall");
         assert!(binary.is_file(), "{} is missing", binary.display());
@@ -43,7 +44,7 @@ pub fn binary() -> &'static Path {
 /// Runs a subcommand until it ends.
 ///
 /// # Panics
-/// If it does not end within a minute.
+/// If the process does not end within a minute.
 pub async fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command
@@ -60,7 +61,7 @@ pub async fn run(arguments: &[&str]) -> Output {
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    /// The lines of its log: JSON, or a string if a line is not JSON.
+    /// The lines of the process's log: JSON objects, or strings if a line is not JSON.
     lines: Arc<Mutex<Vec<Value>>>,
     reading: Option<JoinHandle<()>>,
     address: String,
@@ -68,15 +69,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `seawall serve` with a configuration file, and returns when it logs that it serves.
+    /// Starts `seawall serve` with a configuration file. Returns when the log says that it serves.
     ///
     /// # Panics
-    /// If it does not serve within a minute. The message contains its log.
+    /// If the process does not serve within a minute. The message contains the log.
     pub async fn serve(toml: &Path) -> Self {
         Self::start(&mut serve_command(toml)).await
     }
 
-    /// The same, but never in root's group, so that [`Self::forbids_tracing`] can tell.
+    /// Like [`Self::serve`], but the process is not in root's group, so that
+    /// [`Self::forbids_tracing`] works.
     ///
     /// # Panics
     /// As [`Self::serve`].
@@ -116,17 +118,17 @@ impl Process {
         process
     }
 
-    /// The address clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Its admin address.
+    /// The address of the admin API.
     pub fn admin(&self) -> &str {
         &self.admin
     }
 
-    /// The first line of its log with this message.
+    /// The first line of the log with this message.
     pub fn said(&self, message: &str) -> Option<Value> {
         let lines = self.lines.lock();
         let line = lines
@@ -135,13 +137,14 @@ impl Process {
         line.cloned()
     }
 
-    /// Its whole log.
+    /// The whole log as text.
     pub fn log(&self) -> String {
         let lines = self.lines.lock();
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The soft limit of its core dumps, as the kernel prints it: `0`, `unlimited` or bytes.
+    /// The soft limit for core dumps as the kernel prints it: `0`, `unlimited` or a number of
+    /// bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -155,8 +158,8 @@ impl Process {
         soft.expect("the kernel names this limit").to_owned()
     }
 
-    /// True if other processes of its user must not read its memory. The kernel then gives its
-    /// files to root's user and group.
+    /// True if other processes of the same user must not read the process's memory. The files of
+    /// the process in `/proc` then belong to root's user and group.
     ///
     /// # Panics
     /// If the process has ended.
@@ -166,7 +169,7 @@ impl Process {
         (file.uid(), file.gid()) == (0, 0)
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the process.
     ///
     /// # Panics
     /// If the process has ended.
@@ -179,7 +182,7 @@ impl Process {
         pid.and_then(Pid::from_raw).expect("the process runs")
     }
 
-    /// Resets the peak of its resident memory, and returns the current resident memory in bytes.
+    /// Resets the peak of the resident memory, and returns the current resident memory in bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -189,7 +192,7 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The peak of its resident memory since the reset, in bytes.
+    /// The peak of the resident memory since the reset, in bytes.
     ///
     /// # Panics
     /// If the process has ended.
@@ -205,10 +208,10 @@ impl Process {
         kibibytes.expect("the kernel names it in kB") * 1024
     }
 
-    /// Waits until the process has ended and its whole log has been read.
+    /// Waits until the process has ended and its whole log was read.
     ///
     /// # Panics
-    /// If it does not end within a minute.
+    /// If the process does not end within a minute.
     pub async fn ended(&mut self) -> ExitStatus {
         let ended = timeout(LIMIT, self.child.wait()).await;
         if let Some(reading) = self.reading.take() {
@@ -232,7 +235,7 @@ fn serve_command(toml: &Path) -> Command {
     command
 }
 
-/// A field of a line of the log.
+/// A field of one line of the log.
 fn field<'a>(line: &'a Value, name: &str) -> Option<&'a Value> {
     line.get("fields")?.get(name)
 }

@@ -1,4 +1,4 @@
-//! A forwarder between a client and a server that records every byte and can misbehave.
+//! A forwarder between a client and a server, which records every byte and can disturb connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +16,9 @@ use tokio::time::sleep;
 use crate::raw::RawReply;
 use crate::raw::message::split_messages;
 
-/// Accepts on loopback and forwards each connection to one target.
+/// Accepts connections on loopback and forwards each to one target.
 ///
-/// Dropping it closes all of its connections.
+/// Dropping it closes all forwarded connections.
 #[derive(Debug)]
 #[must_use = "dropping it closes its connections"]
 pub struct Recorder {
@@ -51,13 +51,13 @@ impl Recorder {
         })
     }
 
-    /// The address clients connect to.
+    /// The address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// All connections since the start, in the order in which they were accepted, closed ones
-    /// included.
+    /// All connections since the start, including closed ones, in the order in which they were
+    /// accepted.
     pub fn connections(&self) -> Vec<Recording> {
         let connections = self.shared.connections.lock();
         connections
@@ -66,7 +66,7 @@ impl Recorder {
             .collect()
     }
 
-    /// The number of connections that are open now.
+    /// Number of connections that are open.
     pub fn open_count(&self) -> usize {
         let connections = self.shared.connections.lock();
         connections
@@ -75,7 +75,7 @@ impl Recorder {
             .count()
     }
 
-    /// Drops the bytes recorded so far, so that an assertion sees only later ones.
+    /// Discards the recorded bytes, so that assertions see only later ones.
     pub fn forget(&self) {
         for connection in self.shared.connections.lock().iter_mut() {
             connection.recording.from_client.clear();
@@ -84,7 +84,7 @@ impl Recorder {
         }
     }
 
-    /// Ends the connection at `index`, the index in [`Recorder::connections`].
+    /// Ends the connection with this index in [`Recorder::connections`].
     pub fn cut(&self, index: usize, how: Cut) {
         if let Some(connection) = self.shared.connections.lock().get_mut(index) {
             connection.cut(how);
@@ -98,7 +98,7 @@ impl Recorder {
         }
     }
 
-    /// Sets a delay that applies before each chunk is forwarded, in both directions.
+    /// Sets a delay before each chunk is forwarded, in both directions.
     pub fn delay(&self, delay: Duration) {
         self.shared
             .behaviour
@@ -112,22 +112,22 @@ impl Recorder {
             .send_modify(|behaviour| behaviour.is_frozen = true);
     }
 
-    /// Resumes forwarding, starting with the bytes that were held back.
+    /// Forwards again, beginning with the bytes that arrived in between.
     pub fn thaw(&self) {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.is_frozen = false);
     }
 
-    /// Holds back the servers' bytes while `holds` is true. A connection that is cut while its
-    /// replies are held never forwards them.
+    /// While `holds` is true, bytes from servers are not forwarded. If a connection is cut at this
+    /// time, its held bytes are lost.
     pub fn hold_replies(&self, holds: bool) {
         self.shared
             .behaviour
             .send_modify(|behaviour| behaviour.holds_replies = holds);
     }
 
-    /// Closes new connections as soon as they are accepted while `is_refusing` is true.
+    /// While `is_refusing` is true, new connections are closed as soon as they are accepted.
     pub fn refuse(&self, is_refusing: bool) {
         self.shared
             .behaviour
@@ -141,25 +141,25 @@ impl Drop for Recorder {
     }
 }
 
-/// How to end a connection.
+/// The way in which a connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// With a FIN, as when a process exits.
+    /// By a FIN, as when a process exits.
     Close,
-    /// With a reset, as from a machine that no longer knows the connection.
+    /// By a reset, as from a machine that does not know the connection any more.
     Reset,
 }
 
-/// The bytes that passed over one connection.
+/// The bytes that were forwarded over one connection.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Bytes from the client that were forwarded to the server, or are about to be.
+    /// Bytes from the client to the server that were forwarded, or will be next.
     pub from_client: Vec<u8>,
-    /// Bytes from the server that were forwarded to the client, or are about to be.
+    /// Bytes from the server to the client that were forwarded, or will be next.
     pub from_server: Vec<u8>,
-    /// True if a direction had more bytes than the recorder keeps.
+    /// True if one direction had more bytes than are recorded.
     pub is_truncated: bool,
-    /// True while the connection is still being forwarded.
+    /// True while the connection is open.
     pub is_open: bool,
 }
 
@@ -174,7 +174,7 @@ impl Recording {
         split_messages(&self.from_server)
     }
 
-    /// The bodies of the OP_MSG messages to the server, without other messages.
+    /// The bodies of all OP_MSG messages to the server.
     pub fn commands(&self) -> Vec<Document> {
         let messages = self.messages_from_client().into_iter();
         let messages = messages.filter_map(|message| RawReply::parse(message.to_vec()));
@@ -248,13 +248,13 @@ enum Direction {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Ends all connections when this task is aborted.
+    // Aborting this task ends all connections.
     let mut forwarding = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((client, _)) = accepted else {
-                    // Out of descriptors: the test fails on the connection that is missing.
+                    // No more file descriptors: the test fails because the connection is missing.
                     return;
                 };
                 if !shared.behaviour.borrow().is_refusing {
@@ -284,7 +284,7 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
         connections.len() - 1
     };
     if let Ok(mut server) = TcpStream::connect(shared.target).await {
-        // Small messages must not wait for earlier acknowledgements.
+        // Without this option, a small message would wait for the acknowledgement of earlier ones.
         drop((client.set_nodelay(true), server.set_nodelay(true)));
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
@@ -295,8 +295,7 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
             )
         };
         tokio::select! {
-            // This branch comes first, so that bytes that are released after a cut are not
-            // forwarded.
+            // This branch comes first: bytes that are released after a cut must not be forwarded.
             biased;
             () = ended.notified() => {}
             _ = both => {}
@@ -313,7 +312,7 @@ async fn forward(shared: Arc<Shared>, mut client: TcpStream) {
     shared.with_recording(index, |recording| recording.is_open = false);
 }
 
-/// Forwards one direction until its end, then shuts down the target.
+/// Forwards one direction until its end, and then shuts down the target.
 async fn pump(
     shared: &Shared,
     index: usize,
@@ -336,16 +335,18 @@ async fn pump(
         if chunk.is_empty() {
             break;
         }
-        // Record before sending: anyone who sees an effect of these bytes must find them recorded.
+        // The bytes are recorded before they are sent, so they are recorded before any effect of
+        // them.
         shared.record(index, direction, chunk);
         if target.write_all(chunk).await.is_err() {
             break;
         }
     }
-    // The other side may already be closed.
+    // This fails if the other side is already closed.
     drop(target.shutdown().await);
 }
 
 const CHUNK_BYTES: usize = 64 * 1024;
-/// Limit per direction of a connection. It is larger than any message that a test inspects.
+/// Maximum number of recorded bytes per direction. It exceeds the size of all messages that tests
+/// inspect.
 const MAX_RECORDED_BYTES: usize = 64 * 1024 * 1024;

@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// A directory below the system's temporary one. Dropping it removes the directory and its content.
+/// A directory below the system's temporary directory. Dropping the value removes the directory
+/// with its content.
 #[derive(Debug)]
 #[must_use = "dropping it removes the directory"]
 pub struct Scratch {
@@ -21,17 +22,17 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// The directory itself.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a file in it, which need not exist.
+    /// The path of a file in the directory. The file need not exist.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Writes a file into it and returns the file's path.
+    /// Writes a file into the directory and returns the file's path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> io::Result<PathBuf> {
         let path = self.join(name);
         fs::write(&path, content)?;
@@ -41,7 +42,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A test that has passed must not fail because of a directory it leaves behind.
+        // A passed test must not fail because its directory could not be removed.
         drop(fs::remove_dir_all(&self.path));
     }
 }

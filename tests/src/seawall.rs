@@ -1,4 +1,4 @@
-//! Seawall in the test's own process, started on free ports in front of a deployment.
+//! Runs Seawall in the test's own process, on free ports, in front of a deployment.
 
 use std::time::Duration;
 
@@ -13,33 +13,33 @@ use tokio::{
 
 use crate::eventually::eventually;
 
-/// Time limit for Seawall to discover a deployment.
+/// Time limit for Seawall to discover the deployment.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
 /// A running Seawall. Dropping it stops it.
 #[derive(Debug)]
 pub struct Seawall {
-    /// The application, for state that no client can see.
+    /// The application, for state that clients cannot see.
     pub app: App,
 }
 
-/// How to configure it.
+/// Configuration of the Seawall under test.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// More TOML, appended to the keys that every test needs: whole sections or dotted keys.
+    /// TOML that is appended to the keys that every test needs: whole sections, or dotted keys.
     pub toml: String,
-    /// The address to listen on, instead of a free port on loopback.
+    /// The address for clients; `None` means a free port on loopback.
     pub listen: Option<String>,
 }
 
 impl Seawall {
-    /// Starts Seawall with only the deployment's address and free ports configured, and waits until
-    /// it has discovered the deployment.
+    /// Starts Seawall with the deployment's address and free ports as its only configuration. Waits
+    /// until the deployment is discovered.
     pub async fn start(deployment: &str) -> Self {
         Self::start_with(deployment, Options::default()).await
     }
 
-    /// Starts Seawall with more configuration and waits until it has discovered the deployment.
+    /// Starts Seawall with more configuration, and waits until the deployment is discovered.
     pub async fn start_with(deployment: &str, options: Options) -> Self {
         let seawall = Self::launch(deployment, options)
             .await
@@ -81,7 +81,7 @@ impl Seawall {
             .expect("the credential source is determined");
     }
 
-    /// The address clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> &str {
         self.app
             .client_addresses()
@@ -94,7 +94,7 @@ impl Seawall {
         format!("mongodb://{}/", self.address())
     }
 
-    /// A client of the official driver that connects through Seawall as this user.
+    /// A client of the official driver that connects as this user through Seawall.
     pub async fn client(&self, user: &str, password: &str, source: &str) -> Client {
         let uri = format!(
             "mongodb://{user}:{password}@{}/?authSource={source}",
@@ -106,19 +106,19 @@ impl Seawall {
         Client::with_options(options).expect("the options are valid")
     }
 
-    /// The JSON document that the API returns for a path.
+    /// The JSON document at this path of the API.
     pub async fn api(&self, path: &str) -> Value {
         let (status, body) = self.get(path).await;
         assert_eq!(status, 200, "{path}: {body}");
         serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
 
-    /// Status and body of a GET on the admin address.
+    /// The status and the body of a GET request to the admin address.
     pub async fn get(&self, path: &str) -> (u16, String) {
         self.request("GET", path, "").await
     }
 
-    /// Status and body of a request on the admin address with additional headers.
+    /// The status and the body of a request to the admin address, with more headers.
     pub async fn request(&self, method: &str, path: &str, headers: &str) -> (u16, String) {
         let address = self
             .app
@@ -150,7 +150,7 @@ impl Seawall {
         (status, body.unwrap_or_default())
     }
 
-    /// The sum of a metric's series whose lines contain each of `labels`.
+    /// The sum of those series of a metric whose lines contain all of `labels`.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let (_, text) = self.get("/metrics").await;
         sum_of(&text, name, labels)
@@ -174,8 +174,8 @@ impl Seawall {
     }
 }
 
-/// The sum of a metric's series whose lines contain each of `labels`. `text` is in Prometheus
-/// format.
+/// The sum of those series of a metric whose lines contain all of `labels`. `text` is in
+/// Prometheus' text format.
 pub fn sum_of(text: &str, name: &str, labels: &[&str]) -> f64 {
     let series = text.lines().filter(|line| {
         let rest = line.strip_prefix(name);

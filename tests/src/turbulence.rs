@@ -1,4 +1,5 @@
-//! An unreliable forwarder: it delays, stops, cuts and resets after a random number of bytes.
+//! A forwarder that disturbs connections: after random numbers of bytes it delays, stops, closes or
+//! resets them.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,27 +15,27 @@ use tokio::{
     time::sleep,
 };
 
-/// Maximum number of bytes on a connection before the next event.
+/// Maximum number of bytes between two disturbances of a connection.
 const MAX_CALM_BYTES: usize = 400_000;
 
-/// Maximum number of bytes forwarded at a time, so that messages arrive in pieces.
+/// Maximum number of bytes that are forwarded at once, so that messages arrive in pieces.
 const MAX_CHUNK_BYTES: usize = 8 * 1024;
 
 /// A disturbance of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Nothing is forwarded for up to 50 ms.
+    /// Nothing is forwarded for at most 50 ms.
     Delay,
     /// Half of the chunk is forwarded, then the connection is closed.
     Close,
     /// Half of the chunk is forwarded, then the connection is reset.
     Reset,
-    /// Nothing is forwarded for up to a second, and neither side is notified. Then the connection
-    /// is reset.
+    /// Nothing is forwarded for at most one second, and neither side is notified. Then the
+    /// connection is reset.
     HalfOpen,
 }
 
-/// An unreliable forwarder to one server. Dropping it closes its connections.
+/// Forwards connections to one server, and disturbs them. Dropping it closes the connections.
 #[derive(Debug)]
 pub struct Turbulence {
     address: SocketAddr,
@@ -49,7 +50,7 @@ impl Drop for Turbulence {
 }
 
 impl Turbulence {
-    /// Starts on a free port. The same seed gives the same sequence of events.
+    /// Starts on a free port. Equal seeds give equal sequences of disturbances.
     ///
     /// # Errors
     /// If no port is available.
@@ -74,12 +75,12 @@ impl Turbulence {
         })
     }
 
-    /// The address it listens on.
+    /// The address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of connections that it has cut.
+    /// Number of connections that were closed or reset.
     pub fn cuts(&self) -> usize {
         *self.cuts.lock()
     }
@@ -94,7 +95,7 @@ async fn forward(
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
-    // If this fails, the connection is only slower.
+    // Without this option, the connection is only slower.
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     let other = StdRng::seed_from_u64(rng.random());
     let (from_client, to_client) = client.split();
@@ -106,14 +107,13 @@ async fn forward(
     if let Some(event) = event {
         *cuts.lock() += 1;
         if matches!(event, Event::Reset | Event::HalfOpen) {
-            // If this fails, the connection is closed without a reset, which also disturbs the
-            // proxy.
+            // If this fails, the connection is closed and not reset, which disturbs the proxy too.
             drop((client.set_zero_linger(), server.set_zero_linger()));
         }
     }
 }
 
-/// Forwards one direction until it ends (`None`) or must be cut.
+/// Forwards one direction until its end (`None`), or until the connection must be closed.
 async fn pump(
     mut source: ReadHalf<'_>,
     mut target: WriteHalf<'_>,

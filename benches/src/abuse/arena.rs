@@ -1,4 +1,4 @@
-//! The environment of an attack: connections to Seawall, a pace, and the count of how attempts
+//! The environment of an attack: connections to Seawall, a pace, and the counts of how attempts
 //! ended.
 
 use std::{
@@ -22,33 +22,33 @@ use super::{
 };
 use crate::process::thread_cpu_time;
 
-/// Attempts that run at the same time. Protects this process if Seawall does not reply.
+/// Maximum number of attempts at the same time. It limits the memory of this process if Seawall
+/// does not reply.
 const MAX_UNDER_WAY: usize = 256;
 
 /// Time limit of one attempt.
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long the final check waits for bytes on each open connection.
+/// Time that the final check waits for bytes on each open connection.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
-/// Connections established at the same time while an attack is prepared.
+/// Number of connections established at the same time during the preparation of an attack.
 const MAX_PREPARING: usize = 16;
 
-/// How an attempt ended.
+/// The way in which an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
-    /// With an error that has this code.
+    /// The attempt ended with an error that has this code.
     Refused(i32),
     /// The connection was closed.
     Closed,
-    /// With a reply that is not an error.
+    /// The attempt ended with a reply that is not an error.
     Answered,
-    /// The attempt did not end: the connection was still open when the attack was over.
+    /// The attempt's connection was still open at the end of the attack.
     Held,
-    /// The attempt did not begin: the attacker got no connection, or could not log in as its own
-    /// user.
+    /// The attempt did not begin: the attacker could not connect, or not log in as its own user.
     NotBegun,
-    /// A breach: the attacker got something that Seawall must deny.
+    /// The attacker got something that Seawall must deny.
     Breach(&'static str),
 }
 
@@ -76,16 +76,16 @@ impl From<Result<RawReply, RawError>> for Ending {
     }
 }
 
-/// Attempts of an attack, and how they ended.
+/// The number of attempts, and how they ended.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Attempts that began.
     pub attempts: u32,
-    /// How many attempts ended in each way.
+    /// Number of attempts by the way in which they ended.
     pub endings: BTreeMap<Ending, u32>,
 }
 
-/// Everything that an attack needs. Clones share the same state.
+/// The environment of one attack. Clones share the same counts.
 #[derive(Clone, Debug)]
 pub struct Arena {
     /// The address that the attack connects to: Seawall's or, with `--direct`, the server's.
@@ -109,14 +109,14 @@ impl Arena {
         if self.is_quick { quick } else { whole }
     }
 
-    /// Ends the preparations. The measurement begins here.
+    /// Ends the preparations. Must be called once; the measurement begins with this call.
     pub fn begin(&self) {
         self.has_begun.send_replace(true);
     }
 
     /// Waits for the end of the attack.
     pub async fn wait_for_end(&self) {
-        // The sender is dropped only after the attack.
+        // The sender is dropped only after the attack, so the wait cannot fail.
         drop(self.is_over.clone().wait_for(|is_over| *is_over).await);
     }
 
@@ -160,7 +160,7 @@ impl Arena {
         Ok(client)
     }
 
-    /// Begins the attack, and makes attempts at a pace until the attack is over.
+    /// Begins the attack, and starts `per_second` attempts per second until the attack is over.
     pub async fn attempts<F, Fut>(&self, per_second: u32, attempt: F)
     where
         F: Fn(Self, u32) -> Fut,
@@ -189,12 +189,12 @@ impl Arena {
             }
         }
         let rest = async { while under_way.join_next().await.is_some() {} };
-        // Attempts that take longer are dropped with the attack.
+        // Attempts that take longer than the check are dropped.
         drop(timeout(FINAL_CHECK_TIME, rest).await);
     }
 
-    /// Opens this many connections and logs in as the attacker's own user. Returns fewer if some
-    /// are refused.
+    /// Opens this many connections, and logs in as the attacker's own user. Returns fewer
+    /// connections if some attempts fail.
     pub async fn many_logged_in(
         &self,
         count: u32,
@@ -220,7 +220,7 @@ impl Arena {
         clients
     }
 
-    /// Counts how many of the connections are open, closed, or have a reply to read.
+    /// Counts which of the connections are open, are closed, or have a reply to read.
     pub async fn count_open(&self, clients: Vec<RawClient>) {
         let mut checks = JoinSet::new();
         for mut client in clients {
@@ -248,7 +248,7 @@ async fn log_in(client: &mut RawClient, login: &Login) -> Result<(), RawError> {
     }
 }
 
-/// Ticks at a pace until the attack is over.
+/// Ticks at a fixed rate until the attack is over.
 #[derive(Debug)]
 pub struct Pace {
     ticks: Interval,
@@ -276,8 +276,8 @@ pub struct UnderWay {
 }
 
 impl UnderWay {
-    /// Starts an attack. Its thread has the lowest priority: real attackers have their own
-    /// machines, so their work here must not take CPU time from the victims.
+    /// Starts an attack on a thread with the lowest priority. Real attackers have their own
+    /// machines, so this thread must not take CPU time from the victims.
     pub fn start(
         attack: &Attack,
         [target, admin, server]: [SocketAddr; 3],
@@ -301,7 +301,7 @@ impl UnderWay {
         let thread = std::thread::Builder::new()
             .name("attackers".to_owned())
             .spawn(move || {
-                // On Linux this sets the priority of the thread. If it is refused, the attack only
+                // On Linux this sets the priority of the thread only. If the call fails, the attack
                 // takes more CPU time from the victims.
                 setpriority_process(None, LOWEST_PRIORITY).unwrap_or_default();
                 let runtime = Builder::new_current_thread().enable_all().build();
@@ -316,10 +316,10 @@ impl UnderWay {
         }
     }
 
-    /// Waits until the preparations of the attack are over.
+    /// Waits until the attack has called [`Arena::begin`].
     ///
     /// # Panics
-    /// If the attack ends before that, or the preparations take more than a minute.
+    /// If the attack ends before the call, or the preparations take more than a minute.
     pub async fn wait_until_begun(&mut self) {
         let begun = self.has_begun.wait_for(|has_begun| *has_begun);
         let begun = timeout(Duration::from_secs(60), begun).await;

@@ -1,8 +1,9 @@
-//! Attacks on Seawall beside the load of other users: the parts of the bench `abuse`.
+//! Attacks on Seawall while other users run operations: the parts of the bench `abuse`.
 //!
-//! Every attack is bounded in number, pace and time. Attackers connect from 127.0.0.2, the victims
-//! from 127.0.0.1 and 127.0.0.3. Attackers and victims each have their own thread. An attack counts
-//! how its attempts ended. `victims` records the latencies and failures of the victims.
+//! Every attack is bounded in number, pace and time. Attackers connect from 127.0.0.2; the other
+//! users, called victims, connect from 127.0.0.1 and 127.0.0.3. Attackers and victims have separate
+//! threads. An attack counts how its attempts ended. The module `victims` records latencies and
+//! failures.
 
 pub mod arena;
 mod attacks;
@@ -18,14 +19,14 @@ pub use self::attacks::ATTACKS;
 /// One attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Attack {
-    /// Its name, for `--only` and the table.
+    /// The name of the attack, for `--only` and in the table.
     pub name: &'static str,
-    /// What the attack does, at which rate and over how many connections, in a full run.
+    /// The rate and the number of connections of the attack in a full run.
     pub description: &'static str,
     /// Seawall's configuration in TOML, in addition to the defaults.
     pub toml: &'static str,
-    /// At least one of these endings must occur, or the bench fails. Empty if any ending is
-    /// allowed.
+    /// The bench fails unless at least one attempt ended in one of these ways. Empty if any ending
+    /// is allowed.
     pub expected: &'static [Ending],
     /// The function that runs the attack.
     pub run: fn(Arena) -> Pin<Box<dyn Future<Output = ()>>>,

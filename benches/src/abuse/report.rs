@@ -1,5 +1,5 @@
-//! Measures one attack: the victims before and during it, and the CPU time and memory that Seawall
-//! used.
+//! Measures one attack: the victims' latencies before and during the attack, and Seawall's CPU time
+//! and memory.
 
 use std::time::Duration;
 
@@ -13,27 +13,28 @@ use super::{
     victims::{Phase, Victims},
 };
 use crate::{
+    insight::{say, seawall::Seawall},
     process::{cpu_time, peak_resident_bytes},
-    sight::{say, seawall::Seawall},
 };
 
 /// The lengths of the phases, and the target of the attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Time before the first phase, in which connections are established and pools fill.
+    /// Length of the time before the first phase, in which connections are established and pools
+    /// fill.
     pub warm_up: Duration,
-    /// Length of the phase before the attack, and of the phase during it.
+    /// Length of the phase before the attack, and of the phase during the attack.
     pub phase: Duration,
-    /// True if attackers connect to the server and not to Seawall. The result then shows what
-    /// victims lose to the server and the machine alone.
+    /// True if attackers connect to the server, not to Seawall. The result then shows how much the
+    /// attack slows the victims through the server and the machine alone.
     pub attacks_server: bool,
 }
 
-/// Result of one attack.
+/// The result of one attack.
 #[derive(Clone, Debug)]
 pub struct Row {
     name: &'static str,
-    /// Failures during the preparation of the attack are counted in `during`.
+    /// The victims before the attack. Failures during its preparation count in `during`.
     before: Phase,
     during: Phase,
     seawall_cpu: [Duration; 2],
@@ -87,7 +88,7 @@ pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick:
     }
 }
 
-/// Waits, and reads the number of server connections once a second. Returns the largest number.
+/// Reads the number of server connections once a second during `time`. Returns the largest number.
 async fn watch(seawall: &Seawall, time: Duration) -> f64 {
     let until = Instant::now() + time;
     let mut most = 0.0_f64;
@@ -108,7 +109,7 @@ pub fn say_head() {
 }
 
 impl Row {
-    /// Returns the victims' p99 during the attack divided by their p99 before it.
+    /// The victims' p99 during the attack, divided by their p99 before it.
     pub fn ratio(&self) -> f64 {
         self.during.finds.percentile_ms(99) / self.before.finds.percentile_ms(99)
     }
@@ -154,7 +155,7 @@ impl Row {
         }
     }
 
-    /// Returns why the attack or Seawall did not behave as expected. Checks counts only, never
+    /// The reasons why the attack or Seawall did not behave as expected. Checks only counts, never
     /// times.
     pub fn faults(&self, attack: &Attack) -> Vec<String> {
         let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! A mongod with users, and Seawall in front of it as a process.
+//! A mongod with users, and a Seawall process in front of it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,15 +9,15 @@ use seawall_tests::{
 };
 use tokio::net::TcpSocket;
 
-use crate::sight::{Plan, seawall::Seawall};
+use crate::insight::{Plan, seawall::Seawall};
 
 /// The password of every user.
 pub const PASSWORD: &str = "only-a-bench";
 
-/// The victim whose name the attackers know. Logs in from [`Ipv4Addr::LOCALHOST`].
+/// The victim whose name the attackers know. She logs in from [`Ipv4Addr::LOCALHOST`].
 pub const ALICE: &str = "alice";
 
-/// The second victim. Logs in from [`BOB_ADDRESS`].
+/// The second victim. He logs in from [`BOB_ADDRESS`].
 pub const BOB: &str = "bob";
 
 /// Source address of the second victim.
@@ -29,16 +29,16 @@ pub const MALLORY: &str = "mallory";
 /// Source address of every attacker.
 pub const ATTACKER_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A user whose password changes continually.
+/// A user whose password the attack changes repeatedly.
 pub const ROTATING: &str = "rotating";
 
 /// Number of small documents of each victim.
 pub const DOCUMENTS: i32 = 100;
 
-/// Bytes of a victim's large document, and of the request for it.
+/// Size of a victim's large document, and of the command that finds it, in bytes.
 pub const LARGE_BYTES: usize = 200 << 10;
 
-/// Bytes of the two documents that slow readers request. Their `_id`s are 1 and 2.
+/// Sizes in bytes of the two documents that slow readers request. Their `_id`s are 1 and 2.
 pub const REPLY_BYTES: [usize; 2] = [1 << 20, 15 << 20];
 
 /// The users' logins. Clones share derived keys.
@@ -50,13 +50,13 @@ pub struct Users {
     pub bob: Login,
     /// [`MALLORY`].
     pub mallory: Login,
-    /// Victims that Seawall does not know before the measurement.
+    /// Victims that are unknown to Seawall before the measurement.
     pub newcomers: Vec<Login>,
     /// Users whose logins attackers begin and do not continue.
     pub sleepers: Vec<Login>,
 }
 
-/// The server, its users, and the way to start Seawall.
+/// The server with its users, and the means to start Seawall.
 #[derive(Debug)]
 pub struct Testbed {
     server: Standalone,
@@ -71,7 +71,7 @@ impl Testbed {
     /// # Panics
     /// If the server does not start or refuses a command.
     pub async fn start(plan: Plan) -> Self {
-        // The fewest iterations that drivers accept: the bench measures Seawall, not PBKDF2.
+        // Few iterations, because the bench measures Seawall, not PBKDF2. Drivers accept no fewer.
         let names = ["scramIterationCount", "scramSHA256IterationCount"];
         let options = Options {
             parameters: names
@@ -118,20 +118,20 @@ impl Testbed {
         }
     }
 
-    /// Starts Seawall in front of the server, with additional configuration in TOML.
+    /// Starts Seawall in front of the server, with more configuration in TOML.
     pub async fn seawall(&self, toml: &str) -> Seawall {
         let seawall = Seawall::start(&self.plan, &self.server.uri(), toml).await;
         seawall.wait_for_credential_source().await;
         seawall
     }
 
-    /// Returns the server's own address.
+    /// The server's own address.
     pub fn server(&self) -> SocketAddr {
         self.server.address()
     }
 }
 
-/// Returns a login of one of the users, as drivers begin it.
+/// A login of one of the users, in the form that drivers use.
 pub fn login(name: &str) -> Login {
     Login::new("admin", name, PASSWORD)
 }
@@ -155,11 +155,11 @@ async fn insert_documents(database: &mongodb::Database, has_replies: bool) {
     }
 }
 
-/// Returns text that compresses badly. It is the same in each run.
+/// Text that compresses badly. It is the same in each run.
 fn noise(bytes: usize) -> String {
     let mut state = 1_u64;
     let letters = std::iter::repeat_with(|| {
-        // Knuth's MMIX generator. The high bits are the random ones.
+        // Knuth's MMIX generator. Only the high bits are random enough.
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
@@ -182,7 +182,7 @@ async fn derive_keys(server: &Standalone, users: &Users) {
     }
 }
 
-/// Connects from a loopback address, with a receive buffer of this size if one is given.
+/// Connects from a loopback address. `None` keeps the default size of the receive buffer.
 ///
 /// # Errors
 /// If the connection is refused, or no port is free.
@@ -196,7 +196,8 @@ pub async fn connect_from(
     if let Some(bytes) = receive_buffer_bytes {
         socket.set_recv_buffer_size(bytes)?;
     }
-    // Close with a reset. Otherwise thousands of ports stay in TIME_WAIT and cannot be used again.
+    // Close with a reset, because otherwise thousands of ports stay in TIME_WAIT and cannot be
+    // reused.
     socket.set_zero_linger()?;
     socket.bind(SocketAddr::from((source, 0)))?;
     Ok(RawClient::new(socket.connect(target).await?))

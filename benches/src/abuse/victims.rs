@@ -1,9 +1,9 @@
-//! The victims: users with small finds at a constant rate over persistent connections, a few large
-//! finds, and logins.
+//! The victims: two users with small finds at a constant rate over persistent connections, some
+//! large finds, and logins.
 //!
-//! They run on their own thread, so that attackers' work in this process does not add to their
-//! latency. The latency of an operation is measured from its start. If the previous operation
-//! delayed it, the latency is measured from the time at which the operation was due.
+//! The victims have their own thread, so that the attackers' work in this process does not slow
+//! them. Latency is measured from the start of an operation, or from the time when it was due if
+//! the previous operation delayed it.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -24,25 +24,26 @@ use tokio::{
 
 use super::testbed::{ALICE, BOB, BOB_ADDRESS, DOCUMENTS, LARGE_BYTES, Users, connect_from};
 
-/// Persistent connections of each of the two users for small finds.
+/// Number of persistent connections of each user for small finds.
 const CONNECTIONS: u32 = 4;
 
-/// Time between two finds of one connection. All connections together make 400 finds per second.
+/// Time between two small finds of one connection. All connections together run 400 finds per
+/// second.
 const FIND_EVERY: Duration = Duration::from_millis(20);
 
-/// Time between two large finds of each user. Both users together make 10 per second.
+/// Time between two large finds of one user. Both users together run 10 per second.
 const LARGE_EVERY: Duration = Duration::from_millis(200);
 
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// One in this many logins is the first of its user.
+/// One login in this many is the first of its user.
 const FIRST_LOGIN_EVERY: u32 = 10;
 
-/// Time limit of an operation. Longer than drivers wait for a connection.
+/// Time limit of an operation: longer than drivers wait for a connection.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Durations of one kind of operation.
+/// The durations of one kind of operation.
 #[derive(Clone, Debug, Default)]
 pub struct Durations(Vec<Duration>);
 
@@ -52,8 +53,8 @@ impl Durations {
         self.0.len()
     }
 
-    /// Returns the duration, in milliseconds, that `percent` of the durations do not exceed. NaN if
-    /// there are none.
+    /// The duration in milliseconds that `percent` of the durations do not exceed; NaN if there are
+    /// none.
     pub fn percentile_ms(&self, percent: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -68,15 +69,15 @@ impl Durations {
 pub struct Phase {
     /// Latencies of small finds.
     pub finds: Durations,
-    /// Latencies of finds with a large request and a large reply.
+    /// Latencies of finds with a large command and a large reply.
     pub large: Durations,
-    /// Times from connecting until logged in, for users that Seawall knows.
+    /// Times from connecting to the end of the login, for users that Seawall knows.
     pub logins: Durations,
-    /// Times from connecting until logged in, for users that Seawall does not know yet.
+    /// Times from connecting to the end of the login, for users that are unknown to Seawall.
     pub first_logins: Durations,
-    /// Why operations failed.
+    /// The reasons why operations failed.
     pub failed: Vec<String>,
-    /// Why logins were refused.
+    /// The reasons why logins were refused.
     pub refused: Vec<String>,
 }
 
@@ -116,7 +117,7 @@ impl Victims {
         }
     }
 
-    /// Ends a phase. Returns the measurements since the end of the previous phase.
+    /// Ends a phase. Returns the measurements since the end of the phase before.
     pub fn take(&self) -> Phase {
         std::mem::take(&mut *self.phase.lock())
     }
@@ -143,7 +144,7 @@ struct Work {
     stopped: watch::Receiver<bool>,
 }
 
-/// A find in a victim's own database, and the list that its latency is added to.
+/// A find in a victim's own database, and the list for its latency.
 struct Find {
     message: OpMsg,
     durations: fn(&mut Phase) -> &mut Durations,
@@ -183,8 +184,8 @@ impl Work {
         }
     }
 
-    /// Runs the same find at a steady pace over one persistent connection. Reconnects if the
-    /// connection is closed.
+    /// Runs the same find at a constant rate over one persistent connection, and connects again if
+    /// the connection is closed.
     async fn keep_finding(
         mut self,
         login: Login,
@@ -228,7 +229,7 @@ impl Work {
         exchange(client, &find.message).await
     }
 
-    /// Starts a client at each tick. The client logs in, runs one find and leaves.
+    /// Starts a client at each tick. The client logs in, runs one find and disconnects.
     async fn keep_logging_in(mut self, pairs: [(Login, Ipv4Addr); 2], newcomers: Vec<Login>) {
         let mut under_way = JoinSet::new();
         let mut ticks = interval_at(Instant::now(), LOGIN_EVERY);
@@ -273,7 +274,7 @@ impl Work {
         }
     }
 
-    /// Connects and logs in as drivers do: `hello` carries the first message of the login.
+    /// Connects and logs in as drivers do: the `hello` has the first message of the login.
     async fn log_in(&self, login: &Login, source: Ipv4Addr) -> Result<RawClient, String> {
         let logged_in = async {
             let mut client = connect_from(source, self.target, None).await?;
@@ -290,7 +291,7 @@ impl Work {
         }
     }
 
-    /// Waits for the next tick. Returns `None` when the victims must stop.
+    /// Waits for the next tick; `None` when the victims must stop.
     async fn next(&mut self, ticks: &mut tokio::time::Interval) -> Option<Instant> {
         tokio::select! {
             biased;

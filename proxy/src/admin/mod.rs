@@ -287,7 +287,7 @@ fn storms_of(window: &Window) -> api::Storms {
     let storms = window.insight.storms();
     api::Storms {
         active: storms.first().is_some_and(|storm| storm.ended_at.is_none()),
-        learning: window.insight.learns_what_is_usual(),
+        learning: window.insight.is_learning_churn(),
         storms: storms.iter().map(json::storm).collect(),
     }
 }

@@ -66,8 +66,8 @@ fn operations(observer: &Observer) {
         let now = Instant::now();
         let mut observation = observer.recorder.begin(&input, 10, now);
         observation.enter(Phase::Server, now);
-        observation.sent_to(server);
-        observation.answered(&facts, now);
+        observation.set_server(server);
+        observation.record_reply(&facts, now);
         observation.finish(outcome_of(&facts), now);
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     pulse::{self, Pulse},
     topology::{DeploymentOptions, Topology},
 };
-use seawall_insight::{Clock, Insight, Second, StormTurn};
+use seawall_insight::{Clock, Insight, Second, StormChange};
 use seawall_shape::NameKey;
 
 /// How long after the end of a second its measurements are collected. By then, all operations that
@@ -100,8 +100,8 @@ impl Feed {
             samples: samples.unwrap_or_default(),
         };
         match self.insight.add(second, now) {
-            Some(StormTurn::Began) => self.exporter.storm_began(),
-            Some(StormTurn::Ended) => self.exporter.storm_ended(),
+            Some(StormChange::Began) => self.exporter.storm_began(),
+            Some(StormChange::Ended) => self.exporter.storm_ended(),
             None => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Connected clients: counted and listed while they are connected.
+//! The directory of clients: counts and lists clients while they are connected.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,8 @@ use tokio::time::Instant;
 use super::{metric_handles::Metrics, metric_name::MetricName};
 use seawall_stats::{Departure, Leaving, Stage, Traffic};
 
-/// The connected clients, and those that came and left since they were taken last.
+/// The connected clients, and the [`Traffic`] since [`ClientDirectory::take_traffic`] was last
+/// called.
 pub struct ClientDirectory {
     metrics: Arc<Metrics>,
     pub(super) rows: Mutex<HashMap<i32, ClientRow>>,
@@ -75,12 +76,12 @@ impl ClientDirectory {
         self.traffic.lock().add_departure(leaving);
     }
 
-    /// Clients connected now.
+    /// Number of clients connected now.
     pub fn count(&self) -> usize {
         self.rows.lock().len()
     }
 
-    /// The clients connected now in order of arrival, at most `limit`.
+    /// The connected clients in the order in which they connected, at most `limit`.
     pub fn list(&self, limit: usize) -> Vec<ClientRow> {
         let mut rows: Vec<_> = self.rows.lock().values().cloned().collect();
         rows.sort_by_key(|row| row.id);
@@ -88,7 +89,7 @@ impl ClientDirectory {
         rows
     }
 
-    /// The arrivals and departures since the last call.
+    /// Returns the connections and departures of clients since the last call.
     pub(super) fn take_traffic(&self) -> Traffic {
         std::mem::take(&mut *self.traffic.lock())
     }
@@ -97,21 +98,21 @@ impl ClientDirectory {
 /// Description of a connected client, shown in the API.
 #[derive(Clone, Debug)]
 pub struct ClientRow {
-    /// Its number, the same as `connectionId` in the reply to its `hello`.
+    /// The client's number, which is also the `connectionId` in the reply to its `hello`.
     pub id: i32,
-    /// Address and port.
+    /// The client's address and port.
     pub peer: String,
-    /// When it connected.
+    /// When the client connected.
     pub connected_at: SystemTime,
-    /// Its user as `source.name`, once it has logged in.
+    /// The client's user as `source.name`, once logged in.
     pub user: Option<String>,
-    /// Its application's name.
+    /// The application name in the client metadata.
     pub application: Option<String>,
-    /// Its driver's name and version.
+    /// The driver's name and version in the client metadata.
     pub driver: Option<String>,
 }
 
-/// Maximum length of a stored name, in bytes; application names have at most 128.
+/// Maximum length of a stored name, in bytes. Servers allow 128 bytes for an application name.
 const MAX_NAME_BYTES: usize = 256;
 
 fn shortened(name: &str) -> String {
@@ -119,7 +120,7 @@ fn shortened(name: &str) -> String {
     name.get(..end).unwrap_or_default().to_owned()
 }
 
-/// One connected client; counted and listed until dropped.
+/// One connected client. The directory counts and lists the client until this guard is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct ConnectedClient {
@@ -137,24 +138,25 @@ impl ConnectedClient {
         self.id
     }
 
-    /// Sets the application name of the client's metadata.
+    /// Sets the application name from the client metadata.
     pub fn set_application(&self, name: Option<&str>) {
         self.update(|row| row.application = name.map(shortened));
     }
 
-    /// Sets the driver's name and version of the client's metadata.
+    /// Sets the driver's name and version from the client metadata.
     pub fn set_driver(&self, name: &str, version: &str) {
         self.update(|row| row.driver = Some(shortened(&format!("{name} {version}"))));
     }
 
-    /// Sets the stage that the client has reached.
+    /// Sets the client's progress.
     pub fn reached(&mut self, stage: Stage) {
         self.stage = stage;
     }
 
-    /// Records that the client got the reply to its `hello`. The stage never moves back.
+    /// Records that the client got the reply to its `hello`. Later `hello`s do not change the
+    /// stage.
     pub fn greeted(&mut self, is_monitor: bool) {
-        // A driver's monitor expects nothing more.
+        // A driver's monitor never logs in, so no later stage follows.
         let stage = if is_monitor {
             Stage::Ready
         } else {
@@ -163,19 +165,20 @@ impl ConnectedClient {
         self.stage = self.stage.max(stage);
     }
 
-    /// Sets how the connection ends; the first call wins. Without a call, the client ended it.
+    /// Sets how the connection ends. Only the first call counts. Without a call, the client ended
+    /// the connection.
     pub fn set_departure(&mut self, how: Departure) {
         self.how.get_or_insert(how);
     }
 
-    /// Counts that the client left before its command was processed.
+    /// Counts that the client disconnected before its command was processed.
     pub fn record_left_unserved(&self) {
         let labels = [("stage", self.stage.as_str())];
         let metrics = &self.directory.metrics;
         metrics.count(MetricName::ClientsGoneTotal, &labels);
     }
 
-    /// A client that leaves while it waits for a reply has given up.
+    /// How the connection ended. A client that disconnected while waiting for a reply gave up.
     fn departure(&self) -> Departure {
         self.how.unwrap_or(match self.stage {
             Stage::Ready => Departure::Clean,
@@ -185,7 +188,7 @@ impl ConnectedClient {
         })
     }
 
-    /// Sets the user after a login; `None` after a logout.
+    /// Sets the user after a login, or removes it (`None`) after a logout.
     pub fn set_user(&self, user: Option<String>) {
         self.update(|row| row.user = user.as_deref().map(shortened));
     }

@@ -1,5 +1,5 @@
-//! Collects the threads' sums once a second and before every scrape, and shows them: as metrics, as
-//! tables, and as the seconds that the history takes.
+//! The exporter: collects the threads' sums once a second and before every scrape. It exports them
+//! as metrics, as tables for the API, and as one second of figures for the history.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,7 +22,7 @@ use super::{
     metric_handles::{Metrics, add_to_histogram},
     metric_name::MetricName,
     own::CpuTimes,
-    protobuf::{self, Natives},
+    protobuf::{self, NativeHistograms},
     registry::OTHER,
     shape_series::{KEPT_RANK, ShapeSeries},
     sums::{Sums, code_or_other, merge_rows},
@@ -31,20 +31,20 @@ use super::{
 /// Average number of buckets in a fine distribution, used to estimate its size.
 const FINE_BUCKETS: usize = 100;
 
-/// All sums collected so far, except those of shapes, which are in the shapes' rows.
+/// All sums collected since the start. The sums of shapes are in the registry's rows instead.
 pub(super) struct Collected {
     namespaces: Vec<Option<Box<NamespaceSums>>>,
     servers: Vec<Option<Box<ServerSums>>>,
     phases: PerPhase<Distribution>,
-    /// The metric series of shapes, which come and go.
+    /// The metric series of the heaviest shapes.
     series: ShapeSeries,
     turned_over_at: Instant,
-    /// Figures since the history took them last.
+    /// Figures since the last call of [`Exporter::take_second`].
     second: WeighedSeries,
-    /// The part of `second` from all operations except awaiting ones and those that Seawall
-    /// answered itself.
+    /// Figures since the last [`Exporter::take_second`], of all operations together, except awaiting
+    /// operations and those that Seawall replied to itself.
     working: Figures,
-    /// History labels of namespaces, made once.
+    /// The history labels of namespaces, kept so that they are not built every second.
     namespace_labels: HashMap<Namespace, Arc<Label>>,
 }
 
@@ -70,19 +70,19 @@ impl Collected {
             + self.servers.len() * (size_of::<ServerSums>() + FINE_BUCKETS * 10)
     }
 
-    /// Adds figures to the second that the history takes next.
+    /// Adds figures to the second that the next [`Exporter::take_second`] returns.
     fn keep(&mut self, label: &Arc<Label>, figures: &Figures, weight: f64) {
         add_weighed(&mut self.second, label, figures, weight);
     }
 }
 
-/// Collects what the recorder counted, and shows it.
+/// Collects the recorder's counts, and exports them.
 pub struct Exporter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) collected: Mutex<Collected>,
     pub(super) cpu: Mutex<CpuTimes>,
-    /// True if the figures of each second are kept until the history takes them.
+    /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
 }
 
@@ -103,8 +103,8 @@ impl Exporter {
         })
     }
 
-    /// Moves the threads' figures into the totals. Called once a second, and before the totals are
-    /// shown.
+    /// Moves the threads' figures into the totals. Must be called once a second; the functions that
+    /// export totals also call it.
     pub fn collect(&self) {
         drop(self.collect_all());
     }
@@ -141,9 +141,9 @@ impl Exporter {
         collected
     }
 
-    /// Adds the sums to the shapes' rows, and copies what the caller needs from the rows. A thread
-    /// that sees a new shape waits for the registry's lock, so the lock is held no longer than
-    /// that.
+    /// Adds the sums to the shapes' rows, and copies the row data that the caller needs. The lock
+    /// on the registry is released before the rest of the work, because a thread that sees a new
+    /// shape waits for this lock.
     fn add_to_registry(&self, fresh: &mut Sums, collected: &mut Collected) -> FreshRows {
         let now = SystemTime::now();
         let mut registry = self.recorder.registry.lock();
@@ -179,7 +179,7 @@ impl Exporter {
         }
     }
 
-    /// Keeps the collected figures for the history.
+    /// Adds the collected figures to the current second of the history.
     fn keep(&self, rows: &FreshRows, fresh: &Sums, collected: &mut Collected) {
         for (namespace, sums) in rows.namespaces.iter().zip(&fresh.namespaces) {
             let Some(sums) = sums else { continue };
@@ -194,8 +194,8 @@ impl Exporter {
             }));
             collected.keep(&label, &figures, f64::INFINITY);
         }
-        // `working` leaves out awaiting operations and those that Seawall answers itself: the first
-        // would make everything look slow, the second fast.
+        // Awaiting operations would make the latency of all operations look bad, and operations
+        // that Seawall replies to itself would make it look good. So `working` has neither.
         if fresh.working.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.working, f64::INFINITY);
         }
@@ -212,9 +212,9 @@ impl Exporter {
         collected.working.merge(&fresh.working);
     }
 
-    /// The figures counted since the last call, for the history. The second value sums all
-    /// operations except awaiting ones and those that Seawall answered itself. Empty unless
-    /// `Settings::keeps_seconds` is set.
+    /// Returns the figures since the last call, for the history. The second value is the sum over
+    /// all operations except awaiting operations and those that Seawall replied to itself. Both are
+    /// empty unless `Settings::keeps_seconds` is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();
         let working = std::mem::take(&mut collected.working);
@@ -228,13 +228,13 @@ impl Exporter {
         traffic
     }
 
-    /// Counts the beginning of a storm.
+    /// Counts a storm that began, and sets the gauge of active storms to 1.
     pub fn storm_began(&self) {
         self.metrics.count(MetricName::StormsTotal, &[]);
         self.set_storm_active(true);
     }
 
-    /// Records the end of a storm.
+    /// Sets the gauge of active storms to 0.
     pub fn storm_ended(&self) {
         self.set_storm_active(false);
     }
@@ -285,7 +285,7 @@ impl Exporter {
         always
             .into_iter()
             .for_each(|(name, sum)| count(name, None, sum));
-        // Most namespaces never have such operations, and need no series.
+        // Most namespaces never have such operations, so their series are created on first use.
         let seldom = [
             (MetricName::OperationsStreamedTotal, sums.streamed),
             (MetricName::OperationsRetriedTotal, sums.retries),
@@ -297,12 +297,12 @@ impl Exporter {
         add_to_histogram(&self.metrics.histogram(name, labels()), &sums.durations);
     }
 
-    /// Exports errors by code. The total sums decide which codes have a label of their own, so each
-    /// code is looked up there.
+    /// Exports errors by code. In the total sums, the number of codes per namespace is limited, so
+    /// a new code may be counted as `other` there. The label is chosen from these sums.
     fn export_codes(
         &self,
         namespaces: &[Namespace],
-        fresh: &[Vec<OfCode>],
+        fresh: &[Vec<CodeCount>],
         sums: &[Option<Box<NamespaceSums>>],
     ) {
         for ((namespace, codes), sums) in namespaces.iter().zip(fresh).zip(sums) {
@@ -333,7 +333,7 @@ impl Exporter {
         }
     }
 
-    /// All metrics as Prometheus text, including everything counted so far.
+    /// Renders all metrics as Prometheus text. Collects the threads' sums first.
     pub fn render(&self) -> String {
         self.render_with(&self.collect_all())
     }
@@ -344,13 +344,14 @@ impl Exporter {
         text
     }
 
-    /// All metrics in Prometheus' protobuf format, with native histograms where whole distributions
-    /// are kept.
+    /// Renders all metrics in Prometheus' protobuf format. Metrics with whole distributions become
+    /// native histograms.
     pub fn render_protobuf(&self) -> Vec<u8> {
-        // One snapshot for both forms: a scraper refuses a histogram whose two forms differ.
+        // Both forms of a histogram come from one snapshot: a scraper refuses a histogram whose
+        // forms differ.
         let collected = self.collect_all();
         let text = self.render_with(&collected);
-        let mut natives = Natives::default();
+        let mut natives = NativeHistograms::default();
         let namespaces: Vec<_> = self
             .recorder
             .registry
@@ -384,7 +385,7 @@ impl Exporter {
         protobuf::encode(&text, &natives)
     }
 
-    /// The sums by namespace so far.
+    /// The sums of each namespace since the start.
     pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
         let collected = self.collect_all();
         let registry = self.recorder.registry.lock();
@@ -393,17 +394,18 @@ impl Exporter {
             .collect()
     }
 
-    /// The sums by shape so far.
+    /// The sums of each shape since the start.
     pub fn shapes(&self) -> Vec<ShapeRow> {
         self.collect();
         let registry = self.recorder.registry.lock();
-        // A `getMore` has a row too, which stays empty while the origins of cursors are known.
+        // Rows of `getMore` shapes are excluded: they stay empty while the origins of cursors are
+        // known.
         let rows = registry.rows();
         let rows = rows.filter(|row| row.sums.figures.count + row.sums.figures.more_count > 0);
         rows.cloned().collect()
     }
 
-    /// The sums by server so far.
+    /// The sums of each server since the start.
     pub fn servers(&self) -> Vec<(Arc<str>, ServerSums)> {
         let collected = self.collect_all();
         let servers = self.recorder.servers.lock().clone();
@@ -413,7 +415,7 @@ impl Exporter {
     }
 }
 
-/// Copies of what is needed from rows outside the registry's lock.
+/// Row data copied under the registry's lock and used after its release.
 struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
@@ -438,11 +440,11 @@ fn labels_of(namespace: &Namespace) -> Vec<MetricLabel> {
     ]
 }
 
-/// A metric by code, and the sums that it is made of.
+/// A metric with the label `code`, and the function that returns its counts by code.
 type ByCode = (MetricName, fn(&NamespaceSums) -> &HashMap<i32, u64>);
 
-/// A metric by code, one code, and its count.
-type OfCode = (ByCode, i32, u64);
+/// A metric with the label `code`, one code, and the count of that code.
+type CodeCount = (ByCode, i32, u64);
 
 const BY_CODE: [ByCode; 3] = [
     (MetricName::OperationErrorsTotal, |sums| &sums.codes),
@@ -452,8 +454,8 @@ const BY_CODE: [ByCode; 3] = [
     }),
 ];
 
-/// The counts by code of one namespace.
-fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<OfCode> {
+/// All counts by code of one namespace, for each metric with the label `code`.
+fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<CodeCount> {
     let Some(sums) = sums else {
         return Vec::new();
     };
@@ -461,10 +463,10 @@ fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<OfCode> {
     BY_CODE.into_iter().flat_map(of).collect()
 }
 
-/// Minimum time between two turnovers of the shapes' rows.
+/// Minimum time between two runs of [`Registry::turn_over`].
 const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
-/// The label of an error code.
+/// The value of the label `code` for an error code.
 pub fn code_name(code: i32) -> String {
     match code {
         super::sums::OTHER_CODES => OTHER.to_owned(),

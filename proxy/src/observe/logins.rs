@@ -1,10 +1,10 @@
-//! Logins and server connections since they were taken last.
+//! Counts of logins and of established server connections.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use seawall_stats::Traffic;
 
-/// Counts that many tasks add to without a lock.
+/// Counts since the last [`Logins::add_to`]. Many tasks add to them without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Logins {
     /// Logins of clients.

@@ -1,4 +1,4 @@
-//! Handles on metrics: registered once, kept, and rendered as Prometheus text.
+//! Handles on metrics: registered once and kept, so that counting needs no look-up.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use metrics_util::MetricKindMask;
 use super::metric_name::{MetricKind, MetricName};
 use seawall_stats::{Distribution, OCTAVES, octave_bound_seconds};
 
-/// First octave of an exported classic histogram: all times under 15 µs are in one bucket.
+/// The first octave that classic histograms export. All times under 15 µs are in its bucket.
 const FIRST_EXPORTED_OCTAVE: usize = 4;
-/// Last octave of an exported classic histogram: 64 s.
+/// The last octave that classic histograms export. It ends at 64 s.
 const LAST_EXPORTED_OCTAVE: usize = 26;
 const _: () = assert!(LAST_EXPORTED_OCTAVE < OCTAVES);
 
 const METADATA: Metadata<'static> = Metadata::new("seawall", Level::INFO, Some("seawall"));
 
-/// A recorder of its own instead of the process-wide one, so that the metrics of two instances in a
+/// A recorder of metrics. It is not installed process-wide, so the metrics of two instances in one
 /// process do not mix.
 pub(super) struct Metrics {
     recorder: PrometheusRecorder,
@@ -67,14 +67,15 @@ impl Metrics {
             .register_histogram(&key(name, labels), &METADATA)
     }
 
-    /// Adds one to a counter that is too rare to keep a handle for it.
+    /// Adds one to a counter. Used for counters that change too rarely to keep a handle.
     pub(super) fn count(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
         let labels = labels.iter();
         let labels = labels.map(|(key, value)| Label::new(*key, *value));
         self.counter(name, labels.collect()).increment(1);
     }
 
-    /// Moves samples into buckets; without it they would pile up until the next scrape.
+    /// Moves recorded samples into buckets. Must be called regularly: otherwise samples use more
+    /// and more memory until the next scrape.
     pub(super) fn run_upkeep(&self) {
         self.handle.run_upkeep();
     }
@@ -98,7 +99,8 @@ pub(super) fn add_to_histogram<const PER_OCTAVE: usize>(
         let Ok(samples) = u32::try_from(count) else {
             continue;
         };
-        // The mean of an octave's values lies in the octave, so the sum is exact too.
+        // The mean of an octave's values lies in the same octave, so its bucket gets the right
+        // count and the exact sum.
         let mean = sum.as_secs_f64() / f64::from(samples);
         histogram.record_many(mean, usize::try_from(samples).unwrap_or(0));
     }

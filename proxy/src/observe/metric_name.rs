@@ -1,20 +1,21 @@
-//! The names of all metrics, in one place.
+//! The name, kind and help text of every metric.
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Only rises.
+    /// A value that only rises.
     Counter,
-    /// Rises and falls.
+    /// A value that rises and falls.
     Gauge,
     /// A distribution.
     Histogram,
 }
 
-/// Defines the enum of names, with each metric's kind, exported name and help text.
+/// Declares the enum of metric names: for each metric its kind, exported name and help text.
 macro_rules! metrics {
     ($($(#[$doc:meta])* $name:ident: $kind:ident = $text:literal, $help:literal;)*) => {
-        /// A metric's name. Names are a contract with dashboards: add freely, rename none.
+        /// A metric's name. Dashboards depend on the names: new names may be added, but none
+        /// renamed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum MetricName {
             $($(#[$doc])* $name,)*
@@ -24,21 +25,21 @@ macro_rules! metrics {
             /// Every metric.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// The name as exported.
+            /// The exported name.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// Counter, gauge or histogram.
+            /// The metric's kind.
             pub fn kind(self) -> MetricKind {
                 match self {
                     $(Self::$name => MetricKind::$kind,)*
                 }
             }
 
-            /// The help text.
+            /// The metric's help text.
             pub fn help(self) -> &'static str {
                 match self {
                     $(Self::$name => $help,)*
@@ -69,12 +70,12 @@ metrics! {
     ServerAuthenticationsTotal: Counter = "seawall_server_authentications_total", "Logins of Seawall at a server.";
     /// Operations by command, namespace and `outcome`.
     OperationsTotal: Counter = "seawall_operations_total", "Operations by command, namespace and outcome.";
-    /// Time from the last request byte read to the last reply byte written.
-    OperationDurationSeconds: Histogram = "seawall_operation_duration_seconds", "Time from the last request byte read to the last reply byte written.";
+    /// Time from reading the last byte of a command to writing the last byte of its reply.
+    OperationDurationSeconds: Histogram = "seawall_operation_duration_seconds", "Time from reading the last byte of a command to writing the last byte of its reply.";
     /// Time of an operation, by `phase`.
     OperationPhaseSeconds: Histogram = "seawall_operation_phase_seconds", "Time of an operation by phase.";
-    /// Bytes of requests.
-    OperationRequestBytesTotal: Counter = "seawall_operation_request_bytes_total", "Bytes of requests.";
+    /// Bytes of commands.
+    OperationRequestBytesTotal: Counter = "seawall_operation_request_bytes_total", "Bytes of commands.";
     /// Bytes of replies.
     OperationReplyBytesTotal: Counter = "seawall_operation_reply_bytes_total", "Bytes of replies.";
     /// Documents returned, written or counted.
@@ -113,16 +114,16 @@ metrics! {
     FaultsInjectedTotal: Counter = "seawall_faults_injected_total", "Operations with an injected fault.";
     /// New clients that waited before their first byte was read.
     ArrivalsDelayedTotal: Counter = "seawall_arrivals_delayed_total", "New clients that waited before their first byte was read.";
-    /// Client logins that waited for their turn.
-    LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that waited for their turn.";
-    /// Time from the last request byte written to a server to the first reply byte read.
-    ServerOperationSeconds: Histogram = "seawall_server_operation_seconds", "Time from the last request byte written to a server to the first reply byte read.";
+    /// Client logins that waited for a permit.
+    LoginsDelayedTotal: Counter = "seawall_logins_delayed_total", "Client logins that waited for a permit.";
+    /// Time from the last byte of a command written to a server to the first byte of the reply.
+    ServerOperationSeconds: Histogram = "seawall_server_operation_seconds", "Time from the last byte of a command written to a server to the first byte of the reply.";
     /// Single writes that failed in replies with `ok: 1`, by `code`.
     WriteErrorsTotal: Counter = "seawall_write_errors_total", "Single writes that failed in replies with ok: 1, by code.";
     /// Write concerns that were not satisfied, by `code`.
     WriteConcernErrorsTotal: Counter = "seawall_write_concern_errors_total", "Write concerns that were not satisfied, by code.";
-    /// Operations that Seawall sent again by itself, by the `server` that had failed.
-    OperationsRepeatedTotal: Counter = "seawall_operations_repeated_total", "Operations that Seawall sent again by itself, by the server that had failed.";
+    /// Operations that Seawall repeated, by the `server` that had failed.
+    OperationsRepeatedTotal: Counter = "seawall_operations_repeated_total", "Operations that Seawall repeated, by the server that had failed.";
     /// Writes and ends of transactions that clients sent again with the same session and
     /// transaction number.
     OperationsRetriedTotal: Counter = "seawall_operations_retried_total", "Writes and ends of transactions that clients sent again with the same session and transaction number.";
@@ -132,22 +133,22 @@ metrics! {
     FingerprintFoldedTotal: Counter = "seawall_fingerprint_folded_total", "Operations of shapes without a row of their own, by the level of the row that counts them.";
     /// Shape rows evicted for heavier shapes.
     FingerprintEvictedTotal: Counter = "seawall_fingerprint_evicted_total", "Shape rows evicted for heavier shapes.";
-    /// Path prefixes below which names were found to be data.
-    FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Path prefixes below which names were found to be data.";
-    /// How late a task was woken, by `plane`.
-    EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late a task was woken.";
+    /// Prefixes of field paths below which all names now count as data.
+    FingerprintNamesLearnedTotal: Counter = "seawall_fingerprint_names_learned_total", "Prefixes of field paths below which all names now count as data.";
+    /// How late the task that measures a runtime woke up, by `plane`.
+    EventLoopDelaySeconds: Histogram = "seawall_event_loop_delay_seconds", "How late the task that measures a runtime woke up.";
     /// Memory by `owner`.
     MemoryBytes: Gauge = "seawall_memory_bytes", "Memory by owner; process is all resident memory.";
-    /// CPU time used so far, by `thread` name.
-    ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time used so far, by thread name.";
+    /// CPU time since the start, by `thread` name.
+    ThreadCpuSeconds: Gauge = "seawall_thread_cpu_seconds", "CPU time since the start, by thread name.";
     /// Slow log lines that were not written.
     SlowLogLeftOutTotal: Counter = "seawall_slow_log_left_out_total", "Slow log lines that were not written.";
-    /// Steps of the history dropped early for lack of memory.
-    HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early for lack of memory.";
-    /// Shapes whose text was not that of their row: two shapes with the same hash.
-    FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Shapes whose text was not that of their row: two shapes with the same hash.";
-    /// Events that were not understood or not included in statistics, by `reason`.
-    UnobservedTotal: Counter = "seawall_unobserved_total", "Events that were not understood or not included in statistics.";
+    /// Steps of the history dropped early because their memory limit was reached.
+    HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
+    /// Operations whose shape has another text than its row: two shapes with the same hash.
+    FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has another text than its row: two shapes with the same hash.";
+    /// Events that Seawall did not understand or could not include in statistics, by `reason`.
+    UnobservedTotal: Counter = "seawall_unobserved_total", "Events that Seawall did not understand or could not include in statistics.";
 }
 
 #[cfg(test)]

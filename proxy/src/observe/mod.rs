@@ -6,8 +6,9 @@
 //! show. The [`ClientDirectory`] lists the connected clients. Recording never waits for a server or
 //! a client, and no operation is dropped.
 //!
-//! An *awaiting* operation waits for an event, as its client wishes: a `getMore` on a change stream
-//! or on a tailable cursor. Its time is kept apart, since it says nothing about load.
+//! An *awaiting* operation waits for an event because its client asked it to: a `getMore` on a
+//! change stream or on a tailable cursor. Its time is counted separately, because it does not show
+//! load.
 //!
 //! Invariants: the sums by (command, database, collection) are exact, whatever the limits of the
 //! tables; the phases of an operation add up to its total.
@@ -52,39 +53,39 @@ pub use self::{
     },
 };
 
-/// What to count, and how many rows to keep.
+/// Options of the statistics: what is counted, and the maximum number of rows.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// True if shapes are counted. Namespaces are always counted.
     pub counts_shapes: bool,
-    /// Maximum number of shape rows; the `other` row of each namespace comes on top.
+    /// Maximum number of shape rows, not counting the `other` row of each namespace.
     pub max_shapes: usize,
     /// Key for hashing the field names in shapes; `None` shows the names.
     pub name_key: Option<NameKey>,
-    /// Maximum number of namespace rows; the `other` row of each command comes on top.
+    /// Maximum number of namespace rows, not counting the `other` row of each command.
     pub max_namespaces: usize,
-    /// True if the figures of each second are kept until the history takes them.
+    /// True if the figures of each second are kept for [`Exporter::take_second`].
     pub keeps_seconds: bool,
 }
 
-/// The metrics could not be set up.
+/// The metrics could not be set up, because the exporter refused a configured bucket.
 #[derive(Debug, thiserror::Error)]
 #[error("setting up metrics: {0}")]
 pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
 
-/// All statistics, in three parts. There is one instance per process, or per test.
+/// The three parts of the statistics. A process has one instance; each test makes its own.
 #[derive(Clone, Debug)]
 pub struct Observer {
-    /// Counts operations and events; the data path calls it.
+    /// Counts operations and events. The data path calls it.
     pub recorder: Arc<Recorder>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,
-    /// Collects what was recorded, and shows it.
+    /// Collects the recorder's counts, and exports them.
     pub exporter: Arc<Exporter>,
 }
 
 impl Observer {
-    /// Creates statistics that write slow operations to `slow_log`, if there is one.
+    /// Creates the statistics. Slow operations are written to `slow_log`, if there is one.
     ///
     /// # Errors
     /// [`ObserveError`] if the exporter refuses its own buckets.

@@ -1,7 +1,8 @@
-//! Learns which field names are data, from how many there are: rule R5 of `fp1`.
+//! Learns which field names are data from the number of names below a prefix: rule R5 of `fp1`.
 //!
-//! The names are read from commands whose shape is new. Once a prefix has more than 64 names below
-//! it, these names are data: commands that differ only in them have the same shape.
+//! Only commands with a new shape are examined. Once more than 64 names were seen below a prefix,
+//! all names below it count as data. Commands that differ only in such names then have the same
+//! shape.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,14 +17,14 @@ use seawall_shape::{ChildName, LearnedNames, Prefix};
 /// Maximum number of names below one prefix; if there are more, the names are data.
 const MAX_NAMES: usize = 64;
 
-/// Maximum number of prefixes whose names are counted at a time.
+/// Maximum number of prefixes whose names are counted at the same time.
 const MAX_WATCHED: usize = 1_024;
 
-/// Maximum number of learned prefixes. Beyond it, only the size of the shape table limits the
-/// number of shapes.
+/// Maximum number of learned prefixes. Once it is reached, no more are learned, and only the size
+/// of the shape table limits the number of shapes.
 const MAX_LEARNED: usize = 4_096;
 
-/// The learned names, and the counts of names still to be learned.
+/// The learned prefixes, and the names counted below other prefixes.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
     state: Mutex<NameState>,
@@ -36,20 +37,20 @@ struct NameState {
 }
 
 impl NameTable {
-    /// The learned names, if any.
+    /// The learned prefixes, if there are any.
     pub(super) fn learned(&self) -> Option<Arc<LearnedNames>> {
         self.state.lock().learned.clone()
     }
 
-    /// Counts the names of a command. Returns the number of newly learned prefixes.
+    /// Counts the names in a command. Returns the number of prefixes learned from this command.
     pub(super) fn add_names(&self, input: &CommandBytes<'_>) -> u64 {
         let known = self.learned().unwrap_or_default();
-        let met = known.met(input);
-        if met.is_empty() || known.len() >= MAX_LEARNED {
+        let children = known.child_names(input);
+        if children.is_empty() || known.len() >= MAX_LEARNED {
             return 0;
         }
         let mut state = self.state.lock();
-        let found: HashSet<Prefix> = met
+        let found: HashSet<Prefix> = children
             .into_iter()
             .filter(|(prefix, name)| state.add_and_check_limit(*prefix, *name))
             .map(|(prefix, _)| prefix)
@@ -77,8 +78,8 @@ impl NameTable {
 impl NameState {
     fn add_and_check_limit(&mut self, prefix: Prefix, name: ChildName) -> bool {
         if !self.watched.contains_key(&prefix) && self.watched.len() >= MAX_WATCHED {
-            // Most prefixes have few names. If a prefix has many, they keep coming, so dropping its
-            // count only delays learning.
+            // Most prefixes have few names, and their counts can be dropped. A prefix with many
+            // names soon gets more, so a dropped count only delays learning.
             self.watched.retain(|_, names| names.len() > 1);
             if self.watched.len() >= MAX_WATCHED {
                 self.watched.clear();
@@ -122,7 +123,7 @@ mod tests {
         let table = NameTable::default();
         for number in 0..64 {
             let path = format!("scores.{}", word(number));
-            // Repeated names count once.
+            // A repeated name counts once.
             for _ in 0..3 {
                 assert_eq!(add(&table, &set(&path)), 0);
             }

@@ -1,4 +1,4 @@
-//! One observed operation: a guard that counts it, however it ends.
+//! The observation of one operation: a guard that counts the operation however it ends.
 
 use metrics::Label;
 use tokio::time::Instant;
@@ -25,7 +25,8 @@ pub struct Origin {
     opened_at: Instant,
 }
 
-/// Counts one operation when dropped. A cancelled operation counts as [`Outcome::ClientGone`].
+/// Counts one operation when it is dropped. Without a call of [`Observation::finish`], the
+/// operation was cancelled and counts as [`Outcome::ClientGone`].
 #[derive(Debug)]
 #[must_use]
 pub struct Observation<'a> {
@@ -77,8 +78,8 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// Starts to observe the next of several replies to one command.
-    pub fn again(&self, now: Instant) -> Self {
+    /// Begins an observation for the next reply, if one command has several replies.
+    pub fn begin_next_reply(&self, now: Instant) -> Self {
         let mut again = Self::begin(self.recorder, self.record.place, 0, now);
         again.record.origin = self.record.origin;
         again.record.origin_id = self.record.origin_id;
@@ -90,14 +91,16 @@ impl<'a> Observation<'a> {
         again
     }
 
-    /// Ends the current phase and begins `phase`. The phases' sum is the total by construction.
+    /// Ends the current phase and begins `phase`. Phases do not overlap and have no gaps, so their
+    /// sum is the total time.
     pub fn enter(&mut self, phase: Phase, now: Instant) {
         self.record.phases[self.phase] += now.saturating_duration_since(self.since);
         self.phase = phase;
         self.since = now;
     }
 
-    /// When the last byte of the command was read; for a streamed command, the first byte.
+    /// When the operation began: at the last byte of its command, or at the first byte if the
+    /// command is streamed.
     pub fn began(&self) -> Instant {
         self.began
     }
@@ -107,31 +110,30 @@ impl<'a> Observation<'a> {
         self.phase
     }
 
-    /// Marks the command as streamed: it is forwarded while it arrives, and its time starts at its
-    /// first byte instead of its last.
+    /// Marks the command as streamed: Seawall forwards it while it arrives. Its time then starts at
+    /// its first byte instead of its last.
     pub fn mark_streamed(&mut self) {
         self.record.is_streamed = true;
     }
 
-    /// Sets the number of statements known of a write. The number only rises: more statements of a
-    /// streamed command become known while it passes.
+    /// Sets the known number of statements of a write. Calls must not lower the number: while a
+    /// command is streamed, more of its statements become known.
     pub fn set_statements(&mut self, statements: u64) {
         self.record.statements = self.record.statements.max(statements);
     }
 
-    /// Marks the operation as awaiting: it waits for an event, as its client wishes, so its time
-    /// says nothing about load.
+    /// Marks the operation as awaiting: it waits for an event because its client asked it to, so
+    /// its time does not show load.
     pub fn mark_awaiting(&mut self) {
         self.record.is_awaiting = true;
     }
 
-    /// Marks the operation as a write that its client sent before.
+    /// Marks the operation as a retry: its client has sent the same write before.
     pub fn mark_retry(&mut self) {
         self.record.is_retry = true;
     }
 
-    /// Counts that Seawall is about to send the operation again, because the server failed or
-    /// refused it.
+    /// Counts that Seawall repeats the operation, because its server failed or refused it.
     pub fn mark_repeated(&mut self) {
         // The client never sees the first reply.
         self.record.code = None;
@@ -144,7 +146,7 @@ impl<'a> Observation<'a> {
         self.recorder.metrics.counter(name, labels).increment(1);
     }
 
-    /// Attributes a `getMore` to the operation that opened its cursor.
+    /// Counts a `getMore` with the operation that opened its cursor.
     pub fn attribute_to(&mut self, origin: Origin) {
         self.record.origin = Some(origin.shape);
         self.record.origin_id = Some(origin.id);
@@ -152,7 +154,8 @@ impl<'a> Observation<'a> {
         self.cursor_opened_at = Some(origin.opened_at);
     }
 
-    /// The origin to which the `getMore`s of this operation's cursor are attributed.
+    /// The value for [`Observation::attribute_to`] in the `getMore`s of the cursor that this
+    /// operation opened.
     pub fn origin(&self) -> Option<Origin> {
         let place = &self.record.place;
         let own = place.folded.map(|coarse| (place.id, coarse));
@@ -167,9 +170,9 @@ impl<'a> Observation<'a> {
         })
     }
 
-    /// Sets the client's number, the user whose share of the slow log's lines it uses, and the
-    /// command, whose values may appear in the slow log.
-    pub fn sent_by(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
+    /// Sets the sender for the slow log: the client's number, the user whose share of the lines is
+    /// used, and the command, whose values the log may contain.
+    pub fn set_sender(&mut self, client: i32, user: u64, command: Option<CommandBytes<'a>>) {
         self.sender = Sender {
             client,
             user,
@@ -177,13 +180,13 @@ impl<'a> Observation<'a> {
         };
     }
 
-    /// Sets the server to which the operation is sent.
-    pub fn sent_to(&mut self, server: ServerIndex) {
+    /// Sets the server that runs the operation.
+    pub fn set_server(&mut self, server: ServerIndex) {
         self.record.server = Some(server);
     }
 
-    /// Records a server's reply as the client sees it.
-    pub fn answered(&mut self, reply: &ReplyFacts, now: Instant) {
+    /// Records a server's reply. If Seawall edited the reply, `reply` has the facts after the edit.
+    pub fn record_reply(&mut self, reply: &ReplyFacts, now: Instant) {
         self.record.code = reply.error_code();
         self.record.write_errors = reply.write_errors;
         self.record.write_error_codes = reply.write_error_codes;
@@ -197,18 +200,18 @@ impl<'a> Observation<'a> {
         }
     }
 
-    /// Sets the error code of a reply that Seawall makes itself.
+    /// Sets the error code of a reply that Seawall created itself.
     pub fn set_error_code(&mut self, code: i32) {
         self.record.code = Some(code);
     }
 
-    /// Adds bytes and documents sent to the client.
+    /// Adds bytes and documents that were sent to the client.
     pub fn add_reply(&mut self, bytes: usize, documents: u64) {
         self.record.reply_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
         self.record.documents += documents;
     }
 
-    /// Ends the observation with this outcome.
+    /// Ends the observation with an outcome, and counts the operation.
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
         self.record.outcome = outcome;
         self.enter(self.phase, now);
@@ -216,8 +219,8 @@ impl<'a> Observation<'a> {
 }
 
 impl Recorder {
-    /// Starts to observe an operation that a server will answer. `now` is when the last byte of its
-    /// command was read.
+    /// Begins the observation of an operation that a server will run. `now` is when the last byte
+    /// of its command was read.
     pub fn begin(
         &self,
         input: &CommandBytes<'_>,
@@ -230,7 +233,8 @@ impl Recorder {
         observation
     }
 
-    /// Starts to observe a handshake command that a server will answer; it has no shape.
+    /// Begins the observation of a handshake command that a server will run. It is counted without
+    /// a shape.
     pub fn begin_unshaped(
         &self,
         input: &CommandBytes<'_>,
@@ -245,7 +249,8 @@ impl Recorder {
         )
     }
 
-    /// Counts a command that Seawall answered itself; `error_code` is set if the reply is an error.
+    /// Counts a command that Seawall replied to itself. `error_code` is set if the reply was an
+    /// error.
     pub fn local(
         &self,
         input: &CommandBytes<'_>,
@@ -264,7 +269,7 @@ impl Recorder {
     }
 }
 
-/// The outcome of an operation that a server answered.
+/// The outcome of an operation, from its server's reply.
 pub fn outcome_of(reply: &ReplyFacts) -> Outcome {
     match reply.ok {
         Some(true) if reply.write_errors > 0 || reply.write_concern_error => Outcome::WriteError,
@@ -313,7 +318,7 @@ mod tests {
         for reply in replies {
             let facts = ReplyFacts::of(ReplyForm::Plain, &reply.to_vec().unwrap());
             let mut observation = observer.recorder.begin(&input, 0, Instant::now());
-            observation.answered(&facts, Instant::now());
+            observation.record_reply(&facts, Instant::now());
             observation.finish(outcome_of(&facts), Instant::now());
         }
         let rows = observer.exporter.namespaces();
@@ -331,7 +336,7 @@ mod tests {
         };
         let replies = [
             failed(&mut [11000, 121, 11000].into_iter()),
-            // More codes than are distinguished in one reply.
+            // One reply distinguishes fewer codes than this.
             failed(&mut (1..=20)),
             doc! {"n": 0, "writeErrors": [{"index": 0}], "ok": 1},
         ];
@@ -353,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_distinguishes_32_codes_of_each_kind() {
+    fn namespace_counts_32_error_codes_separately_per_metric() {
         let replies: Vec<_> = (1..=40)
             .flat_map(|code| {
                 [
@@ -386,8 +391,8 @@ mod tests {
         let refusal = doc! {"ok": 0, "code": 10107}.to_vec().unwrap();
         let refusal = ReplyFacts::of(ReplyForm::Plain, &refusal);
         let mut observation = observer.recorder.begin(&input, 0, Instant::now());
-        observation.sent_to(observer.recorder.server("a:1").index());
-        observation.answered(&refusal, Instant::now());
+        observation.set_server(observer.recorder.server("a:1").index());
+        observation.record_reply(&refusal, Instant::now());
         observation.mark_repeated();
         drop(observation);
         let rows = observer.exporter.namespaces();

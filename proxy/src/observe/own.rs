@@ -1,4 +1,4 @@
-//! Figures of the system about this process: CPU time by thread, and resident memory.
+//! CPU time by thread and resident memory of this process, as the operating system reports them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -6,21 +6,21 @@ use std::{
     time::Duration,
 };
 
-/// Resident memory of the process; `None` if the system does not report it.
+/// Resident memory of the process in bytes; `None` if the system does not report it.
 pub(super) fn resident_bytes() -> Option<usize> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size())
 }
 
-/// Label of the CPU time that threads used, but that was not measured before they ended.
+/// The label of CPU time from threads that ended before they were measured.
 const ENDED: &str = "ended";
 
-/// CPU time so far. No value ever falls: the time of ended threads stays.
+/// CPU time by thread name. No value ever falls, because the time of ended threads is kept.
 #[derive(Debug, Default)]
 pub(super) struct CpuTimes {
     by_name: BTreeMap<String, Duration>,
-    /// CPU time of the process that belongs to no measured thread.
+    /// CPU time of the process that was not measured for any thread.
     ended: Duration,
     /// CPU time of each live thread at the last measurement.
     seen: HashMap<ThreadId, Duration>,
@@ -29,13 +29,14 @@ pub(super) struct CpuTimes {
 impl CpuTimes {
     /// Adds the time since the last call.
     pub(super) fn measure(&mut self) {
-        // The process is measured first: time that live threads use in between must not count as
-        // `ended`.
+        // The process is measured first. Otherwise the time that live threads use between the two
+        // measurements would count as `ended`.
         let process = process_cpu();
         self.add(process, threads());
     }
 
-    /// The time of each thread by its name, and of those that ended before they were measured.
+    /// CPU time by thread name, and under [`ENDED`] the time of threads that ended before they were
+    /// measured.
     pub(super) fn by_thread(&self) -> impl Iterator<Item = (&str, Duration)> {
         let by_name = self.by_name.iter().map(|(name, time)| (&**name, *time));
         by_name.chain([(ENDED, self.ended)])
@@ -45,7 +46,8 @@ impl CpuTimes {
         let mut seen = HashMap::with_capacity(threads.len());
         for Thread { id, name, on_cpu } in threads {
             let before = self.seen.get(&id).copied().unwrap_or_default();
-            // A thread that has used less than before is a new thread with a reused id.
+            // A thread that has used less than at the last measurement is a new thread with a
+            // reused id.
             let used = on_cpu.checked_sub(before).unwrap_or(on_cpu);
             *self.by_name.entry(name).or_default() += used;
             seen.insert(id, on_cpu);
@@ -89,7 +91,7 @@ fn threads() -> Vec<Thread> {
     tasks.flatten().filter_map(read_thread).collect()
 }
 
-/// CPU time of all threads that ever ran, in whole ticks of the system's clock.
+/// CPU time of all threads of the process, including ended threads, in clock ticks.
 ///
 /// Source: `/proc/PID/stat`, proc(5): `utime` and `stime` are the fields 14 and 15. The second
 /// field is the name in brackets, which may contain any characters.
@@ -110,7 +112,7 @@ mod tests {
     const BUSY: &str = "seawall-busy";
 
     #[test]
-    fn cpu_time_of_an_ended_thread_stays() {
+    fn cpu_time_of_an_ended_thread_is_kept() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();
         let busy = std::thread::Builder::new().name(BUSY.to_owned());
         let thread = busy.spawn(move || {
@@ -151,12 +153,12 @@ mod tests {
         };
         let first = [(1, "a", 3), (2, "b", 5), (3, "b", 1)];
         assert_eq!(measure(Some(10), &first), [3, 6, 0, 1]);
-        // One thread has ended; others have started and ended unseen.
+        // Thread 3 has ended. Other threads have started and ended between two measurements.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "b", 6)]), [4, 7, 0, 4]);
-        // Its id is reused; the process's time lags behind, or is unknown.
+        // The id of thread 2 is reused. The time of the process lags behind, or is unknown.
         assert_eq!(measure(Some(15), &[(1, "a", 4), (2, "c", 2)]), [4, 7, 2, 4]);
         assert_eq!(measure(None, &[(1, "a", 5)]), [5, 7, 2, 4]);
-        // A thread gets its name soon after its start: its time is not counted twice.
+        // A thread that changes its name after its start is not counted twice.
         assert_eq!(measure(Some(20), &[(4, "a", 1)]), [6, 7, 2, 5]);
         assert_eq!(measure(Some(22), &[(4, "c", 3)]), [6, 7, 4, 5]);
     }
@@ -168,7 +170,7 @@ mod tests {
             std::hint::black_box(spin());
         }
         let by_thread: Duration = threads().iter().map(|thread| thread.on_cpu).sum();
-        // Ticks are coarse, so a factor of two is allowed.
+        // Clock ticks are coarse, so a factor of two is allowed.
         assert!(process_cpu().unwrap() * 2 >= by_thread);
         assert!(resident_bytes().unwrap() > 1 << 20);
     }

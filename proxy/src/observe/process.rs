@@ -1,5 +1,5 @@
-//! Metrics of Seawall itself: CPU by thread, memory by owner, delay of the event loops, dropped
-//! lines of the slow log and dropped steps of the history.
+//! Metrics of Seawall itself: CPU time by thread, memory by owner, delay of the event loops,
+//! unwritten lines of the slow log, and history steps dropped for lack of memory.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use metrics::Label;
 use super::{Exporter, metric_name::MetricName, own::resident_bytes};
 use seawall_stats::float;
 
-/// The memory of one owner.
+/// The memory of one part of Seawall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The label.
+    /// The value of the label `owner`.
     pub owner: &'static str,
     /// Bytes.
     pub bytes: usize,
 }
 
 impl Exporter {
-    /// Records how late a task of a runtime was woken.
+    /// Records by how much a task of the runtime `plane` woke up late.
     pub fn event_loop_late(&self, plane: &'static str, delay: Duration) {
         let labels = vec![Label::new("plane", plane)];
         let name = MetricName::EventLoopDelaySeconds;
@@ -27,7 +27,7 @@ impl Exporter {
             .record(delay.as_secs_f64());
     }
 
-    /// Updates the metrics of the process. Called once a second.
+    /// Updates the metrics of the process. Must be called once a second.
     pub fn update_process_metrics(&self, memory: &[Memory], history_dropped: u64) {
         let tables = Memory {
             owner: "tables",
@@ -64,7 +64,7 @@ impl Exporter {
         }
     }
 
-    /// Estimated memory of the rows and their sums, from their number and usual size.
+    /// Estimated memory of the rows and their sums in bytes, from their number and typical size.
     fn table_bytes(&self) -> usize {
         let collected = self.collected.lock();
         let recorder = &self.recorder;

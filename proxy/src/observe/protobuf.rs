@@ -1,7 +1,7 @@
 //! Metrics in Prometheus' protobuf format, with native histograms.
 //!
-//! The exporter's text is parsed, so that both formats show the same values. Where a whole
-//! distribution is kept, its buckets are added to the histogram as native buckets.
+//! The metrics are parsed from the text format, so both formats show the same values. If a metric
+//! has a whole distribution, its buckets are added as native buckets.
 //!
 //! Source: `io/prometheus/client/metrics.proto` of <https://github.com/prometheus/client_model>.
 
@@ -11,7 +11,7 @@ use prost::Message;
 
 use seawall_stats::Distribution;
 
-/// Content type with which a scraper asks for this format.
+/// The content type of this format, in the `Accept` header of a scraper.
 pub const PROTOBUF: &str =
     "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited";
 
@@ -27,7 +27,7 @@ struct MetricFamily {
     metrics: Vec<Metric>,
 }
 
-/// Values of `MetricType`.
+/// The format's numbers for the kinds of metrics, from the enum `MetricType`.
 const COUNTER: i32 = 0;
 const GAUGE: i32 = 1;
 const UNTYPED: i32 = 3;
@@ -98,21 +98,21 @@ struct BucketSpan {
     length: Option<u32>,
 }
 
-/// Names and values of a series' labels, in the order of their names.
+/// Label names with their values, sorted by name.
 type Labels = Vec<(String, String)>;
 
-/// Whole distributions by metric and labels.
+/// Whole distributions, by metric name and labels.
 #[derive(Debug, Default)]
-pub(super) struct Natives(BTreeMap<(String, Labels), Native>);
+pub(super) struct NativeHistograms(BTreeMap<(String, Labels), Native>);
 
 #[derive(Debug)]
 struct Native {
     schema: i32,
-    /// Bucket numbers of the format, ascending, and their counts.
+    /// Bucket numbers as the format defines them, ascending, with the count of each bucket.
     buckets: Vec<(i32, u64)>,
 }
 
-impl Natives {
+impl NativeHistograms {
     pub(super) fn add<const PER_OCTAVE: usize>(
         &mut self,
         metric: &str,
@@ -139,17 +139,18 @@ impl Natives {
     }
 }
 
-/// The format's number of a bucket: the bucket that ends at 2^(i/n) seconds has number i.
+/// Converts a bucket index to the format's bucket number: the bucket that ends at 2^(i/n) seconds
+/// has number i.
 fn number<const PER_OCTAVE: usize>(bucket: usize) -> i32 {
     let short = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     short(bucket) + 1 - BELOW_ONE_SECOND * short(PER_OCTAVE)
 }
 
-/// Number of a distribution's octaves below one second.
+/// Number of octaves of a [`Distribution`] below one second.
 const BELOW_ONE_SECOND: i32 = 21;
 
-/// Encodes the metrics of a text; each family is preceded by its length.
-pub(super) fn encode(text: &str, natives: &Natives) -> Vec<u8> {
+/// Encodes metrics in text format as protobuf. The length of each metric family precedes it.
+pub(super) fn encode(text: &str, natives: &NativeHistograms) -> Vec<u8> {
     let mut bytes = Vec::new();
     for family in families(text, natives) {
         let encoded = family.encode_length_delimited(&mut bytes);
@@ -158,7 +159,7 @@ pub(super) fn encode(text: &str, natives: &Natives) -> Vec<u8> {
     bytes
 }
 
-fn families(text: &str, natives: &Natives) -> Vec<MetricFamily> {
+fn families(text: &str, natives: &NativeHistograms) -> Vec<MetricFamily> {
     let mut families: Vec<MetricFamily> = Vec::new();
     let mut helps: BTreeMap<&str, &str> = BTreeMap::new();
     for line in text.lines() {
@@ -188,7 +189,7 @@ fn families(text: &str, natives: &Natives) -> Vec<MetricFamily> {
     families
 }
 
-/// One sample line of the text.
+/// One line of the text format: a series and its value.
 struct Sample<'a> {
     name: &'a str,
     labels: Labels,
@@ -215,7 +216,7 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// `name="value",…` with `\\`, `\"` and `\n` in values.
+/// Parses the text between the braces, `name="value",…`. Values may contain `\\`, `\"` and `\n`.
 fn parse_labels(mut text: &str) -> Labels {
     let mut labels = Vec::new();
     while let Some((name, rest)) = text.split_once("=\"") {
@@ -264,8 +265,8 @@ impl MetricFamily {
         self.metrics.push(metric);
     }
 
-    /// Relies on the order of lines: `_bucket`, `_sum` and `_count` of one series come one after
-    /// another.
+    /// Adds a line of a histogram. The lines `_bucket`, `_sum` and `_count` of one series must
+    /// follow one another.
     fn add_to_histogram(&mut self, mut sample: Sample<'_>) {
         let bound = sample.labels.iter().position(|(name, _)| name == "le");
         let bound = bound.map(|at| sample.labels.remove(at).1);
@@ -293,7 +294,7 @@ impl MetricFamily {
         }
     }
 
-    fn add_natives(&mut self, natives: &Natives) {
+    fn add_natives(&mut self, natives: &NativeHistograms) {
         let name = self.name.clone().unwrap_or_default();
         for metric in &mut self.metrics {
             let labels = metric.labels.iter().map(|pair| {
@@ -301,7 +302,7 @@ impl MetricFamily {
                 (text(&pair.name), text(&pair.value))
             });
             let native = natives.find(&name, labels.collect());
-            // A scraper refuses a histogram whose two forms differ.
+            // A scraper refuses a histogram whose classic and native counts differ.
             if let (Some(native), Some(histogram)) = (native, &mut metric.histogram)
                 && histogram.sample_count == Some(native.count())
             {
@@ -316,7 +317,8 @@ impl Native {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Consecutive buckets form a span; counts are encoded as differences.
+    /// Adds the buckets to a histogram. Consecutive buckets form a span, and counts are encoded as
+    /// differences.
     fn add_to(&self, histogram: &mut Histogram) {
         histogram.schema = Some(self.schema);
         histogram.zero_threshold = Some(0.0);
@@ -380,14 +382,14 @@ seawall_c_seconds_sum{phase=\"send\"} 0
 seawall_c_seconds_count{phase=\"send\"} 0
 ";
 
-    fn natives() -> Natives {
+    fn natives() -> NativeHistograms {
         let mut distribution = Distribution::<8>::default();
-        // The bucket that ends at 1 s has the number 0; 1.05 s is in the next, 3 s thirteen
-        // further.
+        // The bucket that ends at 1 s has number 0. The durations 1.05 s and 3 s are in the buckets
+        // 1 and 13.
         for millis in [1_000, 1_000, 1_050, 3_000] {
             distribution.record(Duration::from_millis(millis));
         }
-        let mut natives = Natives::default();
+        let mut natives = NativeHistograms::default();
         natives.add("seawall_c_seconds", &[("phase", "server")], &distribution);
         natives
     }
@@ -428,7 +430,7 @@ seawall_c_seconds_count{phase=\"send\"} 0
     }
 
     #[test]
-    fn native_buckets_have_the_numbers_of_the_format() {
+    fn native_bucket_numbers_follow_the_format() {
         let families = families(TEXT, &natives());
         let server = families[2].metrics[0].histogram.as_ref().unwrap();
         assert_eq!(server.schema, Some(3));

@@ -1,5 +1,4 @@
-//! The recorder, which the data path calls: it counts operations, logins, refusals and connections
-//! to servers.
+//! The recorder: counts operations, logins, refusals and server connections for the data path.
 //!
 //! An operation costs its thread one look-up and a few additions in the thread's own table.
 
@@ -30,23 +29,23 @@ use seawall_command::CommandBytes;
 use seawall_shape::{Collection, Description, Fingerprint, LearnedNames, ShapeId};
 use seawall_stats::Phase;
 
-/// Maximum number of server rows. A deployment has far fewer servers; the limit protects against a
-/// deployment whose members' addresses keep changing.
+/// Maximum number of server rows. No deployment has this many servers: the limit protects memory if
+/// the addresses of members keep changing.
 const MAX_SERVERS: usize = 1_000;
 
-/// Maximum number of places that a shard caches; a full cache is cleared.
+/// Maximum number of cached look-ups of a shard. A full cache is cleared.
 const MAX_CACHED_PLACES: usize = 16_384;
 
-/// Number of shards: enough that threads of the data plane rarely share one.
+/// Number of shards. It is large, so that two threads of the data plane rarely share a shard.
 const SHARDS: usize = 64;
 
 /// Records what happens on the data path.
 pub struct Recorder {
     pub(super) metrics: Arc<Metrics>,
-    /// The clients that the slow log names.
+    /// The directory from which the slow log takes the names of clients.
     pub(super) clients: Arc<ClientDirectory>,
     pub(super) registry: Mutex<Registry>,
-    /// Changes when rows are evicted and when names are learned.
+    /// Rises when rows are evicted or names are learned, so that shards discard their caches.
     pub(super) generation: AtomicU64,
     pub(super) names: NameTable,
     pub(super) servers: Mutex<Vec<Arc<str>>>,
@@ -65,16 +64,16 @@ impl fmt::Debug for Recorder {
 #[derive(Default)]
 struct Shard {
     places: HashMap<(ShapeId, bool), TablePlace>,
-    /// The recorder's generation when `places` were looked up.
+    /// The recorder's generation when the shard filled its cache.
     generation: u64,
-    /// Learned names, if any.
+    /// The learned prefixes, if there are any.
     names: Option<Arc<LearnedNames>>,
-    /// Number of cache hits; each time it wraps to 0, the shape's text is checked.
+    /// Number of cache hits. Each time the number wraps to 0, the text of a shape is checked.
     hits: u16,
     sums: Sums,
 }
 
-/// How statistics treat a command.
+/// Decides which row counts a command: handshake commands never get a row for their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandKind {
     /// A command of a client that has logged in.
@@ -104,7 +103,7 @@ impl Recorder {
         }
     }
 
-    /// The rows that count a command.
+    /// Finds the rows that count a command.
     pub(super) fn place(&self, input: &CommandBytes<'_>, kind: CommandKind) -> TablePlace {
         let counts_shapes = kind == CommandKind::Operation && self.settings.counts_shapes;
         let generation = self.generation.load(Ordering::Acquire);
@@ -140,7 +139,7 @@ impl Recorder {
         let place = registry.place(&fingerprint, counts_shapes, now, describe);
         drop(registry);
         let mut shard = self.shard().lock();
-        // If rows were evicted since the look-up, the place may be wrong, so it is not cached.
+        // If rows were evicted since the look-up, its result may be wrong, so it is not cached.
         let is_current = self.generation.load(Ordering::Acquire) == generation;
         if is_current && shard.generation == generation {
             shard.places.insert(key, place);
@@ -148,8 +147,8 @@ impl Recorder {
         place
     }
 
-    /// Learns names from a command. True if a prefix now has too many names, which changes the
-    /// command's shape.
+    /// Counts the names in a command. True if a prefix was learned, which changes the command's
+    /// shape.
     fn learn_names(&self, input: &CommandBytes<'_>) -> bool {
         let learned = self.names.add_names(input);
         if learned > 0 {
@@ -167,9 +166,9 @@ impl Recorder {
         names.describe(input, self.settings.name_key.as_ref())
     }
 
-    /// Checks that the row's text is that of the command. A mismatch means that two shapes have the
-    /// same hash, which is nearly impossible, or that the two walks over a command disagree: one
-    /// makes the hash, the other the text.
+    /// Checks that the row has the command's text. A difference means that two shapes have the same
+    /// hash, which is nearly impossible. Or it means that the code that computes the hash and the
+    /// code that writes the text disagree.
     fn check_text(
         &self,
         place: TablePlace,
@@ -206,7 +205,7 @@ impl Recorder {
             .expect("the remainder is less than the number of shards")
     }
 
-    /// Takes the sums of all threads.
+    /// Removes and returns the sums of all threads.
     pub(super) fn take_sums(&self) -> Sums {
         let mut fresh = Sums::default();
         for shard in &self.shards {
@@ -225,7 +224,7 @@ impl Recorder {
         capacities.sum::<usize>() * size_of::<((ShapeId, bool), TablePlace)>()
     }
 
-    /// Counts a client that was refused before it was served.
+    /// Counts a client that was refused when it connected.
     pub fn client_refused(&self, reason: &'static str) {
         self.metrics.count(
             MetricName::ClientConnectionsRefusedTotal,
@@ -233,7 +232,7 @@ impl Recorder {
         );
     }
 
-    /// Counts the end of a client's login; `time` starts at its `saslStart`.
+    /// Counts the end of a client's login. `time` is the time since its `saslStart`.
     pub fn client_authenticated(
         &self,
         mechanism: &'static str,
@@ -260,12 +259,12 @@ impl Recorder {
             .count(MetricName::OperationsShedTotal, &[("reason", reason)]);
     }
 
-    /// Counts a login that has to wait for its turn.
+    /// Counts a login that has to wait for a permit.
     pub fn login_delayed(&self) {
         self.metrics.count(MetricName::LoginsDelayedTotal, &[]);
     }
 
-    /// Counts a new client that has to wait for its turn.
+    /// Counts a new client whose first byte is read later, because many clients connect.
     pub fn arrival_delayed(&self) {
         self.metrics.count(MetricName::ArrivalsDelayedTotal, &[]);
     }
@@ -276,13 +275,13 @@ impl Recorder {
             .count(MetricName::FaultsInjectedTotal, &[("kind", kind)]);
     }
 
-    /// Counts something that was not understood or not included in statistics.
+    /// Counts an event that Seawall did not understand or cannot include in statistics.
     pub fn unobserved(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::UnobservedTotal, &[("reason", reason)]);
     }
 
-    /// Counts a client that left before its handshake continued; `stage` is how far it had come.
+    /// Counts a client that disconnected during its handshake. `stage` is its progress.
     pub fn client_left_unserved(&self, stage: &'static str) {
         self.metrics
             .count(MetricName::ClientsGoneTotal, &[("stage", stage)]);
@@ -293,7 +292,7 @@ impl Recorder {
             .count(MetricName::ClientsGoneTotal, &[("stage", phase.as_str())]);
     }
 
-    /// Registers handles on a server's metrics.
+    /// Registers handles on the metrics of a server.
     pub fn server(&self, address: &str) -> ServerMetrics {
         ServerMetrics::new(
             Arc::clone(&self.metrics),
@@ -303,7 +302,7 @@ impl Recorder {
         )
     }
 
-    /// The server's row; servers beyond `MAX_SERVERS` share the last row.
+    /// The row index of a server. Servers beyond `MAX_SERVERS` share the last row.
     fn server_index(&self, address: &str) -> ServerIndex {
         let mut servers = self.servers.lock();
         let known = servers.iter().position(|known| **known == *address);
@@ -326,8 +325,8 @@ fn fingerprint<'a>(input: &CommandBytes<'a>, names: Option<&LearnedNames>) -> Fi
     }
 }
 
-/// The fingerprint that counts a handshake command. Anyone may connect and send names of databases
-/// and collections that do not exist, so these names get no rows.
+/// The fingerprint without names, for a handshake command. Unauthenticated clients can send any
+/// names of databases and collections, so these names get no rows.
 fn without_names<'a>(fingerprint: &Fingerprint<'a>) -> Fingerprint<'a> {
     let db = match fingerprint.db {
         b"admin" => "admin",

@@ -1,13 +1,14 @@
-//! Decides which namespaces and shapes have a row of their own, and holds the rows' sums.
+//! The registry of rows: decides which namespaces and shapes have their own row, and holds the sums
+//! of shapes.
 //!
-//! Every operation counts in exactly one row, so the sums add up whatever the limits are. A shape
-//! without a row counts in the row of its *coarse* shape. If there is no room for that row, it
-//! counts in the `other` row of its namespace. A namespace without a row counts in the `other` row
-//! of its command.
+//! Every operation is counted in exactly one shape row, so the sum of all rows is the sum of all
+//! operations. A shape without a row is *folded*: it is counted in the row of its *coarse* shape. If that row would
+//! exceed a limit, the shape is counted in the `other` row of its namespace. A namespace without a
+//! row is counted in the `other` row of its command.
 //!
-//! The heaviest shapes keep their rows. Shapes without a row are watched by the time that they
-//! take; one that gets heavier than the lightest row replaces it. The sums of an evicted row go one
-//! level up.
+//! The heaviest shapes keep their rows: a shape's weight is the time of its operations. The
+//! registry watches the weights of shapes without a row. A shape that becomes heavier than the
+//! lightest row replaces it. The sums of an evicted row are added to the row of its coarse shape.
 //!
 //! The rules are R1 to R4 and R6 of the fingerprint version `fp1`. A Space-Saving sketch limits the
 //! memory of watched shapes: Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and
@@ -30,11 +31,12 @@ use super::{
 /// Name and text of a row that counts several namespaces or shapes.
 pub const OTHER: &str = "other";
 
-/// Maximum number of fine rows under one coarse shape.
+/// Maximum number of fine rows for one coarse shape.
 const FINE_PER_COARSE: u32 = 64;
 
-/// Maximum length of a database's and a collection's name together. A longer namespace cannot exist
-/// on a server, so its operations count in the `other` row. It protects memory from long names.
+/// Maximum length of a database name and a collection name together, in bytes. It limits the memory
+/// for names. Longer namespaces cannot exist on a server; their operations are counted in the
+/// `other` row.
 ///
 /// Source: MongoDB's limit of 255 bytes for a namespace, with the dot.
 const MAX_NAME_BYTES: usize = 254;
@@ -42,23 +44,23 @@ const MAX_NAME_BYTES: usize = 254;
 /// Maximum number of coarse rows of a namespace.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
-/// At most one row in this many is coarse, because coarse rows are never evicted.
+/// At most one row in [`COARSE_SHARE`] is coarse, because coarse rows are never evicted.
 const COARSE_SHARE: usize = 10;
 
-/// Maximum number of new shapes of a namespace that get a row in one second.
+/// Maximum number of new shapes of one namespace that get a row within one second.
 const ADMITTED_PER_SECOND: u32 = 20;
 
-/// Average number of buckets in a row's durations, used to estimate its size: two octaves and some
-/// strays.
+/// Average number of non-empty buckets in a row, used to estimate its memory: most durations are
+/// within two octaves.
 const BUCKETS_OF_A_ROW: usize = 24;
 
-/// Time after which the cost of a shape counts half.
+/// Time in which the weight of past operations falls by half.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Seconds for which a row stays reserved for a shape until the shape comes again.
+/// How long a row stays reserved for a shape that does not occur again, in seconds.
 const PROMOTION_LIFE: u32 = 60;
 
-/// Maximum number of shapes that replace others in one second.
+/// Maximum number of evicted rows per second.
 const PROMOTED_PER_SECOND: usize = 64;
 
 /// A command on a collection.
@@ -75,17 +77,17 @@ pub struct Namespace {
 /// A shape, or a group of shapes that share a row.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Its id, the same in every instance.
+    /// The shape's id, the same in every instance.
     pub id: ShapeId,
-    /// Its command and namespace.
+    /// The command and namespace of the shape.
     pub namespace: Namespace,
-    /// Its text.
+    /// The text of the shape.
     pub text: Arc<str>,
-    /// The level of its row: a single shape, or several.
+    /// The level of the row: one shape, or a group.
     pub level: Level,
 }
 
-/// A shape and its sums.
+/// A shape and its sums since the start.
 #[derive(Clone, Debug)]
 pub struct ShapeRow {
     /// The shape.
@@ -94,7 +96,7 @@ pub struct ShapeRow {
     pub first_seen: SystemTime,
     /// When the shape was last seen, to the second.
     pub last_seen: SystemTime,
-    /// Its sums since the start.
+    /// The shape's sums since the start.
     pub sums: ShapeSums,
 }
 
@@ -102,9 +104,9 @@ struct Row {
     row: ShapeRow,
     label: Arc<Label>,
     coarse: ShapeId,
-    /// The text of its coarse shape, if that is another.
+    /// The text of the coarse shape, if it differs from the shape's text.
     coarse_text: Option<Arc<str>>,
-    /// Seconds that it cost; older ones count less.
+    /// Seconds that the shape's operations took; the weight of past operations falls over time.
     weight: f64,
 }
 
@@ -114,7 +116,7 @@ struct NamespaceRow {
     admitted: u32,
 }
 
-/// All rows. Called once per shape and thread, and once a second.
+/// All rows. Threads look up each shape once, and the collector adds sums once a second.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,
@@ -125,19 +127,19 @@ pub(super) struct Registry {
     next_serial: u32,
     fine_rows: usize,
     coarse_rows: usize,
-    /// Number of fine rows and reserved rows under each coarse shape.
+    /// Number of fine rows and reserved rows by coarse shape.
     siblings: HashMap<ShapeId, u32>,
     sketch: Sketch,
     /// Shapes for which a row is reserved, each with its coarse shape and the seconds left.
     promoted: HashMap<ShapeId, (ShapeId, u32)>,
     evicted: u64,
-    /// True if rows were evicted since the threads' caches were last invalidated.
+    /// True if rows were evicted and the caches of the threads are not invalidated yet.
     is_stale: bool,
 }
 
 impl Registry {
-    /// Creates a registry with at most this many rows of shapes and of namespaces; the `other` rows
-    /// come on top.
+    /// Creates a registry with a maximum number of shape rows and of namespace rows. The `other`
+    /// rows do not count towards these limits.
     pub(super) fn new(max_shapes: usize, max_namespaces: usize) -> Self {
         Self {
             max_shapes,
@@ -157,8 +159,8 @@ impl Registry {
         }
     }
 
-    /// The rows that count an operation. `counts_shapes` is false for commands that Seawall
-    /// answers. `describe` is called only if a row is added.
+    /// Finds or adds the rows that count an operation. `counts_shapes` is false for commands that
+    /// Seawall replies to itself. `describe` is called only if a row is added.
     pub(super) fn place(
         &mut self,
         fingerprint: &Fingerprint<'_>,
@@ -237,8 +239,8 @@ impl Registry {
                 *self.siblings.entry(coarse).or_default() += 1;
             }
             self.fine_rows += 1;
-            // Its cost so far counts: with weight 0 it would be the lightest row and be evicted at
-            // once.
+            // The new row starts with the shape's weight so far. With weight 0 it would be the
+            // lightest row and be evicted at once.
             let weight = self.sketch.forget(id);
             if let Some((_, row)) = self.namespaces.get_mut(namespace) {
                 row.admitted += 1;
@@ -269,17 +271,17 @@ impl Registry {
         self.taken() < self.max_shapes
     }
 
-    /// Number of rows of shapes, including reserved ones.
+    /// Number of shape rows, including reserved rows.
     fn taken(&self) -> usize {
         self.fine_rows + self.promoted.len() + self.coarse_rows
     }
 
-    /// Number of fine shapes under a coarse one that have a row or a reserved row.
+    /// Number of fine rows and reserved rows of a coarse shape.
     fn siblings_of(&self, coarse: ShapeId) -> u32 {
         self.siblings.get(&coarse).copied().unwrap_or(0)
     }
 
-    fn lose_sibling(&mut self, coarse: ShapeId) {
+    fn remove_sibling(&mut self, coarse: ShapeId) {
         if let Some(siblings) = self.siblings.get_mut(&coarse) {
             *siblings -= 1;
             if *siblings == 0 {
@@ -288,7 +290,8 @@ impl Registry {
         }
     }
 
-    /// The row that counts a shape without a row: one level up, or two.
+    /// The row that counts a shape without its own row: the row of its coarse shape, or the `other`
+    /// row of the namespace.
     fn fold(
         &mut self,
         coarse: ShapeId,
@@ -337,7 +340,7 @@ impl Registry {
         self.add_row(id, coarse, Level::Coarse, namespace, text, now)
     }
 
-    /// The `other` row of a namespace's shapes.
+    /// The row that counts all other shapes of a namespace.
     fn rest(&mut self, namespace: usize, now: SystemTime) -> u32 {
         let (of, _) = self
             .namespaces
@@ -397,8 +400,8 @@ impl Registry {
         serial
     }
 
-    /// Adds the threads' sums. The sums of evicted rows go one level up. Returns the added sums by
-    /// row.
+    /// Adds the threads' sums. Sums of evicted rows are added to the row above. Returns the added
+    /// sums by row.
     pub(super) fn add(
         &mut self,
         fresh: HashMap<ShapeIndex, ShapeSums>,
@@ -422,8 +425,9 @@ impl Registry {
         added
     }
 
-    /// Adds the cost of folded shapes, and reserves rows for those that are heavier than the
-    /// lightest row. Called once a second. True if the threads' cached places are no longer valid.
+    /// Adds the cost of shapes without a row to the sketch, and reserves rows for those that are
+    /// heavier than the lightest row. Called once a second. True if the look-ups that threads have
+    /// cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,
@@ -443,13 +447,13 @@ impl Registry {
         let given_up: Vec<_> = given_up.map(|(_, (coarse, _))| coarse).collect();
         given_up
             .into_iter()
-            .for_each(|coarse| self.lose_sibling(coarse));
+            .for_each(|coarse| self.remove_sibling(coarse));
         self.watch(folded);
         let has_changed = self.promote(now);
         std::mem::take(&mut self.is_stale) || has_changed
     }
 
-    /// Adds the cost of folded shapes to the sketch.
+    /// Adds the cost of shapes without a row to the sketch.
     pub(super) fn watch(&mut self, folded: HashMap<ShapeId, Folded>) {
         for (id, folded) in folded {
             if !self.by_id.contains_key(&id) {
@@ -460,7 +464,7 @@ impl Registry {
     }
 
     /// Evicts rows that are lighter than the heaviest shapes without a row, and reserves rows for
-    /// those shapes. True if a row was reserved.
+    /// these shapes. True if a row was reserved.
     fn promote(&mut self, now: SystemTime) -> bool {
         let mut changed = false;
         let mut lightest = self.lightest();
@@ -472,7 +476,7 @@ impl Registry {
             }
             let siblings = self.siblings_of(candidate.coarse);
             if siblings >= FINE_PER_COARSE {
-                // One change per second under one coarse shape: the search for its lightest row
+                // At most one eviction per second and coarse shape: the search for its lightest row
                 // scans all rows.
                 if per_coarse.insert(candidate.coarse)
                     && let Some((weight, serial)) = self.lightest_under(candidate.coarse)
@@ -499,7 +503,7 @@ impl Registry {
         changed
     }
 
-    /// Fine rows by weight, the lightest last.
+    /// The fine rows with their weights, sorted so that the lightest row is last.
     fn lightest(&self) -> Vec<(f64, u32)> {
         let fine = self
             .rows
@@ -519,7 +523,7 @@ impl Registry {
             .min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Removes a shape's row; its sums go one level up.
+    /// Removes a shape's row and adds its sums to the row above.
     fn evict(&mut self, serial: u32, now: SystemTime) {
         let Some(Row {
             row,
@@ -536,7 +540,7 @@ impl Registry {
         self.fine_rows -= 1;
         self.evicted += 1;
         self.is_stale = true;
-        self.lose_sibling(coarse);
+        self.remove_sibling(coarse);
         let Some(namespace) = self.namespace_rows.get(&row.shape.namespace).copied() else {
             return;
         };
@@ -552,7 +556,8 @@ impl Registry {
         }
     }
 
-    /// The row one level up, or the namespace's `other` row if there is none.
+    /// The row of the coarse shape, or the `other` row of the namespace if the coarse shape has no
+    /// row.
     fn above(&mut self, coarse: ShapeId, namespace: usize, now: SystemTime) -> u32 {
         match self.by_id.get(&coarse.of_coarse_row()) {
             Some(serial) => *serial,
@@ -565,7 +570,7 @@ impl Registry {
         std::mem::take(&mut self.evicted)
     }
 
-    /// Estimated memory of the rows: their sums, and their texts twice, since a series has them
+    /// Estimated memory of the rows in bytes. Texts count twice, because metric series contain them
     /// too.
     pub(super) fn bytes(&self) -> usize {
         let texts: usize = self.rows.values().map(|row| row.row.shape.text.len()).sum();
@@ -583,7 +588,7 @@ impl Registry {
         self.rows.values().map(|row| &row.row)
     }
 
-    /// The heaviest shapes of all levels, in descending order.
+    /// The heaviest shapes of all levels, the heaviest first.
     pub(super) fn heaviest(&self, count: usize) -> Vec<&Shape> {
         let mut rows: Vec<_> = self.rows.values().collect();
         let by_weight = |a: &&Row, b: &&Row| b.weight.total_cmp(&a.weight);
@@ -595,7 +600,7 @@ impl Registry {
         rows.into_iter().map(|row| &row.row.shape).collect()
     }
 
-    /// A row's shape, the label of its series, and its weight.
+    /// The shape in a row, the label of its history series, and its weight.
     pub(super) fn row(&self, serial: u32) -> Option<(&Shape, &Arc<Label>, f64)> {
         let row = self.rows.get(&serial)?;
         Some((&row.row.shape, &row.label, row.weight))

@@ -1,4 +1,5 @@
-//! Metrics of one server, counted by its pool and when connections are established.
+//! Metrics of one server. Its pool counts connections, and the code that establishes connections
+//! counts logins.
 
 use std::{
     fmt,
@@ -14,28 +15,28 @@ use seawall_stats::float;
 /// Why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// Unused for too long.
+    /// The connection was unused for too long.
     Idle,
-    /// Too old.
+    /// The connection exceeded its maximum age.
     Expired,
-    /// Of an earlier generation of its pool.
+    /// The connection belonged to an earlier generation of its pool.
     Stale,
-    /// Closed to make room for another user's connection.
+    /// Seawall closed the connection to make room for another user's connection.
     GaveWay,
-    /// Closed by the server, or by the kernel, while it was available.
+    /// The server or the kernel closed the connection while it was available.
     Ended,
-    /// Broken, or not clean after an operation.
+    /// The connection failed, or its last operation left unread bytes.
     Broken,
     /// The server no longer knows the connection's user.
     Unauthorized,
     /// The pool was closed, or Seawall stopped.
     PoolClosed,
-    /// It belonged to a relayed client that left or was closed.
+    /// The connection belonged to a relayed client that disconnected or was closed.
     RelayEnded,
 }
 
 impl CloseReason {
-    /// The label.
+    /// The value of the label `reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -51,13 +52,13 @@ impl CloseReason {
     }
 }
 
-/// A relayed client's connection to a server, counted until dropped.
+/// Counts a relayed client's server connection until dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Relayed(ServerMetrics);
 
 impl Relayed {
-    /// The server's row in the statistics of operations.
+    /// The index of the server's row in the statistics of operations.
     pub fn index(&self) -> ServerIndex {
         self.0.index()
     }
@@ -70,7 +71,7 @@ impl Drop for Relayed {
     }
 }
 
-/// Registered handles on one server's metrics.
+/// Registered handles on the metrics of one server.
 pub struct ServerMetrics {
     metrics: Arc<Metrics>,
     logins: Arc<Logins>,
@@ -130,7 +131,7 @@ impl ServerMetrics {
         }
     }
 
-    /// The server's row in the statistics of operations.
+    /// The index of the server's row in the statistics of operations.
     pub fn index(&self) -> ServerIndex {
         self.index
     }
@@ -151,7 +152,7 @@ impl ServerMetrics {
         );
     }
 
-    /// Counts a login of Seawall at the server; `mechanism` is the SCRAM name.
+    /// Counts a login of Seawall at the server. `mechanism` is the name of the SCRAM mechanism.
     pub fn authenticated(&self, mechanism: &'static str, is_ok: bool) {
         let result = if is_ok { "ok" } else { "failed" };
         let labels = [("mechanism", mechanism), ("result", result)];
@@ -159,31 +160,31 @@ impl ServerMetrics {
         self.logins.at_servers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a reply that was read after its client had left. `is_kept` is true if the reply was
-    /// read to its end, so that the connection is kept.
+    /// Counts a reply that was read after its client had left. `is_kept` is true if the whole reply
+    /// was read, so the connection was kept.
     pub fn abandoned(&self, is_kept: bool) {
         let result = if is_kept { "kept" } else { "closed" };
         self.counter(MetricName::AbandonedRepliesTotal, &[("result", result)]);
     }
 
-    /// Counts a read that was killed at the server.
+    /// Counts a read that Seawall killed at the server because its client had left.
     pub fn operation_ended(&self) {
         self.counter(MetricName::ServerOperationsEndedTotal, &[]);
     }
 
-    /// Records the time that a checkout took.
+    /// Records how long a checkout took.
     pub fn checked_out(&self, time: Duration) {
         self.checkout.record(time.as_secs_f64());
     }
 
-    /// Counts a client that is relayed over a connection of its own, until the guard is dropped.
+    /// Counts a relayed client until the guard is dropped.
     pub fn relayed(self) -> Relayed {
         self.connection_created();
         self.relayed.increment(1.0);
         Relayed(self)
     }
 
-    /// Sets the gauges of the pool's state.
+    /// Sets the gauges of the pool's connections and of its wait queue.
     pub fn show(&self, pending: usize, available: usize, in_use: usize, wait_queue: usize) {
         self.pending.set(count(pending));
         self.available.set(count(available));
@@ -191,13 +192,13 @@ impl ServerMetrics {
         self.wait_queue.set(count(wait_queue));
     }
 
-    /// Sets the gauges of the lane of awaiting operations: those in it, and those queued for it.
+    /// Sets the gauges of awaiting operations: how many run, and how many wait for a connection.
     pub fn show_lane(&self, running: usize, queued: usize) {
         self.awaiting.set(count(running));
         self.lane_queue.set(count(queued));
     }
 
-    /// Counts an event that is too rare to keep a handle for it.
+    /// Adds one to a counter that changes too rarely to keep a handle.
     fn counter(&self, name: MetricName, labels: &[(&'static str, &'static str)]) {
         let mut all = vec![Label::new("server", self.server.clone())];
         all.extend(labels.iter().map(|(key, value)| Label::new(*key, *value)));

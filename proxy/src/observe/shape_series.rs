@@ -1,7 +1,7 @@
-//! Metric series of the heaviest shapes, and one series for all others.
+//! Metric series of the heaviest shapes, and one series for all other shapes.
 //!
-//! Each operation is added to one series only, so that rates add up. A series that is no longer
-//! among the heaviest stops, and is removed after ten minutes.
+//! Each operation is added to one series only, so rates can be summed. When a shape is no longer
+//! among the heaviest, its series stops and is removed after ten minutes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,18 +18,18 @@ use super::{
     ObserveError, Shape, ShapeSums,
     metric_handles::{Metrics, add_to_histogram},
     metric_name::MetricName,
-    protobuf::Natives,
+    protobuf::NativeHistograms,
     registry::OTHER,
 };
 
-/// Maximum number of shapes with a series of their own; all others are summed as `other`.
+/// Maximum number of shapes with their own series. All other shapes share the series `other`.
 const EXPORTED_SHAPES: usize = 200;
 
-/// A shape keeps its series until this many shapes are heavier: series that come and go are of
-/// little use.
+/// A shape keeps its series while it is among this many heaviest shapes. The gap to
+/// `EXPORTED_SHAPES` avoids series that stop and start again.
 pub(super) const KEPT_RANK: usize = 250;
 
-/// A series that was not updated for this time is removed.
+/// A series is removed after this time without an update.
 const SERIES_LIFE: Duration = Duration::from_secs(600);
 
 /// Maximum length of a shape's exported text, in bytes.
@@ -39,7 +39,7 @@ const EXPORTED_TEXT_BYTES: usize = 256;
 pub(super) struct ShapeSeries {
     metrics: Metrics,
     exported: HashSet<ShapeId>,
-    /// All durations added to each series, by its `shape` label.
+    /// The distribution of all durations in a series, by the value of its label `shape`.
     durations: HashMap<String, Kept>,
 }
 
@@ -57,7 +57,7 @@ impl ShapeSeries {
         })
     }
 
-    /// Chooses the shapes exported from now on; `heaviest` is in descending order of weight.
+    /// Chooses the shapes that have their own series. `heaviest` is in descending order of weight.
     pub(super) fn choose(&mut self, heaviest: &[ShapeId]) {
         let kept: HashSet<_> = heaviest.iter().copied().collect();
         self.exported.retain(|id| kept.contains(id));
@@ -68,7 +68,7 @@ impl ShapeSeries {
         }
     }
 
-    /// Adds a shape's sums to its series.
+    /// Adds new sums of a shape to its series.
     pub(super) fn add(&mut self, shape: &Shape, sums: &ShapeSums) {
         let name = match self.exported.contains(&shape.id) {
             true => {
@@ -107,7 +107,7 @@ impl ShapeSeries {
         self.metrics.gauge(MetricName::ShapeInfo, labels).set(1.0);
     }
 
-    /// Moves samples into buckets and removes old series. Called once a second.
+    /// Moves samples into buckets and removes old series. Must be called once a second.
     pub(super) fn run_upkeep(&mut self) {
         self.metrics.run_upkeep();
         let life = SERIES_LIFE;
@@ -118,7 +118,7 @@ impl ShapeSeries {
         {
             self.durations
                 .retain(|_, kept| kept.added_at.elapsed() < life);
-            // The exporter removes a series only when it renders, and there may be no scraper.
+            // The exporter removes old series only while it renders, and there may be no scraper.
             drop(self.metrics.render());
         }
     }
@@ -127,8 +127,8 @@ impl ShapeSeries {
         self.metrics.render()
     }
 
-    /// Adds the whole distributions of durations.
-    pub(super) fn add_natives(&self, natives: &mut Natives) {
+    /// Adds the whole distributions of durations to `natives`.
+    pub(super) fn add_natives(&self, natives: &mut NativeHistograms) {
         let name = MetricName::ShapeDurationSeconds.as_str();
         for (shape, kept) in &self.durations {
             natives.add(name, &[("shape", shape)], &kept.durations);
@@ -141,7 +141,7 @@ impl ShapeSeries {
     }
 }
 
-/// Estimated bytes of a series: names, labels and texts of its values and buckets, twice.
+/// Estimated bytes of one series: its labels, and the text of its values and buckets, twice.
 const BYTES_OF_SERIES: usize = 4 * 1024;
 
 #[cfg(test)]
@@ -171,18 +171,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_series_that_stops_is_removed() {
+    async fn series_without_updates_is_removed() {
         let mut series = ShapeSeries::new().unwrap();
         let (heavy, light) = (shape(1), shape(2));
         series.choose(&[heavy.id]);
         series.add(&heavy, &sums(100));
         series.add(&light, &sums(10));
-        let mut natives = Natives::default();
+        let mut natives = NativeHistograms::default();
         series.add_natives(&mut natives);
         let text = series.render();
         assert!(text.contains("seawall_shape_operations_total{shape=\"other\"} 10"));
         let with = protobuf::encode(&text, &natives).len();
-        assert!(with > protobuf::encode(&text, &Natives::default()).len());
+        assert!(with > protobuf::encode(&text, &NativeHistograms::default()).len());
         let before = series.bytes();
         tokio::time::advance(SERIES_LIFE / 2).await;
         series.add(&light, &sums(1));

@@ -1,4 +1,4 @@
-//! Finds the heaviest shapes without a row, in bounded memory.
+//! The sketch: finds the heaviest shapes without a row, in bounded memory.
 
 use std::collections::HashMap;
 
@@ -7,8 +7,8 @@ use seawall_shape::ShapeId;
 /// Maximum number of watched shapes.
 const ENTRIES: usize = 1_024;
 
-/// Space-Saving with weights: an entry's weight is never less than the true weight, and greater by
-/// at most `error`.
+/// A Space-Saving sketch with weights. An entry's weight is never less than the true weight of the
+/// shape, and exceeds it by at most `error`.
 #[derive(Debug, Default)]
 pub(super) struct Sketch(HashMap<ShapeId, Entry>);
 
@@ -17,8 +17,8 @@ struct Entry {
     coarse: ShapeId,
     weight: f64,
     error: f64,
-    /// True if it came in more than one second.
-    came_again: bool,
+    /// True if the shape occurred in more than one second.
+    seen_again: bool,
 }
 
 /// A shape that may get a row.
@@ -26,7 +26,7 @@ struct Entry {
 pub(super) struct Candidate {
     pub(super) id: ShapeId,
     pub(super) coarse: ShapeId,
-    /// Its minimum weight.
+    /// A lower bound of the shape's true weight.
     pub(super) least: f64,
 }
 
@@ -36,7 +36,7 @@ impl Sketch {
     pub(super) fn add(&mut self, id: ShapeId, coarse: ShapeId, weight: f64) {
         if let Some(entry) = self.0.get_mut(&id) {
             entry.weight += weight;
-            entry.came_again = true;
+            entry.seen_again = true;
             return;
         }
         let mut error = 0.0;
@@ -55,12 +55,12 @@ impl Sketch {
             coarse,
             weight: weight + error,
             error,
-            came_again: false,
+            seen_again: false,
         };
         self.0.insert(id, entry);
     }
 
-    /// Multiplies all weights by `share`, so that older costs weigh less.
+    /// Multiplies all weights by `share`, so that older operations count less.
     pub(super) fn decay(&mut self, share: f64) {
         for entry in self.0.values_mut() {
             entry.weight *= share;
@@ -68,19 +68,20 @@ impl Sketch {
         }
     }
 
-    /// Removes a shape that got a row. Returns its minimum weight.
+    /// Removes a shape that gets a row. Returns the lower bound of its weight.
     pub(super) fn forget(&mut self, id: ShapeId) -> f64 {
         let entry = self.0.remove(&id);
         entry.map_or(0.0, |entry| entry.weight - entry.error)
     }
 
-    /// All shapes that came in more than one second, the heaviest by minimum weight first. A shape
-    /// that came only once gets no row: there may be a flood of such shapes.
+    /// All shapes that occurred in more than one second, sorted by the lower bound of their weight,
+    /// the heaviest first. A shape that occurs only once gets no row, because a client can send any
+    /// number of such shapes.
     pub(super) fn heaviest(&self) -> Vec<Candidate> {
         let mut all: Vec<_> = self
             .0
             .iter()
-            .filter(|(_, entry)| entry.came_again)
+            .filter(|(_, entry)| entry.seen_again)
             .map(|(id, entry)| Candidate {
                 id: *id,
                 coarse: entry.coarse,

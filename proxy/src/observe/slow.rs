@@ -13,22 +13,22 @@ use super::{
     sums::{NamespaceIndex, Record},
 };
 
-/// Level of an operation whose row was evicted while the operation was under way.
+/// The level in the log for an operation whose row was evicted while the operation ran.
 const EVICTED: &str = "evicted";
 
-/// The sender of an operation.
+/// The client that sent an operation, and the command.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sender<'a> {
     /// The client's number.
     pub(super) client: i32,
-    /// Whose share of the slow log's lines it uses.
+    /// The user whose share of the slow log's lines is used.
     pub(super) user: u64,
     /// The command with its values.
     pub(super) command: Option<CommandBytes<'a>>,
 }
 
 impl Recorder {
-    /// Logs an operation that has just ended, if it was slow enough.
+    /// Writes a line about an operation that has just ended, if the operation was slow.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let Some(log) = &self.slow_log else {
             return;
@@ -38,8 +38,8 @@ impl Recorder {
         if is_excluded || !log.wants(shape_of(record).as_u64(), total) {
             return;
         }
-        // This comes before all look-ups: when all operations are slow, nearly all lines are left
-        // out.
+        // This check comes before all look-ups. When all operations are slow, nearly all lines are
+        // dropped here.
         let at = SystemTime::now();
         if let Some(permit) = log.admit(sender.user, at) {
             self.log(permit, at, record, sender);
@@ -86,13 +86,13 @@ impl Recorder {
         });
     }
 
-    /// Number of lines that the slow log left out.
+    /// Number of lines that the slow log dropped.
     pub fn slow_log_left_out(&self) -> u64 {
         self.slow_log.as_ref().map_or(0, SlowLog::left_out)
     }
 
-    /// Waits a short time until all lines of the slow log are written and left-out lines are
-    /// reported.
+    /// Waits at most two seconds until all lines of the slow log are written, including the count
+    /// of dropped lines.
     pub fn flush_slow_log(&self) {
         if let Some(log) = &self.slow_log {
             log.flush();
@@ -100,21 +100,22 @@ impl Recorder {
     }
 }
 
-/// The shape of an operation; for a `getMore`, that of its cursor, if known.
+/// The shape of an operation. The shape of a `getMore` is that of the command that opened its
+/// cursor, if known.
 fn shape_of(record: &Record) -> ShapeId {
     record.origin_id.unwrap_or(record.place.id)
 }
 
-/// Description of an operation, taken from its rows.
+/// The description of an operation for the slow log, taken from its rows.
 struct LoggedOperation {
     namespace: Namespace,
-    /// The command that opened the cursor, for a `getMore`.
+    /// For a `getMore`: the command that opened its cursor.
     opened_by: Option<&'static str>,
     /// The shape that `text` describes.
     shape: ShapeId,
-    /// The operation's own shape, if it is not `shape`.
+    /// The id of the operation's own shape, if it differs from `shape`.
     fine: Option<ShapeId>,
-    /// The level of the row that counts it; `None` if shapes are not counted.
+    /// The level of the row that counts the operation; `None` if shapes are not counted.
     level: Option<&'static str>,
     text: Arc<str>,
 }
@@ -155,7 +156,7 @@ mod tests {
             OTHER, Observation, Observer, Settings,
             slow_log::{
                 SlowLogSettings,
-                tests::{Held, Written, settings, start},
+                tests::{BlockingWriter, Written, settings, start},
             },
             sums::Folded,
         },
@@ -251,10 +252,10 @@ mod tests {
         let mut more = begin(&observer, &Command::get_more());
         more.attribute_to(origin);
         // The next reply of an exhaust cursor belongs to the same cursor.
-        let again = more.again(Instant::now());
+        let again = more.begin_next_reply(Instant::now());
         more.finish(Outcome::Ok, Instant::now());
         again.finish(Outcome::Ok, Instant::now());
-        // The cursor of this one is unknown.
+        // The origin of this `getMore`'s cursor is unknown.
         run(&observer, &Command::get_more());
         drop(observer);
         let lines = written.lines();
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn id_and_text_of_a_folded_operation_are_those_of_its_row() {
+    fn folded_operation_is_logged_with_the_id_and_text_of_its_row() {
         let (observer, written) = observer(every_operation());
         let (first, folded) = (Command::find("a"), Command::find("b"));
         run(&observer, &first);
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!(lines[0]["shape"], hex(first.id()));
         assert_eq!(lines[0].get("fine_shape"), None);
         for line in &lines[1..] {
-            // A table this small has no room for coarse rows.
+            // The table is too small for coarse rows.
             let of = folded.fingerprint();
             let (db, collection) = (of.readable_db(), of.readable_collection());
             let row = ShapeId::of_other_row(of.op, &db, &collection);
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_whose_row_was_evicted_is_logged_as_evicted() {
+    fn operation_is_logged_as_evicted_if_its_row_was_evicted() {
         let (observer, written) = observer(every_operation());
         let (light, heavy) = (Command::find("a"), Command::find("b"));
         let under_way = begin(&observer, &light);
@@ -315,7 +316,7 @@ mod tests {
         let coarse = heavy.fingerprint().coarse;
         let folded = HashMap::from([(heavy.id(), Folded { coarse, time })]);
         let mut registry = observer.recorder.registry.lock();
-        // A shape that came only once gets no row.
+        // A shape that occurred only once would get no row.
         registry.watch(folded.clone());
         assert!(registry.turn_over(folded, time, SystemTime::now()));
         assert_eq!(registry.evicted(), 1);
@@ -330,16 +331,17 @@ mod tests {
     }
 
     #[test]
-    fn left_out_operations_wait_for_no_lock() {
+    fn dropped_lines_wait_for_no_lock() {
         let written = Written::default();
-        let (held, holder) = Held::new(&written);
+        let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
-        // If the test fails, this is dropped before the log, which waits for it.
-        let holder = holder;
+        // On a failure, `block` must be dropped before the log, because the log's drop waits for
+        // `block`.
+        let block = block;
         let command = Command::find("a");
         run(&observer, &command);
-        // From now on the writing thread takes nothing from the queue.
-        holder.wait_until_it_writes();
+        // From here on the writing thread is blocked and reads nothing from the queue.
+        block.wait_until_it_writes();
         while observer.recorder.slow_log_left_out() == 0 {
             run(&observer, &command);
         }
@@ -360,7 +362,7 @@ mod tests {
             ended.expect("no operation waits for a lock");
         });
         assert_eq!(observer.recorder.slow_log_left_out(), 101);
-        drop(holder);
+        drop(block);
         drop(observer);
         let lines = written.lines();
         let left_out = lines.iter().filter_map(|line| line.get("left_out"));

@@ -1,4 +1,5 @@
-//! Sums by namespace, by shape and by server: those of each worker thread, and the totals.
+//! Sums by namespace, by shape and by server: those of one thread since the last collection, and
+//! the totals.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -8,31 +9,31 @@ use seawall_stats::{
     Distribution, Figures, FineDistribution, OUTCOMES, Outcome, PerPhase, Phase, PhaseTimes,
 };
 
-/// Maximum number of folded shapes that a thread distinguishes between two runs of the collector.
+/// Maximum number of shapes without a row that a thread distinguishes between two collections.
 const FOLDED_SHAPES: usize = 1_024;
 
-/// Maximum number of error codes that are distinguished for each namespace; the rest are counted
-/// together, as code 0.
+/// Maximum number of error codes counted separately per namespace. Further codes are counted
+/// together as [`OTHER_CODES`].
 const ERROR_CODES: usize = 32;
 
-/// The code that counts all other codes.
+/// The code under which further codes are counted.
 pub(super) const OTHER_CODES: i32 = 0;
 
-/// A row of the namespace table.
+/// The index of a row in the namespace table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NamespaceIndex(pub(super) usize);
 
-/// A server that operations are sent to.
+/// The index of a server's row in the statistics of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServerIndex(pub(super) usize);
 
-/// A row of the shape table. A serial number is never given to another row: operations under way
-/// and cursors may still refer to a row after it was evicted.
+/// The index of a row in the shape table. Its serial number is never reused: running operations and
+/// cursors may refer to a row after it was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ShapeIndex {
     pub(super) namespace: NamespaceIndex,
     pub(super) serial: u32,
-    /// The coarse shape that counts it if the row was evicted.
+    /// The coarse shape that counts the operations if the row was evicted.
     pub(super) coarse: ShapeId,
 }
 
@@ -40,40 +41,42 @@ pub struct ShapeIndex {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TablePlace {
     pub(super) namespace: NamespaceIndex,
-    /// Its shape's row, if shapes are counted.
+    /// The row of the operation's shape; `None` if shapes are not counted.
     pub(super) shape: Option<ShapeIndex>,
-    /// Its shape's id.
+    /// The id of the operation's shape.
     pub(super) id: ShapeId,
-    /// Its coarse shape, if its own shape has no row.
+    /// The coarse shape, if the operation's shape has no row of its own.
     pub(super) folded: Option<ShapeId>,
 }
 
-/// Time of a shape without a row.
+/// The total time of a shape without a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Folded {
     pub(super) coarse: ShapeId,
     pub(super) time: Duration,
 }
 
-/// The result of one operation, added to a shard when the operation ends.
+/// The result of one operation. It is added to a shard when the operation ends.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) place: TablePlace,
-    /// The row of the shape that opened the cursor, for a `getMore`.
+    /// For a `getMore`: the row of the shape that opened the cursor.
     pub(super) origin: Option<ShapeIndex>,
-    /// The id of that shape, whatever row it counts in.
+    /// For a `getMore`: the id of the shape that opened the cursor, even if another row counts that
+    /// shape.
     pub(super) origin_id: Option<ShapeId>,
-    /// The ids of that shape and its coarse shape, if that shape has no row of its own.
+    /// For a `getMore`: the shape that opened the cursor and its coarse shape, if the shape has no
+    /// row of its own.
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
-    /// The server to which it was sent last.
+    /// The server to which the operation was sent last.
     pub(super) server: Option<ServerIndex>,
     pub(super) outcome: Outcome,
     /// The code of the error reply.
     pub(super) code: Option<i32>,
     pub(super) write_errors: u64,
-    /// The codes of the write errors, as far as they were distinguished.
+    /// The codes of the write errors in the reply, within the limit of [`CodeCounts`].
     pub(super) write_error_codes: CodeCounts,
-    /// The code of its write concern error, if there was one.
+    /// The code of the write concern error, if there was one.
     pub(super) write_concern_code: Option<i32>,
     pub(super) phases: PhaseTimes,
     pub(super) request_bytes: u64,
@@ -81,84 +84,84 @@ pub(super) struct Record {
     pub(super) documents: u64,
     pub(super) statements: u64,
     pub(super) is_streamed: bool,
-    /// True if it waited for an event, as the client wished.
+    /// True if the operation waited for an event because its client asked it to.
     pub(super) is_awaiting: bool,
-    /// True if the client sent the same write before.
+    /// True if the client had sent the same write before.
     pub(super) is_retry: bool,
-    /// How long its cursor had been open when it was exhausted.
+    /// How long the cursor had been open when the operation exhausted it.
     pub(super) cursor_time: Option<Duration>,
 }
 
 /// Sums of one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct NamespaceSums {
-    /// Operations by outcome.
+    /// Number of operations by outcome.
     pub outcomes: [u64; OUTCOMES],
-    /// Their durations.
+    /// The durations of all operations, including awaiting operations.
     pub durations: FineDistribution,
-    /// The part of their time that awaiting operations took.
+    /// Total time of the awaiting operations.
     pub awaited_time: Duration,
-    /// Their time in each phase.
+    /// Total time of all operations in each phase, including awaiting operations.
     pub phases: PhaseTimes,
-    /// Bytes of their requests.
+    /// Bytes of the commands.
     pub request_bytes: u64,
-    /// Bytes of their replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Documents they returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
-    /// Operations whose command was forwarded while it arrived, so that their time started at its
-    /// first byte.
+    /// Number of streamed operations: Seawall forwarded the command while it arrived, and timed the
+    /// operation from the command's first byte.
     pub streamed: u64,
     /// Error replies by code; errors within a reply with `ok: 1` are `write_errors`.
     pub codes: HashMap<i32, u64>,
-    /// Writes of a batch that failed, in replies with `ok: 1`.
+    /// Writes that failed in replies with `ok: 1`, for example in a batch.
     pub write_errors: u64,
     /// `write_errors` by code.
     pub write_error_codes: HashMap<i32, u64>,
     /// Write concern errors by code.
     pub write_concern_codes: HashMap<i32, u64>,
-    /// Writes that had been sent before, by session and transaction number.
+    /// Writes that the client had sent before with the same session and `txnNumber`.
     pub retries: u64,
 }
 
 /// Sums of one shape.
 #[derive(Clone, Debug, Default)]
 pub struct ShapeSums {
-    /// Its operations, and the `getMore`s of their cursors.
+    /// The shape's operations, and the `getMore`s of their cursors.
     pub figures: Figures,
-    /// The outcomes of all these.
+    /// The outcomes of the operations and of the `getMore`s.
     pub outcomes: [u64; OUTCOMES],
-    /// Operations whose command was forwarded while it arrived.
+    /// Number of streamed operations: Seawall forwarded the command while it arrived.
     pub streamed: u64,
-    /// Statements of its writes: documents to insert, updates and deletes.
+    /// Number of statements in the shape's writes: documents to insert, updates and deletes.
     pub statements: u64,
-    /// The time of awaiting `getMore`s.
+    /// Total time of awaiting `getMore`s.
     pub awaited_time: Duration,
-    /// Documents of all `getMore`s.
+    /// Documents that all `getMore`s returned.
     pub more_documents: u64,
-    /// How long its cursors had been open when they were exhausted.
+    /// How long the shape's cursors had been open when they were exhausted.
     pub cursors: Distribution,
 }
 
 /// Sums of one server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSums {
-    /// Its operations, without awaiting ones.
+    /// The operations on the server, without awaiting operations.
     pub figures: Figures,
-    /// The time from the request's last byte to the reply's first.
+    /// The time from the last byte of each command to the first byte of its reply.
     pub durations: FineDistribution,
 }
 
-/// The sums of one thread between two runs of the collector.
+/// The sums of one thread since the last collection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     pub(super) namespaces: Vec<Option<Box<NamespaceSums>>>,
     pub(super) shapes: HashMap<ShapeIndex, ShapeSums>,
     pub(super) servers: Vec<Option<Box<ServerSums>>>,
     pub(super) phases: PerPhase<Distribution>,
-    /// All operations except awaiting ones and those that Seawall answered itself.
+    /// All operations except awaiting operations and those that Seawall replied to itself.
     pub(super) working: Figures,
-    /// Time of shapes that have no row of their own.
+    /// Total time of each shape without a row.
     pub(super) folded: HashMap<ShapeId, Folded>,
 }
 
@@ -181,7 +184,7 @@ impl Sums {
         let row = record.origin.or(record.place.shape);
         let Some(row) = row else { return };
         let sums = self.shapes.entry(row).or_default();
-        // An awaiting operation counts as a `getMore`, even if its cursor is unknown.
+        // An awaiting operation counts as a `getMore`, even if its cursor's origin is unknown.
         match record.origin.is_some() || record.is_awaiting {
             true => sums.add_more(record, total),
             false => sums.add(record, total),
@@ -227,7 +230,7 @@ impl Sums {
     }
 }
 
-/// The row at `index`; it is added if it is missing.
+/// The row at `index`; adds the row if it is missing.
 pub(super) fn row<T: Default>(rows: &mut Vec<Option<Box<T>>>, index: usize) -> &mut T {
     if rows.len() <= index {
         rows.resize_with(index + 1, || None);
@@ -316,7 +319,7 @@ impl NamespaceSums {
         add_codes(&mut self.write_concern_codes, &other.write_concern_codes);
     }
 
-    /// These sums as figures of a history series.
+    /// Converts the sums to the figures of a history series.
     pub fn figures(&self) -> Figures {
         let failed = Outcome::ALL.iter().zip(self.outcomes);
         let failed = failed.filter(|(outcome, _)| outcome.is_failure());
@@ -341,7 +344,7 @@ fn add_code(codes: &mut HashMap<i32, u64>, code: i32, count: u64) {
     *codes.entry(code).or_default() += count;
 }
 
-/// The code that counts `code` after it was added: itself, or `OTHER_CODES`.
+/// The code under which `code` was counted: itself, or `OTHER_CODES`.
 pub(super) fn code_or_other(codes: &HashMap<i32, u64>, code: i32) -> i32 {
     match codes.contains_key(&code) {
         true => code,
@@ -369,9 +372,8 @@ impl ShapeSums {
         self.statements += record.statements;
     }
 
-    /// Adds a `getMore`, which is part of the operation that opened its cursor. Its bytes,
-    /// documents and errors count with that operation. Its time counts separately, since the client
-    /// decides when to send it.
+    /// Adds a `getMore` to the operation that opened its cursor: its bytes, documents and errors.
+    /// Its time is counted separately, because the client decides when to send it.
     fn add_more(&mut self, record: &Record, total: Duration) {
         self.add_outcome(record.outcome);
         self.figures.more_count += 1;
@@ -400,8 +402,8 @@ impl ShapeSums {
         self.cursors.merge(&other.cursors);
     }
 
-    /// The time that it costs the servers: its operations and the `getMore`s of their cursors,
-    /// without awaiting ones.
+    /// Time that the shape costs the servers: its operations and the `getMore`s of their cursors,
+    /// without awaiting operations.
     pub fn load(&self) -> Duration {
         self.figures.load()
     }

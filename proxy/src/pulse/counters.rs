@@ -1,8 +1,9 @@
-//! The counters taken from `serverStatus`: gauges as they are, totals as rates between two replies.
+//! The counters of a `serverStatus` reply. Gauges are used as they are, totals become rates between
+//! two replies.
 //!
-//! No I/O and no clock: documents and the time between them in, figures out. A field that the
-//! server does not have is left out. After a restart of the server there are no rates until the
-//! next reply, because the totals started again.
+//! No I/O and no clock: the input is documents and the time between them. A counter that the server
+//! does not report has no value. After a server restart, rates need two new replies, because totals
+//! start at zero again.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -18,12 +19,12 @@ static NAMES: LazyLock<Box<[&str]>> =
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     process: Process,
-    /// One value per counter, in the order of `COUNTERS`, before totals become rates.
+    /// The value of each counter in the order of `COUNTERS`, as the server reported it.
     raw: Box<[Option<f64>]>,
 }
 
 impl Reading {
-    /// Reads all counters; the rest of the reply is not needed.
+    /// Reads all counters from a `serverStatus` reply.
     pub(super) fn of(server_status: &Document) -> Self {
         let raw = COUNTERS.iter().map(|counter| counter.read(server_status));
         Self {
@@ -32,7 +33,8 @@ impl Reading {
         }
     }
 
-    /// The figures, with rates if there is an earlier reading of the same process, `elapsed` ago.
+    /// The values of the counters. Rates need `before`: an earlier reading of the same server
+    /// process, and the time since that reading.
     pub(super) fn values(&self, before: Option<(&Self, Duration)>) -> Counters {
         let before = before.filter(|(before, elapsed)| !elapsed.is_zero() && self.follows(before));
         let figures = COUNTERS.iter().enumerate().map(|(index, counter)| {
@@ -49,7 +51,8 @@ impl Reading {
         Counters::new(&NAMES, figures.collect())
     }
 
-    /// True if it is of the same process as `before`: uptime and totals only rise.
+    /// True if `before` is an earlier reading of the same server process: uptime and totals only
+    /// rise.
     fn follows(&self, before: &Self) -> bool {
         let counters = COUNTERS.iter().zip(self.raw.iter().zip(&before.raw));
         let mut totals = counters.filter(|(counter, _)| matches!(counter.kind, CounterKind::Total));
@@ -78,24 +81,24 @@ impl Process {
     }
 }
 
-/// Where a figure is in `serverStatus`, and how its value is used.
+/// A counter: the path of its value in `serverStatus`, and the conversion of the value.
 struct Counter {
     name: &'static str,
     kind: CounterKind,
-    /// The first path that exists is used: names differ between versions.
+    /// The first path that the reply contains is used, because paths differ between versions.
     paths: &'static [Path],
 }
 
 type Path = &'static [&'static str];
 
 enum CounterKind {
-    /// The value as it is.
+    /// The server's value, unchanged.
     Gauge,
-    /// 1 if the value is not 0, else 0.
+    /// 1 if the server's value is not 0, else 0.
     Flag,
-    /// A gauge as a percentage of another value.
+    /// The server's value as a percentage of the value at this path.
     PercentOf(Path),
-    /// Rises while the process runs; used as the growth per second.
+    /// The server's value rises while its process runs; the counter is its growth per second.
     Total,
 }
 
@@ -117,7 +120,7 @@ impl Counter {
     }
 }
 
-/// The number at the end of the path; `None` if there is any other value.
+/// The number at the end of the path; `None` if the path does not exist or ends in another type.
 fn number_at(document: &Document, path: &[&str]) -> Option<f64> {
     let (last, sections) = path.split_last()?;
     let mut inner = document;
@@ -167,7 +170,7 @@ const fn percent(name: &'static str, paths: &'static [Path], whole: Path) -> Cou
 
 const CACHE_MAXIMUM: Path = &["wiredTiger", "cache", "maximum bytes configured"];
 
-/// All counters. If there are two paths, the second is that of MongoDB 8.0.
+/// All counters. If a counter has two paths, the second is for MongoDB 8.0.
 #[rustfmt::skip]
 const COUNTERS: &[Counter] = &[
     total("checkpoint_bytes_per_second", &[&["wiredTiger", "block-manager", "bytes written for checkpoint"]]),
@@ -253,7 +256,7 @@ mod tests {
     const CHECKPOINT_BYTES: &str = "checkpoint_bytes_per_second";
 
     #[test]
-    fn a_real_document_has_every_counter() {
+    fn real_server_status_has_every_counter() {
         let status = server_status();
         let reading = Reading::of(&status);
         let values = named(&reading.values(Some((&reading, Duration::from_secs(1)))));
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_document_has_gauges_and_no_rates() {
+    fn first_server_status_gives_gauges_but_no_rates() {
         let values = named(&Reading::of(&server_status()).values(None));
         let gauges = COUNTERS
             .iter()
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_there_are_no_rates() {
+    fn first_reply_after_a_restart_gives_no_rates() {
         let status = |pid: i64, uptime_ms: i64, inserts: i64, queries: i64| {
             Reading::of(&doc! {
                 "pid": pid, "uptimeMillis": uptime_ms,
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_that_is_new_has_no_rate_yet() {
+    fn total_missing_from_the_first_reply_has_no_rate() {
         let before = Reading::of(&doc! { "opcounters": { "insert": 1 } });
         let now = Reading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
         let rates = |now: &Reading, before: &Reading| {
@@ -337,7 +340,7 @@ mod tests {
             rates(&now, &before),
             BTreeMap::from([("inserts_per_second", 1.0)])
         );
-        // A total that disappears does not look like a restart.
+        // A counter that disappears is not mistaken for a restart of the server.
         assert_eq!(
             rates(&before, &before),
             BTreeMap::from([("inserts_per_second", 0.0)])
@@ -350,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_are_not_numbers_count_as_absent() {
+    fn non_numeric_values_count_as_absent() {
         let odd = Reading::of(&doc! {
             "connections": { "current": "many" },
             "globalLock": 7,
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_flags_and_names_of_later_versions_are_read() {
+    fn percentages_flags_and_mongodb_8_paths_are_read() {
         let values = Reading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },
@@ -390,7 +393,8 @@ mod tests {
         named(&reading.values(None))
     }
 
-    /// The reply of mongod 6.0.5 under a load of inserts, without the sections that are not read.
+    /// The reply of mongod 6.0.5 under a load of inserts, without the sections that Seawall does
+    /// not use.
     fn server_status() -> Document {
         serde_json::from_str(include_str!("server_status_6_0_5.json")).unwrap()
     }

@@ -1,9 +1,9 @@
-//! The pulse: samples `serverStatus` of every server at short intervals, so that a stall can be
-//! compared with what the server did at that time.
+//! Samples `serverStatus` of every server at short intervals. The samples show what a server did
+//! during a stall.
 //!
-//! Each server has one task and one connection, which uses the service account. A server never gets
-//! two commands at a time: while a reply is missing, a sample without a reply is recorded at every
-//! interval, and a late reply is still used. Stalls are not detected here.
+//! Each server has one task and one connection, which uses the service account. A task never sends
+//! a second command while the first has no reply: until the late reply arrives, the task records a
+//! sample without a reply at every interval. This module does not detect stalls.
 
 mod counters;
 
@@ -29,12 +29,11 @@ use tokio::{
 use self::counters::Reading;
 use seawall_stats::{Counters, ServerSample};
 
-/// Maximum number of samples of one server that wait to be taken: a minute at the shortest
-/// interval, at about 400 bytes each.
+/// Maximum number of samples kept per server until [`Pulse::take_samples`] removes them: one minute
+/// at the shortest interval. A sample is about 400 bytes.
 const MAX_SAMPLES: usize = 600;
 
-/// Time without a reply after which a command is given up and the next one is sent over a new
-/// connection.
+/// After this time without a reply, a command is abandoned and the next one uses a new connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// How servers are sampled.
@@ -46,24 +45,24 @@ pub struct Settings {
     pub timeout: Duration,
 }
 
-/// Results and cost of the sampling, over all servers since the start.
+/// Results and cost of the sampling: totals over all servers since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Number of commands that were answered.
+    /// Number of commands that got a reply with counters.
     pub answered: u64,
     /// Number of samples without a reply.
     pub unanswered: u64,
-    /// Number of commands that a server refused: the service account lacks the right.
+    /// Number of commands that a server refused because the service account lacks the right.
     pub refused: u64,
-    /// Total time of the round trips of answered commands.
+    /// Sum of the round-trip times of the commands that got a reply with counters.
     pub total_time: Duration,
-    /// The longest of these round trips.
+    /// The longest of these round-trip times.
     pub longest: Duration,
-    /// The servers that refuse now, with their error.
+    /// The error of each server that refuses at the moment, by server address.
     pub refusals: BTreeMap<String, String>,
 }
 
-/// Samples servers until it is dropped.
+/// Samples the servers of a deployment. Dropping the value stops the sampling.
 pub struct Pulse {
     options: ClientOptions,
     settings: Settings,
@@ -81,8 +80,8 @@ impl std::fmt::Debug for Pulse {
 }
 
 impl Pulse {
-    /// Creates a pulse without servers. `options` are those of the deployment, with the service
-    /// account; the samplers run on `runtime`.
+    /// Creates a pulse without servers. `options` are the deployment's options with the service
+    /// account; the sampling tasks run on `runtime`.
     pub fn new(options: ClientOptions, settings: Settings, runtime: Handle) -> Self {
         Self {
             options,
@@ -93,7 +92,7 @@ impl Pulse {
         }
     }
 
-    /// Samples these servers and no others; the samples of other servers are dropped.
+    /// Sets the servers to sample. Sampling of any other server stops, and its samples are dropped.
     pub fn set_servers(&self, addresses: &[String]) {
         let mut servers = self.servers.lock();
         servers.retain(|address, _| addresses.contains(address));
@@ -110,7 +109,7 @@ impl Pulse {
         }
     }
 
-    /// The samples of each server since the last call, by address, the oldest first.
+    /// Removes and returns the samples of each server by address, the oldest first.
     pub fn take_samples(&self) -> Vec<(Box<str>, Vec<ServerSample>)> {
         let servers = self.servers.lock();
         let taken = servers.iter().map(|(address, sampler)| {
@@ -120,7 +119,7 @@ impl Pulse {
         taken.collect()
     }
 
-    /// Results and cost of the sampling.
+    /// The results and the cost of the sampling since the start.
     pub fn cost(&self) -> Cost {
         self.cost.lock().clone()
     }
@@ -139,7 +138,7 @@ impl Pulse {
     }
 }
 
-/// One server's samples, and the task that takes them until this is dropped.
+/// The samples of one server. Dropping the value stops the sampling task.
 struct Sampler {
     samples: Arc<Mutex<Samples>>,
     task: AbortHandle,
@@ -151,7 +150,7 @@ impl Drop for Sampler {
     }
 }
 
-/// The state of one server's task.
+/// State of the sampling task of one server.
 struct Server {
     address: String,
     settings: Settings,
@@ -187,14 +186,14 @@ impl Server {
                     let round_trip = now.duration_since(sent_at);
                     self.record_reply(values, round_trip);
                     before = Some((reading, now));
-                    // The next tick may be due already, and a rate over so short a time would be
+                    // The next tick may be due at once. A rate over such a short time would be
                     // noise.
                     if round_trip > self.settings.interval / 2 {
                         ticks.reset();
                     }
                 }
                 Some(Err(error)) => match *error.kind {
-                    // Some versions cannot leave out parts of a section.
+                    // Some server versions cannot exclude parts of a section.
                     ErrorKind::Command(ref refusal)
                         if refusal.code != UNAUTHORIZED
                             && command.get_document(METRICS).is_ok() =>
@@ -208,9 +207,9 @@ impl Server {
                     ErrorKind::Authentication { ref message, .. } => {
                         self.record_refusal(message.clone())
                     }
-                    // The server is down, or not reachable, or the connection ended.
+                    // The server is down or not reachable, or the connection ended.
                     _ if sent_at.elapsed() < self.settings.timeout => self.record_no_reply(),
-                    // A sample without a reply has been recorded already.
+                    // At least one sample without a reply was recorded while this command waited.
                     _ => {}
                 },
                 None => {}
@@ -218,8 +217,8 @@ impl Server {
         }
     }
 
-    /// Waits for the reply, however late. Until then, records a sample without a reply at every
-    /// interval. `None` if the command is given up.
+    /// Waits for the reply, even a late one, and records a sample without a reply at every interval
+    /// until then. `None` after [`GIVE_UP_AFTER`].
     async fn wait_for_reply<F>(&self, mut reply: F, sent_at: Instant) -> Option<F::Output>
     where
         F: Future + Unpin,
@@ -254,7 +253,7 @@ impl Server {
         self.cost.lock().unanswered += 1;
     }
 
-    /// Records a refusal. The server replied, so this is no stall.
+    /// Records a refusal. The server replied, so a refusal does not count as a stall.
     fn record_refusal(&self, refusal: String) {
         self.samples
             .lock()
@@ -263,13 +262,13 @@ impl Server {
         cost.refused += 1;
         let is_known = cost.refusals.get(&self.address) == Some(&refusal);
         if !is_known {
-            tracing::warn!(server = %self.address, %refusal, "server refuses to be sampled");
+            tracing::warn!(server = %self.address, %refusal, "server refuses serverStatus");
             cost.refusals.insert(self.address.clone(), refusal);
         }
     }
 }
 
-/// The samples of one server that were not taken yet, the oldest first.
+/// The samples of one server that [`Pulse::take_samples`] has not returned yet, the oldest first.
 #[derive(Default)]
 struct Samples(VecDeque<ServerSample>);
 
@@ -286,7 +285,7 @@ impl Samples {
     }
 }
 
-/// The deployment's options, changed for a client of one server.
+/// The options of a client that connects to one server only, derived from the deployment's options.
 fn options_for(
     mut options: ClientOptions,
     server: ServerAddress,
@@ -302,7 +301,7 @@ fn options_for(
     options.server_monitoring_mode = Some(ServerMonitoringMode::Poll);
     // Short, so that a server that is down is tried again at the next interval.
     options.server_selection_timeout = Some(timeout / 2);
-    // Replies are 27 KB each: compression would cost the server more than it saves.
+    // A reply has 27 KB. Its compression would cost the server more than it saves.
     options.compressors = None;
     options.sdam_event_handler = None;
     options.cmap_event_handler = None;
@@ -310,8 +309,8 @@ fn options_for(
     options
 }
 
-/// `serverStatus` without the sections that are not read. With mongod 6.0.5 it returns 27 KB in
-/// 0.36 ms; a whole reply is 62 KB in 0.83 ms. A server ignores names that it does not know.
+/// `serverStatus` without the sections that Seawall does not use. mongod 6.0.5 returns 27 KB in
+/// 0.36 ms, instead of 62 KB in 0.83 ms. A server ignores unknown section names.
 fn server_status_command() -> Document {
     let mut command = doc! { "serverStatus": 1 };
     for section in UNREAD_SECTIONS {
@@ -325,13 +324,13 @@ fn server_status_command() -> Document {
     command
 }
 
-/// The section that is read only in part.
+/// The name of the only section of which some parts are excluded.
 const METRICS: &str = "metrics";
 
 /// The server's error code for a user without the right.
 const UNAUTHORIZED: i32 = 13;
 
-/// Sections that servers from 4.4 to 8.0 return by default and that are not read.
+/// Sections that servers from 4.4 to 8.0 return by default and that Seawall does not use.
 const UNREAD_SECTIONS: &[&str] = &[
     "activeIndexBuilds",
     "asserts",
@@ -383,7 +382,7 @@ const UNREAD_SECTIONS: &[&str] = &[
     "watchdog",
 ];
 
-/// Parts of the section `metrics` that are not read; `document` is read.
+/// Parts of the section `metrics` that Seawall does not use; it uses `document`.
 const UNREAD_METRICS: &[&str] = &[
     "aggStageCounters",
     "apiVersions",

@@ -24,7 +24,7 @@ fn answers(server: &Server) -> Vec<bool> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_reply_is_recorded_at_every_interval_and_used_when_it_comes() {
+async fn late_reply_is_used_and_recorded_as_missing_at_every_interval() {
     let server = server();
     let (sender, reply) = oneshot::channel();
     let sent_at = Instant::now();
@@ -50,7 +50,7 @@ async fn a_prompt_reply_records_no_missing_reply() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_command_without_a_reply_is_given_up() {
+async fn command_is_abandoned_after_ten_seconds_without_a_reply() {
     let server = server();
     let sent_at = Instant::now();
     assert_eq!(server.wait_for_reply(pending::<()>(), sent_at).await, None);
@@ -59,7 +59,7 @@ async fn a_command_without_a_reply_is_given_up() {
 }
 
 #[test]
-fn figures_and_cost_of_a_reply_are_kept() {
+fn reply_adds_a_sample_and_its_round_trip_time() {
     let server = server();
     let reading = Reading::of(&doc! { "connections": { "current": 3 } });
     server.record_reply(reading.values(None), Duration::from_millis(2));
@@ -76,7 +76,7 @@ fn figures_and_cost_of_a_reply_are_kept() {
 }
 
 #[test]
-fn a_refusal_is_no_stall_and_is_shown_until_the_next_reply() {
+fn refusal_counts_as_a_reply_and_is_listed_until_the_next_success() {
     let server = server();
     server.record_refusal("Unauthorized (13)".to_owned());
     server.record_refusal("Unauthorized (13)".to_owned());
@@ -88,7 +88,7 @@ fn a_refusal_is_no_stall_and_is_shown_until_the_next_reply() {
 }
 
 #[test]
-fn samples_that_are_not_taken_are_bounded() {
+fn oldest_samples_are_dropped_at_the_limit() {
     let at = |seconds: usize| SystemTime::UNIX_EPOCH + SECOND * u32::try_from(seconds).unwrap();
     let mut samples = Samples::default();
     for second in 0..2 * MAX_SAMPLES {
@@ -99,7 +99,7 @@ fn samples_that_are_not_taken_are_bounded() {
 }
 
 #[tokio::test]
-async fn only_the_servers_that_were_set_have_samplers() {
+async fn set_servers_starts_and_stops_samplers() {
     let settings = Settings {
         interval: SECOND,
         timeout: SECOND,
@@ -138,7 +138,7 @@ async fn only_the_servers_that_were_set_have_samplers() {
 }
 
 #[test]
-fn the_command_leaves_out_sections_that_are_not_read() {
+fn server_status_command_excludes_unused_sections() {
     let command = server_status_command();
     assert_eq!(command.keys().next().unwrap(), "serverStatus");
     assert_eq!(command.get_i32("locks").unwrap(), 0);
@@ -157,7 +157,7 @@ fn the_command_leaves_out_sections_that_are_not_read() {
 }
 
 #[test]
-fn a_sampler_has_one_connection_to_its_server_only() {
+fn sampler_uses_one_direct_connection_to_its_server() {
     let mut options = ClientOptions::default();
     options.max_pool_size = Some(100);
     options.hosts = vec![

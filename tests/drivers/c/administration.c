@@ -57,7 +57,7 @@ indexes (run_t *run)
    mongoc_collection_destroy (indexed);
 }
 
-/* By name, because the server's order is undefined. */
+/* Sorted by name, because servers return them in any order. */
 static int
 by_name (const void *a, const void *b)
 {

@@ -260,7 +260,7 @@ session_of (run_t *run, bool snapshot)
 {
    bson_error_t error;
    mongoc_session_opt_t *options = mongoc_session_opts_new ();
-   /* A session cannot be both. */
+   /* A session cannot be both causally consistent and a snapshot session. */
    mongoc_session_opts_set_causal_consistency (options, !snapshot);
    mongoc_session_opts_set_snapshot (options, snapshot);
    mongoc_client_session_t *session = mongoc_client_start_session (run->client, options, &error);

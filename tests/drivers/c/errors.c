@@ -1,4 +1,4 @@
-/* Steps that must fail, and the errors they print. */
+/* Steps in which an error is expected, and the errors that they print. */
 #include "common.h"
 
 static void

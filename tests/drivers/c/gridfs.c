@@ -55,7 +55,7 @@ download (const char *step, mongoc_gridfs_bucket_t *bucket, const bson_value_t *
    mongoc_stream_destroy (stream);
 }
 
-/* From the middle of one chunk into the second chunk after it. */
+/* A range from the middle of one chunk into the second chunk after it. */
 static void
 range (run_t *run, uint8_t *bytes)
 {

@@ -8,7 +8,7 @@ insert (mongoc_collection_t *collection, mongoc_client_session_t *session, const
                                         error);
 }
 
-/* Every write adds one, so the sums show which writes took effect. */
+/* Every write adds one to a counter, so the sums show which writes took effect. */
 static bool
 add_one (run_t *run, mongoc_client_session_t *session, bson_t *reply, bson_error_t *error)
 {

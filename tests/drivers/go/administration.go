@@ -45,7 +45,7 @@ func (p *program) view() (any, error) {
 	return all(p.db.Collection("view").Find(ctx, doc(`{"_id": {"$lt": 40}}`), options.Find().SetSort(byID)))
 }
 
-// listed sorts by name, because the server's order is undefined.
+// listed sorts by name, because servers return them in any order.
 func (p *program) listed() (any, error) {
 	cursor, err := p.db.ListCollections(ctx, bson.D{})
 	if err != nil {

@@ -94,7 +94,7 @@ func after(err error, next func() (any, error)) (any, error) {
 	return next()
 }
 
-// content makes the same bytes for the same length. No two chunks of them are equal.
+// content makes bytes that depend only on the length. No two chunks of the bytes are equal.
 func content(length int) []byte {
 	bytes := make([]byte, length)
 	for at := range bytes {

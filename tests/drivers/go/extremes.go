@@ -20,8 +20,8 @@ func (p *program) unacknowledged() {
 	step("unacknowledged")(p.unanswered(ctx, "unacknowledged"))
 }
 
-// unanswered runs unacknowledged writes one after another, so on one connection of the driver's
-// pool. The count follows all of them.
+// unanswered runs unacknowledged writes one by one, so on one connection of the driver's
+// pool. The count runs after all writes.
 func (p *program) unanswered(within context.Context, name string) (any, error) {
 	silent := p.db.Collection(name, options.Collection().SetWriteConcern(writeconcern.Unacknowledged()))
 	for id := range 50 {
@@ -32,7 +32,7 @@ func (p *program) unanswered(within context.Context, name string) (any, error) {
 	return counted(p.db.Collection(name).CountDocuments(within, bson.D{}))
 }
 
-// largeBatches compresses requests and replies of several hundred KiB. Each document has about 7
+// largeBatches compresses commands and replies of several hundred KiB. Each document has about 7
 // KiB.
 func (p *program) largeBatches() {
 	padded := p.db.Collection("padded")

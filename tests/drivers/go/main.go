@@ -36,7 +36,7 @@ func main() {
 	if len(os.Args) == 5 && os.Args[1] == "writers" {
 		client, err := connect(options.Client().ApplyURI(os.Args[2]))
 		must(err)
-		writeUntilTold(client, os.Args[3], os.Args[4])
+		writeUntilStopped(client, os.Args[3], os.Args[4])
 		must(client.Disconnect(ctx))
 		return
 	}

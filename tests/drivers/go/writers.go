@@ -23,9 +23,9 @@ type writers struct {
 	Failed       []string `json:"failed"`
 }
 
-// writeUntilTold runs three writers until a line arrives, then prints the acknowledged documents
+// writeUntilStopped runs three writers until a line arrives, then prints the acknowledged documents
 // and the errors.
-func writeUntilTold(client *mongo.Client, database, name string) {
+func writeUntilStopped(client *mongo.Client, database, name string) {
 	all := &writers{name: name, things: client.Database(database).Collection("things"), Acknowledged: []string{}, Failed: []string{}}
 	var running sync.WaitGroup
 	for number := range 3 {

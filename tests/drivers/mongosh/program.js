@@ -272,7 +272,7 @@ function changeStream() {
   let token = null;
   step('change stream', () => {
     const stream = mine.watched.watch([], { maxAwaitTimeMS: 200 });
-    // Otherwise a warning would be printed between the lines.
+    // Without this, mongosh prints a warning between the lines.
     stream.disableBlockWarnings();
     const nothing = stream.tryNext();
     mine.watched.insertOne({ _id: 1 });
@@ -295,7 +295,7 @@ function changeStream() {
 
 function unacknowledgedAndLarge() {
   step('unacknowledged', () => {
-    // These run one after another, so on one connection of the driver's pool: the order is kept.
+    // The writes run one by one on one connection of the driver's pool, so their order is kept.
     for (let n = 0; n < 50; n += 1) mine.unacknowledged.insertOne({ _id: n }, { writeConcern: { w: 0 } });
     return mine.unacknowledged.countDocuments({});
   });

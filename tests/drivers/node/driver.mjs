@@ -61,7 +61,7 @@ export function replyOf(error) {
   return Object.fromEntries(copied.filter((name) => name in error).map((name) => [name, error[name]]));
 }
 
-// The driver's own `withSession` returns nothing in old versions.
+// In old versions the driver's `withSession` returns no value.
 export async function withSession(client, options, action) {
   const session = client.startSession(options);
   try {

@@ -1,4 +1,4 @@
-// Steps that must fail.
+// Steps in which an error is expected.
 
 import { Long, withSession } from './driver.mjs';
 import { step } from './outcome.mjs';

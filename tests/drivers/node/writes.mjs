@@ -99,13 +99,13 @@ export async function gridfs(db) {
 export async function unacknowledged(db) {
   await step('unacknowledged', async () => {
     const things = db.collection('unacknowledged');
-    // These run one after another, so on one connection of the driver's pool: the order is kept.
+    // The writes run one by one on one connection of the driver's pool, so their order is kept.
     for (let n = 0; n < 50; n += 1) await things.insertOne({ _id: n }, { writeConcern: { w: 0 } });
     return things.countDocuments();
   });
 }
 
-// Compresses requests and replies of several hundred KiB: each document has about 7 KiB.
+// Compresses commands and replies of several hundred KiB: each document has about 7 KiB.
 export async function largeBatches(db) {
   const padded = db.collection('padded');
   const text = (n) => Array.from({ length: 1200 }, (_, word) => n * word).join(' ');

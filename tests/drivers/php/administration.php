@@ -45,7 +45,7 @@ function collections(Run $run): void
     ]));
     $run->attempt('administration: list collections', function () use ($run) {
         $found = $run->command(['listCollections' => 1]);
-        // By name, because the server's order is undefined.
+        // Sorted by name, because servers return them in any order.
         usort($found, fn ($a, $b) => $a->name <=> $b->name);
         return $found;
     });

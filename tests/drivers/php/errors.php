@@ -1,5 +1,5 @@
 <?php
-/* Steps that must fail, and the errors they print. */
+/* Steps in which an error is expected, and the errors that they print. */
 
 declare(strict_types=1);
 

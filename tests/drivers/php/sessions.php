@@ -7,7 +7,7 @@ use MongoDB\Driver\ReadConcern;
 use MongoDB\Driver\ReadPreference;
 use MongoDB\Driver\Session;
 
-/** Every write adds one, so the sums show which writes took effect. */
+/** Every write adds one to a counter, so the sums show which writes took effect. */
 function addOne(Run $run, Session $session): object
 {
     return $run->write(

@@ -1,4 +1,4 @@
-"""Steps that must fail."""
+"""Steps in which an error is expected."""
 
 from bson import Int64
 from pymongo import WriteConcern

@@ -111,7 +111,7 @@ def unacknowledged(db):
     silent = db.get_collection("unacknowledged", write_concern=WriteConcern(w=0))
 
     def both():
-        # These run one after another, so on one connection of the driver's pool: the order is kept.
+        # The writes run one by one on one connection of the driver's pool, so their order is kept.
         acknowledged = [silent.insert_one({"_id": n}).acknowledged for n in range(50)]
         return [any(acknowledged), db.unacknowledged.count_documents({})]
 
@@ -119,7 +119,7 @@ def unacknowledged(db):
 
 
 def large_batches(db):
-    """Compresses requests and replies of several hundred KiB: each document has about 7 KiB."""
+    """Compresses commands and replies of several hundred KiB: each document has about 7 KiB."""
     padded = db.padded
     documents = [{"_id": n, "text": " ".join(str(n * word) for word in range(1, 1200))} for n in range(250)]
 

@@ -1,4 +1,4 @@
-//! The admin address, as used by a web page that is open on the same machine.
+//! Requests to the admin address by a web page in a browser on the same machine.
 
 use seawall_tests::{mongod::shared_standalone, seawall::Seawall};
 

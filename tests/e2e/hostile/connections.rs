@@ -1,4 +1,4 @@
-//! Connections that occupy places without working.
+//! Clients that open many connections without using them, to block other clients.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn silent_connections_block_no_other_address(mode: &str) {
     // The oldest connections were closed to make room.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // A single address may use all places if no other address needs them.
+    // One address may use all connections if no other address needs them.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(
@@ -84,7 +84,7 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     for n in 0..15 {
         let mut monitor = connect_from(&seawall, HOSTILE).await;
         let hello = monitor.hello(monitors_hello()).await.unwrap();
-        // A relayed client that looks like a monitor may be about to log in.
+        // A relay must pass such a client on, because it may be about to log in.
         let is_passed = n < 10 || mode == "relay";
         assert_eq!(hello.is_ok(), is_passed, "{n}: {hello:?}");
         monitors.push(monitor);
@@ -99,7 +99,7 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     }
     let (served, refused) = monitors.split_at_mut(10);
     for monitor in refused {
-        // Beyond the limit, a monitor is treated as a client that does not log in.
+        // Over the limit, a monitor is closed like any client that does not log in.
         assert!(monitor.read_to_close().await.unwrap().is_empty());
     }
     for monitor in served {
@@ -107,7 +107,7 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     }
     let mut client = logged_in(&seawall, &user.login()).await;
     assert!(find(&mut client, &user.name).await.is_ok());
-    // A client that first looks like a monitor and then logs in frees its monitor place.
+    // A client that logs in no longer counts as a monitor, even if it first looked like one.
     monitors.truncate(9);
     let mut clients = Vec::new();
     for _ in 0..3 {
@@ -199,14 +199,14 @@ async fn idle_clients_of_one_address_do_not_block_other_addresses() {
         let mut client = logged_in(&seawall, &other.login()).await;
         assert!(find(&mut client, &other.name).await.is_ok());
         clients.push(client);
-        // This client is active, so the next ones are closed first.
+        // This client is active, so idle clients are closed before it.
         assert!(find(&mut idle[1], &user.name).await.is_ok());
     }
     assert_eq!(refused(&seawall, "gave_way").await, 3.0);
     for closed in [0, 2, 3] {
         assert!(idle[closed].read_to_close().await.unwrap().is_empty());
     }
-    // An address that holds most places gets no further ones.
+    // An address that has most of the connections gets no more.
     let mut more = connect_from(&seawall, HOSTILE).await;
     assert!(more.read_to_close().await.unwrap().is_empty());
     assert_eq!(refused(&seawall, "max_client_connections").await, 1.0);

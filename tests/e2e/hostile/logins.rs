@@ -1,4 +1,4 @@
-//! Logins with which a client tries to gain access that it should not have, for example with an old
+//! Logins by which a client tries to get access without the right to it, for example with an old
 //! password.
 
 use std::time::Duration;
@@ -34,8 +34,7 @@ async fn a_login_begun_before_a_password_change_fails_and_closes_no_client() {
         let begun = late.begin_login(&old).await.unwrap();
         update_user(&root().await, &user, doc! {"pwd": "new"}).await;
         let new = with_password(&user, "new").mechanism(mechanism);
-        // The first login with the new password may be the one that makes Seawall read the keys
-        // again.
+        // The first login with the new password may fail: it makes Seawall read the keys again.
         let is_in = || async { log_in(&seawall, &new).await.1.is_authenticated() };
         eventually(LIMIT, is_in).await.unwrap();
         let mut client = logged_in(&seawall, &new).await;
@@ -52,17 +51,18 @@ async fn a_login_begun_before_a_password_change_fails_and_closes_no_client() {
 }
 
 #[tokio::test]
-async fn restrictions_apply_to_configured_keys_from_the_first_login() {
+async fn authentication_restrictions_apply_to_configured_keys_from_the_first_login() {
     restrictions_apply_to_configured_users(configured_keys).await;
 }
 
 #[tokio::test]
-async fn restrictions_apply_to_configured_passwords_from_the_first_login() {
+async fn authentication_restrictions_apply_to_configured_passwords_from_the_first_login() {
     let password = async |user: &NewUser| format!("password = {:?}\n", user.password);
     restrictions_apply_to_configured_users(password).await;
 }
 
-/// `credentials` returns a user's credentials in the form of the configuration.
+/// Checks that restrictions apply. `credentials` returns a user's credentials in the form in which
+/// the configuration has them.
 async fn restrictions_apply_to_configured_users(credentials: impl AsyncFn(&NewUser) -> String) {
     let elsewhere = doc! {"clientSource": ["192.0.2.0/24"]};
     let here = doc! {"clientSource": ["127.0.0.1"]};
@@ -90,7 +90,7 @@ async fn restrictions_apply_to_configured_users(credentials: impl AsyncFn(&NewUs
             assert_eq!(outcome.code(), Some(AUTHENTICATION_FAILED), "{outcome:?}");
         }
     }
-    // Seawall reads restrictions again when it reads keys again.
+    // When Seawall reads keys again, it also reads the restrictions again.
     let nowhere = doc! {"authenticationRestrictions": [{"clientSource": ["192.0.2.0/24"]}]};
     update_user(&root().await, here, nowhere).await;
     let is_refused =
@@ -109,7 +109,7 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
     assert_eq!(mode(&seawall).await, "none");
     let mut client = connect(&seawall).await;
     assert!(insert(&mut client, "test").await.is_ok());
-    // There are no users, so the server would let a client from its own host create the first.
+    // Without users, the server would let a client from its own host create the first user.
     server.mongod().terminate().await.unwrap();
     server.mongod_mut().restart_with("--auth").await.unwrap();
     for _ in 0..3 {
@@ -128,7 +128,7 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
         .await
         .unwrap();
     assert_eq!(users.body.get_array("users").unwrap().len(), 1, "{users:?}");
-    // The client may log in now.
+    // Now the client may log in.
     let outcome = client.login(&Login::new("admin", "first", "x")).await;
     assert!(outcome.unwrap().is_authenticated());
     assert!(insert(&mut client, "test").await.is_ok());
@@ -209,7 +209,7 @@ async fn long_names_fail_like_those_of_unknown_users() {
     }
 }
 
-/// Time limit for another user's first login during an attack.
+/// Time limit for another user's first login during the attack.
 const FIRST_LOGIN_LIMIT: Duration = Duration::from_secs(5);
 
 #[tokio::test]

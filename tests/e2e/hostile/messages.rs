@@ -1,4 +1,4 @@
-//! Messages with which a client tries to harm servers, pools or memory budgets.
+//! Messages by which a client tries to damage servers, pools or memory budgets.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::{
     scene::{connect, connect_from, connection_from, logged_in, seawall, seawall_at, writer},
 };
 
-/// The largest message that servers accept (`maxMessageSizeBytes`).
+/// The size of the largest message that servers accept (`maxMessageSizeBytes`).
 const MAX_MESSAGE_BYTES: usize = 48_000_000;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -25,7 +25,7 @@ fn metadata() -> Document {
     doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}}
 }
 
-/// An insert of exactly the largest size.
+/// An insert with the largest possible size.
 fn largest_insert() -> OpMsg {
     let insert = |pad: usize| {
         let document = |id: i32, bytes: usize| doc! {"_id": id, "pad": "x".repeat(bytes)};
@@ -85,7 +85,7 @@ async fn one_closed_connection_does_not_clear_the_pool() {
     let mut other = connect(&seawall).await;
     let mut client = connect(&seawall).await;
     let insert = |id: i32| doc! {"insert": "c", "documents": [{"_id": id}]};
-    // Opens a second connection, which must stay in the pool.
+    // This find opens a second connection, which must stay in the pool.
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(200) || true"}, "$db": "test"};
     assert!(other.command("test", insert(1)).await.unwrap().is_ok());
     other.send(&OpMsg::new(slow)).await.unwrap();
@@ -136,10 +136,10 @@ async fn compressed_messages_are_refused_before_login_and_where_they_are_disable
     }
 }
 
-/// Announced message lengths: the largest, and one that Seawall reads as a whole.
+/// Message lengths that clients announce: the largest one, and one that Seawall reads as a whole.
 const ANNOUNCED: [usize; 2] = [MAX_MESSAGE_BYTES, 1_000_000];
 
-/// The first `sent` bytes of a message with this length in its header, for either opcode.
+/// The first `sent` bytes of a message whose header announces `bytes`, with this opcode.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap(),
@@ -148,7 +148,7 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
         op_code,
     };
     let mut message = header.to_bytes().to_vec();
-    // A compressed message also announces its uncompressed length and its compressor.
+    // The header of a compressed message also has the uncompressed length and the compressor.
     message.extend(2013_i32.to_le_bytes());
     message.extend(i32::try_from(bytes - 100).unwrap().to_le_bytes());
     message.push(SNAPPY);
@@ -170,11 +170,12 @@ async fn slow_senders_do_not_block_other_clients_large_requests() {
         let seawall = seawall_at(&uri, &toml).await;
         let mut slow = Vec::new();
         for announced in ANNOUNCED {
-            // Enough to fill the budget if Seawall charged for announced or for received bytes.
+            // Enough bytes to fill the budget, if Seawall charged either announced or received
+            // bytes to it.
             for (n, sent) in (0..SENDERS).flat_map(|n| [(n, 25), (n, 900_000)]) {
                 let mut sender = connect_from(&seawall, [127, 0, 1, n % 3 + 1]).await;
                 let message = announcing(announced, op_code, sent);
-                // Seawall may stop reading, or close the connection.
+                // The send may fail, because Seawall may stop reading or close the connection.
                 sender.set_limit(Duration::from_millis(20));
                 drop(sender.send_bytes(&message).await);
                 slow.push(sender);
@@ -191,7 +192,8 @@ async fn slow_senders_do_not_block_other_clients_large_requests() {
     }
 }
 
-/// Ten clients ask for a large document and read nothing. Another client's replies still arrive.
+/// Ten clients request a large document and do not read it. Another client must still get its
+/// replies.
 async fn check_slow_readers(
     seawall: &Seawall,
     connect: impl AsyncFn(&Seawall, [u8; 4]) -> RawClient,
@@ -212,8 +214,7 @@ async fn check_slow_readers(
         reader.send_bytes(&find(1).to_bytes()).await.unwrap();
         readers.push(reader);
     }
-    // Enough exchanges for Seawall to buffer the whole replies of the readers that fit into the
-    // budget.
+    // Enough exchanges for Seawall to buffer those replies of the readers that fit into the budget.
     for _ in 0..READERS {
         let reply = timeout(REPLY_LIMIT, client.exchange(&find(2))).await;
         let reply = reply.unwrap().unwrap();
@@ -222,9 +223,10 @@ async fn check_slow_readers(
     drop(readers);
 }
 
-/// Ten clients ask for a large document and read a little of it after each reply to another client.
+/// Ten clients request a large document, and read a few bytes of it after each reply to another
+/// client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_trickle_do_not_block_other_clients_replies() {
+async fn clients_that_read_a_few_bytes_at_a_time_do_not_block_other_clients_replies() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let seawall = seawall_at(&server.uri(), SLOW_READERS_TOML).await;
     let mut client = connect_from(&seawall, [127, 0, 0, 7]).await;
@@ -250,7 +252,7 @@ async fn readers_that_trickle_do_not_block_other_clients_replies() {
     assert!(taken > 0, "the readers took part of their replies");
 }
 
-/// Limit for another client's reply while slow readers are connected.
+/// Time limit for another client's reply while the slow readers are connected.
 const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
 const SLOW_READERS_TOML: &str = "limits.message_memory_bytes = 134217728\npool.max_pool_size = 2\n";
@@ -305,7 +307,8 @@ async fn a_slow_reader_with_tls_gets_its_whole_reply() {
     let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
     let mut reader = connect_with_tls(&seawall, &certificates, [127, 0, 0, 9]).await;
     reader.send_bytes(&find.to_bytes()).await.unwrap();
-    // Other clients' operations make Seawall read the whole reply before its client reads a byte.
+    // Seawall reads the whole reply while it serves other clients, before the slow client reads a
+    // byte.
     let served = async || {
         let mut other = connect_with_tls(&seawall, &certificates, [127, 0, 0, 7]).await;
         let reply = other.command("test", doc! {"find": "none"}).await;

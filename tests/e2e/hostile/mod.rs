@@ -1,5 +1,5 @@
-//! Hostile clients: their messages must not stop the service for others, nor give access without
-//! rights.
+//! Hostile clients. Their messages must not stop the service for other clients, and must not give
+//! access without the right to it.
 
 mod admin;
 mod connections;

@@ -1,4 +1,4 @@
-//! The messages that the tests send. They are the same in each run.
+//! The messages that the tests of this folder send. They are the same in each run.
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use seawall_tests::raw::message::HEADER_BYTES;
@@ -8,11 +8,11 @@ use super::{
     twists::{self, Twist},
 };
 
-/// The request id of the first message. The ids of Seawall's own requests stay below it.
+/// The request id of the first message. Seawall's own messages have lower ids.
 pub(super) const FIRST_ID: i32 = 0x4000_0000;
 
-/// Commands for OP_MSG, with their aliases. None of them changes more than a collection of this
-/// test.
+/// Commands that are sent by OP_MSG, with their aliases. They change nothing but a collection of
+/// this test.
 const BY_MSG: &[&str] = &[
     "_isSelf",
     "aggregate",
@@ -42,7 +42,7 @@ const BY_MSG: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// Commands for OP_QUERY: all that a server accepts in it, and some that it does not.
+/// Commands that are sent by OP_QUERY: all that a server accepts this way, and some others.
 const BY_QUERY: &[&str] = &[
     "_isSelf",
     "authenticate",
@@ -59,13 +59,13 @@ const BY_QUERY: &[&str] = &[
     "saslStart",
 ];
 
-/// Number of messages with several twists.
+/// Number of messages with several changed parts.
 const MIXED: u32 = 2000;
 
 /// Number of messages with single changed bytes.
 const MUTATED: u32 = 2000;
 
-/// All messages. The request id of each is its index plus `FIRST_ID`.
+/// All messages. The request id of each message is its index plus `FIRST_ID`.
 pub(super) fn messages() -> Vec<Vec<u8>> {
     let documents = twists::of_documents();
     let (msgs, queries) = (twists::of_msgs(), twists::of_queries());
@@ -125,8 +125,8 @@ fn pick<'a, T>(rng: &mut StdRng, among: &'a [T]) -> &'a T {
     &among[rng.random_range(0..among.len())]
 }
 
-/// Changes a few bytes after the header. The message's length stays correct, so that the next
-/// message is found.
+/// Changes a few bytes after the header. The length of the message stays correct, so the next
+/// message is still found.
 fn mutate(message: &mut [u8], rng: &mut StdRng) {
     for _ in 0..rng.random_range(1..=3) {
         let byte = &mut message[HEADER_BYTES + 4..];

@@ -15,11 +15,11 @@ pub(super) enum DatabasePlace {
     FirstAndLast,
 }
 
-/// A document around the command.
+/// A document that contains the command as a field.
 #[derive(Clone, Debug)]
 pub(super) struct Wrap {
     pub(super) name: &'static str,
-    /// The BSON type that is declared for the command's element.
+    /// The BSON type that is declared for the field with the command.
     pub(super) kind: u8,
     pub(super) before: Body,
     pub(super) behind: Body,
@@ -36,7 +36,7 @@ impl Wrap {
     }
 }
 
-/// A change to the bytes of the encoded document.
+/// A change to the bytes of an encoded document.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Damage {
     /// Adds this number to the declared length.
@@ -49,15 +49,15 @@ pub(super) enum Damage {
     EarlyEnd,
 }
 
-/// A command and all parts of its message.
+/// A command, with all parts of its message.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub(super) name: Vec<u8>,
     pub(super) target_kind: u8,
     pub(super) target: Vec<u8>,
-    /// Elements before the command's name.
+    /// Fields before the command's first field.
     pub(super) before: Body,
-    /// Elements after the command's first element.
+    /// Fields after the command's first field.
     pub(super) behind: Body,
     /// Wrapping documents, the innermost first.
     pub(super) wraps: Vec<Wrap>,
@@ -68,12 +68,12 @@ pub(super) struct Draft {
     pub(super) flags: u32,
     pub(super) sections_before: Vec<u8>,
     pub(super) sections_behind: Vec<u8>,
-    /// `Some` makes an OP_QUERY instead of an OP_MSG.
+    /// The header fields of an OP_QUERY; `None` makes an OP_MSG.
     pub(super) query: Option<Query>,
 }
 
 impl Draft {
-    /// A command that a server runs without an error, if the server knows it.
+    /// A command that runs without an error on a server that knows it.
     pub(super) fn msg(name: &str) -> Self {
         let (target_kind, target) = target(name);
         Self {
@@ -169,7 +169,7 @@ fn target(name: &str) -> (u8, Vec<u8>) {
     }
 }
 
-/// The other fields that a command needs.
+/// The other fields that a command must have.
 fn fields(name: &str) -> Body {
     let none = Body::new();
     let payload = [&5_i32.to_le_bytes()[..], &[0], b"n,,n="].concat();

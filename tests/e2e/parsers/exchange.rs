@@ -1,4 +1,4 @@
-//! Sending a message unchanged, and finding out what a server did with it.
+//! Sends messages unchanged, and determines how a server reacts.
 
 use std::net::SocketAddr;
 
@@ -6,17 +6,17 @@ use bson::doc;
 use seawall_tests::raw::{Login, RawClient, RawError, message};
 use seawall_wire::{Elements, OpMsg};
 
-/// The command sent after each message. Its reply marks the end of the message's replies. An
-/// unauthenticated client may send it.
+/// The command that is sent after each message. Its reply marks the end of the message's replies.
+/// Servers run it without a login.
 const FENCE: &str = "connectionStatus";
 
-/// The fence's request id, which no other message has.
+/// The request id of the fence. No other message has it.
 pub(super) const FENCE_ID: i32 = i32::MAX;
 
-/// What a server did with a message.
+/// The reaction of a server to a message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reaction {
-    /// The document of the reply, if there was one.
+    /// The document of the reply; `None` if there was no reply.
     pub(super) reply: Option<Vec<u8>>,
     /// True if the server closed the connection.
     pub(super) is_closed: bool,
@@ -28,7 +28,7 @@ impl Reaction {
         Elements::find(self.reply.as_ref()?, "code")?.value.as_i64()
     }
 
-    /// The database in the namespace of the reply's cursor.
+    /// The database in the namespace of the cursor in the reply.
     pub(super) fn database(&self) -> Option<&str> {
         let cursor = Elements::find(self.reply.as_ref()?, "cursor")?;
         let namespace = Elements::find(cursor.value.as_document()?, "ns")?;
@@ -37,7 +37,7 @@ impl Reaction {
     }
 }
 
-/// Sends messages one after another, and reconnects after the connection was closed.
+/// Sends messages one after another, and connects again when the connection was closed.
 pub(super) struct Sender {
     address: SocketAddr,
     client: Option<RawClient>,
@@ -68,7 +68,8 @@ async fn exchange(client: &mut RawClient, message: &[u8]) -> Reaction {
         ..message::OpMsg::new(doc! { FENCE: 1, "$db": "admin" })
     };
     let mut reaction = Reaction::default();
-    // The server may close before everything is written. Earlier replies can still be read.
+    // The server may close the connection before the whole message is written. Earlier replies can
+    // still be read.
     drop(
         client
             .send_bytes(&[message, &fence.to_bytes()].concat())
@@ -97,14 +98,14 @@ async fn exchange(client: &mut RawClient, message: &[u8]) -> Reaction {
 /// A server's command counters: how often each command ran, and how often it failed.
 pub(super) struct Counters {
     client: RawClient,
-    /// A `serverStatus` that excludes all optional sections.
+    /// A `serverStatus` command that excludes all optional sections.
     request: message::OpMsg,
     names: Vec<String>,
     counts: Vec<i64>,
 }
 
 impl Counters {
-    /// The counters of the server at `address`, read as the user of `login` if there is one.
+    /// Reads the counters of the server at `address`, with `login` if it is given.
     pub(super) async fn of(address: SocketAddr, login: Option<&Login>) -> Self {
         let mut client = RawClient::connect(address).await.unwrap();
         if let Some(login) = login {
@@ -128,8 +129,8 @@ impl Counters {
         counters
     }
 
-    /// The commands whose counters have changed since the last reading, except for the changes by
-    /// the reading and the fence.
+    /// The commands whose counters have changed since the last reading, except for changes caused
+    /// by the reading itself and by the fence.
     pub(super) async fn changed(&mut self, reaction: &Reaction) -> Vec<String> {
         let before = std::mem::take(&mut self.counts);
         self.read().await;

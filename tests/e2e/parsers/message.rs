@@ -15,7 +15,7 @@ impl Body {
         Self::default()
     }
 
-    /// Appends an element whose value is written unchanged.
+    /// Appends a field whose value bytes are written unchanged.
     #[must_use]
     pub(super) fn element(mut self, kind: u8, name: impl AsRef<[u8]>, value: &[u8]) -> Self {
         self.0.push(kind);
@@ -40,13 +40,13 @@ impl Body {
         self.element(DOCUMENT, name, &value.to_bytes())
     }
 
-    /// Appends an array that has the keys of `value` instead of numbers.
+    /// Appends an array whose elements are named by the keys of `value`, not by numbers.
     #[must_use]
     pub(super) fn array(self, name: impl AsRef<[u8]>, value: &Self) -> Self {
         self.element(ARRAY, name, &value.to_bytes())
     }
 
-    /// Appends the elements of another document.
+    /// Appends the fields of another document.
     #[must_use]
     pub(super) fn and(mut self, other: &Self) -> Self {
         self.0.extend(&other.0);
@@ -126,7 +126,7 @@ impl Query {
     }
 }
 
-/// A message without its last `bytes_to_come` bytes. The header counts them.
+/// A message without its last `bytes_to_come` bytes, which its header still counts.
 fn framed(request_id: i32, op_code: i32, content: &[u8], bytes_to_come: usize) -> Vec<u8> {
     let header = Header {
         message_length: length_of(HEADER_BYTES + content.len() + bytes_to_come),

@@ -1,10 +1,11 @@
-//! Parser differential: a server runs no other command than the one that Seawall recognises in a
+//! Checks that a server never runs another command than the one that Seawall recognises in a
 //! message.
 //!
-//! By a command's name Seawall decides which replies it makes itself, what a client may do before a
-//! login, and how an operation is served. A message that a server reads differently would bypass
-//! these checks. So the tests send thousands of messages that no driver sends to a real server. The
-//! server's counters (`serverStatus().metrics.commands`) show which command it ran.
+//! From a command's name Seawall decides whether it replies itself, whether a client may send the
+//! command before a login, and how the operation is served. A message that a server reads
+//! differently would bypass these checks. So the tests send thousands of messages to a real server
+//! that no driver would send. The server's counters (`serverStatus().metrics.commands`) show which
+//! command it ran.
 //!
 //! The messages are made by changing one part of a command, several parts, or single bytes
 //! (`corpus.rs`, `twists.rs`).
@@ -35,7 +36,7 @@ use self::{
     view::{ALIASES, UNKNOWN, View, Vocabulary},
 };
 
-/// Reasons for which Seawall refuses messages that a server accepts.
+/// The reasons for which Seawall refuses messages that a server accepts.
 const STRICTER: &[(&str, &str)] = &[
     (
         "database_not_utf8",
@@ -55,16 +56,16 @@ const STRICTER: &[(&str, &str)] = &[
     ),
 ];
 
-/// A message, and what a server did with it.
+/// A message, and the reaction of a server.
 struct Case {
     message: Vec<u8>,
-    /// The commands that the server counted.
+    /// The commands that ran, according to the server's counters.
     ran: Vec<String>,
-    /// The database that the command read, if its reply names it.
+    /// The database in the reply's namespace; `None` if the reply has none.
     database: Option<String>,
 }
 
-/// A server that only one of these tests uses, so that no other command is counted.
+/// A server for one test only, so that its counters count no other commands.
 async fn start_server(auth: bool) -> Standalone {
     let refresh = ("disableLogicalSessionCacheRefresh", "true");
     let options = Options {
@@ -75,7 +76,8 @@ async fn start_server(auth: bool) -> Standalone {
     Standalone::start(options).await.unwrap()
 }
 
-/// The commands of a server, read without a driver: current drivers do not connect to MongoDB 4.2.
+/// The commands of a server. They are read without a driver, because current drivers refuse MongoDB
+/// 4.2.
 async fn vocabulary(server: &Standalone) -> Vocabulary {
     let mut client = RawClient::connect(server.address()).await.unwrap();
     let listed = client.command("admin", doc! { "listCommands": 1 }).await;
@@ -84,7 +86,7 @@ async fn vocabulary(server: &Standalone) -> Vocabulary {
     Vocabulary::new(commands.keys().cloned())
 }
 
-/// All messages with the reactions of a server without users.
+/// All messages, with the reactions of a server without users.
 async fn cases() -> &'static (Vocabulary, Vec<Case>) {
     static CASES: OnceCell<(Vocabulary, Vec<Case>)> = OnceCell::const_new();
     let run = || async {
@@ -113,7 +115,7 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
     let mut agreed = 0;
     for case in cases.iter().filter(|case| !case.ran.is_empty()) {
         match View::of(&case.message) {
-            // A server that does not know the command runs nothing either.
+            // A server that does not know the command runs no command either.
             View::Refused(_) if case.ran == [UNKNOWN] => {}
             View::Refused(reason) => {
                 refused.insert(reason);
@@ -145,7 +147,7 @@ async fn a_server_runs_the_command_that_seawall_recognises() {
     assert!(agreed > 3000, "{agreed} of {count}");
 }
 
-/// Commands that Seawall itself also sends, or that are counted for other reasons.
+/// Commands that Seawall itself sends too, or that are counted for other reasons.
 const COUNTED_OTHERWISE: &[&str] = &[
     "buildInfo",
     "connectionStatus",
@@ -207,7 +209,7 @@ async fn a_message_forwarded_by_a_relay_runs_the_command_that_seawall_recognises
     assert!(count > 3000, "{count} of {}", cases.len());
 }
 
-/// True if the command was a login by the connection's certificate, which is Seawall's.
+/// True if the command logs in with the connection's certificate, which is Seawall's certificate.
 fn is_x509_login(case: &Case) -> bool {
     let contains = |part| contains(&case.message, part);
     match case.ran[0].as_str() {

@@ -1,5 +1,5 @@
-//! Before a login: the commands that a server runs for any client, and proof that no other command
-//! passes Seawall.
+//! Clients without a login: the commands that servers run for them, and checks that Seawall
+//! forwards no other command.
 
 use std::collections::BTreeSet;
 
@@ -19,8 +19,8 @@ use super::{
     vocabulary,
 };
 
-/// Commands that a server runs before a login, by the names in its counters, and whether a relay
-/// forwards them.
+/// The commands that a server runs before a login, by the names in its counters. Each says if a
+/// relay forwards it.
 const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("_isSelf", Relay::Refuses("only members of a set send it")),
     (
@@ -54,10 +54,10 @@ const RUN_BEFORE_LOGIN: &[(&str, Relay)] = &[
     ("whatsmyuri", Relay::Passes),
 ];
 
-/// Why some commands are not needed before a login.
+/// The reason for commands that only test servers have.
 const FOR_TESTS: &str = "only test servers have it";
 
-/// Commands that a relay forwards before a login, by their names on the wire.
+/// The commands that a relay forwards before a login, by the names that clients send.
 const FORWARDED_BY_RELAY: &[&str] = &[
     "buildInfo",
     "buildinfo",
@@ -66,7 +66,7 @@ const FORWARDED_BY_RELAY: &[&str] = &[
     "hello",
     "isMaster",
     "ismaster",
-    // This server refuses it, as other servers do before a login. Older servers run it.
+    // This server refuses the command before a login. Older servers run it.
     "logout",
     "ping",
     "saslContinue",
@@ -74,7 +74,7 @@ const FORWARDED_BY_RELAY: &[&str] = &[
     "whatsmyuri",
 ];
 
-/// Commands that Seawall itself sends to a server while no client is logged in.
+/// The commands that Seawall itself sends to a server while no client is logged in.
 const SENT_BY_SEAWALL: &[&str] = &[
     "buildInfo",
     "hello",
@@ -84,15 +84,15 @@ const SENT_BY_SEAWALL: &[&str] = &[
     "serverStatus",
 ];
 
-/// What a relay does with a command before a login.
+/// The behaviour of a relay for a command before a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relay {
     Passes,
-    /// Clients do not need it, for this reason.
+    /// The relay refuses the command. Clients do not need it, for this reason.
     Refuses(&'static str),
 }
 
-/// Error codes with which a server refuses a command before it runs it.
+/// The error codes by which a server refuses a command without running it.
 const REFUSALS: [i64; 3] = [
     UNAUTHORIZED,
     COMMAND_NOT_FOUND,
@@ -102,7 +102,7 @@ const UNAUTHORIZED: i64 = 13;
 const COMMAND_NOT_FOUND: i64 = 59;
 const UNSUPPORTED_OP_QUERY_COMMAND: i64 = 352;
 
-/// Seawall in front of a server, connected through a recorder.
+/// Starts Seawall in front of a server, with a recorder in between.
 pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recorder) {
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
@@ -114,7 +114,7 @@ pub(super) async fn recorded(server: &Standalone, mode: &str) -> (Seawall, Recor
     (Seawall::start_with(&uri, options).await, recorder)
 }
 
-/// The request ids of the tests' messages that reached the server.
+/// The request ids of messages that the test sent and that reached the server.
 pub(super) fn forwarded(recorder: &Recorder) -> BTreeSet<i32> {
     let connections = recorder.connections();
     assert!(
@@ -135,7 +135,7 @@ fn root() -> Login {
     Login::new("admin", ROOT, ROOT_PASSWORD)
 }
 
-/// The commands whose counters changed since the last reading, without a fence.
+/// The commands whose counters have changed since the last reading. Sends no fence.
 async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     let without_fence = Reaction {
         is_closed: true,
@@ -144,7 +144,7 @@ async fn changed(counters: &mut Counters) -> BTreeSet<String> {
     counters.changed(&without_fence).await.into_iter().collect()
 }
 
-/// Each command of a server by OP_MSG and by OP_QUERY, with the original name and changed
+/// Each command of a server by OP_MSG and by OP_QUERY, with its own name and with changed
 /// spellings.
 fn every_command(vocabulary: &Vocabulary) -> Vec<(String, Vec<u8>)> {
     let mut names = BTreeSet::new();
@@ -195,7 +195,7 @@ async fn every_command_that_a_server_runs_before_a_login_is_known() {
             assert_eq!(command, UNKNOWN, "{name}: refused, but counted");
         }
     }
-    // No version of the server has all of them.
+    // No version of the server has all of these commands.
     let has = |name: &&str| vocabulary.names().any(|known| known == *name);
     let known = RUN_BEFORE_LOGIN.iter().map(|(name, _)| *name).filter(has);
     let known: BTreeSet<_> = known.map(str::to_owned).collect();

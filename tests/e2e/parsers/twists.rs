@@ -1,4 +1,4 @@
-//! The ways in which a message can differ from a driver's message, one by one.
+//! The changes that make a message differ from a driver's message, one function per change.
 
 use seawall_tests::raw::message::{CHECKSUM_PRESENT, EXHAUST_ALLOWED, MORE_TO_COME};
 
@@ -10,7 +10,7 @@ use super::{
 /// One change to a message.
 pub(super) type Twist = Box<dyn Fn(&mut Draft)>;
 
-/// Keys that a server reads, or used to read, besides the command's name.
+/// Field names that a server reads, or used to read, in every command.
 const GENERIC_KEYS: &[&str] = &[
     "$queryOptions",
     "$query",
@@ -35,10 +35,10 @@ const GENERIC_KEYS: &[&str] = &[
     "",
 ];
 
-/// Commands that are placed next to another one.
+/// Commands that are added next to the command of a message.
 const OTHERS: &[&str] = &["listDatabases", "isMaster", "nosuch"];
 
-/// Changes to the document, for both opcodes.
+/// Changes to the document, for OP_MSG and OP_QUERY.
 pub(super) fn of_documents() -> Vec<Twist> {
     let mut twists = Vec::new();
     for name in GENERIC_KEYS {
@@ -109,7 +109,7 @@ pub(super) fn of_msgs() -> Vec<Twist> {
     ] {
         twists.push(twist(move |draft| draft.flags |= flags));
     }
-    // Four bytes that are not a checksum, or a missing checksum although its flag is set.
+    // Four bytes that are not a checksum, or no checksum although its flag is set.
     twists.push(twist(|draft| draft.sections_behind.extend([1, 2, 3, 4])));
     twists.extend(sections());
     twists
@@ -176,7 +176,7 @@ fn namespace(namespace: Vec<u8>) -> Twist {
     query(move |query| query.namespace.clone_from(&namespace))
 }
 
-/// Changed spellings of the command's name.
+/// Changes to the spelling of the command's name.
 fn names() -> Vec<Twist> {
     let name = |change: fn(&[u8]) -> Vec<u8>| twist(move |draft| draft.name = change(&draft.name));
     vec![
@@ -198,7 +198,7 @@ fn names() -> Vec<Twist> {
     ]
 }
 
-/// The first field with values of all types, some of them truncated.
+/// Values of all types for the first field, some of them truncated.
 fn targets() -> Vec<Twist> {
     let empty = Body::new().to_bytes();
     let scoped = [&[15, 0, 0, 0][..], &[2, 0, 0, 0], b"x\0", &empty].concat();
@@ -246,7 +246,7 @@ fn targets() -> Vec<Twist> {
     values.into_iter().map(target).collect()
 }
 
-/// The command inside another document, as legacy drivers sent it together with options.
+/// Documents that contain the command as a field, as legacy drivers sent commands with options.
 fn wraps() -> Vec<Twist> {
     let mut twists = Vec::new();
     let options = Body::new().document("$queryOptions", &Body::new());
@@ -322,7 +322,7 @@ fn sections() -> Vec<Twist> {
 /// The mechanism that uses the connection's certificate as proof.
 pub(super) const X509: &str = "MONGODB-X509";
 
-/// The field of a `hello` that holds the first step of a login.
+/// The field of a `hello` that contains the first message of a login.
 pub(super) const SPECULATIVE: &str = "speculativeAuthenticate";
 
 const DATABASES: &[&[u8]] = &[

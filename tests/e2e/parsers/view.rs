@@ -1,11 +1,11 @@
-//! How Seawall's own parser reads a message.
+//! Runs Seawall's parser on a message.
 
 use std::collections::BTreeSet;
 
 use seawall_command::{Command, InspectError};
 use seawall_wire::{OpCode, OpMsg, OpQuery};
 
-/// Aliases of commands, with the name under which a server counts them.
+/// The aliases of commands, each with the name under which a server counts it.
 pub(super) const ALIASES: &[(&str, &str)] = &[
     ("availablequeryoptions", "availableQueryOptions"),
     ("buildinfo", "buildInfo"),
@@ -26,12 +26,12 @@ pub(super) const ALIASES: &[(&str, &str)] = &[
 /// The name under which a server counts unknown commands.
 pub(super) const UNKNOWN: &str = "<UNKNOWN>";
 
-/// Seawall's reading of a message.
+/// The result of Seawall's parser for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// A command of this name on this database.
     Command { name: Vec<u8>, database: String },
-    /// A message that is not forwarded: Seawall replies with an error or closes the client's
+    /// The message is not forwarded: Seawall replies with an error, or closes the client's
     /// connection.
     Refused(&'static str),
 }
@@ -51,7 +51,7 @@ impl View {
             Ok(parsed) => parsed,
             Err(error) => return Self::Refused(error.reason()),
         };
-        // Only the head of a large message is parsed before it is forwarded.
+        // Of a large message, Seawall parses only the first part before it forwards the message.
         if let Ok(head) = OpMsg::parse_head(message) {
             assert_eq!(head.body, parsed.body, "{}", message.escape_ascii());
         }
@@ -69,8 +69,8 @@ impl View {
             return Self::Refused("database_not_utf8");
         };
         let command = Command::inspect_legacy(query.query, database);
-        // Pooled mode replies to every OP_QUERY itself, and to one with such a name with an error.
-        // A relay closes.
+        // When Seawall pools connections, it replies to every OP_QUERY itself, and to one with such
+        // a name with an error. A relay closes the connection.
         match command {
             Ok(Command { name: b"query", .. }) => Self::Refused("query_of_other_type"),
             Ok(Command { name, .. }) if name.starts_with(b"$") => Self::Refused("dollar_name"),
@@ -103,7 +103,7 @@ pub(super) struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Takes the names in the reply to `listCommands`.
+    /// Reads the names in the reply to `listCommands`.
     pub(super) fn new(commands: impl IntoIterator<Item = String>) -> Self {
         let commands = commands.into_iter().collect();
         Self { commands }
@@ -113,7 +113,7 @@ impl Vocabulary {
         self.commands.iter().map(String::as_str)
     }
 
-    /// The name under which a server counts a command that is called `name` on the wire.
+    /// The name under which a server counts the command that a client calls `name`.
     pub(super) fn counted_as(&self, name: &[u8]) -> &str {
         let Ok(name) = std::str::from_utf8(name) else {
             return UNKNOWN;

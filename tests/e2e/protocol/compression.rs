@@ -1,5 +1,4 @@
-//! Compressed messages: negotiated, decompressed and compressed separately on the client's and the
-//! server's side.
+//! Compressed messages. Compression is negotiated separately with the client and with the server.
 
 use std::io::{Read, Write};
 
@@ -41,8 +40,7 @@ fn inflate(compressor: u8, compressed: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Wraps a message in an `OP_COMPRESSED` that claims `size` bytes of content, whatever the true
-/// size is.
+/// Wraps a message in an `OP_COMPRESSED` whose header says that the content has `size` bytes.
 fn claiming(message: &[u8], compressor: u8, op_code: i32, size: i32) -> Vec<u8> {
     let header = Header::parse(message).unwrap();
     let compressed = deflate(compressor, &message[HEADER_BYTES..]);
@@ -118,7 +116,7 @@ async fn compressors_are_negotiated_in_the_clients_order() {
     for offer in offers {
         let expected = direct.greet(offer.clone()).await.unwrap();
         let seen = through.greet(offer.clone()).await.unwrap();
-        // Seawall uses the error code of newer versions.
+        // Seawall uses the error code of newer server versions.
         let code = match expected.code() {
             Some(10065) if is_before(STABLE_API).await => Some(14),
             code => code,
@@ -152,7 +150,7 @@ async fn replies_are_compressed_as_their_requests_were() {
         (rig.direct().await, "direct"),
         (rig.through().await, "through"),
     ] {
-        // Compression works without negotiation and in the handshake.
+        // Compression works without negotiation, and in handshake messages.
         let (compressor, hello) = exchange(
             &mut client,
             &request(doc! {"isMaster": 1, "$db": "admin"}),
@@ -178,7 +176,7 @@ async fn replies_are_compressed_as_their_requests_were() {
                     .unwrap();
                 assert_eq!(first.get_str("text").unwrap(), text);
             }
-            // Each message is separate: a plain request gets a plain reply.
+            // Each message is independent: a plain command gets a plain reply.
             let plain = client.exchange(&request(find)).await.unwrap();
             assert_eq!(plain.header.op_code, OP_MSG);
         }
@@ -207,11 +205,11 @@ async fn compressed_messages_with_false_headers_close_their_connection() {
         );
         assert_eq!(expected, seen, "{name}");
     }
-    // A server parses bytes that follow a zlib content shorter than claimed. Seawall does not.
+    // If a zlib content is shorter than its header says, a server parses the bytes after it.
+    // Seawall does not.
     let lying = claiming(&ping, ZLIB, OP_MSG, size + 40);
     assert!(!reaction(&mut rig.through().await, &lying).await.is_usable);
-    // Seawall does not open a compressed message within another either. A server never replies to
-    // one.
+    // Seawall refuses a compressed message inside another one. A server never replies to it.
     let nested = compressed(&compressed(&ping, ZLIB), ZLIB);
     assert!(!reaction(&mut rig.through().await, &nested).await.is_usable);
 }
@@ -245,7 +243,7 @@ async fn messages_to_servers_use_the_connection_strings_compressor() {
                 cursor(&more).get_array("nextBatch").unwrap(),
                 &[doc! {"_id": 2}.into()]
             );
-            // Compressed on both sides, with different compressors.
+            // Both sides are compressed, with different compressors.
             let both = request(doc! {"find": name, "$db": "servers"});
             let (like, reply) = exchange(&mut client, &both, ZLIB).await;
             assert!(reply.is_ok() && like == ZLIB);
@@ -260,7 +258,7 @@ async fn messages_to_servers_use_the_connection_strings_compressor() {
             .collect();
         assert!(packed.len() >= 10, "{}", packed.len());
         assert!(packed.iter().all(|message| message[24] == compressor));
-        // A command with a password is not compressed, as the specification requires.
+        // The specification forbids compressing a command with a password.
         let is_plain = |message: &&&[u8]| message.windows(6).any(|w| w == b"secret");
         assert_eq!(sent.iter().filter(is_plain).count(), 1);
     }

@@ -1,4 +1,4 @@
-//! A server that refuses, closes or is down, and the errors that its client sees.
+//! A server that refuses commands, closes connections or is down, and the errors that clients get.
 
 use super::*;
 
@@ -143,8 +143,8 @@ async fn a_server_close_during_an_operation_closes_no_client() {
         reply.body
     );
 
-    // Seawall repeats once only. If the operation still fails, its label tells the driver whether
-    // to retry.
+    // Seawall repeats an operation only once. If the second attempt fails too, the label tells the
+    // driver whether to retry.
     for (command, labels) in [
         (doc! {"find": "c"}, vec![]),
         (retryable(insert(3)), vec!["RetryableWriteError"]),
@@ -238,18 +238,18 @@ async fn retryable_write_whose_reply_is_lost_is_applied_once() {
             count.body.get_i32("n").unwrap() == 1
         };
         eventually(LIMIT, is_applied).await.unwrap();
-        // The order matters: held replies must not be forwarded before the cut.
+        // The order matters: after the cut, held replies must not be forwarded.
         recorder.cut_all(Cut::Reset);
         recorder.hold_replies(false);
         let reply = through.read_reply().await.unwrap();
         if id == 1 {
-            // The server answered the repeated write from its history.
+            // The server replied to the repeated write from its history of retryable writes.
             assert_eq!(reply.body.get_i32("n").ok(), Some(1), "{}", reply.body);
             let reports_retry = reply.body.contains_key("retriedStmtIds");
             let is_old = is_before(NO_LEGACY_OPCODES).await;
             assert_eq!(reports_retry, !is_old, "{}", reply.body);
         } else {
-            // The outcome is unknown, so the reply must not look retryable.
+            // It is unknown whether the write happened, so the reply must not allow a retry.
             assert_eq!(
                 (reply.code(), reply.error_labels()),
                 (Some(6), vec![]),

@@ -1,4 +1,4 @@
-//! Messages before the first operation: legacy queries, hello, metadata.
+//! Messages before the first operation: legacy queries, `hello` and client metadata.
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn query(client: &mut RawClient, collection: &str, query: Document) -> Raw
 }
 
 #[tokio::test]
-async fn legacy_queries_are_answered_as_a_server_answers_them() {
+async fn legacy_queries_get_the_replies_of_a_server() {
     let rig = Rig::shared().await;
     let unknown_hello = is_before(HELLO).await.then_some(59);
     let is_old = is_before(NO_LEGACY_OPCODES).await;
@@ -40,7 +40,7 @@ async fn legacy_queries_are_answered_as_a_server_answers_them() {
     ];
     for (collection, command, code) in cases {
         let mut clients = vec![rig.through().await];
-        // An older server runs commands that Seawall refuses as newer servers do.
+        // An older server runs commands that Seawall refuses, as newer servers do.
         if code.is_none() || code == unknown_hello || !is_old {
             clients.push(rig.direct().await);
         }
@@ -69,13 +69,13 @@ async fn legacy_queries_are_answered_as_a_server_answers_them() {
 }
 
 #[tokio::test]
-async fn legacy_get_more_gets_a_servers_reaction() {
+async fn legacy_get_more_gets_the_reaction_of_a_server() {
     let rig = Rig::shared().await;
     let content = [&[0; 4], b"test.c\0".as_slice(), &[0; 4], &[1; 8]].concat();
     let message = framed(16 + i32::try_from(content.len()).unwrap(), 2005, &content);
     let through = reaction(&mut rig.through().await, &message).await;
     assert_eq!(through.answers[0].code, Some(5_739_101), "{through:?}");
-    // Older servers still run it. Seawall replies as newer ones do.
+    // Older servers still run a legacy getMore. Seawall replies as newer servers do.
     if !is_before(NO_LEGACY_OPCODES).await {
         let direct = reaction(&mut rig.direct().await, &message).await;
         assert_eq!(through, direct);
@@ -86,7 +86,7 @@ fn names(document: &Document) -> Vec<&str> {
     document.keys().map(String::as_str).collect()
 }
 
-/// The cluster time in Seawall's hello reply. It appears after the first probe that received one.
+/// The cluster time in Seawall's `hello` reply. Waits until a probe has received one.
 async fn cluster_time(seawall: &Seawall) -> Document {
     let has_it = async || {
         let hello = connect(seawall).await.greet(doc! {}).await.unwrap();
@@ -107,12 +107,12 @@ async fn hello_carries_the_cluster_time_that_servers_signed() {
     let seawall = Seawall::start(&set.uri()).await;
     let cluster_time = cluster_time(&seawall).await;
     assert_ne!(key_id(&cluster_time), 0);
-    // A server accepts only cluster times with its own signature, also from clients that have not
-    // logged in.
+    // A server accepts only cluster times with its own signature, even from clients without a
+    // login.
     let mut direct = set.raw_client(&set.members()[0]).await.unwrap();
     let fields = doc! {"$clusterTime": &cluster_time};
     assert!(direct.greet(fields).await.unwrap().is_ok());
-    // Seawall does not forward a cluster time that a client made up.
+    // Seawall must not forward a cluster time that a client has invented.
     let mut forged = cluster_time.clone();
     let late = bson::Timestamp {
         time: u32::MAX,
@@ -132,7 +132,7 @@ async fn without_access_control_hello_carries_the_servers_dummy_signature() {
 }
 
 #[tokio::test]
-async fn hello_presents_a_router_in_front_of_a_set() {
+async fn hello_reply_in_front_of_a_set_is_that_of_a_router() {
     let rig = Rig::shared().await;
     let mut through = rig.through().await;
     cluster_time(&rig.seawall).await;
@@ -192,7 +192,7 @@ async fn hello_presents_a_router_in_front_of_a_set() {
     }
 }
 
-/// The reply to a hello with the newest command name that the server knows.
+/// The reply to a `hello` by the newest name that the server knows.
 async fn newest_hello(client: &mut RawClient) -> RawReply {
     let fields = doc! {"helloOk": true};
     let reply = match is_before(HELLO).await {
@@ -204,7 +204,7 @@ async fn newest_hello(client: &mut RawClient) -> RawReply {
 }
 
 #[tokio::test]
-async fn hello_is_unknown_if_the_server_does_not_know_it_and_has_no_effect() {
+async fn hello_gets_command_not_found_if_the_server_does_not_know_it() {
     let rig = Rig::shared().await;
     let metadata =
         || doc! {"client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}}};
@@ -212,7 +212,7 @@ async fn hello_is_unknown_if_the_server_does_not_know_it_and_has_no_effect() {
     for mut client in [rig.direct().await, rig.through().await] {
         let hello = client.hello(metadata()).await.unwrap();
         assert_eq!(hello.code(), code, "{}", hello.body);
-        // Metadata in an unknown command is ignored.
+        // The server ignores the metadata in a command that it does not know.
         let greeting = client.greet(metadata()).await.unwrap();
         let refused = code.is_none().then_some(186);
         assert_eq!(greeting.code(), refused, "{}", greeting.body);
@@ -220,7 +220,7 @@ async fn hello_is_unknown_if_the_server_does_not_know_it_and_has_no_effect() {
 }
 
 #[tokio::test]
-async fn hello_presents_a_standalone_in_front_of_one() {
+async fn hello_reply_in_front_of_a_standalone_is_that_of_a_standalone() {
     let server = shared_standalone().await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let hello = newest_hello(&mut connect(&seawall).await).await;
@@ -234,7 +234,7 @@ async fn hello_presents_a_standalone_in_front_of_one() {
     assert_eq!(through, direct);
 }
 
-/// A hello with a command name that the server knows.
+/// A `hello` by a name that the server knows.
 fn with_supported_name(command: Document, knows_hello: bool) -> Document {
     let fields = command.into_iter().map(|(name, value)| match &*name {
         "hello" if !knows_hello => ("isMaster".to_owned(), value),
@@ -259,8 +259,8 @@ async fn hello_is_refused_as_a_server_refuses_it() {
     };
     let version = || doc! {"processId": ObjectId::from_bytes([7; 12]), "counter": 1i64};
     let name = |length: usize| Some(Bson::from(doc! {"name": "n".repeat(length)}));
-    // Seawall refuses what newer versions refuse, whatever the server's version. The exception is
-    // `apiVersion`, which drivers may send to older servers.
+    // Whatever the server's version, Seawall refuses the fields that newer versions refuse. The
+    // exception is `apiVersion`, which drivers may send to older servers.
     let of_5_0 = |code: i32| (!is_before_5_0).then_some(code);
     let cases = [
         (doc! {"hello": 1, "client": metadata()}, None),
@@ -352,7 +352,7 @@ async fn load_balanced_clients_get_one_service_id() {
         assert_eq!(plain.body.get("serviceId"), None);
     }
     assert_eq!(services[0], services[1]);
-    // A standalone supports no retryable writes, which a load-balanced client expects.
+    // Load-balanced clients expect retryable writes, which a standalone does not support.
     let standalone = Seawall::start(&shared_standalone().await.unwrap().uri()).await;
     let mut client = connect(&standalone).await;
     let hello = client.greet(doc! {"loadBalanced": true}).await.unwrap();
@@ -367,7 +367,7 @@ async fn metadata_is_accepted_only_in_the_first_hello() {
         (rig.direct().await, "server"),
         (rig.through().await, "seawall"),
     ] {
-        // A hello after another command still counts as the first hello.
+        // A `hello` that follows another command still counts as the first one.
         assert!(
             connection
                 .command("admin", doc! {"ping": 1})

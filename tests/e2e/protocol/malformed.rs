@@ -1,4 +1,4 @@
-//! Malformed messages, and the valid ways to build a message.
+//! Malformed messages, and all valid forms of a message.
 
 use super::*;
 
@@ -123,8 +123,8 @@ fn malformed() -> Vec<(&'static str, Vec<u8>, Expected)> {
     ]
 }
 
-/// The reactions of servers that still accept legacy opcodes. These servers know no security tokens
-/// either.
+/// The reactions of servers that still accept legacy opcodes. These servers do not know security
+/// tokens either.
 fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
     match name {
         "OP_UPDATE" | "OP_INSERT" | "OP_DELETE" | "OP_KILL_CURSORS" => Expected::Ignores,
@@ -134,7 +134,7 @@ fn expected_before_5_1(name: &str, expected: Expected) -> Expected {
 }
 
 #[tokio::test]
-async fn malformed_input_gets_a_servers_reaction() {
+async fn malformed_messages_get_the_reaction_of_a_server() {
     let rig = Rig::shared().await;
     let is_old = is_before(NO_LEGACY_OPCODES).await;
     for (name, message, expected) in malformed() {
@@ -146,12 +146,12 @@ async fn malformed_input_gets_a_servers_reaction() {
         assert!(of_server.fits(&direct), "{name}: the server: {direct:?}");
         let through = reaction(&mut rig.through().await, &message).await;
         if of_server != expected {
-            // Seawall reacts as 6.0 does, whatever the server's version.
+            // Seawall reacts as MongoDB 6.0 does, whatever the server's version.
             assert!(expected.fits(&through), "{name}: {through:?}");
             continue;
         }
         for answer in &mut direct.answers {
-            // Later patch releases gave the code a name.
+            // Later patch releases have a name for this code.
             let named = answer.code_name.as_deref() == Some("IDLDuplicateField");
             answer.code_name = match named {
                 true => Some("Location40413".to_owned()),
@@ -163,7 +163,7 @@ async fn malformed_input_gets_a_servers_reaction() {
 }
 
 #[tokio::test]
-async fn reply_has_a_checksum_exactly_when_its_request_had() {
+async fn reply_has_a_checksum_if_and_only_if_its_command_had() {
     let rig = Rig::shared().await;
     let db = unique_name("checksum");
     let mut through = rig.through().await;
@@ -182,8 +182,8 @@ async fn reply_has_a_checksum_exactly_when_its_request_had() {
         command.insert("$db", &db);
         let plain = OpMsg::new(command.clone());
         for (message, expected) in [(plain.clone(), None), (plain.checksum(), Some(true))] {
-            // Version 6.0.5 adds no checksum to replies over TLS, but to all others. So the test
-            // also asks the server.
+            // MongoDB 6.0.5 adds a checksum to all replies except those over TLS, so the test
+            // compares with the server.
             let direct = rig.direct().await.exchange(&message).await.unwrap();
             let reply = through.exchange(&message).await.unwrap();
             assert_eq!(direct.checksum_fits(), expected, "{command}: the server");
@@ -194,7 +194,7 @@ async fn reply_has_a_checksum_exactly_when_its_request_had() {
 }
 
 #[tokio::test]
-async fn sections_come_in_any_order_and_number() {
+async fn sections_are_accepted_in_any_order_and_number() {
     let rig = Rig::shared().await;
     let db = unique_name("sections");
     let mut through = rig.through().await;

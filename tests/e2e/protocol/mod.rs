@@ -1,5 +1,5 @@
-//! The wire protocol, byte by byte. A direct connection to a server is the reference where the
-//! server reacts.
+//! The wire protocol, byte by byte. If a server replies too, a direct connection to it is the
+//! reference.
 
 #![expect(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PING_ID: i32 = 4711;
 const REQUEST_ID: i32 = 815;
 
-/// A set of one without authentication, and Seawall in front of it.
+/// A replica set of one member without authentication, with Seawall in front of it.
 struct Rig {
     set: ReplicaSet,
     seawall: Seawall,
@@ -52,7 +52,7 @@ impl Rig {
         Self { set, seawall }
     }
 
-    /// A rig for tests that leave only their own databases behind.
+    /// The rig that all tests share which change only their own databases.
     async fn shared() -> &'static Self {
         static SHARED: OnceCell<Rig> = OnceCell::const_new();
         SHARED.get_or_init(|| Self::start("")).await
@@ -66,7 +66,7 @@ impl Rig {
         connect(&self.seawall).await
     }
 
-    /// Makes the server's next commands fail.
+    /// Makes the next `times` commands fail on the server.
     async fn fail(&self, times: i32, data: Document) {
         let administrator = self.set.administrator().await.unwrap();
         fail_command(&administrator, FailTimes::Count(times), data)
@@ -81,7 +81,7 @@ async fn connect(seawall: &Seawall) -> RawClient {
         .unwrap()
 }
 
-/// The reaction to a message and to a `ping` sent right after it.
+/// The reaction to a message, and to a `ping` that is sent right after it.
 #[derive(Debug, PartialEq, Eq)]
 struct Reaction {
     answers: Vec<Answer>,
@@ -116,7 +116,7 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
         request_id: PING_ID,
         ..OpMsg::new(doc! {"ping": 1, "$db": "admin"})
     };
-    // A server that closes at once may do so before everything is written.
+    // A server that closes the connection may do so before the whole message is written.
     let sent = client
         .send_bytes(&[message, &ping.to_bytes()].concat())
         .await;
@@ -152,7 +152,7 @@ const STABLE_API: ServerVersion = ServerVersion(5, 0, 0);
 /// statements of a retry were already executed.
 const NO_LEGACY_OPCODES: ServerVersion = ServerVersion(5, 1, 0);
 
-/// A server's reaction as our notes describe it.
+/// A reaction that is expected of a server and of Seawall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Closes,

@@ -1,4 +1,4 @@
-//! Operations: without a reply, pipelined, of the largest size; cursors; the application's name.
+//! Operations: unacknowledged, pipelined and of the largest size; cursors; the application name.
 
 use super::*;
 
@@ -7,8 +7,8 @@ async fn unacknowledged_write_is_visible_to_the_clients_next_read() {
     let rig = Rig::shared().await;
     let db = unique_name("unacknowledged");
     let mut through = rig.through().await;
-    // Other clients keep several server connections in use, so that the read may use a different
-    // one.
+    // Other clients keep several server connections in use, so the read may get another connection
+    // than the write.
     let mut others = Vec::new();
     for _ in 0..4 {
         let mut other = rig.through().await;
@@ -37,7 +37,7 @@ async fn unacknowledged_write_is_visible_to_the_clients_next_read() {
 async fn unacknowledged_write_of_a_client_that_disconnects_at_once_completes() {
     let rig = Rig::shared().await;
     let db = unique_name("leaving");
-    // A separate Seawall, so that the first writes find an empty pool and have to wait.
+    // A new Seawall, so the first writes find an empty pool and have to wait.
     let seawall = Seawall::start(&rig.set.uri()).await;
     for id in 0..100 {
         let insert =
@@ -71,7 +71,7 @@ async fn message_with_more_to_come_gets_no_reply() {
         doc! {"nonsense": 1},
         doc! {"insert": "c", "documents": [{"_id": 1}]},
         doc! {"find": "c", "filter": {"$bad": 1}},
-        // Its reply is larger than the size up to which Seawall holds a reply.
+        // The reply is larger than the size up to which Seawall holds a reply.
         doc! {"find": "c"},
     ];
     for mut command in commands {
@@ -354,7 +354,7 @@ async fn cursors_continue_and_end_on_any_client_connection() {
         &vec![Bson::Int64(id)]
     );
     assert_eq!(first.command(&db, more(id)).await.unwrap().code(), Some(43));
-    // Seawall returns one reply although the client accepts several. The driver then sends another
+    // Seawall returns one reply, although the client accepts several. A driver then sends another
     // `getMore`.
     let find = doc! {"find": "c", "batchSize": 0};
     let id = first.command(&db, find).await.unwrap().cursor_id().unwrap();

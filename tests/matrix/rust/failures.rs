@@ -1,4 +1,4 @@
-//! Steps that must fail.
+//! Steps in which the server or the driver must return an error.
 
 use std::time::Duration;
 

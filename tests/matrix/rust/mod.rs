@@ -1,8 +1,8 @@
 //! The steps of an application with the Rust driver; see `drivers/scenarios.md`.
 //!
-//! It skips `unacknowledged` in an explicit session, which the driver refuses before it sends
-//! anything. The driver implements bulk writes only with a command of newer servers, so each bulk
-//! write reports the driver's refusal.
+//! Two things differ from the other programs. `unacknowledged` has no explicit session, because the
+//! driver refuses it. Each bulk write reports the driver's refusal, because the driver needs a
+//! command of newer servers for it.
 
 mod administration;
 mod failures;
@@ -19,7 +19,7 @@ use mongodb::{
 
 use self::outcome::{Steps, extended_json, plain};
 
-/// Runs all steps on a client and a database. Returns lines of JSON.
+/// Runs all steps with one client on one database. Returns lines of JSON.
 pub(crate) async fn run(uri: &str, database: &str, api: &str) -> Vec<String> {
     let application = Application::connect(uri, database, api).await;
     let mut steps = Steps::default();

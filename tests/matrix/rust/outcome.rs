@@ -30,7 +30,7 @@ impl Steps {
     }
 }
 
-/// A value as extended JSON that distinguishes the types of numbers.
+/// A value as extended JSON, which keeps the types of numbers.
 pub(super) fn extended_json(value: impl Into<Bson>) -> Value {
     match value.into() {
         Bson::Int32(number) => json!({"$numberInt": number.to_string()}),
@@ -47,7 +47,7 @@ pub(super) fn extended_json(value: impl Into<Bson>) -> Value {
     }
 }
 
-/// One of the driver's own results, in the form of its own serialisation.
+/// A result of the driver, as the driver itself serialises it.
 pub(super) fn plain(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("the driver's results serialise to JSON")
 }

@@ -210,7 +210,7 @@ impl Application {
 
 type FindCase = (&'static str, Document, FindOptions);
 
-/// Options that change which documents and which of their fields are returned.
+/// Options that change the returned documents or their fields.
 fn find_cases_of_results() -> [FindCase; 7] {
     let few = || doc! {"_id": {"$lt": 3}};
     let wanted = doc! {"$expr": {"$eq": ["$_id", "$$wanted"]}};
@@ -252,7 +252,7 @@ fn find_cases_of_results() -> [FindCase; 7] {
     ]
 }
 
-/// Options that change how the server finds the documents.
+/// Options that change the server's query plan.
 fn find_cases_of_plans() -> [FindCase; 6] {
     let by_id = || Some(Hint::Keys(doc! {"_id": 1}));
     let one = || doc! {"_id": 1};

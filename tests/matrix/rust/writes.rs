@@ -175,7 +175,8 @@ impl Application {
                 ]))
             };
             steps.step(name, write).await;
-            // One model after another until one fails: this driver has no array of inserts.
+            // Runs the writes one by one until one fails, because this driver cannot send an array
+            // of inserts.
             let insert = async || {
                 let ids = [1, 2, 3].map(|n| {
                     if n == 2 {
@@ -240,8 +241,8 @@ impl Application {
         let both = async || {
             let things = self.db.collection::<Document>("unacknowledged");
             let none = WriteConcern::builder().w(Some(0.into())).build();
-            // These run one after another, so on one connection of the driver's pool: the order is
-            // kept.
+            // The inserts run one after another on one connection of the driver's pool, so their
+            // order is kept.
             for n in 0..50 {
                 let insert = things.insert_one(doc! {"_id": n});
                 insert.write_concern(none.clone()).await?;
@@ -274,7 +275,7 @@ fn thing(n: i32) -> Document {
     doc! {"_id": n, "text": format!("text {}", n % 10), "group": n % 7}
 }
 
-/// A document whose BSON takes this many bytes.
+/// A document with this length in BSON.
 fn sized(id: &str, length_bytes: usize) -> Document {
     let with = |bytes| {
         let subtype = BinarySubtype::Generic;

@@ -1,4 +1,4 @@
-//! Messages as a test builds them, valid or not, and replies with all of their bytes.
+//! Messages that a test builds, valid or not, and replies with all of their bytes.
 
 use std::io::Cursor;
 
@@ -7,18 +7,18 @@ use bson::{Bson, Document};
 /// The 16 bytes before each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Length of the whole message in bytes, this header included.
+    /// Length of the whole message in bytes, including this header.
     pub message_length: i32,
     /// The message's identifier, chosen by its sender.
     pub request_id: i32,
-    /// The `request_id` of the message that this one replies to, else 0.
+    /// The `request_id` of the message to which this one replies; 0 if it is not a reply.
     pub response_to: i32,
-    /// The type of the content: 2013, 2012, 2004 or 1.
+    /// The opcode: 2013, 2012, 2004 or 1.
     pub op_code: i32,
 }
 
 impl Header {
-    /// The header at the start of `bytes`, or `None` if there are fewer than 16 bytes.
+    /// The header at the start of `bytes`; `None` if there are fewer than 16 bytes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut fields = bytes.chunks_exact(4).map_while(int32);
         Some(Self {
@@ -57,7 +57,7 @@ pub enum Section {
         /// The field's documents.
         documents: Vec<Document>,
     },
-    /// Bytes that are sent unchanged, the kind included, for sections that no client should send.
+    /// Bytes that are sent unchanged, including the section's kind, to build invalid sections.
     Bytes(Vec<u8>),
 }
 
@@ -87,20 +87,20 @@ impl Section {
 /// An OP_MSG to send.
 #[derive(Clone, Debug)]
 pub struct OpMsg {
-    /// 0 lets the sending client choose the identifier.
+    /// The message's identifier. With 0, [`RawClient`](super::RawClient) chooses one.
     pub request_id: i32,
-    /// 0 in every message from a client.
+    /// 0 in all messages from clients.
     pub response_to: i32,
-    /// The flag bits. [`OpMsg::has_checksum`] sets the checksum's bit.
+    /// The flag bits, without the bit of the checksum, which [`OpMsg::has_checksum`] sets.
     pub flags: u32,
-    /// In the order in which they are sent.
+    /// The sections, in the order in which they are sent.
     pub sections: Vec<Section>,
-    /// True if a CRC-32C is appended and its flag is set.
+    /// True if the message gets a CRC-32C, and the flag bit of the checksum.
     pub has_checksum: bool,
 }
 
 impl OpMsg {
-    /// A message with one section, the body. The body must name its database in `$db`.
+    /// A message whose only section is the body. The body must have a `$db`.
     pub fn new(body: Document) -> Self {
         Self {
             request_id: 0,
@@ -121,7 +121,7 @@ impl OpMsg {
         self
     }
 
-    /// Sets these flag bits in addition.
+    /// Sets these flag bits, in addition to those already set.
     #[must_use]
     pub fn flags(mut self, flags: u32) -> Self {
         self.flags |= flags;
@@ -165,15 +165,15 @@ impl OpMsg {
 /// A legacy OP_QUERY to send. Servers accept it only for handshakes.
 #[derive(Clone, Debug)]
 pub struct OpQuery {
-    /// 0 lets the sending client choose the identifier.
+    /// The message's identifier. With 0, [`RawClient`](super::RawClient) chooses one.
     pub request_id: i32,
     /// The flag bits. Some drivers set 4, which allows a secondary to reply.
     pub flags: u32,
-    /// `admin.$cmd` for commands.
+    /// The full collection name; `admin.$cmd` for commands.
     pub collection: String,
     /// The number of documents to skip.
     pub skip_count: i32,
-    /// -1 or 1 for commands.
+    /// `numberToReturn`; -1 or 1 for commands.
     pub return_count: i32,
     /// The command, without `$db`.
     pub query: Document,
@@ -213,22 +213,21 @@ impl OpQuery {
 /// A received OP_MSG or OP_REPLY.
 #[derive(Clone, Debug)]
 pub struct RawReply {
-    /// The header as received.
+    /// The header of the reply.
     pub header: Header,
     /// The flag bits of an OP_MSG, or the response flags of an OP_REPLY.
     pub flags: u32,
     /// The section of kind 0, or the first document of an OP_REPLY.
     pub body: Document,
-    /// The message from its first byte to its last.
+    /// All bytes of the message.
     pub raw: Vec<u8>,
 }
 
 impl RawReply {
-    /// Parses a whole message. Returns `None` if it is neither OP_MSG nor OP_REPLY, or is
-    /// malformed.
+    /// Parses a whole message. `None` if the message is malformed, or is neither OP_MSG nor
+    /// OP_REPLY.
     ///
-    /// The body of a server's reply is its first section. A test that expects sequences must read
-    /// `raw`.
+    /// A server sends the body as the first section. A test that expects sequences must read `raw`.
     pub fn parse(raw: Vec<u8>) -> Option<Self> {
         let header = Header::parse(&raw)?;
         let (_, content) = raw.split_at_checked(HEADER_BYTES)?;
@@ -247,7 +246,7 @@ impl RawReply {
         })
     }
 
-    /// True if the command succeeded as a whole: `ok` is 1.
+    /// True if the whole command succeeded: `ok` is 1.
     pub fn is_ok(&self) -> bool {
         match self.body.get("ok") {
             Some(Bson::Double(ok)) => *ok == 1.0,
@@ -258,12 +257,12 @@ impl RawReply {
         }
     }
 
-    /// The error code, if the command failed as a whole.
+    /// The error code; `None` if the whole command succeeded.
     pub fn code(&self) -> Option<i32> {
         self.body.get_i32("code").ok()
     }
 
-    /// The labels that make drivers retry. Empty if there are none.
+    /// The labels of the error, by which drivers decide to retry. Empty if there are none.
     pub fn error_labels(&self) -> Vec<&str> {
         let labels = self
             .body
@@ -273,17 +272,17 @@ impl RawReply {
         labels.iter().filter_map(Bson::as_str).collect()
     }
 
-    /// The id of the cursor that the reply opens or continues. 0 if the cursor is exhausted.
+    /// The id of the cursor that the reply opens or continues; 0 if the cursor is exhausted.
     pub fn cursor_id(&self) -> Option<i64> {
         self.body.get_document("cursor").ok()?.get_i64("id").ok()
     }
 
-    /// True if another reply follows without another request.
+    /// True if the server will send another reply without another command.
     pub fn has_more_to_come(&self) -> bool {
         self.header.op_code == OP_MSG && self.flags & MORE_TO_COME != 0
     }
 
-    /// `None` if there is no checksum, else whether the checksum is correct.
+    /// True if the checksum is correct; `None` if there is no checksum.
     pub fn checksum_fits(&self) -> Option<bool> {
         if self.header.op_code != OP_MSG || self.flags & CHECKSUM_PRESENT == 0 {
             return None;
@@ -293,7 +292,7 @@ impl RawReply {
     }
 }
 
-/// The complete messages at the start of a stream of bytes, without an incomplete one at its end.
+/// The complete messages at the start of `stream`. An incomplete message at the end is ignored.
 pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
     let mut messages = Vec::new();
     let mut rest = stream;
@@ -302,7 +301,7 @@ pub fn split_messages(stream: &[u8]) -> Vec<&[u8]> {
         let Some((message, after)) = rest.split_at_checked(length) else {
             break;
         };
-        // A length below that of a header would loop forever.
+        // With a length below that of a header, the loop would never end.
         if message.len() < HEADER_BYTES {
             break;
         }

@@ -1,7 +1,7 @@
-//! A client without a driver: it sends exactly what the test asks for and never retries.
+//! A client without a driver: it sends exactly what the test requests, and never retries.
 //!
-//! Errors that a server returns are replies. A [`RawError`] is a failure of the connection: closed,
-//! silent, or bytes that are not a reply.
+//! An error that a server returns is a reply. A [`RawError`] is a failure of the connection: it was
+//! closed or silent, or its bytes are not a reply.
 
 pub mod message;
 pub mod scram;
@@ -69,7 +69,7 @@ impl RawClient {
         Ok(Self::new(within(CONNECT_LIMIT, stream).await?))
     }
 
-    /// A client on a stream that the test has opened.
+    /// A client on a connection that the test has opened.
     pub fn new(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         Self {
             stream: Box::new(stream),
@@ -93,7 +93,7 @@ impl RawClient {
         .await
     }
 
-    /// Sends a message and returns its `requestID`. If that is 0, the client chooses one.
+    /// Sends a message and returns its `requestID`. If it is 0, the client chooses one.
     pub async fn send(&mut self, message: &OpMsg) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -101,7 +101,7 @@ impl RawClient {
         Ok(message.request_id)
     }
 
-    /// Sends a legacy message and returns its `requestID`. If that is 0, the client chooses one.
+    /// Sends a legacy message and returns its `requestID`. If it is 0, the client chooses one.
     pub async fn send_query(&mut self, message: &OpQuery) -> Result<i32, RawError> {
         let mut message = message.clone();
         message.request_id = self.request_id_for(message.request_id);
@@ -109,7 +109,7 @@ impl RawClient {
         Ok(message.request_id)
     }
 
-    /// Reads exactly `byte_count` bytes, which may end inside a message.
+    /// Reads exactly `byte_count` bytes. They may end inside a message.
     pub async fn read_bytes(&mut self, byte_count: usize) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
         within(self.limit, async move {
@@ -144,8 +144,8 @@ impl RawClient {
         self.exchange(&OpMsg::new(command)).await
     }
 
-    /// Waits until earlier operations of this client are counted. A client may see a reply before
-    /// it is counted, but its next message is read only afterwards.
+    /// Waits until Seawall has counted this client's earlier operations. It counts an operation
+    /// after the reply, but before it reads the client's next message.
     pub async fn wait_until_counted(&mut self) -> Result<(), RawError> {
         self.command("admin", doc! { "ping": 1 }).await.map(drop)
     }
@@ -173,23 +173,23 @@ impl RawClient {
         self.read_reply_to(request_id).await
     }
 
-    /// Authenticates. A refusal is also an [`Outcome`].
+    /// Authenticates. A refusal by the server is an [`Outcome`], not an error.
     pub async fn login(&mut self, login: &Login) -> Result<Outcome, RawError> {
         scram::run(self, login).await
     }
 
-    /// Begins to authenticate, up to the server's challenge.
+    /// Begins an authentication, and stops after the server's challenge.
     pub async fn begin_login(&mut self, login: &Login) -> Result<Begun, RawError> {
         scram::begin_login(self, login).await
     }
 
-    /// Sends the proof of a login that was begun.
+    /// Sends the proof of an authentication that [`Self::begin_login`] has begun.
     pub async fn finish_login(&mut self, begun: &Begun) -> Result<Outcome, RawError> {
         scram::finish_login(self, begun).await
     }
 
-    /// Reads until the other side closes, and returns the bytes received before. A reset counts as
-    /// a close.
+    /// Reads until the other side closes or resets the connection, and returns the bytes received
+    /// until then.
     pub async fn read_to_close(&mut self) -> Result<Vec<u8>, RawError> {
         let stream = &mut self.stream;
         within(self.limit, async move {
@@ -232,7 +232,7 @@ impl fmt::Debug for RawClient {
     }
 }
 
-/// Why a connection gave no reply.
+/// The reason why a connection gave no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum RawError {
     /// The other side closed the connection between two messages, or reset it.
@@ -241,21 +241,21 @@ pub enum RawError {
     /// The other side closed the connection inside a message.
     #[error("the connection was closed inside a message")]
     Truncated,
-    /// Nothing was received, or nothing could be sent, within the test's time limit.
+    /// Within the test's time limit, no byte was received or sent.
     #[error("nothing happened within {limit:?}")]
     TimedOut {
-        /// That limit.
+        /// The time limit.
         limit: Duration,
     },
-    /// A message is not a reply, or its length is impossible.
+    /// A message is not a reply, or its length is invalid.
     #[error("the message is not a reply")]
     Malformed,
-    /// A reply belongs to another request.
+    /// The reply belongs to another message.
     #[error("the reply is for request {response_to}, not {request_id}")]
     OtherReply {
-        /// The request's `requestID`.
+        /// The `requestID` of the sent message.
         request_id: i32,
-        /// The reply's `responseTo`.
+        /// The `responseTo` of the reply.
         response_to: i32,
     },
     /// An error of the operating system or of TLS.
@@ -280,7 +280,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, RawError> {
     let mut message = vec![0; HEADER_BYTES];
-    // Reads the first byte alone, to distinguish a close between messages from one inside a
+    // The first byte is read alone, so that a close between messages differs from one inside a
     // message.
     let (first, rest) = message.split_at_mut(1);
     if stream.read(first).await? == 0 {
@@ -320,12 +320,12 @@ fn is_close(error: &io::Error) -> bool {
         io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::BrokenPipe
-            // TLS closed without `close_notify`.
+            // A TLS connection that was closed without `close_notify`.
             | io::ErrorKind::UnexpectedEof
     )
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const DEFAULT_LIMIT: Duration = Duration::from_secs(30);
-/// The limit of a server. It protects the test from an invalid length.
+/// Maximum length of a message, as on servers. It protects the test from an invalid length.
 const MAX_MESSAGE_BYTES: u64 = 48_000_000;

@@ -1,4 +1,4 @@
-//! A SCRAM client, written from RFC 5802 and RFC 7677 and not from the proxy's code.
+//! A SCRAM client, written from RFC 5802 and RFC 7677, without the proxy's code.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 use super::{RawClient, RawError, RawReply};
 
-/// The user to authenticate as, and how.
+/// A login of a user: credentials, mechanism and form.
 #[derive(Clone, Debug)]
 pub struct Login {
     /// The database in which the user is defined.
@@ -26,16 +26,16 @@ pub struct Login {
     pub password: String,
     /// The SCRAM mechanism.
     pub mechanism: Mechanism,
-    /// How the conversation begins.
+    /// The message with which the conversation begins.
     pub start: Start,
-    /// True if the server is asked to skip the last, empty exchange.
+    /// True if the client asks the server to skip the last, empty exchange.
     pub skip_empty_exchange: bool,
-    /// The cache of derived keys. Clones of a login share it.
+    /// A cache of derived keys. Clones of the login share it.
     pub keys: KeyCache,
 }
 
 impl Login {
-    /// A login with SCRAM-SHA-256 by commands, without the empty exchange.
+    /// A login with SCRAM-SHA-256 that begins with `saslStart` and skips the empty exchange.
     pub fn new(db: &str, user: &str, password: &str) -> Self {
         Self {
             db: db.to_owned(),
@@ -55,7 +55,7 @@ impl Login {
         self
     }
 
-    /// Sets how the conversation begins.
+    /// Sets the message with which the conversation begins.
     #[must_use]
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
@@ -69,7 +69,7 @@ impl Login {
         self
     }
 
-    /// Uses a cache of keys that other logins use too.
+    /// Uses a cache of keys together with other logins.
     #[must_use]
     pub fn keys(mut self, keys: &KeyCache) -> Self {
         self.keys = keys.clone();
@@ -128,7 +128,7 @@ impl Mechanism {
                 pbkdf2::pbkdf2_hmac_array::<Sha1, 20>(hex.as_bytes(), salt, iterations).to_vec()
             }
             Self::ScramSha256 => {
-                // A password that SASLprep refuses is sent unchanged, so that the server decides.
+                // If SASLprep refuses the password, it is sent unchanged, and the server decides.
                 let prepared = stringprep::saslprep(&login.password);
                 let prepared = prepared.as_deref().unwrap_or(&login.password).as_bytes();
                 pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(prepared, salt, iterations).to_vec()
@@ -137,23 +137,25 @@ impl Mechanism {
     }
 }
 
-/// How a conversation begins.
+/// The message with which a SCRAM conversation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// With `saslStart`. The test sends a hello itself, or none.
+    /// `saslStart`. The test itself may send a `hello` before.
     Command,
-    /// In a `hello` by OP_MSG, then with `saslStart` if the server ignores the speculation.
+    /// A `hello` by OP_MSG with the first payload. If the server ignores the payload, `saslStart`
+    /// follows.
     SpeculativeHello,
-    /// In an `isMaster` by OP_QUERY, then with `saslStart` if the server ignores the speculation.
+    /// An `isMaster` by OP_QUERY with the first payload. If the server ignores the payload,
+    /// `saslStart` follows.
     SpeculativeLegacyHello,
 }
 
 /// The result of an authentication.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// How the authentication ended.
+    /// The end of the authentication.
     pub verdict: Verdict,
-    /// All replies in order, including the reply to a hello.
+    /// All replies in order, including that to a `hello`.
     pub replies: Vec<RawReply>,
 }
 
@@ -169,19 +171,19 @@ impl Outcome {
     }
 }
 
-/// How an authentication ended.
+/// The end of an authentication.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Both sides have proved that they know the password.
+    /// The client and the server have proved that they know the password.
     Authenticated,
-    /// The last reply is an error.
+    /// The server refused: the last reply is an error.
     Refused,
-    /// The server broke the protocol or could not prove its identity.
+    /// The server violated the protocol, or could not prove that it knows the password.
     Implausible(&'static str),
 }
 
-/// A cache of salted passwords. A login needs 15,000 hash rounds, which would be most of a test's
-/// time.
+/// A cache of salted passwords. Deriving one takes 15,000 hash rounds, which would be most of a
+/// test's time.
 #[derive(Clone, Default)]
 pub struct KeyCache {
     salted_passwords: Arc<Mutex<HashMap<KeySource, Vec<u8>>>>,
@@ -251,7 +253,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// The command that proves the password, with its database.
+    /// The command that carries the proof, to be sent on the user's database.
     #[must_use]
     pub fn last_command(&self) -> Document {
         let mut command = sasl_continue(&self.id, &self.answer.payload);
@@ -259,7 +261,7 @@ impl Begun {
         command
     }
 
-    /// Changes the message that proves the password.
+    /// Changes the payload that carries the proof.
     #[must_use]
     pub fn altered(mut self, change: impl FnOnce(&str) -> String) -> Self {
         self.answer.payload = change(&self.answer.payload);
@@ -267,7 +269,7 @@ impl Begun {
     }
 }
 
-/// Begins a login, up to the server's challenge.
+/// Begins a login, and stops after the server's challenge.
 pub(super) async fn begin_login(client: &mut RawClient, login: &Login) -> Result<Begun, RawError> {
     let begun = challenged(client, login, &mut Vec::new()).await?;
     begun.map_err(|_| RawError::Malformed)
@@ -328,7 +330,7 @@ async fn prove(
     }
 }
 
-/// Returns the server's challenge, or `None` if the server refused.
+/// Sends the first message. Returns the server's challenge; `None` if the server refused.
 async fn begin(
     client: &mut RawClient,
     login: &Login,
@@ -367,7 +369,7 @@ async fn begin(
     Ok(kept(reply, replies))
 }
 
-/// Falls back to the legacy name if the server does not know `hello`.
+/// Uses the legacy name if the server does not know `hello`.
 async fn hello_with_supported_name(
     client: &mut RawClient,
     fields: Document,
@@ -379,7 +381,7 @@ async fn hello_with_supported_name(
     }
 }
 
-/// Sends a `saslContinue`. Returns the reply, or `None` if it is an error.
+/// Sends a `saslContinue`. Returns the reply; `None` if the reply is an error.
 async fn continue_conversation(
     client: &mut RawClient,
     login: &Login,
@@ -423,7 +425,7 @@ impl ClientFirst {
     }
 }
 
-/// The client's final message, and the final message that it expects from the server.
+/// The client's last message, and the server's last message that must follow.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     payload: String,
@@ -445,7 +447,7 @@ impl Answer {
         let salt = salt.ok_or("no salt in the challenge")?;
         let iterations = field("i=").and_then(|iterations| iterations.parse().ok());
         let iterations = iterations.ok_or("no iterations in the challenge")?;
-        // Drivers have the same minimum: with fewer iterations, a false server could guess the
+        // Drivers have the same minimum. With fewer iterations, a false server could find out the
         // password.
         if iterations < MIN_ITERATIONS {
             return Err("too few iterations in the challenge");
@@ -485,7 +487,8 @@ fn payload(body: &Document) -> Option<String> {
 
 const COMMAND_NOT_FOUND: i32 = 59;
 const MIN_ITERATIONS: u32 = 4096;
-/// Far more users than a test has. It limits memory in a storm of invented users.
+/// The limit is far above the number of users in a test. It limits memory in a storm of invented
+/// users.
 const MAX_KEYS: usize = 10_000;
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ PACKAGES = [
     "zipp==3.23.0",
 ]
 
-# Needed to read the metadata of the source package, which pip does before it saves the file.
+# pip needs these packages to read the metadata of the source package before it saves the file.
 BUILD_PACKAGES = [
     "hatch-requirements-txt==0.4.1",
     "hatchling==1.27.0",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-# Additional time after a test's limit in which a process may be silent: pytest's own limit acts
+# How long a process may be silent after a test's limit. pytest's own limit has to act
 # first.
 SILENCE_SECONDS = 30
 # Maximum number of processes per file.

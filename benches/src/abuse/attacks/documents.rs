@@ -1,4 +1,4 @@
-//! Documents that different readers read differently, or cannot read.
+//! Documents that two parsers may read differently, or that a parser may be unable to read.
 
 use bson::{Bson, RawDocument, RawDocumentBuf, cstr, doc, rawdoc};
 use seawall_tests::raw::{RawClient, RawError, RawReply};
@@ -9,11 +9,11 @@ use crate::abuse::{
     testbed::{ALICE, MALLORY},
 };
 
-/// Error code of a server for a document with too many levels.
+/// The code with which servers refuse a document with too many levels.
 pub(super) const OVERFLOW: i32 = 15;
-/// Error code of a server for a command that has a field twice.
+/// The code with which servers refuse a command that has a field twice.
 pub(super) const DUPLICATE_FIELD: i32 = 40_413;
-/// Error code of a server for an invalid database or collection name.
+/// The code with which servers refuse an invalid database or collection name.
 pub(super) const INVALID_NAMESPACE: i32 = 73;
 
 /// Depths of documents. Servers accept the first and refuse the others.
@@ -35,10 +35,10 @@ async fn send_nested(arena: Arena, number: u32) -> Result<Ending, RawError> {
     Ok(Ending::from(send(&mut client, &command).await))
 }
 
-/// Returns `{a: {a: {… {}}}}`. Builds it without recursion.
+/// The document `{a: {a: {… {}}}}`, built without recursion.
 fn nested(levels: usize) -> RawDocumentBuf {
     const INNERMOST_BYTES: usize = 5;
-    /// Type byte, name of one letter with its NUL, length, and terminator.
+    /// A type byte, a name of one letter with its NUL, a length, and a terminator.
     const LEVEL_BYTES: usize = 1 + 2 + 4 + 1;
     let length = |level: usize| {
         let bytes = INNERMOST_BYTES + level * LEVEL_BYTES;
@@ -60,8 +60,8 @@ pub(super) async fn duplicate_keys(arena: Arena) {
     arena.attempts(200, send_duplicate).await;
 }
 
-/// Sends a command that has one field twice: once with the attacker's own value and once with a
-/// victim's, in both orders.
+/// Sends a command that has one field twice, with the attacker's and with a victim's value, in both
+/// orders.
 async fn send_duplicate(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (first, second) = match number % 2 {
         0 => (MALLORY, ALICE),
@@ -96,7 +96,7 @@ pub(super) async fn embedded_nuls(arena: Arena) {
     arena.attempts(200, send_nul).await;
 }
 
-/// Sends a name with a NUL byte. A reader that treats names as C strings sees a shorter name.
+/// Sends a name with a NUL byte. A parser that uses C strings would read a shorter name.
 async fn send_nul(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let name = format!("{ALICE}\0.{MALLORY}");
     if number.is_multiple_of(4) {

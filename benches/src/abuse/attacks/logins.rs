@@ -1,4 +1,4 @@
-//! Logins that fail, end late or never end.
+//! Logins that fail, or that end late or never.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::abuse::{
 
 const SHA_256: &str = "SCRAM-SHA-256";
 
-/// A wrong password: no user has it.
+/// A password that no user has.
 const WRONG: &str = "wrong";
 
 fn payload(text: &str) -> Binary {
@@ -30,7 +30,7 @@ fn payload(text: &str) -> Binary {
     }
 }
 
-/// Returns a `saslStart` with its `$db`.
+/// A `saslStart` message, with its `$db`.
 fn start(user: &str, mechanism: &str) -> OpMsg {
     let payload = payload(&format!("n,,n={user},r=0123456789abcdefghij"));
     OpMsg::new(doc! {"saslStart": 1, "mechanism": mechanism, "payload": payload, "$db": "admin"})
@@ -44,7 +44,7 @@ async fn read_as_alice(client: &mut RawClient) -> Ending {
     }
 }
 
-/// Longer than Seawall waits for the second step of a first login.
+/// Longer than Seawall waits for the second message of a first login.
 const UNFINISHED_FOR: Duration = Duration::from_secs(6);
 
 pub(super) async fn unfinished(arena: Arena) {
@@ -53,7 +53,7 @@ pub(super) async fn unfinished(arena: Arena) {
 }
 
 pub(super) async fn claimed(arena: Arena) {
-    // Takes only victims that log in for the first time during the attack or shortly before it.
+    // Only victims that log in for the first time during the attack, or shortly before.
     let (skipped, claimed) = arena.either((8, 16), (0, 4));
     let newcomers = arena.users.newcomers.iter().skip(skipped).take(claimed);
     let users: Vec<Login> = newcomers.cloned().collect();
@@ -83,7 +83,8 @@ async fn begin_repeatedly(arena: Arena, users: &[Login]) {
 async fn begin_only(arena: &Arena, user: &str) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     client.send(&start(user, SHA_256)).await?;
-    // Seawall sends the challenge, or closes the connection to make room for another.
+    // The read ends when Seawall sends the challenge, or closes the connection to make room for
+    // another.
     client.set_limit(UNFINISHED_FOR);
     drop(client.read_message().await?);
     Ok(match timeout(UNFINISHED_FOR, client.read_message()).await {
@@ -119,7 +120,7 @@ pub(super) async fn outdated(arena: Arena) {
         arena.count_ending(Ending::NotBegun);
     }
     change(&mut root, 1).await;
-    // Seawall may still use keys that it read less than one second ago.
+    // Seawall may still use keys that it read less than a second ago.
     let is_refused = async { while is_accepted(&arena, &outdated).await {} };
     let is_refused = timeout(Duration::from_secs(5), is_refused).await;
     is_refused.expect("a changed password takes effect");
@@ -127,7 +128,7 @@ pub(super) async fn outdated(arena: Arena) {
         let outdated = outdated.clone();
         async move {
             let mut client = arena.connect().await?;
-            // The keys may be replaced between the two steps.
+            // Seawall may get new keys between the two messages.
             let begun = client.begin_login(&outdated).await?;
             let outcome = client.finish_login(&begun).await?;
             Ok(match outcome.is_authenticated() {
@@ -221,14 +222,14 @@ pub(super) async fn pipelined(arena: Arena) {
     arena.attempts(100, pipeline).await;
 }
 
-/// Sends a victim's commands between the steps of a login that will fail, all in one write.
+/// Sends a victim's commands between the messages of a login that will fail, all in one write.
 async fn pipeline(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let find = OpMsg::new(doc! {"find": "small", "$db": ALICE});
     let proof = doc! {"saslContinue": 1, "conversationId": 1, "payload": payload("c=biws,r=x,p=AAAA"), "$db": "admin"};
     let user = match number % 2 {
         0 => ALICE.to_owned(),
-        // A user that Seawall must look up at the server, which takes longer.
+        // A user whom Seawall must look up at the server, which takes longer.
         _ => format!("unknown-{number}"),
     };
     let parts = [
@@ -259,7 +260,7 @@ pub(super) async fn replayed(arena: Arena) {
     arena.attempts(50, replay).await;
 }
 
-/// Sends the last message of an accepted login again: on the same connection, and on another.
+/// Sends the last message of an accepted login again, on the same and on another connection.
 async fn replay(arena: Arena, _: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let mut own = arena.connect().await?;
@@ -283,7 +284,7 @@ pub(super) async fn altered(arena: Arena) {
     arena.attempts(100, alter).await;
 }
 
-/// Sends a valid proof in a message that differs from the one that it was made for.
+/// Sends a valid proof in a message that differs from the one for which the proof was computed.
 async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let begun = client.begin_login(&arena.users.mallory).await?;
@@ -303,7 +304,7 @@ async fn alter(arena: Arena, number: u32) -> Result<Ending, RawError> {
 }
 
 pub(super) async fn confused(arena: Arena) {
-    // One login first, so that Seawall has the keys and verifies proofs itself.
+    // After one login Seawall has the keys, and then verifies proofs itself.
     drop(arena.logged_in().await);
     arena.attempts(100, confuse).await;
 }
@@ -313,7 +314,7 @@ async fn confuse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let start = match number % 6 {
         0 | 1 => {
-            // A proof of one mechanism in a conversation of the other.
+            // A proof of one mechanism, in a conversation that began with the other.
             let (begun_by, proven_by) = match number % 2 {
                 0 => (Mechanism::ScramSha1, Mechanism::ScramSha256),
                 _ => (Mechanism::ScramSha256, Mechanism::ScramSha1),
@@ -348,7 +349,7 @@ async fn confuse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     }
 }
 
-/// Returns a `saslStart` of a victim's user with this mechanism.
+/// A `saslStart` in a victim's name, with this mechanism.
 fn with_mechanism(mechanism: Bson) -> RawDocumentBuf {
     let payload = payload(&format!("n,,n={ALICE},r=0123456789abcdefghij"));
     let start: Document =
@@ -356,7 +357,7 @@ fn with_mechanism(mechanism: Bson) -> RawDocumentBuf {
     RawDocumentBuf::try_from(start).expect("the command can be encoded")
 }
 
-/// Returns a `saslStart` that names two mechanisms.
+/// A `saslStart` with two mechanisms.
 fn with_two_mechanisms() -> RawDocumentBuf {
     let payload = payload(&format!("n,,n={ALICE},r=0123456789abcdefghij"));
     rawdoc! {
@@ -368,8 +369,8 @@ pub(super) async fn interleaved(arena: Arena) {
     arena.attempts(100, interleave).await;
 }
 
-/// Begins the attacker's login, begins a victim's login inside it, and finishes the attacker's.
-/// Every second attempt does the last two steps on another connection.
+/// Begins the attacker's login, begins a victim's login on the same connection, and finishes the
+/// attacker's. Every second attempt uses another connection for the last two messages.
 async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mallory = &arena.users.mallory;
     let mut wrong = login(ALICE);
@@ -397,7 +398,7 @@ async fn interleave(arena: Arena, number: u32) -> Result<Ending, RawError> {
     }
 }
 
-/// Conversations that begin on one connection.
+/// Number of conversations that begin on one connection.
 const CONVERSATIONS: usize = 200;
 
 pub(super) async fn many_conversations(arena: Arena) {

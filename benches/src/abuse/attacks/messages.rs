@@ -1,4 +1,4 @@
-//! Messages and replies that are large, slow, or not what they declare.
+//! Messages and replies that are large, slow, or different from their headers.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const MAX_MESSAGE_BYTES: usize = 48_000_000;
 const OP_COMPRESSED: i32 = 2012;
 const SNAPPY: u8 = 1;
 
-/// Time limit for the server to process a message of the largest size.
+/// Time limit in which the server must process a message of the largest size.
 const LARGEST_LIMIT: Duration = Duration::from_secs(20);
 
 pub(super) async fn compressed_before_login(arena: Arena) {
@@ -43,7 +43,7 @@ pub(super) async fn compressed_before_login(arena: Arena) {
     arena.attempts(200, attempt).await;
 }
 
-/// Parses a reply, compressed or not.
+/// Parses a reply, which may be compressed.
 fn reply_of(message: Vec<u8>) -> Result<RawReply, RawError> {
     let message = match CompressedHead::parse(&message, MAX_MESSAGE_BYTES) {
         Ok(head) => head.inflate(&message).map_err(|_| RawError::Malformed)?,
@@ -52,8 +52,8 @@ fn reply_of(message: Vec<u8>) -> Result<RawReply, RawError> {
     RawReply::parse(message).ok_or(RawError::Malformed)
 }
 
-/// Returns an insert of exactly the largest size into a database that the attacker has no rights
-/// on. The server reads all of it and writes nothing.
+/// An insert of the largest size, into a database on which the attacker has no rights. The server
+/// reads the whole message and writes nothing.
 fn largest_insert() -> Vec<u8> {
     let insert = |pad: usize| {
         let document = |bytes: usize| doc! {"pad": "x".repeat(bytes)};
@@ -103,7 +103,7 @@ pub(super) async fn largest(arena: Arena) {
     }
 }
 
-/// Returns small messages that inflate to much larger ones, or to another size than they declare.
+/// Small messages that inflate to much larger ones, or to another size than their headers declare.
 fn compression_bombs() -> Vec<Vec<u8>> {
     let header = Header {
         message_length: i32::try_from(MAX_MESSAGE_BYTES).unwrap_or(i32::MAX),
@@ -111,7 +111,7 @@ fn compression_bombs() -> Vec<Vec<u8>> {
         response_to: 0,
         op_code: OP_MSG,
     };
-    // Zeros are not a valid message, and compress best.
+    // Zeros compress best. They are not a valid message.
     let mut zeros = header.to_bytes().to_vec();
     zeros.resize(MAX_MESSAGE_BYTES, 0);
     let insert = largest_insert();
@@ -148,7 +148,7 @@ pub(super) async fn bombs(arena: Arena) {
     arena.attempts(4, attempt).await;
 }
 
-/// Returns the first `sent` bytes of a message that announces this length.
+/// The first `sent` bytes of a message whose header announces this length.
 fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     let header = Header {
         message_length: i32::try_from(bytes).unwrap_or(i32::MAX),
@@ -158,7 +158,7 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     };
     let mut message = header.to_bytes().to_vec();
     if op_code == OP_COMPRESSED {
-        // The head of a compressed message declares the opcode and size of the original, and the
+        // The header of a compressed message also has the opcode and size of the original, and the
         // compressor.
         message.extend(OP_MSG.to_le_bytes());
         message.extend(i32::try_from(bytes - 100).unwrap_or(i32::MAX).to_le_bytes());
@@ -168,11 +168,11 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
     message
 }
 
-/// Time limit of a write. A stalled write must not delay the other senders.
+/// Time limit of a write: a stalled write must not delay the other senders.
 const WRITE_LIMIT: Duration = Duration::from_millis(20);
 
-/// Sends to each client its first bytes, then more bytes in rounds at a pace. At the end, counts
-/// which connections are open.
+/// Sends the first bytes to each client, then more bytes in rounds. At the end, counts the
+/// connections that are still open.
 async fn send_slowly(
     arena: &Arena,
     mut clients: Vec<RawClient>,
@@ -216,7 +216,7 @@ pub(super) async fn slow_senders(arena: Arena) {
         } else {
             OP_MSG
         };
-        // Two in fifty send many bytes at once.
+        // Two of fifty clients send many bytes at once.
         let sent = if number % 50 < 2 { 900_000 } else { 1_000 };
         announcing(MAX_MESSAGE_BYTES, op_code, sent)
     };
@@ -232,7 +232,7 @@ pub(super) async fn partial(arena: Arena) {
 /// The smallest receive buffer that the kernel allows.
 const SMALL_BUFFER_BYTES: u32 = 4096;
 
-/// Returns a find of one of the large documents.
+/// A find of one of the large documents.
 fn large_find(id: i32) -> Vec<u8> {
     let mut find = own_find();
     find.insert("find", "large");
@@ -256,7 +256,7 @@ pub(super) async fn slow_compressed_readers(arena: Arena) {
     for client in &mut clients {
         drop(client.hello(hello.clone()).await);
     }
-    // Replies to compressed requests are compressed.
+    // Replies to compressed commands are compressed.
     let find =
         deflate(&large_find(2), Compressor::Snappy).expect("a small message can be compressed");
     read_slowly(&arena, clients, &find).await;
@@ -268,8 +268,8 @@ pub(super) async fn many_slow_readers(arena: Arena) {
     read_slowly(&arena, clients, &large_find(1)).await;
 }
 
-/// Requests a large reply on each connection. Then every second connection reads up to 64 bytes in
-/// each round, and the rest read nothing.
+/// Requests a large reply on each connection. In each round, half of the connections read up to 64
+/// bytes; the others read nothing.
 async fn read_slowly(arena: &Arena, mut clients: Vec<RawClient>, find: &[u8]) {
     arena.begin();
     let per_second = u32::try_from(clients.len() / 10).unwrap_or_default().max(1);

@@ -21,15 +21,15 @@ const MECHANISM_UNAVAILABLE: i32 = 334;
 /// HTTP status of the admin address, not an error code of a server.
 const HTTP_FORBIDDEN: i32 = 403;
 
-/// Wraps an attack's function in the type of [`Attack::run`].
+/// Converts an attack's function to the type of [`Attack::run`].
 macro_rules! run {
     ($function:path) => {
         |arena| Box::pin($function(arena))
     };
 }
 
-/// All attacks, in order. The first is no attack: it shows how much the measurements vary without
-/// one.
+/// All attacks, in the order in which they run. The first one does nothing: it shows how much the
+/// measurements vary by themselves.
 pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "nothing",

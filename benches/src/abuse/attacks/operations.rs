@@ -1,4 +1,4 @@
-//! A user's operations that take long, and two loads that are no attack, for comparison.
+//! Long operations of one user, and two loads without an attack for comparison.
 
 use bson::doc;
 use seawall_tests::raw::OpMsg;
@@ -15,7 +15,7 @@ pub(super) async fn nothing(arena: Arena) {
     arena.wait_for_end().await;
 }
 
-/// Measures what the attackers' own CPU time costs the victims. Sends nothing to Seawall.
+/// Measures how much the attackers' use of the CPU slows the victims. Sends nothing to Seawall.
 pub(super) async fn busy_neighbour(arena: Arena) {
     arena.begin();
     arena.count_attempt();
@@ -34,10 +34,11 @@ pub(super) async fn busy_neighbour(arena: Arena) {
     }
 }
 
-/// More clients than one user has server connections.
+/// Number of clients: more than one user can have server connections.
 const CLIENTS: u32 = 150;
 
-/// JavaScript conditions for `$where`: the server only sleeps, for one second or 0.2 s.
+/// JavaScript conditions for `$where`, with which the server only sleeps, for one second or for 0.2
+/// s.
 const QUERIES: [&str; 2] = ["sleep(1000) || true", "sleep(200) || true"];
 
 pub(super) async fn slow_queries(arena: Arena) {
@@ -65,7 +66,7 @@ pub(super) async fn slow_queries(arena: Arena) {
     arena.wait_for_end().await;
 }
 
-/// Clients that leave while a server replies to them. The reply to the next client must be its own.
+/// Clients that disconnect while a server replies. The next client must get its own reply.
 pub(super) async fn departures(arena: Arena) {
     let attempt = |arena: Arena, number: u32| async move {
         let mut leaving = arena.logged_in().await?;

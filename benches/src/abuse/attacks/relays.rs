@@ -1,5 +1,5 @@
-//! Commands that must not pass a relay before a login, and requests that web pages must not send to
-//! the admin address.
+//! Commands that a relay must not forward before a login, and requests that web pages must not send
+//! to the admin address.
 
 use bson::{Document, doc};
 use seawall_tests::raw::{OpMsg, OpQuery, RawError};
@@ -21,7 +21,7 @@ fn create_user() -> Document {
     doc! {"createUser": "eve", "pwd": "x", "roles": ["root"]}
 }
 
-/// Tries one way past the guard.
+/// Tries one way to get a command through the relay.
 async fn smuggle(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let mut client = arena.connect().await?;
     let x509 = doc! {"authenticate": 1, "mechanism": X509};
@@ -86,7 +86,7 @@ pub(super) async fn cross_site(arena: Arena) {
     arena.attempts(100, browse).await;
 }
 
-/// Sends a request as a browser does on behalf of another site's page.
+/// Sends a request as a browser does for a page of another site.
 async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     let (method, path) = match number % 3 {
         0 => ("POST", "/api/v1/drain"),
@@ -95,7 +95,7 @@ async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     };
     let host = match number % 2 {
         0 => arena.admin.to_string(),
-        // A name whose owner makes it resolve to 127.0.0.1.
+        // A name that its owner resolves to 127.0.0.1.
         _ => "rebound.example".to_owned(),
     };
     let origin = "Origin: https://evil.example\r\nSec-Fetch-Site: cross-site\r\n";

@@ -1,15 +1,15 @@
-//! Connections that only occupy slots.
+//! Connections that do nothing but use up connection limits.
 
 use bson::doc;
 use seawall_tests::raw::{RawClient, RawError};
 
 use crate::abuse::arena::{Arena, Ending};
 
-/// Connections opened per second.
+/// Number of connections opened per second.
 const PER_SECOND: u32 = 500;
 
-/// Connections opened at each tick of the pace. Timers of one millisecond would take more CPU time
-/// than the attack.
+/// Number of connections opened per tick. Timers of one millisecond would take more CPU time than
+/// the attack.
 const AT_A_TIME: u32 = 5;
 
 pub(super) async fn silent(arena: Arena) {
@@ -25,8 +25,8 @@ pub(super) async fn greeted(arena: Arena) {
     hold(arena, open).await;
 }
 
-/// Opens 4,096 connections at a pace and holds them: the default of
-/// `limits.unauthenticated_connections`. A quick run opens 200.
+/// Opens 4,096 connections, the default of `limits.unauthenticated_connections`, and keeps them
+/// open. A quick run opens 200.
 async fn hold(arena: Arena, open: impl AsyncFn(&Arena) -> Result<RawClient, RawError>) {
     arena.begin();
     let mut clients = Vec::new();

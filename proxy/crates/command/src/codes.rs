@@ -1,13 +1,14 @@
 //! Counts of error codes, in a fixed number of slots.
 
-/// Maximum number of different codes that are counted in one reply. A batch usually fails for one
-/// or two reasons.
+/// Maximum number of different codes counted in one reply. The writes of a batch usually fail with
+/// one or two codes.
 const MAX_CODES: usize = 8;
 
-/// Counts of the codes of failed writes, in the order in which the codes first occurred.
+/// The codes of a reply's failed writes, each with the number of failures, in the order of their
+/// first occurrence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeCounts {
-    /// A slot with count 0 is free, and so are all slots after it.
+    /// The codes with their counts. A slot with count 0 is free, and so are all slots after it.
     slots: [(i32, u32); MAX_CODES],
 }
 
@@ -22,7 +23,7 @@ impl CodeCounts {
         }
     }
 
-    /// The codes with their counts.
+    /// The codes with their numbers of failures.
     pub fn iter(&self) -> impl Iterator<Item = (i32, u64)> {
         let taken = self.slots.iter().take_while(|(_, count)| *count > 0);
         taken.map(|(code, count)| (*code, u64::from(*count)))

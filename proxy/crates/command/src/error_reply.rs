@@ -1,8 +1,8 @@
-//! Error replies from Seawall itself, with the form and field order of a server's.
+//! Error replies that Seawall creates itself, with the field order of a server's error replies.
 
 use bson::{RawArrayBuf, RawDocumentBuf};
 
-/// 6 `HostUnreachable`: a mongos sends it when a member failed.
+/// 6 `HostUnreachable`: a mongos replies with it when a member failed.
 pub const HOST_UNREACHABLE: i32 = 6;
 /// 13 `Unauthorized`.
 pub const UNAUTHORIZED: i32 = 13;
@@ -18,27 +18,27 @@ pub const CURSOR_NOT_FOUND: i32 = 43;
 pub const MAX_TIME_MS_EXPIRED: i32 = 50;
 /// 59 `CommandNotFound`.
 pub const COMMAND_NOT_FOUND: i32 = 59;
-/// 91 `ShutdownInProgress`: in a `hello` reply, it makes drivers switch to another router.
+/// 91 `ShutdownInProgress`: after a `hello` reply with this code, drivers use another router.
 pub const SHUTDOWN_IN_PROGRESS: i32 = 91;
 /// 133 `FailedToSatisfyReadPreference`.
 pub const FAILED_TO_SATISFY_READ_PREFERENCE: i32 = 133;
-/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos sends it when the wait for its own pool takes
-/// too long. Drivers do not retry it.
+/// 202 `NetworkInterfaceExceededTimeLimit`: a mongos replies with it when its own pool has no
+/// connection in time. Drivers do not retry it.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
 /// 334 `MechanismUnavailable`.
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
-/// 462 `IngressRequestRateLimitExceeded`: overload, for clients that announced `backpressure`.
+/// 462 `IngressRequestRateLimitExceeded`: overload. Only for clients that announced `backpressure`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
 
-/// Label: the write may be sent again.
+/// Label: the driver may send the write again.
 pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
-/// Label: the change stream may be resumed at its last position.
+/// Label: the driver may resume the change stream at its last position.
 pub const RESUMABLE_CHANGE_STREAM_ERROR: &str = "ResumableChangeStreamError";
-/// Label: the whole transaction may be run again.
+/// Label: the application may run the whole transaction again.
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
-/// Label: overload; the client should back off.
+/// Label: the server is overloaded, and the driver should back off.
 pub const SYSTEM_OVERLOADED_ERROR: &str = "SystemOverloadedError";
-/// Label: any command may be sent again, with backoff.
+/// Label: the driver may send any command again, with backoff.
 pub const RETRYABLE_ERROR: &str = "RetryableError";
 
 /// True for codes that report a change of a member's state: "node is recovering" and "not writable
@@ -50,20 +50,20 @@ pub fn is_state_change(code: i32) -> bool {
     )
 }
 
-/// True for state-change codes that guarantee that the server did nothing. The command may be sent
-/// to another member.
+/// True for state-change codes that guarantee that the server did nothing, so the command may be
+/// sent to another member.
 pub fn nothing_was_done(code: i32) -> bool {
     matches!(code, 10107 | 13435)
 }
 
-/// An error reply to build.
+/// The contents of an error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ErrorReply {
     /// The numeric code, for drivers.
     pub code: i32,
     /// The text, for people.
     pub message: String,
-    /// Labels, which tell drivers what they may retry.
+    /// Labels, which tell drivers whether they may retry.
     pub labels: Vec<&'static str>,
 }
 
@@ -84,7 +84,7 @@ impl ErrorReply {
         self
     }
 
-    /// The document, with its fields in a server's order.
+    /// Builds the reply document, with its fields in the order of a server's reply.
     pub fn to_document(&self) -> RawDocumentBuf {
         let mut document = RawDocumentBuf::new();
         if !self.labels.is_empty() {
@@ -100,7 +100,7 @@ impl ErrorReply {
     }
 }
 
-/// The server's name for a code, or `Location<code>` for codes without a name.
+/// The server's name for a code. Codes without a name get `Location<code>`, as on servers.
 fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
     let name = match code {
         2 => "BadValue",

@@ -1,4 +1,4 @@
-//! One pass over a command's top-level fields.
+//! Reads the top-level fields of a command that Seawall needs, in one pass.
 
 use crate::table::{self, Class, CommandSpec, Syntax};
 use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
@@ -6,78 +6,79 @@ use seawall_wire::{BsonError, ElementKind, Elements, MAX_BSON_OBJECT_BYTES};
 /// The value of a command's first field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
-    /// A collection, usually.
+    /// A string: for most commands, the name of the collection.
     Text(&'a str),
     /// A cursor's id (`getMore`), or the 1 of `ping: 1`.
     Number(i64),
-    /// Anything else.
+    /// A value of any other type.
     Other,
 }
 
-/// A command's `maxTimeMS` and its position, so that the remaining time can overwrite it.
+/// A command's `maxTimeMS`, with its position, so that Seawall can overwrite it with the remaining
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxTime {
     /// Milliseconds; 0 means no limit.
     pub milliseconds: i64,
     /// Offset of the value from the body's first byte.
     pub offset: usize,
-    /// The BSON type it was sent as: 1 double, 16 int32, 18 int64.
+    /// The BSON type of the value: 1 double, 16 int32, 18 int64.
     pub bson_type: u8,
 }
 
-/// The few fields that decide how a command is served. It borrows the message.
+/// The fields of a command that decide how Seawall serves it, borrowed from the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Command<'a> {
-    /// The first field's name, as sent.
+    /// The name of the first field, as the client sent it.
     pub name: &'a [u8],
-    /// The properties of the command with this name.
+    /// The properties of this command in the table of commands.
     pub spec: &'static CommandSpec,
-    /// The class in `spec`.
+    /// The class of the command, from `spec`.
     pub class: Class,
-    /// The first field's value.
+    /// The value of the first field.
     pub target: Target<'a>,
-    /// `$db`.
+    /// The database, from `$db`.
     pub db: &'a str,
-    /// The whole body.
+    /// The whole body of the message.
     pub body: &'a [u8],
-    /// The session's id, if it has the usual 16 bytes.
+    /// The `id` of the `lsid`, if it has the usual 16 bytes.
     pub lsid: Option<[u8; 16]>,
     /// `txnNumber`.
     pub txn_number: Option<i64>,
-    /// `startTransaction: true`.
+    /// True for the first command of a transaction: `startTransaction: true`.
     pub starts_transaction: bool,
-    /// `autocommit: false`: part of a transaction.
+    /// True within a transaction: `autocommit: false`.
     pub in_transaction: bool,
-    /// `$readPreference`, undecoded.
+    /// `$readPreference`, as BSON bytes.
     pub read_preference: Option<&'a [u8]>,
     /// `maxTimeMS`.
     pub max_time: Option<MaxTime>,
     /// `collection` (of `getMore`).
     pub collection: Option<&'a str>,
-    /// `cursors` (of `killCursors`), undecoded.
+    /// `cursors` (of `killCursors`), as BSON bytes.
     pub cursors: Option<&'a [u8]>,
-    /// `pipeline`, undecoded.
+    /// `pipeline`, as BSON bytes.
     pub pipeline: Option<&'a [u8]>,
     /// True if the last stage of `pipeline` is `$out` or `$merge`.
     ends_in_write: bool,
-    /// `awaitData: true`.
+    /// True for `awaitData: true`.
     awaits_data: bool,
-    /// True if the sender already included a `$client`.
+    /// True if the client's command already has a `$client` field.
     pub has_client: bool,
     /// True if the write concern is `{w: 0}`: the server does not acknowledge the write.
     pub is_unacknowledged: bool,
 }
 
-/// A body that a server refuses before it looks the command up.
+/// An error in a body that a server refuses before it looks up the command's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InspectError {
-    /// Not BSON.
+    /// The body is not valid BSON.
     #[error("invalid BSON: {0}")]
     Bson(#[from] BsonError),
-    /// A body without fields.
+    /// The body has no fields.
     #[error("empty command")]
     EmptyCommand,
-    /// No `$db`.
+    /// The body has no `$db`.
     #[error("OP_MSG requests require a $db argument")]
     NoDatabase,
     /// `$db` is not a string.
@@ -92,7 +93,7 @@ pub enum InspectError {
 }
 
 impl InspectError {
-    /// The server's error code.
+    /// The error code with which a server refuses the body.
     pub fn code(&self) -> i32 {
         match self {
             Self::Bson(_) => 22,
@@ -125,12 +126,13 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Inspects a command from an `OP_QUERY`. Its database is part of the namespace.
+    /// Inspects a command from an `OP_QUERY`, whose database `db` is in the namespace of the
+    /// message.
     ///
     /// # Errors
     /// See [`InspectError`].
     pub fn inspect_legacy(body: &'a [u8], db: &'a str) -> Result<Self, InspectError> {
-        // Some drivers wrap the command to add a read preference.
+        // Some drivers wrap the command in `$query` to add a read preference.
         let body = Elements::of(body)
             .next()
             .and_then(Result::ok)
@@ -213,7 +215,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The name as text, for messages and labels, or `?` if it is not UTF-8. All known names are
+    /// The name as text, for messages and labels; `?` if it is not UTF-8. All known names are
     /// ASCII.
     pub fn name_str(&self) -> &'a str {
         std::str::from_utf8(self.name).unwrap_or("?")
@@ -249,8 +251,8 @@ impl<'a> Command<'a> {
         first.and_then(|stage| stage_name(stage.value)) == Some(b"$changeStream")
     }
 
-    /// True if nothing is lost when the command is interrupted: it only reads, outside
-    /// transactions. An interruption would abort a transaction.
+    /// True if Seawall may interrupt the command without losing anything: it only reads, outside of
+    /// transactions. An interruption aborts a transaction.
     pub fn only_reads(&self) -> bool {
         match self.class {
             Class::Read | Class::GetMore => !self.in_transaction,
@@ -263,8 +265,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// True if the command may be sent again after a server failed: a read outside transactions, or
-    /// a write that the server recognises when it is repeated (retryable writes, by `txnNumber`).
+    /// True if the command may be sent again after a server failed. It is a read outside of
+    /// transactions, or a retryable write, which the server recognises by its `txnNumber`.
     pub fn may_be_repeated(&self) -> bool {
         if self.in_transaction {
             return false;
@@ -281,8 +283,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// The session id and `txnNumber` of a command that a driver retries unchanged: a write outside
-    /// transactions, or the end of a transaction.
+    /// The session id and the `txnNumber` of a command that a driver retries unchanged: a write
+    /// outside of transactions, or the end of a transaction.
     pub fn numbered(&self) -> Option<([u8; 16], i64)> {
         let is_numbered = match self.class {
             Class::Write => !self.in_transaction,
@@ -297,10 +299,10 @@ impl<'a> Command<'a> {
         self.lsid.zip(self.txn_number).filter(|_| is_numbered)
     }
 
-    /// True if the body can grow by `extra_bytes` and stay within [`MAX_BSON_OBJECT_BYTES`].
+    /// True if the body may grow by `extra_bytes` without exceeding [`MAX_BSON_OBJECT_BYTES`].
     pub fn has_room_for(&self, extra_bytes: usize) -> bool {
-        // The body may contain a stored document of the largest size; the rest of a command is
-        // small.
+        // This is the limit of a stored document. The body may contain such a document and its own
+        // fields, but those are small.
         self.body.len() + extra_bytes <= MAX_BSON_OBJECT_BYTES
     }
 }
@@ -344,9 +346,9 @@ fn max_time(value: ElementKind<'_>, offset: usize) -> Option<MaxTime> {
     })
 }
 
-/// The name of a database, if servers on Linux accept it.
+/// Checks a database name by the rules of servers on Linux.
 fn database_name(name: &[u8]) -> Result<&str, InspectError> {
-    /// The longest name of a database, in bytes.
+    /// The maximum length of a database name, in bytes.
     const MAX_BYTES: usize = 63;
     let text = std::str::from_utf8(name).map_err(|_| InspectError::InvalidDatabase)?;
     let is_bad = |c: char| matches!(c, '/' | '\\' | '.' | ' ' | '"' | '$' | '\0');
@@ -364,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inspection_finds_the_fields_that_decide_serving() {
+    fn inspect_reads_all_top_level_fields() {
         let id = Binary {
             subtype: BinarySubtype::Uuid,
             bytes: (0..16).collect(),
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_and_transaction_ends_are_numbered() {
+    fn writes_and_transaction_ends_have_a_session_and_number() {
         let lsid = doc! {"id": Binary { subtype: BinarySubtype::Uuid, bytes: vec![7; 16] }};
         let numbered = |mut body: bson::Document| {
             body.extend(doc! {"lsid": &lsid, "txnNumber": 3i64, "$db": "d"});

@@ -1,9 +1,9 @@
 //! Inspection of commands and replies, in one pass over borrowed bytes.
 //!
-//! This crate knows the few fields that decide how an operation is served. All properties that
-//! follow from a command's name are in [`table`]. This crate decodes no other values, and does not
-//! know servers or clients. Error replies from Seawall itself, and the rewriting of state-change
-//! errors, are rare and may decode documents.
+//! This crate reads the few fields that decide how an operation is served. All properties that
+//! follow from a command's name are in [`table`]. This crate decodes no other values, and knows
+//! neither servers nor clients. Only rare cases decode whole documents: Seawall's own error
+//! replies, and the rewriting of state-change errors.
 
 mod codes;
 mod error_reply;

@@ -7,47 +7,47 @@ use std::time::Duration;
 
 use seawall_wire::{ElementKind, Elements};
 
-/// The kind of member that an operation may run on.
+/// The mode of a read preference: the members that may run an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Only the primary.
     Primary,
-    /// The primary, else a secondary.
+    /// The primary, or a secondary if there is no primary.
     PrimaryPreferred,
     /// Only secondaries.
     Secondary,
-    /// A secondary, else the primary.
+    /// A secondary, or the primary if no secondary is suitable.
     SecondaryPreferred,
-    /// Any member, by latency.
+    /// Any member within the latency window.
     Nearest,
 }
 
 /// A decoded read preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadPreference {
-    /// The mode.
+    /// Says which members may run the operation.
     pub mode: Mode,
-    /// Tag sets in order of preference. If there are none, every member matches.
+    /// Tag sets in order of preference. An empty list matches every member.
     pub tag_sets: Vec<Vec<(String, String)>>,
-    /// The maximum replication lag of a secondary, if limited.
+    /// Maximum replication lag of a secondary; `None` means no limit.
     pub max_staleness: Option<Duration>,
 }
 
-/// A read preference that no server accepts.
+/// The reason why servers refuse a read preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadPreferenceError {
-    /// Unknown or missing mode.
+    /// The mode is missing or unknown.
     #[error(
         "Could not parse $readPreference mode. Only the modes 'primary', 'primaryPreferred', 'secondary', 'secondaryPreferred', and 'nearest' are supported"
     )]
     Mode,
-    /// Tag sets that are not an array of documents of strings.
+    /// The tag sets are not an array of documents of strings.
     #[error("$readPreference tags must be an array of documents of strings")]
     Tags,
-    /// A staleness that is not a number, or below the minimum of 90 seconds.
+    /// `maxStalenessSeconds` is not a number, or is below the minimum of 90 seconds.
     #[error("maxStalenessSeconds must be a number and at least 90")]
     MaxStaleness,
-    /// Tags or staleness with mode `primary`.
+    /// The mode `primary` has tag sets or a maximum staleness.
     #[error("mode 'primary' takes neither tags nor maxStalenessSeconds")]
     PrimaryWithCondition,
 }
@@ -56,7 +56,7 @@ pub enum ReadPreferenceError {
 const MIN_STALENESS_SECONDS: i64 = 90;
 
 impl ReadPreference {
-    /// The default, if a command has no read preference.
+    /// The read preference of a command without `$readPreference`.
     pub const PRIMARY: Self = Self {
         mode: Mode::Primary,
         tag_sets: Vec::new(),
@@ -89,7 +89,7 @@ impl ReadPreference {
 }
 
 impl Mode {
-    /// The specification's name.
+    /// The name in the specification.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Primary => "primary",
@@ -139,7 +139,7 @@ fn parse_tag_sets(
 
 fn parse_staleness(value: ElementKind<'_>) -> Result<Option<Duration>, ReadPreferenceError> {
     match value.as_i64() {
-        // In a connection string, -1 means "no limit"; some drivers send it.
+        // In a connection string -1 means "no limit". Some drivers send it in commands too.
         Some(-1) => Ok(None),
         Some(seconds) if seconds >= MIN_STALENESS_SECONDS => {
             Ok(Some(Duration::from_secs(seconds.unsigned_abs())))

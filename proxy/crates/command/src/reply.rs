@@ -1,47 +1,47 @@
-//! An incremental scanner of a server's reply while its bytes are forwarded.
+//! Scans a server's reply while its bytes are forwarded.
 //!
-//! In a cursor reply, the batch comes before `cursor.id` and `ok`. In an error reply, `ok` may come
-//! after `errorLabels`. So the first bytes are not enough. The scanner takes chunks as they arrive,
-//! skips values by their length, and descends only into the few documents that matter. It keeps no
-//! bytes, except the head of an element that the end of a chunk cuts in two.
+//! The first bytes of a reply are not enough. In a cursor reply, the batch precedes `cursor.id` and
+//! `ok`. In an error reply, `ok` may follow `errorLabels`. So the scanner gets each chunk as it
+//! arrives, skips values by their length, and enters only the few documents that it needs. It
+//! stores no bytes, except the beginning of an element that two chunks share.
 
 use super::{codes::CodeCounts, error_reply::is_state_change};
 use crate::table::ReplyForm;
 use seawall_wire::{MAX_MESSAGE_BYTES, double_to_i64};
 
-/// The facts that a reply contains.
+/// The values in a reply that Seawall uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplyFacts {
-    /// `ok`, once seen.
+    /// `ok`; `None` until the scanner has read it.
     pub ok: Option<bool>,
-    /// The root's `code`.
+    /// `code` at the root of the reply.
     pub code: Option<i32>,
-    /// `cursor.id`: 0 once the cursor is exhausted.
+    /// `cursor.id`; 0 means that the cursor is exhausted.
     pub cursor_id: Option<i64>,
     /// Number of documents in `firstBatch` or `nextBatch`.
     pub batch_documents: u64,
-    /// `n`: documents matched, inserted, deleted or counted.
+    /// `n`: the number of documents matched, inserted, deleted or counted.
     pub n: Option<i64>,
-    /// Number of entries in the `values` of a `distinct`.
+    /// Number of elements of `values`, in the reply to a `distinct`.
     pub values: Option<u64>,
     /// Number of documents that a `bulkWrite` inserted, matched, upserted and deleted.
     pub bulk_written: Option<u64>,
-    /// Number of failed writes: entries of `writeErrors`, or the `nErrors` of a `bulkWrite`.
+    /// Number of failed writes: the elements of `writeErrors`, or `nErrors` of a `bulkWrite`.
     pub write_errors: u64,
-    /// The codes of the failed writes in this reply, within the limit of [`CodeCounts`].
+    /// The codes of the failed writes, within the limit of [`CodeCounts`].
     pub write_error_codes: CodeCounts,
-    /// True if there is a `writeConcernError`.
+    /// True if the reply has a `writeConcernError`.
     pub write_concern_error: bool,
     /// The code of the `writeConcernError`.
     pub write_concern_code: Option<i32>,
-    /// The last state-change code in the root, in `writeErrors` or in `writeConcernError`.
+    /// The last state-change code at the root, in `writeErrors` or in `writeConcernError`.
     pub state_change: Option<i32>,
-    /// True if the scanner cannot follow the reply. The facts after that point are unknown.
+    /// True if the scanner could not understand the reply. Facts after that position are missing.
     pub is_opaque: bool,
 }
 
 impl ReplyFacts {
-    /// The facts of a complete document.
+    /// The facts of a complete reply document.
     pub fn of(form: ReplyForm, document: &[u8]) -> Self {
         let mut scanner = ReplyScanner::new(form);
         scanner.feed(document);
@@ -56,7 +56,7 @@ impl ReplyFacts {
         documents.unwrap_or(0)
     }
 
-    /// The code of the error, if the reply is an error as a whole (`ok: 0`).
+    /// The code of a reply with `ok: 0`; `None` for other replies.
     pub fn error_code(&self) -> Option<i32> {
         self.code.filter(|_| self.ok == Some(false))
     }
@@ -67,7 +67,7 @@ enum Scope {
     Top,
     Cursor,
     Batch,
-    /// One write's result in a `bulkWrite`'s batch.
+    /// The result of one write, in the batch of a `bulkWrite`.
     BulkResult,
     Values,
     LastError,
@@ -76,26 +76,27 @@ enum Scope {
     WriteConcernError,
 }
 
-/// How many nested documents the scanner follows: root, `cursor`, its batch, one result.
+/// Maximum nesting that the scanner follows: root, `cursor`, its batch, one result.
 const MAX_DEPTH: usize = 4;
 
-/// Longest element head (type, name, fixed value) that is kept across chunks. Top-level names and
-/// array indexes of servers are far shorter.
+/// Maximum length of an element's beginning (type, name, fixed-size value) that is kept between
+/// chunks. In replies of servers, top-level names and array indexes are far shorter.
 const MAX_HEAD_BYTES: usize = 96;
 
-/// Minimum size of code with a scope: its length, an empty string, an empty document.
+/// Minimum size of a code-with-scope value: its length, an empty string, an empty document.
 const MIN_SCOPED_CODE_BYTES: usize = 4 + 5 + 5;
 
-/// The scanner's state between chunks.
+/// Scans one reply, and keeps its position between chunks.
 #[derive(Clone, Debug)]
 pub struct ReplyScanner {
     form: ReplyForm,
     facts: ReplyFacts,
-    /// Open documents, outermost first, with the bytes left in each, including its final NUL.
+    /// The open documents, outermost first. Each has the number of bytes left in it, including its
+    /// final NUL.
     open: [(Scope, usize); MAX_DEPTH],
     depth: usize,
     skip: usize,
-    /// The number of C strings of a regular expression that are still to be skipped.
+    /// Number of C strings of a regular expression that the scanner still has to skip.
     cstrings_left: u8,
     has_begun: bool,
     carry: [u8; MAX_HEAD_BYTES],
@@ -106,7 +107,7 @@ enum Head {
     Incomplete,
     Opaque,
     End,
-    /// A regular expression. Its length is known only when it has been skipped.
+    /// A regular expression. Its length is known only after both of its C strings are skipped.
     Regex {
         length: usize,
     },
@@ -124,7 +125,7 @@ impl Default for ReplyScanner {
 }
 
 impl ReplyScanner {
-    /// A scanner for a reply of this form.
+    /// Creates a scanner for a reply of this form.
     pub fn new(form: ReplyForm) -> Self {
         Self {
             form,
@@ -173,7 +174,7 @@ impl ReplyScanner {
         chunk.get(step..).unwrap_or_default()
     }
 
-    /// The usual case: the chunk contains the whole head of an element.
+    /// Reads an element whose beginning is complete in the chunk: the usual case.
     fn feed_fresh<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let head = self.read_head(chunk);
         match self.apply(head) {
@@ -191,7 +192,7 @@ impl ReplyScanner {
         }
     }
 
-    /// A head that the end of a chunk cut in two: completed byte by byte.
+    /// Reads an element whose beginning is split between two chunks, byte by byte.
     fn feed_carried<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
         let Some((&byte, rest)) = chunk.split_first() else {
             return chunk;
@@ -205,15 +206,15 @@ impl ReplyScanner {
         let carry = self.carry;
         let head = self.read_head(carry.get(..self.carried).unwrap_or_default());
         if let Some(used) = self.apply(head) {
-            // The bytes of a length that were read to complete the head are part of the value to
-            // skip.
+            // Completing the beginning may have read bytes of the value too. They count as skipped.
             self.skip = self.skip.saturating_sub(self.carried.saturating_sub(used));
             self.carried = 0;
         }
         rest
     }
 
-    /// Applies a head to the state. Returns the bytes it used, or `None` if it is incomplete.
+    /// Applies the beginning of an element. Returns the number of bytes used; `None` if it is
+    /// incomplete.
     fn apply(&mut self, head: Head) -> Option<usize> {
         match head {
             Head::Incomplete => None,
@@ -312,8 +313,8 @@ impl ReplyScanner {
                 return Head::Regex { length };
             }
             0x0c => read_length(value).map(|n| 16 + n),
-            // A length below the minimum would give different results for different splits of the
-            // bytes.
+            // With a shorter length, the result would depend on how the bytes are split into
+            // chunks.
             0x0f if read_length(value).is_some_and(|n| n < MIN_SCOPED_CODE_BYTES) => {
                 return Head::Opaque;
             }
@@ -385,8 +386,8 @@ impl ReplyScanner {
             0x12 => value.first_chunk().map(|b| (i64::from_le_bytes(*b), 8)),
             _ => value.first_chunk().map(|b| {
                 let value = f64::from_le_bytes(*b);
-                // A number with a fraction is no code and no count. For `ok`, only its truth
-                // matters.
+                // A number with a fraction is neither a code nor a count. `ok` is true if it is not
+                // zero.
                 let number = double_to_i64(value).unwrap_or_else(|| i64::from(value != 0.0));
                 (number, 8)
             }),
@@ -419,7 +420,7 @@ impl ReplyScanner {
             Scope::Top => facts.code = Some(code),
             Scope::WriteError => facts.write_error_codes.add(code),
             Scope::WriteConcernError => facts.write_concern_code = Some(code),
-            // State changes are recorded and concealed only at other positions.
+            // State changes in the batch of a `bulkWrite` are neither recorded nor concealed.
             Scope::BulkResult => return facts.write_error_codes.add(code),
             Scope::Cursor
             | Scope::Batch
@@ -465,7 +466,7 @@ impl ReplyScanner {
 
 fn read_length(bytes: &[u8]) -> Option<usize> {
     let head = bytes.first_chunk::<4>()?;
-    // A negative length becomes one that fits no document, which makes the reply opaque.
+    // A negative length becomes a length that fits no document, so the reply becomes opaque.
     Some(usize::try_from(i32::from_le_bytes(*head)).unwrap_or(usize::MAX >> 1))
 }
 
@@ -678,7 +679,7 @@ mod tests {
         };
         let reply = doc! {"r": script, "ok": 1.0}.to_vec().unwrap();
         assert!(!scan(ReplyForm::Plain, &reply, reply.len()).is_opaque);
-        // The length of the script follows the length of the root, the type and the name.
+        // The length of the script follows the root's length, the type and the name.
         for length in [0_u8, 3, 13] {
             let mut altered = reply.clone();
             altered[7] = length;

@@ -1,10 +1,10 @@
-//! State-change errors, hidden as a mongos hides them.
+//! Conceals state-change errors in replies, as a mongos does.
 //!
-//! A member's "not primary" describes that member, not Seawall. A driver would take it for
-//! Seawall's own state, mark the router unknown and clear its pool. So such a code becomes 6
-//! `HostUnreachable` in the root, in `writeErrors` and in `writeConcernError`. Labels stay, and
-//! `topologyVersion` is removed. The text becomes neutral, because old drivers search it for
-//! certain words.
+//! A member's "not primary" error is about that member, not about Seawall. A driver that receives
+//! it from Seawall would mark the router as unknown and clear its pool. So a state-change code
+//! becomes 6 `HostUnreachable`, at the root, in `writeErrors` and in `writeConcernError`. Labels
+//! are kept, and `topologyVersion` is removed. The text is replaced by a neutral one, because old
+//! drivers search it for words such as "not master".
 
 use bson::{Bson, Document};
 
@@ -14,7 +14,7 @@ use seawall_wire::double_to_i64;
 const NEUTRAL_TEXT: &str =
     "the server that ran this operation changed its state; the operation can be repeated";
 
-/// The reply with its state-change errors concealed, or `None` if it has none or is not BSON.
+/// The reply with its state-change errors concealed; `None` if it has none or is not BSON.
 pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
     let mut document = Document::from_reader(reply).ok()?;
     let mut is_changed = conceal(&mut document);
@@ -51,7 +51,8 @@ fn conceal(error: &mut Document) -> bool {
     true
 }
 
-/// A code of any numeric type: servers send int32, but the protocol does not promise it.
+/// Reads a code of any numeric type: servers send an int32, but the protocol does not guarantee
+/// this.
 fn integer(code: &Bson) -> Option<i32> {
     match code {
         Bson::Int32(code) => Some(*code),

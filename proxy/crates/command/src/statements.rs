@@ -1,12 +1,13 @@
-//! The number of statements in a write. The shape does not show this number, which decides the cost
-//! of the write.
+//! Counts the statements of a write command. The number of statements decides the cost of the
+//! command, but is not part of its shape.
 
 use crate::CommandBytes;
 use crate::table::{self, Statements};
 use seawall_wire::{DocumentWalk, ElementKind, Elements};
 
-/// The number of documents to insert, or of updates and deletes to run; 0 if the command is not a
-/// write. In an incomplete document sequence, a document counts as soon as its size is complete.
+/// Number of documents to insert, or of updates and deletes to run; 0 if the command is not a
+/// write. In a document sequence that is still arriving, a document counts as soon as its length
+/// has arrived.
 pub fn statements(input: &CommandBytes<'_>) -> u64 {
     let first = Elements::of(input.body).next().and_then(Result::ok);
     let Some(first) = first else { return 0 };
@@ -62,7 +63,7 @@ mod tests {
                 2,
             ),
             (doc! {"findAndModify": "c", "query": {}, "remove": true}, 1),
-            // Commands that are not writes, and commands that a server refuses.
+            // Commands that are not writes, and invalid commands.
             (doc! {"find": "c", "documents": two.clone()}, 0),
             (doc! {"explain": {"delete": "c", "deletes": two}}, 0),
             (doc! {"insert": "c", "documents": {"a": 1}}, 0),

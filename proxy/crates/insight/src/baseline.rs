@@ -1,8 +1,8 @@
-//! Baselines for comparisons: a name, a duration ago or a moment. Computes the two periods to
-//! compare.
+//! Computes the two periods of a comparison. The user names the baseline (the earlier period): a
+//! name, a duration ago, or a moment.
 //!
-//! Reads no clock. The baseline ends at the boundary of a step, in the resolution that is still
-//! kept for that time. So its ends are exactly those of the data.
+//! This module reads no clock. The history has long steps for old times. A baseline ends where a
+//! step of the history ends, so it consists of whole steps.
 
 use std::{
     str::FromStr,
@@ -15,29 +15,29 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
-/// The baseline of a comparison.
+/// The end of the baseline of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Against {
-    /// The same time yesterday.
+    /// At this time of the day, yesterday.
     Yesterday,
-    /// The same time a week ago.
+    /// At this time of the day, seven days ago.
     LastWeek,
-    /// This long ago.
+    /// A duration before now.
     Ago(Duration),
-    /// The time before a moment, for example before a deploy.
+    /// At this moment, for example just before a deploy.
     Before(SystemTime),
 }
 
 /// The text is not a valid duration or baseline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// Not a number with a unit.
+    /// The text is not a number with a unit.
     #[error("{0:?} is not a time such as 30s, 10m, 24h or 7d")]
     NoTime(String),
-    /// Zero, or more than a week.
+    /// The duration is zero, or more than a week.
     #[error("{0:?} is not from 1s to 7d")]
     OutOfRange(String),
-    /// Not a name, a duration or a moment.
+    /// The text is not a name, a duration or a moment.
     #[error(
         "{0:?} is not yesterday, last_week, a time such as 2h, or a moment such as 2026-11-21T10:00:00Z or 1795255200"
     )]
@@ -99,41 +99,41 @@ fn moment(text: &str) -> Option<SystemTime> {
     Some(moment.to_system_time())
 }
 
-/// The length of both periods.
+/// The length of the baseline and of the later period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
     /// Exactly this length, or an error.
     Exactly(Duration),
-    /// At most this length. Shorter if the baseline ended more recently, or if less history is
-    /// kept.
+    /// At most this length. The length is shorter if the baseline ended more recently than this, or
+    /// if less history is kept.
     AtMost(Duration),
 }
 
-/// The two periods cannot be determined.
+/// The two periods of a comparison cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpanError {
-    /// The moment is in the future.
+    /// The baseline ends in the future.
     #[error("the baseline has not ended yet")]
     NotOver,
-    /// The later period would begin before the earlier one ended.
+    /// The later period would begin before the baseline ended.
     #[error("a window of {window_seconds} s overlaps a baseline that ended {ago_seconds} s ago")]
     Overlap {
         /// Length of each period.
         window_seconds: u64,
-        /// How long ago the earlier one ended.
+        /// How long ago the baseline ended.
         ago_seconds: u64,
     },
-    /// The baseline begins before the history does.
+    /// The baseline begins before the history begins.
     #[error("the baseline began {ago_seconds} s ago, and the history is kept for {kept_seconds} s")]
     NotKept {
         /// How long ago the baseline began.
         ago_seconds: u64,
-        /// Retention of the history.
+        /// How long the history is kept.
         kept_seconds: u64,
     },
 }
 
-/// The two periods (from, to), in seconds since the epoch.
+/// The two periods as pairs (from, to), in seconds since the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spans {
     pub(super) before: (u64, u64),
@@ -141,7 +141,7 @@ pub(super) struct Spans {
 }
 
 impl Against {
-    /// Computes the two periods to compare.
+    /// Computes the two periods.
     pub(super) fn spans(self, window: Window, now: SystemTime) -> Result<Spans, SpanError> {
         let now = super::seconds(now);
         let ago = match self {
@@ -170,8 +170,9 @@ impl Against {
                 kept_seconds: kept,
             });
         }
-        // Long ago, only long steps are kept. The baseline is at least two steps long. Rates are
-        // computed from the length of each period.
+        // For old times, the history has only long steps. The baseline has at least two steps. The
+        // two periods may differ in length, because rates are computed from each period's own
+        // length.
         let reaches = |(step, kept): &&(u64, u64)| ago + length.max(step * 2) <= *kept;
         let step = TIERS.iter().find(reaches).or(TIERS.last());
         let step = step.map_or(1, |(step, _)| *step);
@@ -192,7 +193,7 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// Not at the start of a minute, so that step boundaries differ from it.
+    /// The moment is not the start of a minute, so it differs from all step boundaries.
     const NOW: u64 = 1_795_283_430;
 
     fn spans(against: &str, window: Window) -> Result<Spans, SpanError> {
@@ -222,7 +223,7 @@ mod tests {
             ("1795255200", moment),
             ("2026-11-21T10:00:00Z", moment),
             ("2026-11-21T11:30:00+01:30", moment),
-            // A decoded query in which the plus sign was not escaped.
+            // A decoded URL query whose plus sign was not escaped.
             ("2026-11-21T11:30:00 01:30", moment),
         ] {
             assert_eq!(text.parse(), Ok(against), "{text}");
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn last_week_is_seven_days_ago_with_any_window_that_is_kept() {
+    fn last_week_accepts_any_window_within_the_kept_history() {
         for seconds in [600, 3_600, 86_400] {
             let window = Window::Exactly(Duration::from_secs(seconds));
             let spans = spans("last_week", window).unwrap();
@@ -274,7 +275,7 @@ mod tests {
             assert!(matches!(refused, SpanError::NotKept { .. }), "{refused}");
             assert_eq!(spans(&coming, window), Err(SpanError::NotOver));
         }
-        // Without a required length, the comparison covers what is kept.
+        // Without a required length, the window is as long as the history allows.
         let week = spans("last_week", Window::AtMost(WEEK)).unwrap();
         assert_eq!(week.before.1 - week.before.0, 86_400);
     }

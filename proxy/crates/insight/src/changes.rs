@@ -1,16 +1,16 @@
-//! Finds changes between two periods: new and vanished shapes, slower and faster ones, more
-//! frequent ones, heavier ones.
+//! Finds changes between two periods: shapes that are new or gone, slower or faster, more or less
+//! frequent, or heavier.
 //!
-//! Two minutes of the same load are never equal: machines drift by a third, for all shapes
-//! together, and the tail of a small sample can double by chance. So each shape is compared with
-//! the change of the *other* shapes. A change is reported only if it is significant (tested, and
-//! corrected for the number of shapes), large, and relevant in absolute terms. A change of all
-//! shapes together is reported once, for the whole.
+//! Two minutes of the same load are never equal. A machine may become a third slower for all shapes
+//! at once, and the 99th percentile of a small sample can double by chance. So each shape is
+//! compared with the change of the *other* shapes. A change is reported only if it is statistically
+//! significant (corrected for the number of shapes), large, and relevant in absolute terms. A
+//! change of all shapes at once is reported once, with the label [`Label::Whole`].
 //!
-//! Durations are compared by a rank test (see `ranks`): it assumes no form of distribution, and a
-//! single stall does not influence it. The ratio is that of the medians for the same reason: one
-//! operation of 3 s among a hundred of 1 ms makes their mean thirty times as long. So a shape is
-//! not reported as slower if only its tail got slower.
+//! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
+//! misled by a single stall. The reported ratio is that of the medians: one operation of 3 s among
+//! a hundred of 1 ms makes their mean thirty times as long. So a shape whose slowest operations
+//! alone got slower is not reported.
 
 use std::{collections::BTreeSet, f64::consts::LN_2, sync::Arc, time::Duration};
 
@@ -23,30 +23,31 @@ mod renamed;
 #[cfg(test)]
 mod tests;
 
-/// One change.
+/// One change of a shape, or of all shapes at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What changed.
+    /// The kind of the change.
     pub kind: ChangeKind,
-    /// The shape, or the whole.
+    /// The shape, or [`Label::Whole`].
     pub label: Arc<Label>,
-    /// Sums of the earlier period; empty for a new shape.
+    /// The sums of the earlier period; empty for a new shape.
     pub before: Figures,
-    /// Sums of the later period; empty for a vanished shape.
+    /// The sums of the later period; empty for a shape that is gone.
     pub now: Figures,
-    /// Later value divided by earlier value. The value depends on the kind: median duration,
-    /// operations per second, bytes per operation or documents per operation. Always finite: a
-    /// count of zero is replaced by one. For the whole: the ratio of the median shape.
+    /// The later value divided by the earlier value. The kind selects the value: median duration,
+    /// operations per second, bytes per operation or documents per operation. The ratio is always
+    /// finite, because a count of zero is replaced by one. For [`Label::Whole`], it is the median
+    /// of the shapes' ratios.
     pub ratio: f64,
-    /// The share of pairs (one earlier and one later operation) in which the later operation took
-    /// longer; ties count half. 0.5 if nothing changed or nothing can be compared. For the whole:
-    /// the effect of the median shape.
+    /// Probability that a later operation takes longer than an earlier one, from all pairs of
+    /// operations; ties count half. 0.5 if nothing changed or nothing can be compared. For
+    /// [`Label::Whole`], the effect of the median shape.
     pub effect: f64,
-    /// Additional operation time per second; zero if the time decreased.
+    /// Additional operation time per second of the later period; zero if the time decreased.
     pub cost_per_second: Duration,
 }
 
-/// Kinds of changes.
+/// The ways in which a shape can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChangeKind {
     /// The shape did not occur in the earlier period.
@@ -70,7 +71,7 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
-    /// The name in the API's JSON.
+    /// The name in the JSON of the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::New => "new",
@@ -89,57 +90,63 @@ impl ChangeKind {
 /// Minimum number of operations in each period for a comparison.
 const MIN_OPERATIONS: u64 = 30;
 
-/// Minimum number of operations in each period for a shape that counts in the spread of the ratios.
+/// Minimum number of operations in each period for a shape whose ratio is used to compute the
+/// spread.
 const STEADY_OPERATIONS: u64 = 100;
 
-/// Minimum number of other shapes for a known drift.
+/// Minimum number of other shapes needed to compute the drift: the change that all shapes have in
+/// common.
 const MIN_OTHERS: usize = 3;
 
-/// Minimum slowdown relative to the other shapes.
+/// Minimum slowdown of a shape, divided by the drift.
 const MIN_RATIO: f64 = 1.5;
 
-/// Minimum slowdown if the drift is unknown, and minimum drift of the whole. A period a third
-/// slower after one a third faster gives a ratio of 1.9.
+/// Minimum slowdown if the drift is unknown, and minimum drift that is reported as a change of all
+/// shapes. If the machine is a third faster in one period and a third slower in the other, the
+/// ratio is 1.9.
 const MIN_DRIFT: f64 = 2.5;
 
-/// Minimum distance from the other shapes' ratios, in standard deviations of these ratios.
+/// Minimum distance between a shape's ratio and those of the other shapes, in standard deviations.
 const SPREADS: f64 = 3.5;
 
-/// A larger slowdown relative to the other shapes is reported whatever their spread.
+/// A slowdown that exceeds the drift by this factor is reported even if the other shapes' ratios
+/// vary much.
 const ENOUGH_RATIO: f64 = 3.0;
 
-/// Minimum effect.
+/// Minimum effect (see [`Change::effect`]) of a reported slowdown.
 const MIN_EFFECT: f64 = 0.7;
 
-/// Minimum difference of the medians.
+/// Minimum difference of the median durations of a reported slowdown.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
-/// Probability of a false alarm per comparison of all shapes, for each kind of change.
+/// Probability that a comparison reports a false change of one kind, over all shapes.
 const ALPHA: f64 = 0.001;
 
-/// Minimum ratio of rates relative to the other shapes.
+/// Minimum ratio of operations per second, divided by the drift of the rates.
 const MIN_RATE_RATIO: f64 = 3.0;
 
-/// Variance of a count divided by its mean. Independent operations have 1; bursts make it larger.
+/// Variance of an operation count, divided by its mean. Independent operations have 1; bursts make
+/// it larger.
 const OVERDISPERSION: f64 = 5.0;
 
-/// Minimum number of operations for a new shape that is reported because of its cost.
+/// Minimum number of operations of a new shape that is reported because of its cost.
 const MIN_COSTLY: u64 = 3;
 
-/// Minimum cost of such a shape per second …
+/// Minimum cost per second of a new shape that is reported because of its cost.
 const MIN_COST_PER_SECOND: Duration = Duration::from_millis(10);
 
-/// … and its minimum share of the cost of all operations.
+/// Minimum share of such a shape in the cost of all operations.
 const COSTLY_SHARE: f64 = 0.1;
 
-/// Minimum length of a period in which a missing shape counts as missing.
+/// Minimum length of a period. A shape that is missing in a shorter period is not reported as new
+/// or gone.
 const MIN_LENGTH: Duration = Duration::from_secs(30);
 
 /// Minimum ratio of bytes or documents per operation.
 const MIN_WEIGHT_RATIO: f64 = 2.0;
 
-/// Assumed standard deviation divided by the mean, for bytes and documents per operation. Only
-/// their sums are known.
+/// Assumed standard deviation of bytes and documents per operation, divided by the mean. It cannot
+/// be measured, because the history keeps only sums.
 const WEIGHT_DEVIATION: f64 = 2.0;
 
 /// Minimum difference in bytes per operation.
@@ -148,9 +155,9 @@ const MIN_BYTES: f64 = 512.0;
 /// Minimum difference in documents per operation.
 const MIN_DOCUMENTS: f64 = 1.0;
 
-/// Returns the changes from `before` to `now`, the costliest first. Changes of the whole come last:
-/// a single shape that stands out is the likelier cause. Empty if one of the periods has no
-/// operations.
+/// The changes from `before` to `now`, the costliest first. Changes of all shapes at once come
+/// last, because a single shape that changed more is more likely the cause. Empty if a period has
+/// no operations.
 pub fn compare(before: &Period, now: &Period) -> Vec<Change> {
     let is_empty =
         |period: &Period| period.length.is_zero() || period.series.values().all(|f| f.count == 0);
@@ -187,7 +194,7 @@ impl Pair<'_> {
         self.before.durations.count() >= operations && self.now.durations.count() >= operations
     }
 
-    /// Natural logarithm of the ratio of medians.
+    /// Natural logarithm of the ratio of the median durations.
     fn slowdown(&self) -> Option<f64> {
         let (before, now) = (median(self.before), median(self.now));
         (self.has(MIN_OPERATIONS) && before > 0.0 && now > 0.0).then(|| (now / before).ln())
@@ -202,11 +209,13 @@ struct Comparison<'a> {
     now: &'a Period,
     nothing: &'a Figures,
     pairs: Vec<Pair<'a>>,
-    /// Ratios of medians, for shapes with enough operations.
+    /// Logarithms of the ratios of median durations, for shapes with at least [`MIN_OPERATIONS`].
     slowdowns: Ratios,
-    /// Ratios of medians, for shapes with many operations.
+    /// Logarithms of the ratios of median durations, for shapes with at least
+    /// [`STEADY_OPERATIONS`].
     steady_slowdowns: Ratios,
-    /// Ratios of operations per second, for shapes with enough operations.
+    /// Logarithms of the ratios of operations per second, for shapes with at least
+    /// [`MIN_OPERATIONS`].
     rates: Ratios,
 }
 
@@ -222,8 +231,8 @@ impl<'a> Comparison<'a> {
             steady_slowdowns: Vec::new(),
             rates: Vec::new(),
         };
-        // The content of a group row changes whenever a shape gets or loses a row of its own. So
-        // group rows are not compared.
+        // Group rows are not compared: their operations change whenever a shape gets or loses its
+        // own row.
         let is_shape = |label: &&Arc<Label>| {
             matches!(
                 ***label,
@@ -257,7 +266,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Natural logarithm of the ratio of rates; infinite if one is zero.
+    /// Natural logarithm of the ratio of operations per second; infinite if one rate is zero.
     fn rate(&self, pair: &Pair<'_>) -> f64 {
         let rate =
             |figures: &Figures, period: &Period| float(figures.count) / period.length.as_secs_f64();
@@ -300,7 +309,7 @@ impl<'a> Comparison<'a> {
         if (slowdown - allowed).abs() < least || difference < MIN_DIFFERENCE.as_secs_f64() {
             return None;
         }
-        // Multiplying durations by a factor shifts their buckets.
+        // A factor on durations is a shift of their buckets.
         let shift = whole_number((allowed * 8.0 / LN_2).round());
         let ranks = ranks(&pair.before.durations, &pair.now.durations, shift);
         let kind = if slowdown > 0.0 && ranks.effect >= MIN_EFFECT {
@@ -313,7 +322,8 @@ impl<'a> Comparison<'a> {
         self.is_significant(ranks.z).then(|| (kind, slowdown.exp()))
     }
 
-    /// Compares counts by their square roots, whose variance hardly depends on the counts.
+    /// Compares the operation counts by their square roots, whose variance is nearly independent of
+    /// the counts.
     fn frequency(&self, number: usize, pair: &Pair<'_>) -> Option<(ChangeKind, f64)> {
         let ratio = self.rate(pair);
         if ratio.is_nan() {
@@ -345,7 +355,7 @@ impl<'a> Comparison<'a> {
         Some((kind, ratio))
     }
 
-    /// True if a new shape is reported because of its cost, although it has few operations.
+    /// True if a new shape with few operations is reported because of its cost.
     fn is_costly_and_new(&self, pair: &Pair<'_>) -> bool {
         let Some(all) = self.now.series.get(&Label::Whole) else {
             return false;
@@ -358,9 +368,9 @@ impl<'a> Comparison<'a> {
             && cost >= COSTLY_SHARE * load_per_second(all, self.now)
     }
 
-    /// True if the missing operations of one period may be part of its [`Label::OtherShapes`] or of
-    /// the namespace's group rows. Only the heaviest shapes have rows and series; a shape that gets
-    /// its own row is not new.
+    /// True if the operations that one period lacks may be counted in its [`Label::OtherShapes`] or
+    /// in group rows of the namespace. Only the heaviest shapes have rows and series, so a shape
+    /// that just got its own row must not be reported as new.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let ((less, lesser), (more, greater)) = match is_more {
             true => ((pair.before, self.before), (pair.now, self.now)),
@@ -369,7 +379,7 @@ impl<'a> Comparison<'a> {
         let mut other = Figures::default();
         let others = lesser.series.iter();
         others
-            .filter(|(label, _)| may_stand_for(label, pair.label))
+            .filter(|(label, _)| may_include(label, pair.label))
             .for_each(|(_, figures)| other.merge(figures));
         if other.count == 0 {
             return false;
@@ -380,9 +390,9 @@ impl<'a> Comparison<'a> {
             && (time(less) + time(&other)) * scale > time(more)
     }
 
-    /// True if a shape that seems new or vanished only has another text. Seawall learns that names
-    /// below a prefix are data; from then on, the shapes that differed in these names are one
-    /// shape.
+    /// True if a shape seems new or gone, but only its text changed. Once Seawall has learned that
+    /// the names below a prefix are data, all shapes that differed in these names are one shape
+    /// with a new text.
     fn is_renamed(&self, pair: &Pair<'_>) -> bool {
         let is_new = |pair: &Pair<'_>| pair.before.count == 0;
         let is_gone = |pair: &Pair<'_>| pair.now.count == 0;
@@ -407,7 +417,8 @@ impl<'a> Comparison<'a> {
         ]
     }
 
-    /// The ratio of two sums per operation, if the later one is larger by a relevant amount.
+    /// The ratio of two sums per operation; `None` unless the later value is larger by a relevant
+    /// amount.
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;
@@ -422,8 +433,8 @@ impl<'a> Comparison<'a> {
         (is_relevant && is_significant()).then(|| mean_now * n_before / float(before.max(1)))
     }
 
-    /// Changes of all shapes together, measured by the median shape: the whole's own figures also
-    /// change with the mix of shapes.
+    /// Changes of all shapes at once, measured by the median shape. The sums of all operations are
+    /// not used, because they also change when the mix of shapes changes.
     fn whole(&self) -> Vec<(f64, Change)> {
         let Some((label, _)) = self.now.series.get_key_value(&Label::Whole) else {
             return Vec::new();
@@ -433,7 +444,8 @@ impl<'a> Comparison<'a> {
         let effects = (self.slowdowns.iter().filter_map(|(number, _)| of(number)))
             .map(|pair| ranks(&pair.before.durations, &pair.now.durations, 0).effect);
         let effect = middle(effects.collect()).unwrap_or(0.5);
-        // With so few shapes, each was compared without the others, so the whole is not reported.
+        // With so few shapes, each shape was compared without the others, so it is reported by
+        // itself.
         let common = |ratios: &Ratios| match ratios.len() > MIN_OTHERS {
             true => drift(ratios, usize::MAX).unwrap_or(0.0),
             false => 0.0,
@@ -459,8 +471,8 @@ impl<'a> Comparison<'a> {
     }
 
     /// True if a standard normal deviate is significant among all shapes. The tail of the normal
-    /// distribution is bounded by exp(-z²/2)/2. With Bonferroni's correction the probabilities are
-    /// so small that this bound is close.
+    /// distribution is bounded by exp(-z²/2)/2. Bonferroni's correction makes the probabilities so
+    /// small that this bound is close.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
         z * z >= 2.0 * (comparisons / ALPHA).ln()
@@ -472,8 +484,8 @@ fn load_per_second(figures: &Figures, period: &Period) -> f64 {
     figures.load().as_secs_f64() / period.length.as_secs_f64()
 }
 
-/// True if the series `others` may include operations of `shape`.
-fn may_stand_for(others: &Label, shape: &Label) -> bool {
+/// True if the group row or series `others` may include operations of `shape`.
+fn may_include(others: &Label, shape: &Label) -> bool {
     let namespace = |label: &Label| match label {
         Label::Shape {
             command,
@@ -492,8 +504,8 @@ fn may_stand_for(others: &Label, shape: &Label) -> bool {
     }
 }
 
-/// The part of the common drift that is subtracted from a shape's change. Drift in the opposite
-/// direction is ignored, because it would make the change look larger.
+/// The part of the drift that is subtracted from a shape's change. A drift in the opposite
+/// direction is ignored: subtracting it would make the change look larger.
 fn allowed(drift: Option<f64>, change: f64) -> f64 {
     let drift = drift.unwrap_or(0.0);
     if change > 0.0 {
@@ -503,7 +515,7 @@ fn allowed(drift: Option<f64>, change: f64) -> f64 {
     }
 }
 
-/// The median of the ratios of all shapes but one.
+/// The drift: the median of all shapes' ratios, without the shape with index `but`.
 fn drift(ratios: &Ratios, but: usize) -> Option<f64> {
     let others = others(ratios, but);
     if others.len() < MIN_OTHERS {

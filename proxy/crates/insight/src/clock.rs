@@ -1,8 +1,8 @@
-//! The clock of the history.
+//! The clock of the history, which tests can replace.
 
 use std::{fmt, time::SystemTime};
 
-/// A source of the time.
+/// A source of the current time.
 pub struct Clock(Box<dyn Fn() -> SystemTime + Send + Sync>);
 
 impl Clock {

@@ -1,4 +1,4 @@
-//! A comparison of the present with a baseline, and whether the two can be compared.
+//! The comparison of the current period with a baseline, and the reasons why it may be impossible.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use seawall_stats::{Figures, Label, Period};
 
 use super::changes::Change;
 
-/// Minimum known time of a period for a comparison. For a short period, half of its length is
-/// enough.
+/// Minimum time with data in each period of a comparison. Half of the period is enough if it is
+/// short.
 const MIN_KNOWN_SECONDS: u64 = 30;
 
-/// Two periods and their differences.
+/// Two periods and the changes between them.
 #[derive(Clone, Debug)]
 pub struct Changes {
     /// The earlier period.
     pub before: Compared,
     /// The later period.
     pub now: Compared,
-    /// The differences, ordered by their cost for the servers.
+    /// The changes, ordered by cost.
     pub changes: Vec<Change>,
-    /// The reason why the periods could not be compared, if so.
+    /// The reason why the periods could not be compared; `None` if they could.
     pub incomparable: Option<Incomparable>,
 }
 
@@ -30,22 +30,22 @@ pub struct Compared {
     pub from: u64,
     /// End, in seconds since the epoch.
     pub to: u64,
-    /// Its sums.
+    /// The sums of the period.
     pub period: Period,
 }
 
 /// The reason why two periods cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incomparable {
-    /// Nothing is known of the period: Seawall did not run, or the history begins later.
+    /// The period has no data: Seawall did not run, or the history begins later.
     #[error("no data for {0}")]
     Unknown(Side),
-    /// Too little of the period is known.
+    /// The period has too little data.
     #[error("only {known_seconds} s of {side} have data")]
     TooLittle {
-        /// The period that is too short.
+        /// The period that has too little data.
         side: Side,
-        /// Known seconds of it.
+        /// Seconds of the period that have data.
         known_seconds: u64,
     },
     /// No operation ended in the period.
@@ -56,9 +56,9 @@ pub enum Incomparable {
 /// One of the two compared periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The earlier one.
+    /// The earlier period.
     Baseline,
-    /// The later one.
+    /// The later period.
     Now,
 }
 
@@ -71,8 +71,8 @@ impl fmt::Display for Side {
     }
 }
 
-/// Returns the reason if two periods cannot be compared. `length` is the intended length of each,
-/// in seconds.
+/// The reason why two periods cannot be compared, if there is one. `length` is the intended length
+/// of each period in seconds.
 pub fn incomparable(before: &Period, now: &Period, length: u64) -> Option<Incomparable> {
     let least = MIN_KNOWN_SECONDS.min(length / 2);
     let sides = [(Side::Baseline, before), (Side::Now, now)];

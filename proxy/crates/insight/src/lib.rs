@@ -1,9 +1,9 @@
 //! Insight into the past: keeps the history, and detects storms, stalls and changes.
 //!
-//! It gets one [`Second`] a second and knows neither what counts operations nor what samples
-//! servers. The detectors are pure: they read no clock, and get the time as an argument. This code
-//! runs in the control plane and never delays an operation. Results for HTTP requests are computed
-//! where blocking is allowed.
+//! The module gets one [`Second`] per second. It knows neither the code that counts operations nor
+//! the code that samples servers. The detectors are pure: they read no clock and get the time as an
+//! argument. Everything runs in the control plane and never delays an operation. Queries of the
+//! HTTP API run on threads that may block.
 
 mod baseline;
 mod changes;
@@ -39,25 +39,26 @@ pub use self::{
     second::Second,
     stalls::{Episode, Moved, Recurrence, RecurringStall, Stall, WaitingShape},
     store::{Store, StoreError, StoredHistory},
-    storms::{Storm, StormTurn},
+    storms::{Storm, StormChange},
     tiers::{Delta, Frame, History, Selection, TIERS},
 };
 use self::{stalls::Stalls, storms::Storms};
 
-/// The file is written once per interval.
+/// Interval at which the history file is written.
 const WRITE_INTERVAL_SECONDS: u64 = 10;
 
-/// After a pause of at most this length, the missed seconds become seconds without operations.
-/// After a longer one (for example when the machine slept) they are unknown.
+/// Maximum pause between two added seconds after which the missed seconds are added as seconds
+/// without operations. After a longer pause (the machine slept, for example), the missed seconds
+/// stay unknown.
 const MAX_GAP_SECONDS: u64 = 60;
 
 /// Keeps the history, and detects storms and stalls.
 pub struct Insight {
     clock: Clock,
     history: Mutex<History>,
-    /// The file of the history. Locked while it is written, which may take long.
+    /// The history file. The lock may be held long, because it covers the writing.
     store: Mutex<Option<Store>>,
-    /// Changes that have not been written to the store; `None` without a store.
+    /// Changes of the history that the file does not have yet; `None` without a file.
     unwritten: Mutex<Option<Delta>>,
     stalls: Mutex<Stalls>,
     storms: Mutex<Storms>,
@@ -66,12 +67,12 @@ pub struct Insight {
     is_on: bool,
 }
 
-/// The seconds that were added to the history.
+/// The progress of adding seconds to the history.
 #[derive(Debug, Default)]
 struct Added {
-    /// The last second.
+    /// The last added second.
     last: Option<u64>,
-    /// The figures measured since, if the clock repeated that second.
+    /// Figures that arrived when the clock showed the last added second once more.
     left: Option<Second>,
 }
 
@@ -84,13 +85,14 @@ impl fmt::Debug for Insight {
 /// Settings of the history.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// True if the history is kept.
+    /// True if Seawall keeps a history.
     pub is_on: bool,
-    /// Directory for the history across restarts; `None` keeps it in memory only.
+    /// Directory of the history file; `None` keeps the history only in memory, without surviving a
+    /// restart.
     pub directory: Option<&'a Path>,
-    /// Memory limit of the history.
+    /// Limit of the history's memory in bytes.
     pub max_bytes: usize,
-    /// Shapes with a series of their own in each second.
+    /// Maximum number of shapes with a series of their own in each second.
     pub max_shapes: usize,
 }
 
@@ -99,12 +101,12 @@ pub struct Settings<'a> {
 pub struct Size {
     /// Bytes in memory.
     pub bytes: usize,
-    /// Steps dropped before their retention ended, because the memory limit was reached.
+    /// Steps dropped before the end of their retention, because the memory limit was reached.
     pub dropped_early: u64,
 }
 
 impl Insight {
-    /// Opens the history and loads an existing file.
+    /// Opens the history file, if one is configured, and loads it.
     ///
     /// # Errors
     /// If the file cannot be opened or created.
@@ -115,11 +117,14 @@ impl Insight {
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
             let (opened, found) = Store::open(directory)?;
             if let Some(aside) = found.put_aside {
-                tracing::warn!(file = %aside.display(), "history could not be read and was put aside");
+                tracing::warn!(file = %aside.display(), "history file renamed because it could not be read");
             }
             let left_out = history.restore(found.labels, found.frames, seconds(now));
             if left_out > 0 {
-                tracing::warn!(frames = left_out, "parts of the history could not be read");
+                tracing::warn!(
+                    frames = left_out,
+                    "history steps skipped because they could not be read"
+                );
             }
             store = Some(opened);
             unwritten = Some(history.take_delta());
@@ -136,22 +141,22 @@ impl Insight {
         })
     }
 
-    /// The current time.
+    /// The current time of the history's clock.
     pub fn now(&self) -> SystemTime {
         self.clock.now()
     }
 
-    /// Adds the second that just ended. Called soon after each second of the clock begins. Returns
-    /// whether a storm began or ended with it.
-    pub fn add(&self, mut second: Second, now: SystemTime) -> Option<StormTurn> {
+    /// Adds the second that has just ended. Must be called soon after the begin of each second.
+    /// Returns the change if a storm began or ended in this second.
+    pub fn add(&self, mut second: Second, now: SystemTime) -> Option<StormChange> {
         let traffic = std::mem::take(&mut second.traffic);
-        let turn = self.storms.lock().second(&traffic, now);
+        let change = self.storms.lock().second(&traffic, now);
         if self.is_on {
             self.remember(second, now);
         }
-        let (turn, storm) = turn?;
-        log(turn, &storm);
-        Some(turn)
+        let (change, storm) = change?;
+        log(change, &storm);
+        Some(change)
     }
 
     fn remember(&self, mut second: Second, now: SystemTime) {
@@ -162,7 +167,7 @@ impl Insight {
             second = left;
         }
         let first = match added.last {
-            // A repeated second, or a small correction of the clock: keep the counts for the next
+            // The clock repeats a second after a small correction. Keep the figures for the next
             // second.
             Some(last) if last >= over && last - over <= MAX_GAP_SECONDS => {
                 added.left = Some(second);
@@ -205,7 +210,7 @@ impl Insight {
         stalls.second(over, &working, &servers, samples, &select);
     }
 
-    /// True if the file must be written now.
+    /// True if the file must be written in this second.
     pub fn is_due(&self, now: SystemTime) -> bool {
         self.unwritten.lock().is_some() && seconds(now).is_multiple_of(WRITE_INTERVAL_SECONDS)
     }
@@ -232,7 +237,7 @@ impl Insight {
         }
     }
 
-    /// Writes the remaining changes, and closes the file. Later data is not written.
+    /// Writes the remaining changes and closes the file. Nothing is written after this call.
     pub fn close(&self) {
         let mut store = self.store.lock();
         self.write_to(store.as_mut());
@@ -240,18 +245,18 @@ impl Insight {
         *self.unwritten.lock() = None;
     }
 
-    /// Selects the frames between two times. The caller unpacks them.
+    /// Selects the frames between two times. The caller unpacks the selected frames.
     pub fn select(&self, from: SystemTime, to: SystemTime) -> Selection {
         let (from, to) = (seconds(from), seconds(to));
         self.history.lock().select(from, to, 1)
     }
 
-    /// Sums of all series between two times.
+    /// The sums of all series between two times.
     pub fn period(&self, from: SystemTime, to: SystemTime) -> Period {
         self.select(from, to).period()
     }
 
-    /// Sums of the series that `is_wanted` accepts, in steps of `step`.
+    /// The sums of the series that `is_wanted` accepts, in steps of `step`.
     pub fn timeline(
         &self,
         from: SystemTime,
@@ -265,7 +270,7 @@ impl Insight {
         selection.timeline_of(step, is_wanted)
     }
 
-    /// Compares the present with a baseline.
+    /// Compares the current period with a baseline.
     ///
     /// # Errors
     /// If there are no two periods to compare.
@@ -290,19 +295,19 @@ impl Insight {
         })
     }
 
-    /// Stalls, the latest first, and the recurring ones among them. Covers the time since `since`,
-    /// or since the start.
+    /// All stalls since `since`, or since the start, the latest first, and the recurring stalls
+    /// among them.
     pub fn stalls(&self, since: Option<SystemTime>) -> (Vec<Stall>, Vec<RecurringStall>) {
         self.stalls.lock().list(self.now(), since)
     }
 
-    /// The current storm, if any, then past storms, the latest first.
+    /// The current storm, if any, followed by past storms, the latest first.
     pub fn storms(&self) -> Vec<Storm> {
         self.storms.lock().list()
     }
 
-    /// True while too little was seen since the start to detect a storm.
-    pub fn learns_what_is_usual(&self) -> bool {
+    /// True while the detector of storms still learns the normal churn.
+    pub fn is_learning_churn(&self) -> bool {
         self.storms.lock().is_learning()
     }
 
@@ -311,7 +316,7 @@ impl Insight {
         self.is_on
     }
 
-    /// Memory use of the history.
+    /// The memory use of the history.
     pub fn size(&self) -> Size {
         let history = self.history.lock();
         Size {
@@ -326,12 +331,12 @@ fn seconds(time: SystemTime) -> u64 {
     since.unwrap_or_default().as_secs()
 }
 
-fn log(turn: StormTurn, storm: &Storm) {
+fn log(change: StormChange, storm: &Storm) {
     let traffic = &storm.traffic;
     let first = |names: &Names| names.ranked().first().map(|(name, _)| (*name).to_owned());
     let (network, application) = (first(&traffic.networks), first(&traffic.applications));
-    match turn {
-        StormTurn::Began => tracing::warn!(
+    match change {
+        StormChange::Began => tracing::warn!(
             arrivals = traffic.arrivals,
             peak = storm.peak_arrivals,
             usual = storm.usual,
@@ -339,7 +344,7 @@ fn log(turn: StormTurn, storm: &Storm) {
             application,
             "storm began"
         ),
-        StormTurn::Ended => tracing::warn!(
+        StormChange::Ended => tracing::warn!(
             arrivals = traffic.arrivals,
             peak = storm.peak_arrivals,
             connections_absorbed = storm.connections_absorbed(),

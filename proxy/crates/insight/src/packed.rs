@@ -1,21 +1,21 @@
-//! Encodes periods as bytes, small enough to keep a week of them in memory.
+//! Packs periods into few bytes, so that a week of periods fits into memory.
 //!
-//! Numbers are LEB128, because most are small. zstd compresses the result. The caller assigns a
-//! number to each label.
+//! Numbers are LEB128, because most are small. zstd compresses the result. Labels are packed as
+//! numbers, which the caller assigns.
 
 use std::time::Duration;
 
 use seawall_stats::{Distribution, Figures, PhaseTimes};
 
-/// Limit of the unpacked bytes: 10,000 series of 1 KiB fit.
+/// Limit of the unpacked bytes: enough for 10,000 series of 1 KiB.
 const MAX_UNPACKED_BYTES: usize = 16 << 20;
 
 /// The bytes are not a packed period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a packed period is damaged")]
+#[error("a stored period of the history is damaged")]
 pub struct Damaged;
 
-/// Packs series, each with the number of its label.
+/// Packs the figures of series. Each series is identified by its label's number.
 pub(super) fn pack<'a>(series: impl Iterator<Item = (u32, &'a Figures)>) -> Vec<u8> {
     let mut plain = Vec::new();
     for (label, figures) in series {
@@ -26,7 +26,7 @@ pub(super) fn pack<'a>(series: impl Iterator<Item = (u32, &'a Figures)>) -> Vec<
     zstd::bulk::compress(&plain, 1).unwrap_or_default()
 }
 
-/// Unpacks the bytes that [`pack`] made.
+/// Unpacks bytes from [`pack`].
 pub(super) fn unpack(bytes: &[u8]) -> Result<Vec<(u32, Figures)>, Damaged> {
     let plain = zstd::bulk::decompress(bytes, MAX_UNPACKED_BYTES).map_err(|_| Damaged)?;
     let mut rest = &*plain;
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_and_unpacking_preserves_series(
+        fn unpacked_series_equal_the_packed_series(
             all in prop::collection::vec((any::<u32>(), prop::collection::vec(any::<u32>(), 0..20), any::<[u32; 5]>()), 0..20),
         ) {
             let series: Vec<_> = all.iter().map(|(label, d, n)| (*label, figures(d, *n))).collect();

@@ -1,4 +1,4 @@
-//! The figures of one second.
+//! The figures of one second, the unit in which the history and the detectors get data.
 
 use seawall_stats::{Figures, ServerSample, Traffic, WeighedSeries, add_weighed};
 
@@ -7,7 +7,7 @@ use seawall_stats::{Figures, ServerSample, Traffic, WeighedSeries, add_weighed};
 pub struct Second {
     /// Figures and weight of each series.
     pub series: WeighedSeries,
-    /// Sums of all operations except awaiting ones and those that Seawall answered itself.
+    /// Sums of all operations, except awaiting operations and those that Seawall replied to itself.
     pub working: Figures,
     /// Connections and logins.
     pub traffic: Traffic,
@@ -16,7 +16,7 @@ pub struct Second {
 }
 
 impl Second {
-    /// Adds what was measured later.
+    /// Adds the figures of a later second.
     pub(super) fn merge(&mut self, later: Self) {
         for (label, (figures, weight)) in &later.series {
             add_weighed(&mut self.series, label, figures, *weight);

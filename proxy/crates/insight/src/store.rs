@@ -1,8 +1,8 @@
-//! The history on disk, in an embedded database that survives a crash at any moment.
+//! The history file: an embedded database that survives a crash at any moment.
 //!
-//! Frames are stored in their in-memory encoding, some seconds after they are made. A crash loses
-//! these seconds. A file that is damaged, or has another version, is renamed, and a new file is
-//! created.
+//! The file has the same packed frames as the memory, and is written some seconds later, so a crash
+//! loses these seconds. If the file is damaged, or has another version, it is renamed, and a new
+//! file is created.
 
 use std::{
     fs::{self, OpenOptions, Permissions},
@@ -24,20 +24,20 @@ use super::{
 };
 use seawall_stats::{Label, Level};
 
-/// File name in the configured directory.
+/// The name of the file in the configured directory.
 const FILE: &str = "history.redb";
 
-/// Readable and writable for the owner only, because shapes reveal the applications' queries.
+/// Only the owner may read and write the file, because shapes reveal the applications' queries.
 const FILE_MODE: u32 = 0o600;
 
-/// Version of the table contents.
+/// The version of the file's contents.
 const VERSION: u64 = 1;
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const LABELS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("labels");
 const FRAMES: TableDefinition<'_, (u8, u64), &[u8]> = TableDefinition::new("frames");
 
-/// The history cannot be read or written.
+/// The history file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another process has the file open.
@@ -46,9 +46,9 @@ pub enum StoreError {
     /// Access to the directory or the file failed.
     #[error("{path}: {source}")]
     Io {
-        /// The directory or the file.
+        /// The path of the directory or file.
         path: PathBuf,
-        /// The cause.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The database returned an error.
@@ -57,8 +57,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True if the file's content is the cause, not the disk or a missing permission.
-    fn blames_content(&self) -> bool {
+    /// True if the content of the file caused the error, not the disk or a missing permission.
+    fn is_caused_by_content(&self) -> bool {
         let Self::Database(error) = self else {
             return false;
         };
@@ -81,31 +81,30 @@ fn database(error: impl Into<redb::Error>) -> StoreError {
     StoreError::Database(Box::new(error.into()))
 }
 
-/// What [`Store::open`] read from the file.
+/// The contents of the file when [`Store::open`] opened it.
 #[derive(Debug, Default)]
 pub struct StoredHistory {
-    /// Labels with their numbers.
+    /// The labels with their numbers.
     pub labels: Vec<(u32, Label)>,
-    /// Frames.
+    /// All frames.
     pub frames: Vec<Frame>,
-    /// New path of the old file, if that could not be read.
+    /// The new path of the old file, if that file could not be read.
     pub put_aside: Option<PathBuf>,
 }
 
-/// The file. It is closed after a write error, because a database that failed once refuses all
-/// later writes; the next write opens it again.
+/// The open history file. After a write error it is closed, because the database then refuses all
+/// further writes. The next write opens the file again.
 #[derive(Debug)]
 pub struct Store {
     path: PathBuf,
     database: Option<Database>,
 }
 
-/// Size of the page cache. It can be small: after the start the file is only written.
+/// Size of the database's page cache. It is small, because the file is read only at the start.
 const CACHE_BYTES: usize = 4 << 20;
 
 impl Store {
-    /// Opens the file in `directory` and reads it. Creates the directory and the file if they are
-    /// missing.
+    /// Opens the file in `directory` and reads it. Creates missing directories and a missing file.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -125,7 +124,7 @@ impl Store {
                 };
                 Ok((store, found))
             }
-            Err(error) if !error.blames_content() => Err(error),
+            Err(error) if !error.is_caused_by_content() => Err(error),
             Ok(None) | Err(_) => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 let now = since.unwrap_or_default().as_secs();
@@ -169,7 +168,7 @@ impl Store {
     }
 
     fn open_database(path: &Path) -> Result<Database, StoreError> {
-        // Earlier versions created the file readable for others.
+        // Earlier versions created the file with read permission for all users.
         fs::set_permissions(path, Permissions::from_mode(FILE_MODE)).map_err(|source| {
             StoreError::Io {
                 path: path.to_owned(),
@@ -183,7 +182,7 @@ impl Store {
         })
     }
 
-    /// Returns `None` if the file has another version.
+    /// Opens the file and reads it; `None` if the file has another version.
     #[expect(clippy::type_complexity, reason = "taken apart by the only caller")]
     fn open_file(path: &Path) -> Result<Option<(Self, Vec<(u32, Label)>, Vec<Frame>)>, StoreError> {
         if !path.exists() {
@@ -220,7 +219,7 @@ impl Store {
         Ok(Some((store, labels, frames)))
     }
 
-    /// Writes a delta in one transaction.
+    /// Writes all changes of a delta in one transaction.
     ///
     /// # Errors
     /// If the database fails, for example because the disk is full.
@@ -247,8 +246,8 @@ fn write_to(opened: &Database, delta: &Delta) -> Result<(), StoreError> {
             labels.remove(number).map_err(database)?;
         }
         let mut frames = transaction.open_table(FRAMES).map_err(database)?;
-        // Remove first: after the clock was set back, a dropped step can exist again among the
-        // added ones.
+        // Dropped frames are removed before new ones are added: after the clock was set back, a
+        // step may be in both lists.
         for (tier, start) in &delta.dropped {
             frames.remove(frame_key(*tier, *start)).map_err(database)?;
         }
@@ -321,8 +320,8 @@ fn label_bytes(label: &Arc<Label>) -> Vec<u8> {
     bytes
 }
 
-/// First text of a shape's label in the file. A single shape is "shape", because earlier versions
-/// knew only single shapes.
+/// The first text of a shape's label in the file. A single shape has the text "shape", because
+/// earlier versions had no group rows.
 fn level_name(level: Level) -> &'static str {
     match level {
         Level::Fine => "shape",
@@ -459,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_is_put_aside() {
+    fn unreadable_file_is_renamed_and_a_new_one_created() {
         let directory = Directory::new("aside");
         fs::create_dir_all(&directory.0).unwrap();
         fs::write(directory.0.join(FILE), b"no database at all").unwrap();
@@ -468,7 +467,7 @@ mod tests {
             fs::read(found.put_aside.unwrap()).unwrap(),
             b"no database at all"
         );
-        // A file of another version is put aside as well.
+        // A file of another version is renamed too.
         let transaction = store.database.as_ref().unwrap().begin_write().unwrap();
         transaction
             .open_table(META)

@@ -10,7 +10,7 @@ const HOUR: u64 = 3_600;
 
 const DAY: u64 = 24 * HOUR;
 
-/// A clock that a test sets.
+/// A clock whose time the test sets.
 #[derive(Clone)]
 struct TestClock(Arc<AtomicU64>);
 
@@ -46,7 +46,7 @@ fn shape(name: &str) -> Arc<Label> {
     })
 }
 
-/// Shapes with a latency of about 1 ms. Two of them became five times slower, at different times.
+/// Shapes that take about 1 ms. Two shapes became five times slower, at different times.
 const SHAPES: [&str; 8] = [
     "a",
     "b",
@@ -86,8 +86,8 @@ fn second(at: u64) -> BTreeMap<Arc<Label>, (Figures, f64)> {
     series
 }
 
-/// The history after this many days. It has each second around the compared times, and one second
-/// per minute elsewhere.
+/// The history after this many days. Around the compared times it has every second, and otherwise
+/// one second per minute.
 fn after(days: u64) -> Insight {
     let clock = TestClock::at(NOW - days * DAY);
     let insight = insight(&clock);
@@ -129,7 +129,7 @@ fn slower_shapes_are_found_against_every_kind_of_baseline() {
     assert_eq!(slower(&yesterday), ["slow_since_6h"]);
     assert_eq!((yesterday.now.from, yesterday.now.to), (NOW - 600, NOW));
     assert_eq!(yesterday.now.period.length, Duration::from_secs(600));
-    // For yesterday and last week, only steps of ten minutes are kept.
+    // The history keeps only steps of ten minutes for yesterday and last week.
     assert_eq!(yesterday.before.to, (NOW - DAY) - (NOW - DAY) % 600);
     assert_eq!(yesterday.before.period.length, Duration::from_secs(1_200));
     let last_week = changes("last_week");
@@ -142,7 +142,7 @@ fn slower_shapes_are_found_against_every_kind_of_baseline() {
     let before_it = (NOW - 6 * HOUR).to_string();
     assert_eq!(slower(&changes(&before_it)), ["slow_since_6h"]);
     assert_eq!(slower(&changes("2026-11-20T17:50:27Z")), ["slow_since_6h"]);
-    // The widest window that is kept for last week.
+    // The longest period for which the history of last week is kept.
     let day = Window::Exactly(Duration::from_secs(DAY));
     let widest = insight.changes(Against::LastWeek, day).unwrap();
     assert_eq!(widest.before.to - widest.before.from, DAY);
@@ -200,12 +200,12 @@ fn unknown_short_and_idle_periods_are_not_compared() {
     for (before, now, expected) in cases {
         assert_eq!(incomparable(&before, &now, 600), expected);
     }
-    // For a short window, half of it is enough.
+    // In a short window, data for half of the time is enough.
     assert_eq!(incomparable(&period(9, 9), &period(9, 9), 10), None);
 }
 
 #[test]
-fn ticks_use_the_given_clock() {
+fn history_uses_the_given_clock() {
     let clock = TestClock::at(NOW);
     let insight = insight(&clock);
     for at in 0..5 {
@@ -219,7 +219,7 @@ fn ticks_use_the_given_clock() {
 }
 
 #[test]
-fn counts_of_a_repeated_second_are_kept_for_the_next() {
+fn figures_of_a_repeated_second_are_added_to_the_next_second() {
     let clock = TestClock::at(NOW);
     let insight = insight(&clock);
     let measured = |at| Second {

@@ -1,10 +1,10 @@
-//! The history in four resolutions: steps of 1 s for 10 minutes, 10 s for an hour, 1 minute for a
-//! day, and 10 minutes for eight days.
+//! The history in four resolutions, called tiers: steps of 1 s for 10 minutes, 10 s for an hour, 1
+//! minute for a day, and 10 minutes for eight days.
 //!
-//! A step of a tier is the sum of the next finer tier's steps. So percentiles of long steps cover
-//! all operations; they are never means of percentiles. Steps are packed, and one limit bounds the
-//! bytes of all tiers. If the limit is reached, the oldest steps of the largest tier are dropped
-//! first. Time is an argument, in seconds since the epoch.
+//! A long step is the sum of the short steps that it covers. So its percentiles are computed from
+//! all operations, and are never means of percentiles. Steps are packed. One limit bounds the bytes
+//! of all tiers together: if it is reached, the oldest step of the largest tier is dropped. Times
+//! are arguments, in seconds since the epoch.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -15,21 +15,21 @@ use std::{
 use super::packed;
 use seawall_stats::{Figures, Label, Period};
 
-/// Length of a tier's steps and how long they are kept, both in seconds. The last tier keeps eight
-/// days, because a baseline that ends a week ago began before that.
+/// Length of each tier's steps, and how long the tier keeps them, both in seconds. The last tier
+/// keeps eight days, because a baseline that ends a week ago begins earlier.
 pub const TIERS: [(u64, u64); 4] = [(1, 600), (10, 3_600), (60, 86_400), (600, 8 * 86_400)];
 
-/// One step of a tier.
+/// One packed step of a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Index of the tier in [`TIERS`].
     pub tier: usize,
     /// Start of the step, in seconds since the epoch.
     pub start: u64,
-    /// Known seconds of the step. Fewer than the step's length if Seawall started in the middle of
-    /// it.
+    /// Number of seconds of the step that have data. It is less than the step's length if Seawall
+    /// started during the step.
     pub(super) seconds: u64,
-    /// Numbers of the labels in this frame.
+    /// Numbers of the labels in the frame.
     pub(super) labels: Box<[u32]>,
     pub(super) packed: Box<[u8]>,
 }
@@ -40,7 +40,7 @@ impl Frame {
     }
 }
 
-/// Changes of the history since the last [`History::take_delta`], for the store.
+/// Changes of the history since the last [`History::take_delta`], to be written to the file.
 #[derive(Clone, Debug, Default)]
 pub struct Delta {
     /// New frames.
@@ -54,7 +54,8 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// Appends a later delta. A frame or label that `self` adds and `later` removes cancels out.
+    /// Appends the changes of a later delta. A frame or label that `self` adds and `later` removes
+    /// is in neither list of the result.
     pub fn merge(&mut self, later: Self) {
         for key in later.dropped {
             self.drop_frame(key);
@@ -83,7 +84,7 @@ impl Delta {
 struct Tier {
     frames: VecDeque<Arc<Frame>>,
     bytes: usize,
-    /// Start and sums of the step that has not ended.
+    /// Start and sums of the step that has not ended yet.
     open: Option<(u64, Period)>,
 }
 
@@ -102,8 +103,8 @@ pub struct History {
 }
 
 impl History {
-    /// Creates an empty history. `max_bytes` bounds its memory, `max_shapes` the shapes with a
-    /// series of their own in each second.
+    /// Creates an empty history. `max_bytes` limits its memory, `max_shapes` the number of shapes
+    /// with a series of their own in each second.
     pub fn new(max_bytes: usize, max_shapes: usize) -> Self {
         Self {
             max_bytes,
@@ -118,9 +119,8 @@ impl History {
         }
     }
 
-    /// Adds the second that began at `start`. Each series comes with a weight. The heaviest shapes
-    /// keep a series of their own; the others are summed up in [`Label::OtherShapes`]. The changes
-    /// are added to the delta.
+    /// Adds the second that began at `start`. The heaviest shapes keep their own series; all other
+    /// shapes are summed in [`Label::OtherShapes`].
     pub fn add(&mut self, start: u64, second: BTreeMap<Arc<Label>, (Figures, f64)>) {
         let period = Period {
             length: Duration::from_secs(1),
@@ -132,8 +132,8 @@ impl History {
         self.keep_within_bytes();
     }
 
-    /// Closes the open steps that ended before `now`. After a pause no data of the next step may
-    /// have arrived to close them.
+    /// Closes the steps that ended before `now`, because after a pause no later data may have
+    /// closed them.
     fn close_steps(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             let Some(place) = self.tiers.get_mut(tier) else {
@@ -146,8 +146,8 @@ impl History {
         }
     }
 
-    /// Handles a clock that was set back to `now`: drops all steps that end after `now`, so that
-    /// new seconds can be added.
+    /// Drops all steps that end after `now`, so that new seconds can be added after the clock was
+    /// set back to `now`.
     pub fn rewind(&mut self, now: u64) {
         for (tier, (length, _)) in TIERS.iter().enumerate() {
             while let Some(place) = self.tiers.get_mut(tier) {
@@ -175,8 +175,8 @@ impl History {
             .map(|(_, (_, weight))| *weight)
             .collect();
         weights.sort_by(|a, b| b.total_cmp(a));
-        // All shapes of the smallest accepted weight are kept, so the limit can be exceeded by a
-        // few.
+        // All shapes with the smallest accepted weight are kept, so slightly more than `max_shapes`
+        // may be kept.
         let least = weights.get(self.max_shapes.saturating_sub(1)).copied();
         let mut series = BTreeMap::<Arc<Label>, Figures>::new();
         for (label, (figures, weight)) in second {
@@ -196,7 +196,7 @@ impl History {
         series
     }
 
-    /// Closes a step: it becomes a frame, and its sums are added to the open step of the next tier.
+    /// Closes a step: packs it as a frame, and adds its sums to the open step of the next tier.
     fn close_step(&mut self, tier: usize, start: u64, period: Period) {
         let frame = Arc::new(self.frame(tier, start, &period));
         self.delta.added.push(Arc::clone(&frame));
@@ -239,7 +239,7 @@ impl History {
         }
     }
 
-    /// Returns the number of a label and counts one more use of it.
+    /// Returns the number of a label and counts one more frame that uses it.
     fn use_label(&mut self, label: &Arc<Label>) -> u32 {
         if let Some(number) = self.numbers.get(label) {
             if let Some((_, uses)) = self.labels.get_mut(number) {
@@ -289,7 +289,8 @@ impl History {
         }
     }
 
-    /// Updates sizes and label uses after a frame was removed from its tier.
+    /// Updates the memory size and the use counts of labels after a frame was removed from its
+    /// tier.
     fn forget(&mut self, frame: &Frame) {
         if let Some(place) = self.tiers.get_mut(frame.tier) {
             place.bytes -= frame.bytes();
@@ -319,8 +320,8 @@ impl History {
         std::mem::take(&mut self.delta)
     }
 
-    /// Loads labels and frames from a store. Skips frames that are damaged, use an unknown label,
-    /// or end after `now`, and marks them as dropped in the delta. Returns the number of skipped
+    /// Loads labels and frames from the file. Frames that are damaged, use an unknown label or end
+    /// after `now` are skipped and added to the delta as dropped. Returns the number of skipped
     /// frames.
     pub fn restore(&mut self, labels: Vec<(u32, Label)>, frames: Vec<Frame>, now: u64) -> usize {
         for (number, label) in labels {
@@ -366,7 +367,7 @@ impl History {
                 .is_ok_and(|series| series.iter().map(|(n, _)| n).eq(frame.labels.iter()))
     }
 
-    /// Rebuilds the open steps from the frames of the next finer tier.
+    /// Rebuilds the open step of each tier from the frames of the next finer tier.
     fn reopen(&mut self) {
         for tier in 1..TIERS.len() {
             let from = self.covered_to(tier);
@@ -380,29 +381,29 @@ impl History {
         }
     }
 
-    /// End of a tier's last frame.
+    /// End of the last frame of a tier.
     fn covered_to(&self, tier: usize) -> u64 {
         let length = TIERS.get(tier).map_or(0, |(length, _)| *length);
         let last = self.tiers.get(tier).and_then(|tier| tier.frames.back());
         last.map_or(0, |frame| frame.start + length)
     }
 
-    /// A tier's frames that begin in `from..to`.
+    /// The frames of a tier that begin in `from..to`.
     fn frames(&self, tier: usize, from: u64, to: u64) -> impl Iterator<Item = &Arc<Frame>> {
         let frames = self.tiers.get(tier).into_iter().flat_map(|t| &t.frames);
         frames.filter(move |frame| frame.start >= from && frame.start < to)
     }
 
-    /// Start of the tier's known time.
+    /// Start of the first second for which a tier has data.
     fn known_from(&self, tier: usize) -> Option<u64> {
         let (length, _) = TIERS.get(tier)?;
         let first = self.tiers.get(tier)?.frames.front()?;
         Some(first.start + length - first.seconds.min(*length))
     }
 
-    /// Selects steps that begin in `from..to`. Uses the longest steps of at most `longest` seconds
-    /// if that tier reaches back far enough, otherwise a coarser tier. Finer steps cover the time
-    /// after the tier's last frame. Cheap: the caller unpacks the frames.
+    /// Selects the steps that begin in `from..to`. Uses the tier with the longest steps of at most
+    /// `longest` seconds, or a coarser tier if that one does not reach back to `from`. After the
+    /// last frame of that tier, steps of finer tiers are used. Does not unpack the frames.
     pub fn select(&self, from: u64, to: u64, longest: u64) -> Selection {
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= longest);
         let fitting = fitting.unwrap_or(0);
@@ -423,23 +424,24 @@ impl History {
         selection
     }
 
-    /// Sums of all series in `from..to`. The length of the result is the known time.
+    /// Sums of all series in `from..to`. The length of the result is the time with data.
     pub fn period(&self, from: u64, to: u64) -> Period {
         self.select(from, to, 1).period()
     }
 
-    /// Bytes in memory.
+    /// Estimated memory of the history, in bytes.
     pub fn bytes(&self) -> usize {
         self.label_bytes + self.tiers.iter().map(|tier| tier.bytes).sum::<usize>()
     }
 
-    /// Frames that were dropped before their retention ended, because the memory limit was reached.
+    /// Number of frames dropped before the end of their retention, because the memory limit was
+    /// reached.
     pub fn dropped_early(&self) -> u64 {
         self.dropped_early
     }
 }
 
-/// Selected frames. They can be unpacked without a lock on the history.
+/// Selected frames. Unpacking them needs no lock on the history.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     frames: Vec<Arc<Frame>>,
@@ -458,7 +460,7 @@ impl Selection {
         self.frames.push(Arc::clone(frame));
     }
 
-    /// Start and figures of each frame.
+    /// The start and the figures of each frame.
     fn unpacked(&self) -> impl Iterator<Item = (u64, Period)> + '_ {
         self.frames.iter().map(|frame| {
             let series = packed::unpack(&frame.packed).unwrap_or_default();
@@ -473,7 +475,7 @@ impl Selection {
         })
     }
 
-    /// Sums of all series. The length of the result is the known time.
+    /// Sums of all series. The length of the result is the time with data.
     pub fn period(&self) -> Period {
         let mut whole = Period::default();
         for (_, period) in self.unpacked() {
@@ -483,8 +485,8 @@ impl Selection {
         whole
     }
 
-    /// Sums of one series in steps of `step` seconds, each with its start and its known length.
-    /// Steps without data are omitted.
+    /// Sums of one series in steps of `step` seconds: the start, and the figures with the time that
+    /// has data. Steps without data are omitted.
     pub fn timeline(&self, step: u64, label: &Label) -> Vec<(u64, Period)> {
         self.timeline_of(step, &|of| of == label)
     }
@@ -502,8 +504,8 @@ impl Selection {
         timeline.into_iter().collect()
     }
 
-    /// Each series with the start of its first step and the end of its last. Does not unpack
-    /// frames.
+    /// Each series with the start of its first step and the end of its last step. Does not unpack
+    /// the frames.
     pub fn seen(&self) -> HashMap<Arc<Label>, (u64, u64)> {
         let mut seen: HashMap<u32, (u64, u64)> = HashMap::new();
         for frame in &self.frames {
@@ -520,7 +522,7 @@ impl Selection {
     }
 }
 
-/// Bytes of a label: its texts and its entries in both maps.
+/// Estimated memory of a label in bytes: its texts, and its entries in both maps.
 fn label_bytes(label: &Label) -> usize {
     let texts = match label {
         Label::Shape {
@@ -601,7 +603,7 @@ mod tests {
 
     #[test]
     fn every_resolution_has_the_same_sum_with_open_steps() {
-        // A little over an hour, so the last step of each tier is open.
+        // The last step of each tier is still open, because the load lasted a little over an hour.
         let history = filled(3_725);
         let sum = |from: u64, to: u64| (from..to).map(|at| 1 + at % 3).sum::<u64>();
         for since in [1, 7, 599, 60, 10] {
@@ -612,7 +614,7 @@ mod tests {
         let all = history.period(START, START + 3_725);
         assert_eq!(whole(&all), sum(0, 3_725));
         assert_eq!(all.length, Duration::from_secs(3_725));
-        // The range starts in the middle of a step of 10 s, so the result starts with the next
+        // The range begins in the middle of a step of 10 s, so the result begins with the next
         // step.
         let hour = history.period(START + 123, START + 3_725);
         assert_eq!(whole(&hour), sum(130, 3_725));
@@ -624,7 +626,8 @@ mod tests {
         for uptime in [20, 45, 160, 300, 700, 1_300, 4_000] {
             let history = filled_from(start, uptime);
             let sum: u64 = (0..uptime).map(|at| 1 + at % 3).sum();
-            // The range is longer than the history, so the length is the known time.
+            // The range is longer than the history, so the length of the result is that of the
+            // history.
             let period = history.period(start - 300, start + uptime);
             assert_eq!(whole(&period), sum, "up for {uptime} s");
             assert_eq!(period.length, Duration::from_secs(uptime));
@@ -745,7 +748,7 @@ mod tests {
             });
         }
         assert_eq!(kept.len(), history.labels.len());
-        // Equal to the labels that a store keeps. All 200 are still in the coarser tiers.
+        // The history and its file have the same labels. The coarser tiers still use all 200.
         assert_eq!(history.labels.len(), 200);
     }
 

@@ -1,4 +1,4 @@
-//! One client of a load: its steps, its timeouts, its reconnects.
+//! One simulated client: its steps, its timeouts and its reconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,18 +14,18 @@ use super::{
 };
 use seawall_auth::NonceSource;
 
-/// Pause after a refused connection, so that a client does not spin.
+/// Pause after a refused connection, so that the client does not use all CPU time for reconnecting.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(10);
 
 /// Time limit for one attempt to prepare the load.
 const PREPARE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The number of connections that a client makes.
+/// The number of connections that a client opens, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// One after another until the end of the load.
+    /// Any number, until the end of the load.
     End,
-    /// One.
+    /// One connection.
     FirstCycle,
 }
 
@@ -47,11 +47,12 @@ impl Client {
         }
     }
 
-    /// Connects, runs one operation, closes. Repeats immediately, also after a failure.
+    /// Connects, runs one operation and closes the connection, again and again, even after
+    /// failures.
     pub(super) async fn run_short_connections(mut self, until: Until) {
         while Instant::now() < self.shared.ends_at {
             if let Some(mut link) = self.connect().await {
-                // The connection is closed whether or not the operation succeeds.
+                // The connection is closed after the operation, even if the operation failed.
                 drop(self.ask(&mut link, Instant::now()).await);
             }
             if until == Until::FirstCycle {
@@ -60,7 +61,7 @@ impl Client {
         }
     }
 
-    /// Keeps its connection. Sends the next operation as soon as it has a reply.
+    /// Keeps one connection, and sends the next operation as soon as a reply arrives.
     pub(super) async fn run_closed_loop(mut self) {
         while Instant::now() < self.shared.ends_at {
             let Some(mut link) = self.connect().await else {
@@ -70,8 +71,8 @@ impl Client {
         }
     }
 
-    /// Keeps its connection. Sends operations on a schedule. All clients together have `rate` due
-    /// operations per second.
+    /// Keeps one connection, and sends operations on a schedule. `rate` is the number of operations
+    /// per second that are due for all clients together.
     pub(super) async fn run_at_rate(mut self, rate: f64) {
         let clients = u32::try_from(self.shared.plan.clients).unwrap_or(u32::MAX);
         let interval = Duration::from_secs_f64((f64::from(clients) / rate).min(3600.0));
@@ -83,7 +84,7 @@ impl Client {
                 link = self.connect().await;
                 continue;
             };
-            // Operations that would have timed out by now are counted as missed and not sent.
+            // Operations that would have timed out by now are not sent, and count as missed.
             while due + self.patience < Instant::now() {
                 self.shared.record.lock().missed(due);
                 due += interval;
@@ -127,7 +128,7 @@ impl Client {
         asked
     }
 
-    /// Runs a step with the client's timeout and records the result.
+    /// Runs one step with the client's timeout, and records the result.
     async fn step<T>(
         &self,
         step: Step,
@@ -144,7 +145,7 @@ impl Client {
     }
 }
 
-/// Logs in once, so that the keys are known, and inserts the documents.
+/// Logs in once, so that later logins need no key derivation, and inserts the documents.
 pub(super) async fn prepare(
     plan: &Plan,
     keys: &Keyring,
@@ -166,7 +167,7 @@ pub(super) async fn prepare(
     prepared.unwrap_or(Err(("preparing", Failure::TimedOut)))
 }
 
-/// Inserts the documents, unless the last one exists: then all exist.
+/// Inserts the documents. If the last document exists, all exist.
 async fn seed(plan: &Plan, link: &mut Link) -> Result<(), Failure> {
     let last = Ask::Find(plan.work.documents.max(1) - 1);
     let read = plan.work.command(last, plan.target.read_mode);

@@ -1,12 +1,12 @@
-//! The load harness: clients that connect and run operations like those of applications, and a
-//! report on the results.
+//! The load harness: simulates clients that connect and run operations as applications do, and
+//! reports the results.
 //!
-//! Works on any MongoDB endpoint; nothing in it is specific to the proxy. In a *storm*, many
-//! clients time out and reconnect. A *steady* load keeps its connections. Latency is counted from
-//! the moment an operation was due, so that time spent waiting for the generator is included (this
-//! avoids coordinated omission). Every reply is checked to fit its command. The report also
-//! contains the generator's own lateness and CPU time: without them its other figures prove
-//! nothing.
+//! The harness works with any MongoDB endpoint, not only with Seawall. In a *storm*, many clients
+//! time out and reconnect. A *steady* load keeps its connections. Latency is measured from the time
+//! when an operation was due, so it includes time during which the client was busy (this avoids
+//! coordinated omission). The harness checks that every reply matches its command. The report also
+//! has the lateness and the CPU time of the harness: a load generator that is overloaded would give
+//! wrong results.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -50,40 +50,40 @@ pub use self::{
     work::{Mix, MixError, Work},
 };
 
-/// The behaviour of the clients.
+/// How clients connect, and when they send operations.
 #[derive(Clone, Copy, Debug)]
 pub enum Behaviour {
-    /// Connect, `hello`, log in, one operation, close. Repeat immediately.
+    /// Connect, `hello`, log in, run one operation, close; then connect again at once.
     Short,
-    /// The same, but connections start at a rate per second, independent of earlier ones. The
-    /// number of clients limits the connections at the same time.
+    /// Like [`Behaviour::Short`], but connections start at this rate per second, independent of
+    /// earlier ones. The number of clients limits the concurrent connections.
     ShortAt(f64),
-    /// Keep the connection. Run operations one after another.
+    /// Keep the connection, and run operations one after another.
     Closed,
-    /// Keep the connection. Operations are due at a rate per second over all clients, whether or
-    /// not the previous one has ended.
+    /// Keep the connection. This many operations are due per second over all clients, even if
+    /// earlier operations have not ended.
     KeptAt(f64),
 }
 
-/// A load.
+/// The description of a load.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The endpoint.
     pub target: Target,
     /// The number of clients.
     pub clients: usize,
-    /// The behaviour of the clients.
+    /// The operations and reconnects of each client.
     pub behaviour: Behaviour,
     /// The duration of the load.
     pub duration: Duration,
-    /// The timeout of each step: the shortest and the longest of all clients. Those of the other
-    /// clients are spread evenly between them.
+    /// The timeout of each step: the shortest and the longest of all clients. The timeouts of the
+    /// other clients are spread evenly in between.
     pub patience: (Duration, Duration),
     /// The operations that clients run.
     pub work: Work,
 }
 
-/// The load could not be started.
+/// The preparation of the load failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step} at {address}: {cause}")]
 pub struct PrepareError {
@@ -110,11 +110,11 @@ impl Shared {
     }
 }
 
-/// Runs a load. Calls `progress` with one line per second.
+/// Runs a load. Calls `progress` with one line of text per second.
 ///
 /// # Errors
-/// If the login at the target or the preparation of documents fails. Later failures are part of the
-/// report.
+/// If the login at the target, or the insertion of the documents, fails. Later failures are part of
+/// the report.
 pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareError> {
     let (keys, nonces) = (Keyring::default(), nonces(&plan)?);
     prepare(&plan, &keys, &nonces).await?;
@@ -140,7 +140,7 @@ pub async fn run(plan: Plan, progress: impl Fn(&str)) -> Result<Report, PrepareE
         progress(&line);
     }
     sleep_until(ends_at).await;
-    // Steps still pending at the end are not counted: the clients are aborted.
+    // Steps that are still running at the end are aborted and not counted.
     clients.abort_all();
     while clients.join_next().await.is_some() {}
     watch.abort();
@@ -173,8 +173,8 @@ fn start(shared: &Arc<Shared>) -> JoinSet<()> {
     clients
 }
 
-/// Starts clients as independent arrivals (a Poisson process): the pauses between them are
-/// exponentially distributed.
+/// Starts clients at random times, as a Poisson process: the pauses between them have an
+/// exponential distribution.
 async fn arrivals(shared: Arc<Shared>, rate: f64) {
     let permits = Arc::new(Semaphore::new(shared.plan.clients));
     let mut random = StdRng::seed_from_u64(work::SEED);
@@ -205,7 +205,8 @@ fn nonces(plan: &Plan) -> Result<NonceSource, PrepareError> {
     })
 }
 
-/// Logs in once, so that the keys are known, and inserts the documents. Retries failed attempts.
+/// Logs in once, so that later logins need no key derivation, and inserts the documents. Retries
+/// failed attempts.
 async fn prepare(plan: &Plan, keys: &Keyring, nonces: &NonceSource) -> Result<(), PrepareError> {
     let mut last = None;
     // A target that has just started may not accept connections yet.

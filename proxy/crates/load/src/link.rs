@@ -1,4 +1,5 @@
-//! One connection of a load. Does not use a driver: no pool, no monitor, no retry.
+//! One connection of a simulated client. It uses no driver, so it has no pool, no monitor and no
+//! retries.
 
 use std::io;
 
@@ -13,22 +14,23 @@ use seawall_auth::{ClientConversation, NonceSource, ScramError};
 use seawall_transport::Stream;
 use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
 
-/// Offset of the body of an `OP_MSG` with one section: after header, flag bits and section kind.
+/// Offset of the body in an `OP_MSG` with one section: after the header, the flags and the
+/// section's kind.
 const BODY_OFFSET: usize = HEADER_BYTES + 5;
 
-/// The reason why a step failed.
+/// The reason why a step of a client failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// No reply before the client's timeout.
+    /// The reply did not arrive within the client's timeout.
     #[error("no reply in time")]
     TimedOut,
-    /// Refused, closed or reset.
+    /// The connection was refused, closed or reset.
     #[error("{0}")]
     Closed(#[from] io::Error),
-    /// An error reply.
+    /// The reply was an error with this code.
     #[error("error {0}")]
     Refused(i32),
-    /// A reply that does not fit the command.
+    /// The reply does not match the command.
     #[error("wrong reply: {0}")]
     Wrong(&'static str),
 }
@@ -56,7 +58,8 @@ impl Link {
         })
     }
 
-    /// Sends the handshake, like a driver, as `isMaster`: servers before 4.4.2 do not know `hello`.
+    /// Sends the handshake that drivers send, as `isMaster`: servers before 4.4.2 do not know
+    /// `hello`.
     pub(super) async fn hello(&mut self) -> Result<(), Failure> {
         let hello = rawdoc! {
             "isMaster": 1, "helloOk": true,
@@ -70,7 +73,7 @@ impl Link {
         self.run(&hello).await.map(drop)
     }
 
-    /// Authenticates with SCRAM. The keys are derived in the first login and reused after it.
+    /// Authenticates with SCRAM. The first login derives the keys, later logins reuse them.
     pub(super) async fn log_in(
         &mut self,
         user: &User,
@@ -117,7 +120,7 @@ impl Link {
         Ok(())
     }
 
-    /// Runs one command. Returns the reply if it has `ok: 1` and responds to this command.
+    /// Runs one command. Returns the reply if it has `ok: 1` and belongs to this command.
     pub(super) async fn run(&mut self, command: &RawDocument) -> Result<&RawDocument, Failure> {
         self.request_id = self.request_id.wrapping_add(1);
         let request = encode_request(self.request_id, command.as_bytes());
@@ -151,7 +154,7 @@ impl Link {
     }
 }
 
-/// Clears the keys if the password was changed, so that the next login derives new ones.
+/// Clears the cached keys if the password has changed, so that the next login derives new ones.
 fn clear_outdated_keys(keyring: &Keyring, error: ScramError) -> Failure {
     if error == ScramError::KeysOutdated {
         keyring.clear();

@@ -1,5 +1,5 @@
-//! The generator's own CPU time and lateness. If the generator could not keep up, the figures of a
-//! load describe the generator and not the target.
+//! The CPU time and the lateness of the load harness itself. If the harness is overloaded, its
+//! results say nothing about the target.
 
 use std::{fs, sync::Arc, time::Duration};
 
@@ -7,13 +7,13 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Shared;
 
-/// Interval between two measurements of timer lateness.
+/// Interval at which the lateness of timers is measured.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The unit of CPU time in `/proc` (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// CPU time of this process so far.
+/// CPU time of this process since its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     at: Instant,
@@ -21,7 +21,7 @@ pub(super) struct Usage {
     system: f64,
 }
 
-/// CPU time divided by wall-clock time. 1 is one core.
+/// CPU time divided by elapsed time. 1 means one core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Share {
     pub(super) user: f64,
@@ -31,7 +31,7 @@ pub(super) struct Share {
 impl Usage {
     pub(super) fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The process name in brackets may contain spaces, so fields are counted after it.
+        // The process name in brackets may contain spaces, so the fields after it are counted.
         let fields = stat.rsplit(") ").next().unwrap_or_default();
         let mut times = fields.split(' ').skip(11).map(|field| field.parse::<f64>());
         let mut next = || times.next().and_then(Result::ok).unwrap_or(0.0) / TICKS_PER_SECOND;
@@ -52,7 +52,7 @@ impl Usage {
     }
 }
 
-/// Records how late a timer wakes, on the runtime that the clients run on.
+/// Measures how late timers wake up on the clients' runtime.
 pub(super) async fn watch_lateness(shared: Arc<Shared>) {
     loop {
         let due = Instant::now() + MEASURE_INTERVAL;

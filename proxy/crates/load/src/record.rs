@@ -1,4 +1,4 @@
-//! The results of a load, by the second in which steps ended.
+//! The results of a load, counted in the second in which each step ended.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,7 +29,7 @@ impl Step {
     }
 }
 
-/// The number of results of a step, by kind, and its latency.
+/// The results of one kind of step: number by outcome, and latency.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) ok: u64,
@@ -37,8 +37,8 @@ pub(super) struct Tally {
     pub(super) closed: u64,
     pub(super) refused: u64,
     pub(super) wrong: u64,
-    /// Latency of steps that succeeded or timed out. A timed-out step counts with the time it
-    /// waited.
+    /// Latency of steps that succeeded or timed out. A step that timed out counts with its waiting
+    /// time.
     pub(super) latency: Distribution,
 }
 
@@ -53,19 +53,19 @@ impl Tally {
     }
 }
 
-/// The results of one second, or their sum.
+/// The results of one second, or the sum of several seconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Second {
     connect: Tally,
     hello: Tally,
     log_in: Tally,
     operation: Tally,
-    /// Latency of operations, counted from the moment they were due.
+    /// Latency of operations, measured from the time when they were due.
     pub(super) from_due: Distribution,
-    /// Operations that were due but not sent: their client had no connection, or all clients were
-    /// busy.
+    /// Number of operations that were due but not sent, because the client had no connection, or
+    /// because all clients were busy.
     pub(super) missed: u64,
-    /// The lateness of the generator itself.
+    /// How late timers of the harness woke up.
     pub(super) lateness: Distribution,
 }
 
@@ -133,13 +133,14 @@ impl Record {
         }
     }
 
-    /// Records the latency of an operation that ended now: succeeded or timed out.
+    /// Records the latency of an operation that just succeeded or timed out, from the time when it
+    /// was due.
     pub(super) fn since_due(&mut self, due: Instant) {
         let now = Instant::now();
         self.second(now).from_due.record(now - due);
     }
 
-    /// Records an operation that was due at `due` and never sent.
+    /// Records an operation that was due at `due` and not sent.
     pub(super) fn missed(&mut self, due: Instant) {
         self.second(due).missed += 1;
     }
@@ -155,7 +156,7 @@ impl Record {
         total
     }
 
-    /// The results of one second as a line of text.
+    /// The results of one second as one line of text.
     pub(super) fn line(&mut self, second: u64) -> String {
         let results = self.seconds.entry(second).or_default();
         let hello = results.step(Step::Hello);
@@ -217,7 +218,7 @@ mod tests {
             (1, 0)
         );
         let total = record.total();
-        // A timed-out step counts with the time its client waited.
+        // A step that timed out counts with its waiting time.
         assert_eq!(total.step(Step::Hello).latency.count(), 2);
         assert_eq!(total.step(Step::Operation).refused, 1);
         assert!(total.step(Step::Operation).latency.count() == 0);

@@ -19,12 +19,12 @@ pub struct Report {
     behaviour: &'static str,
     offered_per_second: Option<f64>,
     duration_s: f64,
-    /// Operations per second that succeeded with a correct reply.
+    /// Operations with a correct reply, per second.
     goodput: f64,
     missed: u64,
     wrong: u64,
     steps: Vec<StepReport>,
-    /// Latency of operations from the moment they were due.
+    /// Latency of operations in milliseconds, measured from the time when they were due.
     operation_from_due_ms: Quantiles,
     generator: Generator,
     timeline: Vec<SecondReport>,
@@ -52,7 +52,7 @@ struct Quantiles {
 
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Generator {
-    /// CPU cores used in user mode.
+    /// CPU time in user mode divided by elapsed time. 1 means one core.
     cpu_user: f64,
     cpu_system: f64,
     lateness_ms: Quantiles,
@@ -73,12 +73,12 @@ struct SecondReport {
     lateness_p99_ms: f64,
 }
 
-/// The objectives of a load.
+/// The objectives that a load must reach.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Objectives {
     /// Minimum number of successful operations per second.
     pub goodput: Option<f64>,
-    /// Maximum of the 99th percentile of latency in milliseconds, counted from when an operation
+    /// Maximum 99th percentile of latency in milliseconds, measured from the time when an operation
     /// was due.
     pub p99_ms: Option<f64>,
 }
@@ -94,7 +94,7 @@ impl Report {
             Behaviour::KeptAt(rate) => ("kept", Some(rate)),
         };
         let steps = Step::ALL.map(|step| StepReport::of(step, total.step(step)));
-        // Results after the last whole second are only in the totals.
+        // Results after the last whole second are only part of the totals.
         let whole = record.seconds.range(..plan.duration.as_secs());
         let timeline = whole.map(|(second, results)| SecondReport::of(*second, results));
         Self {
@@ -117,7 +117,7 @@ impl Report {
         }
     }
 
-    /// The missed objectives as text. Wrong replies are always a miss.
+    /// A text for each objective that the load missed. A wrong reply always counts as a miss.
     pub fn missed(&self, objectives: Objectives) -> Vec<String> {
         let mut missed = Vec::new();
         if self.wrong > 0 {
@@ -130,7 +130,7 @@ impl Report {
             ));
         }
         let p99 = self.operation_from_due_ms.p99;
-        // A load without any operation misses the objective.
+        // A load without operations misses the objective.
         let is_empty = self.operation_from_due_ms.max == 0.0;
         if let Some(most) = objectives.p99_ms.filter(|most| p99 > *most || is_empty) {
             missed.push(format!("p99 {p99:.1} ms, expected {most:.1} ms"));

@@ -14,7 +14,7 @@ pub struct Target {
     first: Address,
     others: Vec<Address>,
     user: Option<User>,
-    /// The read preference mode of the connection string; `None` for primary.
+    /// The read preference mode in the connection string; `None` means primary.
     pub(super) read_mode: Option<&'static str>,
 }
 
@@ -46,10 +46,10 @@ impl fmt::Display for Address {
 /// A connection string that the load cannot use.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// It is malformed.
+    /// The connection string is malformed.
     #[error("{0}")]
     Malformed(#[from] mongodb::error::Error),
-    /// It requires a feature that the load harness does not support.
+    /// The connection string needs a feature that the load harness does not support.
     #[error("the load harness does not support {0}")]
     Unsupported(&'static str),
 }
@@ -64,8 +64,8 @@ impl fmt::Debug for Target {
 }
 
 impl Target {
-    /// Parses a connection string: its addresses, its user and its read preference mode. Clients
-    /// are spread over the addresses.
+    /// Parses the addresses, the user and the read preference mode of a connection string. The
+    /// clients are spread over the addresses.
     ///
     /// # Errors
     /// See [`TargetError`].
@@ -159,8 +159,8 @@ fn joined(host: &str, port: Option<u16>) -> String {
     }
 }
 
-/// The user's keys after they have been derived. Without this cache, PBKDF2 would be most of the
-/// load's own CPU time.
+/// A cache of the user's keys. Deriving them in each login would take most of the harness's CPU
+/// time.
 #[derive(Default)]
 pub(super) struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
 

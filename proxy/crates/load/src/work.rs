@@ -1,4 +1,4 @@
-//! The operations that clients run, and the check that a reply fits its operation.
+//! The operations that simulated clients run, and the check that a reply matches its operation.
 
 use std::str::FromStr;
 
@@ -7,25 +7,26 @@ use rand::{RngExt as _, rngs::StdRng};
 
 use super::link::Failure;
 
-/// Seed of each client's random numbers. It is constant, so that two runs send the same operations.
+/// Seed of the clients' random numbers. It is constant, so that two runs send the same operations.
 pub(super) const SEED: u64 = 0x5ea_3a11;
 
-/// The operations of a load.
+/// The mix and the data of the operations.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// The database.
     pub database: String,
-    /// The collection. Missing documents with `_id` from 0 to `documents` (exclusive) are inserted.
+    /// The collection. Documents with an `_id` from 0 to `documents` (exclusive) are inserted if
+    /// missing.
     pub collection: String,
-    /// The number of documents that finds and updates use.
+    /// Number of documents that finds and updates select from.
     pub documents: u32,
-    /// The number of bytes of text in each document.
+    /// Bytes of text in each document.
     pub payload_bytes: usize,
-    /// The shares of each kind of operation.
+    /// The share of each kind of operation.
     pub mix: Mix,
 }
 
-/// The shares of each kind of operation, relative to their sum.
+/// The share of each kind of operation, relative to the sum of all shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
     find: u32,
@@ -42,7 +43,7 @@ impl Mix {
     };
 }
 
-/// The text is not a mix.
+/// The text is not a valid mix.
 #[derive(Debug, thiserror::Error)]
 #[error("a mix is shares of find, insert and update, such as find=90,insert=5,update=5")]
 pub struct MixError;
@@ -120,7 +121,8 @@ impl Work {
         command
     }
 
-    /// A command that inserts missing documents from `first` on, and the first `_id` after them.
+    /// A command that inserts the missing documents from `first` on, and the `_id` at which the
+    /// next command must continue.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let end = self.documents.min(first + SEEDED_AT_A_TIME);
         let mut updates = bson::RawArrayBuf::new();
@@ -145,7 +147,7 @@ impl Work {
 
 const SEEDED_AT_A_TIME: u32 = 500;
 
-/// Checks that a reply fits `ask`. A wrong document may belong to another client.
+/// Checks that a reply matches `ask`. A wrong document may be the reply to another client.
 pub(super) fn check(ask: Ask, reply: &RawDocument) -> Result<(), Failure> {
     match ask {
         Ask::Find(id) => {
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn every_document_is_seeded_once() {
+    fn seeding_inserts_every_document_once() {
         let (mut first, mut commands) = (0, 0);
         while first < 1200 {
             let (command, end) = work("find=1").seed(first);

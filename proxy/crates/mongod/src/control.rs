@@ -1,5 +1,4 @@
-//! Runs commands on a private mongod without a driver, because the driver refuses servers that are
-//! too old for it.
+//! Runs commands on a private mongod without the driver, because the driver refuses old servers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,8 +18,8 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::error::Error;
 
-/// Runs one command over a new connection that has not logged in, and uses TLS if there is a CA
-/// file. A reply with `ok: 0` is an error.
+/// Runs one command over a new connection without a login. Uses TLS if `ca_file` is set. A reply
+/// with `ok: 0` is an error.
 pub(super) async fn run_command(
     address: SocketAddr,
     ca_file: Option<&Path>,
@@ -73,7 +72,7 @@ async fn exchange_over(
 ) -> io::Result<Document> {
     let body = command.to_vec().map_err(io::Error::other)?;
     let length = i32::try_from(PREFIX_BYTES + body.len()).map_err(io::Error::other)?;
-    // messageLength, requestID, responseTo, opCode, and the message's flags.
+    // The fields messageLength, requestID, responseTo and opCode, and the message's flags.
     let fields = [length, 1, 0, OP_MSG, 0];
     let mut message: Vec<u8> = fields.into_iter().flat_map(i32::to_le_bytes).collect();
     message.push(BODY_SECTION);
@@ -98,9 +97,9 @@ async fn exchange_over(
 
 const OP_MSG: i32 = 2013;
 const BODY_SECTION: u8 = 0;
-/// The header, the flags and the kind of the only section.
+/// The length of the header, the flags and the kind of the only section.
 const PREFIX_BYTES: usize = 16 + 4 + 1;
-/// Far more than replies to administrative commands have.
+/// The limit is far above the size of replies to administrative commands.
 const MAX_REPLY_BYTES: usize = 1024 * 1024;
-/// Long enough for a majority to replicate a new user on a machine that also compiles.
+/// The limit is long enough to replicate a new user to a majority while the machine also compiles.
 const COMMAND_LIMIT: Duration = Duration::from_secs(30);

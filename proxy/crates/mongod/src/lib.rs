@@ -1,8 +1,7 @@
-//! A private mongod: found or fetched, started, stopped, and removed without a trace.
+//! A private mongod: found or downloaded, started, stopped, and removed with all of its files.
 //!
-//! `seawall demo` shows the proxy in front of one, and the end-to-end tests run against them. It is
-//! not a way to run a deployment: the data is in a temporary directory that is removed with the
-//! guard.
+//! `seawall demo` and the end-to-end tests use it. It must not be used for a real deployment: the
+//! data is in a temporary directory, which is removed when the guard is dropped.
 //!
 //! ```text
 //!  find_or_fetch ──► path ──► Mongod::start(path, Options) ──► initiate_replica_set(members)
@@ -10,12 +9,11 @@
 //!  PATH, cache, pip           └ its standard input is ours
 //! ```
 //!
-//! Invariants: when the `drop` of a [`Mongod`] returns, the process has been killed and its
-//! directory removed. If this process dies without dropping it, the same happens a moment later,
-//! because the supervising shell then sees the end of its standard input. Only the verified package
-//! that is named in `find.rs` is ever unpacked.
+//! Invariants: when the `drop` of a [`Mongod`] returns, the process has ended and its directory is
+//! removed. If this process dies without dropping it, the supervising shell does the same, because
+//! its standard input ends. Only the verified package that `find.rs` names is ever unpacked.
 //!
-//! Everything here waits in real time; it does not work under a paused clock.
+//! The module waits in real time, so it does not work with tokio's paused clock.
 
 mod control;
 mod error;

@@ -1,4 +1,4 @@
-//! A mongod as a guard: started with a private directory, killed and removed when dropped.
+//! The guard of a running mongod, which has a private directory. Dropping it kills mongod.
 
 use std::ffi::OsString;
 use std::fmt::{self, Write as _};
@@ -23,30 +23,33 @@ use super::control::run_command;
 use super::error::Error;
 use super::supervisor::{Run, Supervisor};
 
-/// How a mongod is started.
+/// The options of a mongod.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The port it listens on; 0 means any free port.
+    /// The port on which mongod listens; 0 means any free port.
     pub port: u16,
-    /// The one address it listens on. An unspecified one is reached over loopback.
+    /// The address on which mongod listens. If it is unspecified (`0.0.0.0`), clients connect over
+    /// loopback.
     pub bind_ip: IpAddr,
-    /// The replica set that it joins; the set must still be initiated.
+    /// The name of the replica set of which mongod is a member. The set must still be initiated.
     pub replica_set: Option<String>,
-    /// True if clients must authenticate. Until there is a user, clients on loopback may create the
-    /// first one.
+    /// True if clients must authenticate. Until the first user exists, clients on loopback may
+    /// create it without a login.
     pub auth: bool,
-    /// The secret by which members of a set authenticate to each other. A member with `auth` and no
-    /// key gets a generated one, so members of a set with several must be given the same key.
+    /// The key with which members of a set authenticate to each other. With `auth` and without a
+    /// key, mongod gets a generated key. A set with several members needs the same key for all of
+    /// them.
     pub cluster_key: Option<ClusterKey>,
-    /// If present, only TLS connections are served; clients need no certificate.
+    /// Certificates for TLS. If set, mongod accepts only TLS connections; clients need no
+    /// certificate.
     pub tls: Option<Tls>,
     /// Names and values for `--setParameter`, such as `enableTestCommands` and `1`.
     pub parameters: Vec<(String, String)>,
-    /// True if it also listens on a Unix domain socket in the data directory.
+    /// True if mongod also listens on a Unix domain socket in its data directory.
     pub unix_socket: bool,
-    /// WiredTiger's cache, in GiB; mongod's minimum is 0.25.
+    /// Size of WiredTiger's cache in GiB. The minimum of mongod is 0.25.
     pub cache_gb: f64,
-    /// Further arguments, as mongod takes them.
+    /// Further command-line arguments of mongod.
     pub arguments: Vec<OsString>,
 }
 
@@ -67,21 +70,21 @@ impl Default for Options {
     }
 }
 
-/// The files that a mongod needs for TLS, and that a client needs to trust it.
+/// The TLS files of a mongod and of its clients.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    /// The server's certificate and its private key in one PEM file.
+    /// A PEM file with the server's certificate and private key.
     pub certificate_key_file: PathBuf,
-    /// The certificate authority for the server's certificate, as PEM.
+    /// A PEM file with the certificate authority that signed the server's certificate.
     pub ca_file: PathBuf,
 }
 
-/// The secret that members of one replica set share.
+/// The secret that the members of a replica set share.
 #[derive(Clone)]
 pub struct ClusterKey(String);
 
 impl ClusterKey {
-    /// A fresh key from the operating system's entropy.
+    /// Generates a random key.
     pub fn generate() -> Result<Self, Error> {
         let mut bytes = [0; CLUSTER_KEY_BYTES];
         SysRng.try_fill_bytes(&mut bytes).map_err(Error::Entropy)?;
@@ -95,20 +98,20 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
-/// A running mongod and all that belongs to it.
+/// A running mongod, with its directory.
 ///
-/// Dropping it kills the process, waits for its end and removes its data, which blocks the thread
-/// for some milliseconds. It is not bound to the runtime that started it.
+/// Dropping it kills the process, waits until it has ended and removes its data. This blocks the
+/// thread for some milliseconds. The guard may be dropped on any runtime.
 #[derive(Debug)]
 #[must_use = "dropping it kills the mongod"]
 pub struct Mongod {
     program: PathBuf,
     options: Options,
     port: u16,
-    /// Where the log of this run begins: each run appends to it.
+    /// Offset in the log file at which this run begins. Each run appends to the file.
     log_start_bytes: u64,
-    // The supervisor ends before the directory is removed, because fields are dropped in this
-    // order.
+    // Field order matters: the supervisor is dropped before the directory, because mongod must end
+    // before its directory is removed.
     supervisor: Supervisor,
     directory: Directory,
 }
@@ -124,7 +127,7 @@ impl Mongod {
                 port => port,
             };
             let result = Self::start_at(program, options.clone(), port).await;
-            // Another process may have taken the port between our check and mongod's bind.
+            // Another process may have taken the port after it was found free.
             let port_was_taken = match &result {
                 Err(Error::Ended { status, log }) => match *status {
                     Some(NET_ERROR) => true,
@@ -139,7 +142,7 @@ impl Mongod {
         }
     }
 
-    /// The address it is reached at from this machine.
+    /// The address at which clients on this machine reach mongod.
     pub fn address(&self) -> SocketAddr {
         let ip = match self.options.bind_ip {
             IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -149,17 +152,17 @@ impl Mongod {
         SocketAddr::new(ip, self.port)
     }
 
-    /// The port it listens on, which a restart keeps.
+    /// The port on which mongod listens. Restarts keep it.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What it was started with.
+    /// The options with which mongod was started.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The process id, while the process runs.
+    /// The id of the process; `None` if it has ended.
     pub fn pid(&self) -> Option<Pid> {
         match self.supervisor.run() {
             Run::Running(pid) => Some(pid),
@@ -167,26 +170,25 @@ impl Mongod {
         }
     }
 
-    /// The private directory that its data, key and log are in.
+    /// The private directory with mongod's data, key and log.
     pub fn data_dir(&self) -> &Path {
         &self.directory.path
     }
 
-    /// Its Unix domain socket, if [`Options::unix_socket`] asked for one.
+    /// The path of the Unix domain socket; `None` unless [`Options::unix_socket`] is set.
     pub fn unix_socket(&self) -> Option<PathBuf> {
         let name = format!("mongodb-{}.sock", self.port);
         self.options.unix_socket.then(|| self.data_dir().join(name))
     }
 
-    /// Its log: JSON, a document a line, of all runs since [`Mongod::start`].
+    /// The path of the log. It has one JSON document per line, from all runs since
+    /// [`Mongod::start`].
     pub fn log_path(&self) -> PathBuf {
         self.data_dir().join("mongod.log")
     }
 
-    /// A driver's client that talks to this mongod only, whatever set it is a member of. The driver
-    /// refuses servers before 4.4.
-    ///
-    /// Like every client of the driver, it belongs to the runtime that creates it.
+    /// A driver's client that uses only this mongod, even if it is a member of a set. The driver
+    /// refuses servers before 4.4. The client belongs to the runtime on which it was created.
     pub fn direct_client(&self, credential: Option<Credential>) -> Result<Client, Error> {
         let address = self.address();
         let mut options = ClientOptions::default();
@@ -207,7 +209,7 @@ impl Mongod {
         Ok(Client::with_options(options)?)
     }
 
-    /// Suspends the process (`SIGSTOP`): connections stay open, but nothing replies.
+    /// Suspends the process (`SIGSTOP`): its connections stay open, but it does not reply.
     pub fn stop_process(&self) -> Result<(), Error> {
         self.signal(Signal::STOP)
     }
@@ -217,17 +219,18 @@ impl Mongod {
         self.signal(Signal::CONT)
     }
 
-    /// Kills the process and waits for its end; the data stays.
+    /// Kills the process and waits until it has ended. The data is kept.
     pub async fn kill(&self) -> Result<(), Error> {
         self.end(Signal::KILL).await
     }
 
-    /// Asks the process for a clean shutdown (`SIGTERM`) and waits for its end; the data stays.
+    /// Requests a clean shutdown (`SIGTERM`) and waits until the process has ended. The data is
+    /// kept.
     pub async fn terminate(&self) -> Result<(), Error> {
         self.end(Signal::TERM).await
     }
 
-    /// Starts it again with the same data and port; if it still runs, it is killed first.
+    /// Starts mongod again with the same data and port. If it still runs, it is killed first.
     pub async fn restart(&mut self) -> Result<(), Error> {
         if self.pid().is_some() {
             self.kill().await?;
@@ -235,13 +238,13 @@ impl Mongod {
         self.log_start_bytes = fs::metadata(self.log_path()).map_or(0, |log| log.len());
         let arguments = arguments(&self.options, self.port, self.data_dir());
         let next = Supervisor::spawn(self.data_dir(), &self.program, arguments)?;
-        // Only now, because the new shell now removes the directory.
+        // The old shell must leave the directory now, because the new shell is responsible for it.
         self.supervisor.leave_directory();
         self.supervisor = next;
         self.ready().await
     }
 
-    /// Restarts it with one more argument, which later restarts keep.
+    /// Restarts mongod with one more argument, which later restarts keep.
     pub async fn restart_with(&mut self, argument: &str) -> Result<(), Error> {
         self.options.arguments.push(argument.into());
         self.restart().await
@@ -272,16 +275,16 @@ impl Mongod {
         Ok(mongod)
     }
 
-    /// Runs one command over a new connection that has not logged in. A reply with `ok: 0` is an
-    /// error.
+    /// Runs one command over a new connection without a login. A reply with `ok: 0` is an error.
     pub(super) async fn run_command(&self, db: &str, command: Document) -> Result<Document, Error> {
         let ca_file = self.options().tls.as_ref().map(|tls| &*tls.ca_file);
         run_command(self.address(), ca_file, db, command).await
     }
 
-    /// Waits until the process listens and replies.
+    /// Waits until mongod listens and replies.
     ///
-    /// The log is checked first: another process may reply on a port that mongod could not bind.
+    /// The log is checked before the connection: if mongod could not bind its port, another process
+    /// may reply on it.
     async fn ready(&self) -> Result<(), Error> {
         let deadline = Instant::now() + START_LIMIT;
         while !self.is_listening() {
@@ -315,7 +318,7 @@ impl Mongod {
         log.is_ok_and(|log| log.contains(LISTENING))
     }
 
-    /// The last lines of this run's log and output.
+    /// The last lines of the log and of the output of this run.
     fn last_log_lines(&self) -> String {
         let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
         let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();
@@ -372,7 +375,7 @@ fn arguments(options: &Options, port: u16, directory: &Path) -> Vec<OsString> {
     for (name, value) in &options.parameters {
         option("--setParameter", format!("{name}={value}").into());
     }
-    // These diagnostics are for months of operation; here they only cost processor time and disk
+    // These diagnostics help with long-running servers. Here they would only cost CPU time and disk
     // space.
     if options
         .parameters
@@ -406,13 +409,13 @@ fn key_path(directory: &Path) -> PathBuf {
     directory.join("cluster-key")
 }
 
-/// A port that was free a moment ago.
+/// Finds a port that is free at this moment.
 fn free_port(ip: IpAddr) -> io::Result<u16> {
     Ok(TcpListener::bind((ip, 0))?.local_addr()?.port())
 }
 
-/// At most [`MAX_LOG_BYTES`] of a file from `start_bytes` on. The text is for display and for
-/// searches.
+/// Reads at most [`MAX_LOG_BYTES`] of a file, beginning at `start_bytes`. Invalid UTF-8 is
+/// replaced.
 fn read_from(path: &Path, start_bytes: u64) -> io::Result<String> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(start_bytes))?;
@@ -421,7 +424,7 @@ fn read_from(path: &Path, start_bytes: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `prefix` and 16 random hexadecimal characters.
+/// A name of `prefix` and 16 random hexadecimal digits.
 pub(super) fn random_name(prefix: &str) -> Result<String, Error> {
     let mut bytes = [0; 8];
     SysRng.try_fill_bytes(&mut bytes).map_err(Error::Entropy)?;
@@ -441,7 +444,7 @@ struct Directory {
 impl Directory {
     fn create() -> Result<Self, Error> {
         let path = std::env::temp_dir().join(random_name("seawall-mongod-")?);
-        // Fails if the directory exists: its creator could read the files in it.
+        // This fails if the directory exists: another user who created it could read the files.
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -452,29 +455,30 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Usually the supervisor has removed it already.
+        // Usually the supervising shell has already removed the directory.
         drop(fs::remove_dir_all(&self.path));
     }
 }
 
-/// Text in the log of a server that is ready. The first letter is missing because servers before
-/// 4.4 write it in lower case.
+/// A text in the log of a server that is ready. Its first letter is missing, because it is lower
+/// case before 4.4 and upper case after.
 const LISTENING: &str = "aiting for connections";
 const DIAGNOSTICS: &str = "diagnosticDataCollectionEnabled";
-/// mongod's exit code when it cannot bind its port.
+/// mongod's exit code if it cannot bind its port.
 const NET_ERROR: i32 = 48;
-/// mongod's exit code when it aborts, which it does if its port was taken between bind and listen;
-/// and a text in the stack trace of such an abort.
+/// mongod's exit code if it aborts. It aborts if its port was taken between bind and listen. The
+/// stack trace then contains the text below.
 const ABORTED: i32 = 134;
 const LISTENER_FAILED: &str = "_runListener";
 const PORT_ATTEMPTS: u32 = 5;
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// mongod takes up to 15 s to hand over a primary's role before it ends.
+/// A primary takes up to 15 s to hand over its role before it ends.
 const END_LIMIT: Duration = Duration::from_secs(60);
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const CLUSTER_KEY_BYTES: usize = 48;
-/// A start writes 60 KB. Protects memory when the log level is raised.
+/// The limit of log bytes read into memory. A start writes about 60 KB, but more with a higher log
+/// level.
 const MAX_LOG_BYTES: u64 = 4 * 1024 * 1024;
 const MAX_LOG_LINES: usize = 12;
 

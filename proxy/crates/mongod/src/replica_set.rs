@@ -1,4 +1,4 @@
-//! Initiates a replica set of started members, and creates the first user.
+//! Initiates a replica set, and creates its first user.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use tokio::time::{Instant, sleep, timeout};
 use super::error::Error;
 use super::process::{Mongod, POLL_INTERVAL};
 
-/// One member of a set that is to be initiated.
+/// The configuration of one member of a new replica set.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// The process, started with the name of the set in its options.
+    /// The mongod. Its options must have the name of the set.
     pub mongod: &'a Mongod,
-    /// The member's election priority: 0 means that it never becomes primary, and the highest is
-    /// preferred.
+    /// The election priority. 0 means that the member never becomes primary; the member with the
+    /// highest priority is preferred.
     pub priority: u16,
-    /// Names and values that a read preference can ask for.
+    /// Tags that a read preference can select, as names and values.
     pub tags: Vec<(String, String)>,
-    /// True if clients do not see the member; such a member needs priority 0.
+    /// True if the member is hidden from clients. A hidden member needs priority 0.
     pub is_hidden: bool,
 }
 
 impl<'a> Member<'a> {
-    /// An ordinary member.
+    /// A visible member with priority 1 and without tags.
     pub fn new(mongod: &'a Mongod) -> Self {
         Self {
             mongod,
@@ -35,12 +35,12 @@ impl<'a> Member<'a> {
     }
 }
 
-/// How fast a set notices that a member is gone.
+/// The time settings of a replica set, which decide how fast it notices a failed member.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long members wait for a primary before they elect another.
+    /// How long members wait without a primary before they elect a new one.
     pub election_timeout: Duration,
-    /// Time between two heartbeats of a member.
+    /// Interval of the heartbeats between members.
     pub heartbeat_interval: Duration,
 }
 
@@ -55,12 +55,12 @@ impl Default for Settings {
 }
 
 /// Initiates a replica set of `members`. Waits until a member with the highest priority is primary,
-/// all others are secondaries, and the replies of each have a `$clusterTime`.
+/// all others are secondaries, and the replies of all members have a `$clusterTime`.
 ///
-/// Any member may win the first election, whatever its priority. A member with a higher priority
-/// takes over about one election timeout later, which would interrupt operations that had begun.
+/// The wait is needed because any member may win the first election. A member with a higher
+/// priority takes over about one election timeout later, which would interrupt operations.
 ///
-/// No credentials are needed: a set without users accepts commands over loopback. Returns the
+/// Needs no credentials, because a set without users accepts commands over loopback. Returns the
 /// address of the primary.
 pub async fn initiate_replica_set(
     members: &[Member<'_>],
@@ -102,9 +102,11 @@ pub async fn initiate_replica_set(
     }
 }
 
-/// Creates the first user, with the role `root`. From then on, loopback has no special rights.
+/// Creates the first user, with the role `root`. Afterwards clients on loopback must authenticate
+/// too.
 ///
-/// `mongod` is a standalone or the primary of its set; a majority has the user when this returns.
+/// `mongod` must be a standalone server or the primary of its set. Returns when a majority has the
+/// user.
 pub async fn create_first_user(mongod: &Mongod, name: &str, password: &str) -> Result<(), Error> {
     let command = doc! {
         "createUser": name,
@@ -147,18 +149,18 @@ fn milliseconds(duration: Duration) -> i32 {
 enum MemberState {
     Primary,
     Secondary,
-    /// Starting, copying data, electing, or not replying.
+    /// Starting, copying data, electing a primary, or not replying.
     Other,
 }
 
 async fn states(members: &[Member<'_>]) -> Vec<(SocketAddr, MemberState)> {
     let mut states = Vec::with_capacity(members.len());
     for Member { mongod, .. } in members {
-        // The legacy name of `hello`, which every version knows.
+        // The legacy name of `hello`, which servers of all versions know.
         let hello = mongod.run_command("admin", doc! { "isMaster": 1 });
         let state = match timeout(HELLO_LIMIT, hello).await {
-            // Until the set has made its keys, replies lack `$clusterTime`: two clients with the
-            // same command could get different replies.
+            // A set without cluster time keys replies without `$clusterTime`. Two clients that send
+            // the same command could then get different replies.
             Ok(Ok(reply)) if !reply.contains_key("$clusterTime") => MemberState::Other,
             Ok(Ok(reply)) if has(&reply, "ismaster") => MemberState::Primary,
             Ok(Ok(reply)) if has(&reply, "secondary") => MemberState::Secondary,
@@ -173,6 +175,6 @@ fn has(hello: &Document, name: &str) -> bool {
     matches!(hello.get_bool(name), Ok(true))
 }
 
-/// An initial sync without data takes seconds, and longer on a busy machine.
+/// An initial sync without data takes seconds, and more on a busy machine.
 const COMPLETE_LIMIT: Duration = Duration::from_secs(90);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);

@@ -1,18 +1,18 @@
-//! One run of a mongod, and the shell that outlives this process until it has cleaned up.
+//! Supervises one run of a mongod, with a shell that outlives this process and cleans up.
 //!
-//! The kernel can kill a child with its parent, but asking for that takes unsafe code. A pipe does
-//! the same: the shell holds the reading end, this process the only writing end, and the kernel
-//! closes it however this process ends.
+//! The kernel can kill a child process together with its parent, but that needs unsafe code. A pipe
+//! has the same effect: the shell reads from the pipe, and only this process has its writing end.
+//! When this process ends, for whatever reason, the kernel closes the pipe.
 //!
 //! ```text
 //!  this process ──stdin──► shell ──► mongod          waits for it, reports its pid and status
 //!               ◄─stdout──   └─────► watcher         reads stdin; at its end kills mongod
 //! ```
 //!
-//! While mongod runs, the watcher reads the shell's input. After that the shell reads it itself: a
-//! line means that the directory is still needed, and the end of the input means that the directory
-//! is to be removed. The shell kills the watcher before it reports mongod's end, so that the
-//! watcher cannot signal a reused pid.
+//! While mongod runs, the watcher reads the shell's input. Afterwards the shell itself reads one
+//! line. If there is a line, the directory is still needed; if the input has ended, the shell
+//! removes the directory. The shell kills the watcher before it reports mongod's end. So the
+//! watcher cannot kill another process that got the same pid.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
@@ -31,23 +31,25 @@ use super::error::Error;
 pub(super) enum Run {
     Starting,
     Running(Pid),
-    /// Ended with the status that the shell reports; `None` if the shell was killed.
+    /// The mongod has ended, with the status that the shell reported; `None` if the shell was
+    /// killed.
     Ended(Option<i32>),
 }
 
-/// The shell and its mongod; dropping it kills the mongod, removes the directory and waits for
-/// both.
+/// The shell and its mongod. Dropping it kills mongod, removes the directory and waits for both
+/// processes.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     shell: Child,
-    /// `None` once it is closed, which ends the run.
+    /// The writing end of the pipe. Closing it (`None`) ends the run.
     input: Option<ChildStdin>,
-    /// Not bound to a runtime: tests with runtimes of their own may share a mongod.
+    /// The state of the run. It belongs to no runtime, because tests with different runtimes may
+    /// share a mongod.
     run: watch::Receiver<Run>,
 }
 
 impl Supervisor {
-    /// Starts `program`, whose own output goes to the file `output` in `directory`.
+    /// Starts `program`. Its standard output and error go to the file `output` in `directory`.
     pub(super) fn spawn<I, S>(directory: &Path, program: &Path, arguments: I) -> Result<Self, Error>
     where
         I: IntoIterator<Item = S>,
@@ -65,7 +67,8 @@ impl Supervisor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
-            // This process handles an interrupt from the terminal and decides when mongod ends.
+            // In a process group of its own, an interrupt from the terminal reaches only this
+            // process, which then decides when mongod ends.
             .process_group(0)
             .spawn()
             .map_err(missing)?;
@@ -97,10 +100,11 @@ impl Supervisor {
         }
     }
 
-    /// Ends the shell of a run that has ended, and leaves the directory to the next run.
+    /// Ends the shell after its mongod has ended, without removing the directory: the next run uses
+    /// it.
     pub(super) fn leave_directory(&mut self) {
         if let Some(mut input) = self.input.take() {
-            // If the shell is gone, nothing else removes the directory.
+            // If the write fails, the shell has ended, and the owner of the directory removes it.
             drop(input.write_all(b"leave\n"));
         }
         drop(self.shell.wait());
@@ -110,12 +114,13 @@ impl Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         drop(self.input.take());
-        // The shell waits for mongod, which has been killed, so this takes milliseconds.
+        // mongod has been killed, so the shell ends within milliseconds.
         drop(self.shell.wait());
     }
 }
 
-/// Turns the two lines that the shell writes into states. The end of its output is a state too.
+/// Reads the two lines that the shell writes, and publishes the states. The end of the output is a
+/// state too.
 fn follow(output: impl Read, run: &watch::Sender<Run>) {
     let mut lines = BufReader::new(output.take(MAX_OUTPUT_BYTES)).lines();
     let mut number = || lines.next()?.ok()?.trim().parse().ok();
@@ -128,12 +133,12 @@ fn follow(output: impl Read, run: &watch::Sender<Run>) {
 }
 
 const SHELL: &str = "sh";
-/// Two numbers are expected; the bound protects against a shell that is something else.
+/// Two numbers are expected. The limit protects against a program that only looks like a shell.
 const MAX_OUTPUT_BYTES: u64 = 256;
 
 /// `read` fails at the end of the input. Commands in the background get no input from a shell
-/// without job control, hence the third descriptor. When this process is dead, `echo` raises
-/// `SIGPIPE`, which must not end the shell before it has removed the directory.
+/// without job control, so they use the third descriptor. If this process is dead, `echo` causes
+/// `SIGPIPE`; the shell ignores it, so that it can still remove the directory.
 const SCRIPT: &str = r#"
 directory=$1
 shift
@@ -187,7 +192,7 @@ mod tests {
         let directory = directory();
         let supervisor = spawn(&directory, "exec sleep 1000");
         let pid = running(&supervisor).await;
-        // A suspended process must end like any other.
+        // A suspended process must be killed too.
         kill_process(pid, Signal::STOP).unwrap();
         drop(supervisor);
         assert!(test_kill_process(pid).is_err());
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn directory_can_be_left_to_the_next_run() {
+    async fn leave_directory_keeps_the_directory_for_the_next_run() {
         let directory = directory();
         let mut first = spawn(&directory, "exit 0");
         assert_eq!(first.ended().await, Some(0));
@@ -242,8 +247,8 @@ mod tests {
         kill_process(shell, Signal::KILL).unwrap();
         assert_eq!(supervisor.ended().await, None);
         drop(supervisor);
-        // The shell is gone, so the test cannot wait for it. The watcher needs a moment to see the
-        // end of its input.
+        // The shell was killed, so the test cannot wait for it. The watcher needs a moment to
+        // notice the end of its input.
         let gone = async {
             while test_kill_process(pid).is_ok() {
                 tokio::task::yield_now().await;

@@ -2,44 +2,43 @@
 //!
 //! [`RawElement`] finds the fields. Invalid bytes (a length past the end, an unknown type, a name
 //! without its NUL) end the walk of that document, as if it had no more fields. Only the server
-//! validates them.
+//! validates commands.
 
 use seawall_wire::RawElement;
 
-/// One field of a document, or one element of an array. The name of an element is its index, and is
-/// ignored.
+/// One field of a document, or one element of an array. The field name of an element is its index;
+/// it is not used.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Field<'a> {
     pub(super) name: &'a [u8],
-    /// See [`seawall_wire::head_of`].
+    /// The first eight bytes of the name, see [`seawall_wire::head_of`].
     pub(super) head: u64,
     pub(super) value: Value<'a>,
 }
 
-/// A value, with the distinctions that the rules make.
-///
-/// Every payload is eight bytes wide or a slice, so a value is copied in whole words. This makes
-/// the walk fast. Narrower payloads would be copied in pieces and stall the reads that follow.
+/// A value, as precisely as the rules of shapes distinguish values. Every payload is eight bytes or
+/// a slice, so a value is copied in whole words. Narrower payloads would be copied in pieces, which
+/// slows the reads that follow.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Value<'a> {
     Document(Document<'a>),
     Array(Array<'a>),
     String(&'a [u8]),
     Regex(Regex<'a>),
-    /// Null and the deprecated undefined. The rules do not distinguish them.
+    /// Null, and the deprecated type undefined: the rules treat them alike.
     Null,
     True,
     False,
-    /// An int32 or an int64. The rules do not distinguish them.
+    /// An int32 or an int64: the rules treat them alike.
     Integer(i64),
     Double(f64),
     /// A Decimal128 in the wire's byte order.
     Decimal(&'a [u8; 16]),
-    /// Every type whose content no rule uses.
+    /// Any type whose content no rule uses.
     Other,
 }
 
-/// The classes of numbers that the rules distinguish.
+/// The classes of numbers that the rules of shapes distinguish.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) enum Number {
     Zero,
@@ -51,7 +50,7 @@ pub(super) enum Number {
 }
 
 impl Field<'_> {
-    /// True if the field has this name. The caller has already compared the heads.
+    /// True if the field has this name. The caller must have compared the first eight bytes.
     #[inline]
     pub(super) fn has_rest_of(&self, name: &str) -> bool {
         let is_all_head = name.len() <= size_of_val(&self.head);
@@ -70,8 +69,8 @@ impl Value<'_> {
         }
     }
 
-    /// The truth of the value, as the server reads a flag: false for false, null, undefined and
-    /// zero, else true.
+    /// The value as a flag, read as the server reads it: false for false, null, undefined and zero,
+    /// otherwise true.
     pub(super) fn truth(&self) -> bool {
         match *self {
             Self::Null | Self::False => false,
@@ -82,7 +81,7 @@ impl Value<'_> {
 }
 
 impl<'a> Value<'a> {
-    /// A boolean.
+    /// The value of a boolean.
     pub(super) fn boolean(value: bool) -> Self {
         if value { Self::True } else { Self::False }
     }
@@ -112,12 +111,12 @@ impl<'a> Value<'a> {
 /// A document whose length is valid.
 #[derive(Copy, Clone, Default, Debug)]
 pub(super) struct Document<'a> {
-    /// The fields, without the length before them and the NUL after them.
+    /// The bytes of the fields, without the document's length and final NUL.
     fields: &'a [u8],
 }
 
 impl<'a> Document<'a> {
-    /// The document at the front of `bytes`; empty if there is none.
+    /// The document at the front of `bytes`; an empty document if there is none.
     pub(super) fn at(bytes: &'a [u8]) -> Self {
         Self::split(bytes)
             .map(|(document, _)| document)
@@ -154,15 +153,15 @@ impl<'a> Document<'a> {
         self.fields().next()
     }
 
-    /// The value of the field with that name, among the first [`MAX_FIELDS`].
+    /// The value of the field `name`, if it is among the first [`MAX_FIELDS`] fields.
     pub(super) fn value_of(self, name: &[u8]) -> Option<Value<'a>> {
         self.fields()
             .find(|field| field.name == name)
             .map(|field| field.value)
     }
 
-    /// True if the document is an operator document (rule F4): its first name begins with `$`, and
-    /// it is not a reference to another document (`$ref` with `$id`), which old drivers write.
+    /// True for an operator document (rule F4): its first name begins with `$`. A reference to
+    /// another document (`$ref` with `$id`) is not one.
     pub(super) fn is_operator_document(self) -> bool {
         let (mut names_ref, mut names_id) = (false, false);
         let mut is_empty = true;
@@ -180,7 +179,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// An array: a document whose names are ignored.
+/// An array. BSON stores it as a document; the field names are ignored.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Array<'a> {
     elements: &'a [u8],
@@ -205,8 +204,8 @@ impl<'a> Array<'a> {
     }
 }
 
-/// The fields of one document, in order. They end at the end of the document, at the first invalid
-/// field, or at the limit.
+/// Iterates over the fields of one document. It ends at the end of the document, at the first
+/// invalid field, or at the limit.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -214,14 +213,14 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// True if there are more fields than the limit. Call it at the end of a walk.
+    /// True if the document has more fields than the limit. Only valid at the end of a walk.
     pub(super) fn is_cut(&self) -> bool {
         let mut rest = Self { left: 1, ..*self };
         self.left == 0 && rest.next().is_some()
     }
 
-    /// The same as `next`, but inlined, for the few loops where the speed is worth the larger code:
-    /// a field that is used where it was read never passes through memory.
+    /// The same as `next`, but inlined: the field stays in registers. Use it only in loops where
+    /// the speed is worth the larger code.
     #[inline(always)]
     pub(super) fn advance(&mut self) -> Option<Field<'a>> {
         self.left = self.left.checked_sub(1)?;
@@ -244,15 +243,14 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// A regular expression value: two C strings, the pattern and the options. Other bytes may follow
-/// them.
+/// A regular expression: two C strings, the pattern and the options. More bytes may follow.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Regex<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Regex<'a> {
-    /// The pattern, and the option letters in the order of the client.
+    /// The pattern, and the option letters in the order in which the client sent them.
     pub(super) fn pattern_and_options(self) -> (&'a [u8], &'a [u8]) {
         let (pattern, rest) = split_cstring(self.bytes).unwrap_or_default();
         let (options, _) = split_cstring(rest).unwrap_or_default();
@@ -283,8 +281,8 @@ impl Number {
         }
     }
 
-    /// Decimal128, binary integer encoding (IEEE 754-2008): sign, 14 bits of exponent, 113 bits of
-    /// coefficient.
+    /// A Decimal128 in binary integer encoding (IEEE 754-2008): sign, 14 bits of exponent, 113 bits
+    /// of coefficient.
     fn of_decimal(bits: u128) -> Self {
         const NAN: u128 = 0b11111;
         const INFINITY: u128 = 0b11110;
@@ -294,7 +292,7 @@ impl Number {
         match (bits >> 122) & 0b11111 {
             NAN => return Self::Nan,
             INFINITY => return Self::signed(negative),
-            // The long form of the coefficient only encodes numbers above its maximum, which count
+            // The long form of the coefficient encodes only values above the maximum, which count
             // as zero.
             0b11000.. => return Self::Zero,
             _ => {}
@@ -303,8 +301,8 @@ impl Number {
         if coefficient == 0 || coefficient > MAX_COEFFICIENT {
             return Self::Zero;
         }
-        // One is 1E0, 10E-1, 100E-2 and so on: the coefficient is ten to the power of minus the
-        // exponent.
+        // One is 1E0, 10E-1, 100E-2 and so on: the coefficient is a power of ten, and the exponent
+        // cancels it.
         let exponent = (bits >> 113) & 0x3FFF;
         let is_unit = EXPONENT_BIAS
             .checked_sub(exponent)
@@ -331,7 +329,7 @@ impl Number {
     }
 }
 
-/// The documents of a kind-1 section, back to back.
+/// The documents of a document sequence (a kind-1 section), one directly after the other.
 #[derive(Clone, Debug)]
 pub(super) struct Documents<'a> {
     rest: &'a [u8],
@@ -365,8 +363,9 @@ fn split_cstring(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((string, rest.get(1..)?))
 }
 
-/// Maximum number of fields that are looked at in one document. It bounds the work that one hostile
-/// document can cause.
+/// Maximum number of fields read in one document. It limits the work that one hostile document can
+/// cause.
 const MAX_FIELDS: usize = 256;
-/// Maximum number of elements that are looked at in one array, for the same reason.
+/// Maximum number of elements read in one array. It limits the work that one hostile array can
+/// cause.
 pub(super) const MAX_ELEMENTS: usize = 64;

@@ -1,5 +1,5 @@
-//! The clauses of a command or statement: which field becomes which part of a shape, and in which
-//! order.
+//! The clauses of a command or statement: the fields that are part of its shape, and their order in
+//! the text of the shape.
 
 use super::bson::{Document, Documents, Field, Fields, Number, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, Word, word};
@@ -8,17 +8,18 @@ use super::walk::Walk;
 use seawall_wire::Sequence;
 use seawall_wire::head_of;
 
-/// The clauses of one kind of document, in the order in which they print.
+/// The clauses of one command or statement, in the order in which a shape has them.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The heads of the clauses' fields, side by side so that one scan finds a clause.
+    /// The first eight bytes of each clause's field name, in one array so that a scan finds a
+    /// clause fast.
     heads: [u64; MAX_CLAUSES],
     clauses: &'static [Clause],
-    /// Clauses that may print without their field, one bit per clause.
+    /// The clauses that a shape may have even if the field is absent, one bit per clause.
     always: u16,
 }
 
-/// One part of a shape and the field it comes from.
+/// One part of a shape, and the field from which it is made.
 #[derive(Debug)]
 struct Clause {
     field: &'static str,
@@ -26,44 +27,44 @@ struct Clause {
     content: Content,
 }
 
-/// The content of a field. A clause is left out when its field is absent, of another type, or
-/// empty.
+/// The rule for a field's value. A shape lacks a clause if the field is absent, has another type,
+/// or is empty.
 #[derive(Copy, Clone, Debug)]
 enum Content {
     Filter,
-    /// A list of filters.
+    /// An array of filters.
     Filters,
-    /// Keys in their order, with directions.
+    /// Field names in their order, with directions: a sort or an index.
     Keys,
-    /// Keys in their order, without directions.
+    /// Field names in their order, without directions: the bounds of an index scan.
     Bounds,
-    /// Left out of the coarse shape.
+    /// A projection. The coarse shape has none.
     Projection,
-    /// Printed even if the field is absent.
+    /// A pipeline. The shape has this clause even if the field is absent.
     Pipeline,
-    /// Keys, or the name of an index.
+    /// The fields of an index, or the name of an index.
     Hint,
-    /// The name of a field, printed even if the field is absent.
+    /// The name of a field. The shape has this clause even if the field is absent.
     Name,
     Update,
     Collation,
     Expression,
     Limit,
     Skip,
-    /// `true` if true.
+    /// A boolean. The shape has the clause only if it is true.
     Flag,
-    /// `true` unless the number is one: the `limit` of a delete statement.
+    /// The `limit` of a delete statement. The shape has the clause unless the number is one.
     UnlessOne,
-    /// `?` if the field is present.
+    /// A value that is printed as `?`.
     Presence,
-    /// A list of documents, each with its own clauses. It may be sent as a kind-1 section.
+    /// An array of documents with their own clauses. A client may send it as a document sequence.
     Statements(&'static Table),
 }
 
-/// The fields of one document that are clauses, by the clause's position in its table.
+/// The values of a document's clauses, by the position of the clause in its table.
 pub(super) struct Slots<'a> {
     values: [Value<'a>; MAX_CLAUSES],
-    /// The fields that are present, one bit per clause.
+    /// The clauses whose field is present, one bit per clause.
     present: u16,
 }
 
@@ -76,8 +77,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Stores the value if its field is a clause. If several fields have one name, the first
-    /// counts.
+    /// Stores the value if the field is a clause. Of several fields with one name, the first is
+    /// used.
     #[inline]
     pub(super) fn put(&mut self, table: &Table, field: &Field<'a>) {
         let Some(index) = table.heads.iter().position(|&head| head == field.head) else {
@@ -91,7 +92,7 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Stores a value for the named field. The value need not come from a document.
+    /// Stores a value for a named clause, for messages whose fields are not in a document.
     pub(super) fn put_value(&mut self, table: &Table, name: &str, value: Value<'a>) {
         let index = table.clauses.iter().position(|clause| clause.field == name);
         debug_assert!(index.is_some(), "the table has every field of the message");
@@ -110,7 +111,7 @@ impl<'a> Slots<'a> {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The clauses of a statement at `depth`.
+    /// The shape of one statement at `depth`.
     pub(super) fn statement(
         &mut self,
         statement: Document<'_>,
@@ -119,13 +120,13 @@ impl<F: Form> Walk<'_, F> {
     ) -> Node<F> {
         let mut slots = Slots::new();
         let mut fields = statement.fields();
-        while let Some(field) = &self.look_inline(&mut fields) {
+        while let Some(field) = &self.visit_inline(&mut fields) {
             slots.put(table, field);
         }
         self.clauses(table, &slots, &[], depth)
     }
 
-    /// The clauses of a document at `depth`. `slots` contains its fields.
+    /// The shape of a document at `depth`, from the fields in `slots`.
     pub(super) fn clauses(
         &mut self,
         table: &Table,
@@ -159,7 +160,7 @@ impl<F: Form> Walk<'_, F> {
         shape.close(Bracket::Document)
     }
 
-    /// The form that a clause prints after its key, or `None` if the clause is left out. `depth` is
+    /// The form of one clause, without its key; `None` if the shape lacks the clause. `depth` is
     /// the depth of the value.
     fn clause(
         &mut self,
@@ -192,7 +193,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// A clause whose field holds a document that is not empty.
+    /// The form of a clause whose value is a document with at least one field.
     fn document(
         &mut self,
         content: Content,
@@ -221,8 +222,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The set of the shapes of the first statements. Batches with too many different shapes all
-    /// print alike.
+    /// The set of the shapes of the first statements. If a batch has too many different shapes, a
+    /// mark replaces the set.
     pub(super) fn list_of_statements<'a>(
         &mut self,
         statements: Statements<'a>,
@@ -230,7 +231,7 @@ impl<F: Form> Walk<'_, F> {
     ) -> Node<F> {
         Set::with_max(MAX_STATEMENT_SHAPES, Bracket::List, |set| {
             let mut statements = statements.take(MAX_STATEMENTS);
-            while let Some(statement) = self.look(&mut statements) {
+            while let Some(statement) = self.visit(&mut statements) {
                 if let Some(statement) = statement {
                     let form = shape(self, statement);
                     set.item(&form);
@@ -240,7 +241,7 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-/// The positions of the bits that are set, lowest first.
+/// The positions of the set bits, the lowest first.
 fn set_bits(bits: u16) -> impl Iterator<Item = usize> {
     let mut left = u32::from(bits);
     std::iter::from_fn(move || {
@@ -269,15 +270,15 @@ impl Content {
     }
 }
 
-/// The statements of a bulk command, from an array in the body or from a kind-1 section. An element
-/// that is not a document is `None`.
+/// The statements of a bulk command, from an array in its body or from a document sequence. An
+/// element that is not a document is `None`.
 pub(super) enum Statements<'a> {
     Array(Fields<'a>),
     Section(Documents<'a>),
 }
 
 impl<'a> Statements<'a> {
-    /// The statements under that name, or `None` if there are none.
+    /// The statements with this field name; `None` if there are none.
     pub(super) fn find(
         name: &str,
         value: Option<&Value<'a>>,
@@ -348,7 +349,7 @@ const fn clause(field: &'static str, key: &'static str, content: Content) -> Cla
     }
 }
 
-/// The empty table, for commands without a shape.
+/// The empty table, for commands that have an empty shape.
 pub(super) static NONE: Table = table(&[]);
 
 /// Clauses of `find`.
@@ -489,7 +490,7 @@ pub(super) static INDEX: Table = table(&[
 
 /// The number of clauses in the longest table.
 const MAX_CLAUSES: usize = 11;
-/// Maximum number of statements that are looked at in one bulk command.
+/// Maximum number of statements read in one bulk command.
 pub const MAX_STATEMENTS: usize = 16;
-/// Maximum number of different statement shapes that one bulk command prints.
+/// Maximum number of different statement shapes in the shape of one bulk command.
 const MAX_STATEMENT_SHAPES: usize = 4;

@@ -1,4 +1,4 @@
-//! One command: its operation, its database and collection, and its shape.
+//! The fingerprint of one command: its operation, database, collection and shape.
 
 use super::Collection;
 use super::bson::{Document, Field, MAX_ELEMENTS, Number, Value};
@@ -20,7 +20,7 @@ pub(super) struct ShapedCommand<'a, F> {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The shape of a whole command. Its database is `db` if it has no `$db`.
+    /// The shape of a whole command. If the command has no `$db`, its database is `db`.
     pub(super) fn command<'a>(
         &mut self,
         body: Document<'a>,
@@ -31,7 +31,7 @@ impl<F: Form> Walk<'_, F> {
         self.bounded(shaped)
     }
 
-    /// Replaces the shape with a mark if the walk reached its limit.
+    /// Replaces the shape by a mark if the walk reached its limit.
     pub(super) fn bounded<'a>(&self, shaped: ShapedCommand<'a, F>) -> ShapedCommand<'a, F> {
         if self.is_spent() {
             return ShapedCommand {
@@ -50,13 +50,13 @@ impl<F: Form> Walk<'_, F> {
         depth: u32,
     ) -> ShapedCommand<'a, F> {
         let mut fields = body.fields();
-        let first = self.look(&mut fields);
+        let first = self.visit(&mut fields);
         let known = first.as_ref().map_or(&UNKNOWN, command_name::find);
         let first = first.as_ref().map_or(&Value::Null, |first| &first.value);
         let table = known.clauses();
         let mut slots = Slots::new();
         let mut db = db;
-        while let Some(field) = &self.look_inline(&mut fields) {
+        while let Some(field) = &self.visit_inline(&mut fields) {
             match (field.name, &field.value) {
                 (b"$db", &Value::String(name)) => db = name,
                 _ => slots.put(table, field),
@@ -157,7 +157,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// One of the `ops`, with its namespace if the command has several.
+    /// The shape of one of the `ops` of a `bulkWrite`, with its namespace if the command has
+    /// several.
     fn bulk_op(
         &mut self,
         op: Document<'_>,
@@ -184,7 +185,7 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-/// The first field's string, which is the collection of most commands.
+/// The collection of most commands: the string in the first field.
 fn named_collection<'a>(first: &Value<'a>) -> Collection<'a> {
     match *first {
         Value::String(name) => Collection::new(name),
@@ -199,20 +200,20 @@ fn aggregated_collection<'a>(first: &Value<'a>) -> Collection<'a> {
     }
 }
 
-/// The collection of a `getMore`, whose first field is the cursor id.
+/// The collection of a `getMore`. Its first field is the cursor id.
 fn collection_field(body: Document<'_>) -> Collection<'_> {
     body.value_of(b"collection")
         .map_or(Collection::NONE, |value| named_collection(&value))
 }
 
-/// The namespaces of a `bulkWrite`: a field or a kind-1 section.
+/// The namespaces of a `bulkWrite`, from a field or from a document sequence.
 struct Namespaces<'s, 'a> {
     value: Option<Value<'a>>,
     sequences: &'s [Sequence<'a>],
 }
 
 impl<'a> Namespaces<'_, 'a> {
-    /// The namespace, if it is the only one.
+    /// The namespace, if the command has exactly one.
     fn only(&self) -> Option<&'a [u8]> {
         let mut documents = Statements::find("nsInfo", self.value.as_ref(), self.sequences)?;
         let (Some(document), None) = (documents.next(), documents.next()) else {
@@ -221,7 +222,7 @@ impl<'a> Namespaces<'_, 'a> {
         namespace_of(document?)
     }
 
-    /// The namespace with that index. An op has the index as its first value.
+    /// The namespace at `index`. Each op begins with this index.
     fn at(&self, index: &Value<'_>) -> Option<&'a [u8]> {
         let &Value::Integer(index) = index else {
             return None;
@@ -232,7 +233,7 @@ impl<'a> Namespaces<'_, 'a> {
     }
 }
 
-/// An `explain`: the shape of the inner command, under the name of its operation.
+/// The shape of an `explain`: the operation and the shape of the explained command.
 pub(super) fn explained<F: Form>(inner: ShapedCommand<'_, F>) -> ShapedCommand<'_, F> {
     let mut shape = Ordered::new();
     shape.entry(&F::word(inner.op), &inner.shape);

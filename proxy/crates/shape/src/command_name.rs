@@ -1,14 +1,14 @@
-//! The known commands: the words that name them and the clauses of their fields.
+//! The known commands: their hashed names, and the clauses of their fields.
 
 use super::bson::Field;
 use super::clause::{self, Table};
 use super::form::Word;
 use seawall_command::table::{self, COMMANDS, CommandSpec, Syntax};
 
-/// A command, as a fingerprint sees it.
+/// The properties of a command that its fingerprint needs.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct KnownCommand {
-    /// The canonical name, under which the command is counted.
+    /// The canonical name of the command, with its hash.
     pub(super) name: Word,
     pub(super) syntax: Syntax,
 }
@@ -25,7 +25,7 @@ impl KnownCommand {
         }
     }
 
-    /// The clauses of the command's own fields.
+    /// The clauses of the command's top-level fields.
     pub(super) fn clauses(&self) -> &'static Table {
         match self.syntax {
             Syntax::Find => &clause::FIND,
@@ -46,7 +46,7 @@ impl KnownCommand {
     }
 }
 
-/// The command that a first field names.
+/// The command that the first field names.
 #[inline]
 pub(super) fn find(first: &Field<'_>) -> &'static KnownCommand {
     let position = table::position(first.name, first.head);
@@ -55,7 +55,7 @@ pub(super) fn find(first: &Field<'_>) -> &'static KnownCommand {
         .unwrap_or(&UNKNOWN)
 }
 
-/// The entry for every unknown name.
+/// The entry for all unknown names.
 pub(super) static UNKNOWN: KnownCommand = KnownCommand::of(&table::UNKNOWN);
 
 /// The rows of [`COMMANDS`], with their names hashed at compile time.

@@ -1,16 +1,17 @@
-//! The hash of a shape, built without heap memory.
+//! Builds the hash of a shape without heap memory.
 //!
-//! The hash covers the printed form, token by token. A leaf is its bytes and whether they are
-//! quoted. An entry is a pair. A list or document is its items and their number. Every token
-//! includes its length or count, so two different forms never give the hash the same input. Equal
-//! text always means an equal hash.
+//! The hash covers the text of the shape, token by token. The hash of a leaf covers its bytes, and
+//! whether they are quoted. The hash of an entry covers key and value. The hash of a list or
+//! document covers its items and their number. Every token includes its length or count, so two
+//! different texts never give the same input to the hash function. Equal texts always give equal
+//! hashes.
 
-use super::form::{Bracket, Form, MAX_SET_ENTRIES, Room, Word};
+use super::form::{Bracket, Form, MAX_SET_ENTRIES, MemberStorage, Word};
 use super::hash::{Digest, Path, QUOTED, SET, close, combine, hash_bytes};
 use super::name::Name;
 
 impl Digest {
-    /// A name with dots, digits, brackets or anything else that needs a closer check.
+    /// The hash of a name with dots, digits, brackets or other bytes that need a closer check.
     #[inline(never)]
     fn of_rare_name(name: Name<'_>) -> Self {
         let brackets = name.brackets();
@@ -38,7 +39,7 @@ impl Digest {
 }
 
 impl Form for Digest {
-    type Room = StackRoom;
+    type MemberStorage = StackStorage;
     type Unordered = Unordered;
     type Ordered = Ordered;
 
@@ -74,7 +75,7 @@ impl Form for Digest {
     #[inline]
     fn close_set(entries: Unordered, bracket: Bracket) -> Self {
         let Unordered { sum, xor, count } = entries;
-        // A set of one prints like a sequence of one, so both must have one hash.
+        // A set of one prints like a sequence of one, so both must have the same hash.
         let folded = if count <= 1 {
             sum
         } else {
@@ -99,8 +100,8 @@ impl Form for Digest {
     }
 }
 
-/// A commutative fold: the order of the entries does not matter. The caller has already dropped
-/// equal entries.
+/// The fold of a set's members. It is commutative, so the order of the members does not matter. The
+/// caller must drop equal members.
 #[derive(Default, Debug)]
 pub(super) struct Unordered {
     sum: u64,
@@ -108,27 +109,27 @@ pub(super) struct Unordered {
     count: u64,
 }
 
-/// An ordered fold.
+/// The hash of the items added to a sequence so far. It depends on their order.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Ordered {
     folded: u64,
     count: u64,
 }
 
-/// Storage for the members of a set, on the stack.
+/// Storage for the members of a set on the stack.
 #[derive(Clone, Debug)]
-pub(super) struct StackRoom([Digest; MAX_SET_ENTRIES]);
+pub(super) struct StackStorage([Digest; MAX_SET_ENTRIES]);
 
-impl Default for StackRoom {
+impl Default for StackStorage {
     #[inline]
     fn default() -> Self {
         Self([Digest(0); MAX_SET_ENTRIES])
     }
 }
 
-impl Room<Digest> for StackRoom {
+impl MemberStorage<Digest> for StackStorage {
     #[inline]
-    fn taken(&self, count: usize) -> &[Digest] {
+    fn members(&self, count: usize) -> &[Digest] {
         self.0.get(..count).unwrap_or(&self.0)
     }
 

@@ -1,11 +1,11 @@
-//! Aggregation expressions, and projections, which may contain expressions.
+//! Forms of aggregation expressions, and of projections, which may contain expressions.
 
 use super::bson::{Array, Document, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::walk::{MAX_DEPTH, Walk, meta, plain_value};
 
 impl<F: Form> Walk<'_, F> {
-    /// An expression at `depth`.
+    /// The form of an expression at `depth`.
     pub(super) fn expression(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -41,7 +41,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// A string: a field path or a variable if it begins with `$`, else a constant.
+    /// The form of a string: a field path or a variable if it begins with `$`, otherwise a
+    /// constant.
     fn expression_string(&self, string: &[u8]) -> Node<F> {
         match string {
             [b'$', b'$', _, ..] => Node::same(self.expression_path(string, 2)),
@@ -50,22 +51,22 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The arguments of an operator. An argument that prints like the one before it is dropped, so
-    /// the length of a list of constants does not show.
+    /// The form of an operator's arguments. An argument that prints like the one before it is
+    /// dropped, so lists of constants with different lengths have the same form.
     fn expression_array(&mut self, array: Array<'_>, depth: u32) -> Node<F> {
         if array.is_empty() {
             return plain_value(&Value::Array(array));
         }
         let mut items = Ordered::new();
         let mut elements = array.elements();
-        while let Some(element) = &self.look(&mut elements) {
+        while let Some(element) = &self.visit(&mut elements) {
             let item = self.expression(&element.value, depth + 1);
             items.item_unless_repeated(&item);
         }
         items.close(Bracket::List)
     }
 
-    /// A projection at `depth`.
+    /// The form of a projection at `depth`.
     pub(super) fn projection(&mut self, projection: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();

@@ -1,11 +1,12 @@
-//! Filters: sets of conjuncts, flattened through `$and`.
+//! Forms of filters. A filter is a set of conjuncts (conditions that must all hold); `$and` adds
+//! its conditions to this set.
 
 use super::bson::{Array, Document, Field, Regex, Value};
 use super::form::{Bracket, Conjuncts, Form, Node, Role, Set, word};
 use super::walk::{MAX_DEPTH, Walk, filter_value, operator};
 
 impl<F: Form> Walk<'_, F> {
-    /// A filter at `depth`.
+    /// The form of a filter at `depth`.
     pub(super) fn filter(&mut self, filter: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -13,7 +14,7 @@ impl<F: Form> Walk<'_, F> {
         Conjuncts::of(|conjuncts| self.gather(filter, depth, conjuncts))
     }
 
-    /// A filter if the value is a document, else `?`.
+    /// The form of a filter if the value is a document, otherwise `?`.
     pub(super) fn filter_or_value(&mut self, value: &Value<'_>, depth: u32) -> Node<F> {
         match *value {
             Value::Document(filter) => self.filter(filter, depth),
@@ -21,7 +22,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// A list of filters as a set. Elements that are not documents are skipped.
+    /// The form of an array of filters, as a set. Elements that are not documents are skipped.
     pub(super) fn filters(&mut self, filters: Array<'_>, depth: u32) -> Node<F> {
         self.list_of(filters, |walk, element| match *element {
             Value::Document(filter) => Some(walk.filter(filter, depth + 1)),
@@ -29,14 +30,15 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// An operator document inside an operator or modifier, as the set of its operators.
+    /// The form of an operator document inside an operator or modifier, as the set of its
+    /// operators.
     pub(super) fn operators(&mut self, operators: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
         Set::of(Bracket::Document, |set| {
             let mut fields = operators.fields();
-            while let Some(field) = &self.look(&mut fields) {
+            while let Some(field) = &self.visit(&mut fields) {
                 if let Some((_, argument)) = self.operator_argument(field, operators, depth) {
                     set.entry(&self.operator_or_path(field.name), &argument);
                 }
@@ -44,10 +46,10 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// Adds the conjuncts of a filter document to the enclosing filter.
+    /// Adds the conjuncts of a filter document to those of the enclosing filter.
     fn gather(&mut self, filter: Document<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut fields = filter.fields();
-        while let Some(field) = &self.look(&mut fields) {
+        while let Some(field) = &self.visit(&mut fields) {
             if field.name.first() == Some(&b'$') {
                 self.gather_top(field, depth, conjuncts);
             } else {
@@ -75,7 +77,7 @@ impl<F: Form> Walk<'_, F> {
 
     fn gather_and(&mut self, filters: Array<'_>, depth: u32, conjuncts: &mut Conjuncts<'_, F>) {
         let mut elements = filters.elements();
-        while let Some(element) = &self.look(&mut elements) {
+        while let Some(element) = &self.visit(&mut elements) {
             let Value::Document(filter) = element.value else {
                 continue;
             };
@@ -100,7 +102,7 @@ impl<F: Form> Walk<'_, F> {
             return conjuncts.add(Role::Equal, &path, &Node::cut());
         }
         let mut fields = operators.fields();
-        while let Some(field) = &self.look(&mut fields) {
+        while let Some(field) = &self.visit(&mut fields) {
             match self.operator_argument(field, operators, depth + 1) {
                 Some((Role::Operator, argument)) => {
                     let form = Node::entry(&self.operator_or_path(field.name), &argument);
@@ -112,8 +114,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The argument of one operator at `depth`, and how the two print. `$options` gives `None`: it
-    /// prints only as a part of its `$regex`, one of the `siblings`.
+    /// The role and the form of one operator's argument at `depth`. `None` for `$options`, because
+    /// it is part of the form of `$regex`, which is one of the `siblings`.
     fn operator_argument(
         &mut self,
         field: &Field<'_>,
@@ -174,12 +176,12 @@ impl<F: Form> Walk<'_, F> {
         })
     }
 
-    /// A geometry: the names of its operators print, everything else is data.
+    /// The form of a geometry: only the names of its operators. Everything else is data.
     fn geometry(&mut self, document: Document<'_>) -> Node<F> {
         let mut is_empty = true;
         let set = Set::of(Bracket::Document, |set| {
             let mut fields = document.fields();
-            while let Some(field) = &self.look(&mut fields) {
+            while let Some(field) = &self.visit(&mut fields) {
                 if field.name.first() == Some(&b'$') {
                     set.entry(&operator(field.name), &Node::value());
                     is_empty = false;
@@ -205,13 +207,14 @@ fn regex_operator<F: Form>(pattern: &Value<'_>, siblings: Document<'_>) -> Node<
     }
 }
 
-/// A regex value.
+/// The form of a regular expression value.
 pub(super) fn regex_form<F: Form>(regex: Regex<'_>) -> Node<F> {
     let (pattern, options) = regex.pattern_and_options();
     pattern_form(pattern, options)
 }
 
-/// Prints a pattern: `/^?/` if it has a usable prefix, else `/?/`, followed by its flags (rule F8).
+/// The form of a pattern with its flags (rule F8): `/^?/` if the pattern has a literal prefix,
+/// otherwise `/?/`.
 fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     let narrows =
         !options.iter().any(|option| matches!(option, b'i' | b'm')) && has_literal_prefix(pattern);
@@ -226,7 +229,7 @@ fn pattern_form<F: Form>(pattern: &[u8], options: &[u8]) -> Node<F> {
     Node::same(F::leaf(text.get(..length).unwrap_or_default()))
 }
 
-/// True if the server can turn the beginning of the pattern into the bounds of an index scan.
+/// True if the server can turn the beginning of the pattern into bounds of an index scan.
 fn has_literal_prefix(pattern: &[u8]) -> bool {
     let Some(anchored) = pattern
         .strip_prefix(b"^")
@@ -244,12 +247,12 @@ fn has_literal_prefix(pattern: &[u8]) -> bool {
         ] => return false,
         [_, rest @ ..] => rest,
     };
-    // Skips the continuation bytes of a UTF-8 character.
+    // Skip the continuation bytes of a UTF-8 character.
     let next = after_literal
         .iter()
         .find(|&&byte| byte & 0b1100_0000 != 0b1000_0000);
     !matches!(next, Some(b'?' | b'*' | b'{')) && !pattern.contains(&b'|')
 }
 
-/// `/^?/` and five flags.
+/// The length of `/^?/` and five flags.
 const MAX_REGEX_TEXT_BYTES: usize = 9;

@@ -1,54 +1,53 @@
-//! The output of the walk: printed forms, either as a hash or as text.
+//! Forms: the output of the walk over a command, either as hashes or as text.
 //!
-//! The walk is written once over the trait [`Form`], so hash and text cannot drift apart. It builds
-//! two forms at a time, the fine and the coarse one, as a [`Node`]. A set or sequence has its own
-//! coarse version only from the first member that differs.
+//! The walk is written once, generic over the trait [`Form`], so hash and text always agree. It
+//! builds two versions of each form, fine and coarse, as a [`Node`]. A set or sequence has a
+//! separate coarse version only from the first member whose versions differ.
 
 pub(super) use super::hash::Bracket;
 use super::hash::Digest;
 use super::name::Name;
 
-/// Maximum number of different members that a set prints. It bounds the stack that a set needs, and
-/// the time to compare members.
+/// Maximum number of different members in the form of a set. It limits the stack that a set uses,
+/// and the time to compare members.
 pub(super) const MAX_SET_ENTRIES: usize = 64;
 
-/// One printed form: a leaf, an entry, a document or a list.
+/// One part of a shape: a leaf, an entry, a document or a list.
 pub(super) trait Form: Clone + Default + PartialEq {
     /// Storage for the members of a set.
-    type Room: Room<Self>;
-    /// A set under construction.
+    type MemberStorage: MemberStorage<Self>;
+    /// A set to which members are being added.
     type Unordered: Default;
-    /// A sequence under construction.
+    /// A sequence to which items are being added.
     type Ordered: Clone + Default;
 
-    /// A constant text of this module.
+    /// The form of a constant text in the source code.
     fn word(word: Word) -> Self;
-    /// A text that is printed unchanged. The caller ensures that it contains no part of a value.
+    /// The form of a text that is printed unchanged. The text must not contain any part of a value.
     fn leaf(text: &[u8]) -> Self;
-    /// A name, quoted if necessary.
+    /// The form of a name, quoted if necessary.
     fn name(name: Name<'_>) -> Self;
-    /// `key:value`
+    /// The form of an entry: `key:value`.
     fn entry(key: &Self, value: &Self) -> Self;
-    /// Adds a member. It must differ from all members before it.
+    /// Adds a member to a set. The member must differ from all earlier members.
     fn add(entries: &mut Self::Unordered, entry: &Self);
-    /// The set as a document or list.
+    /// The form of a complete set, with its brackets.
     fn close_set(entries: Self::Unordered, bracket: Bracket) -> Self;
-    /// Adds the next item.
+    /// Appends an item to a sequence.
     fn append(items: &mut Self::Ordered, item: &Self);
-    /// The sequence as a document or list.
+    /// The form of a complete sequence, with its brackets.
     fn close_sequence(items: &Self::Ordered, bracket: Bracket) -> Self;
 }
 
-/// Storage for the members of a set, at most [`MAX_SET_ENTRIES`]. The caller keeps the number of
-/// members.
-pub(super) trait Room<F>: Clone + Default {
+/// Storage for the members of a set, at most [`MAX_SET_ENTRIES`]. The caller counts the members.
+pub(super) trait MemberStorage<F>: Clone + Default {
     /// The first `count` members.
-    fn taken(&self, count: usize) -> &[F];
+    fn members(&self, count: usize) -> &[F];
     /// Stores a member after the first `count` members.
     fn put(&mut self, count: usize, member: F);
 }
 
-/// A constant text with its digest. [`word`] makes it at compile time.
+/// A constant text and its digest, both computed at compile time. See [`word`].
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Word {
     pub(super) text: &'static str,
@@ -72,7 +71,7 @@ macro_rules! word {
 }
 pub(super) use word;
 
-/// A form in its fine and its coarse version.
+/// A form in two versions, fine and coarse.
 #[derive(Clone, Debug)]
 pub(super) struct Node<F> {
     pub(super) fine: F,
@@ -80,7 +79,7 @@ pub(super) struct Node<F> {
 }
 
 impl<F: Form> Node<F> {
-    /// A form whose two versions are the same.
+    /// A node whose two versions are equal.
     #[inline]
     pub(super) fn same(form: F) -> Self {
         Self {
@@ -89,29 +88,29 @@ impl<F: Form> Node<F> {
         }
     }
 
-    /// A constant text, the same in both versions.
+    /// The node of a constant text.
     #[inline]
     pub(super) fn word(word: Word) -> Self {
         Self::same(F::word(word))
     }
 
-    /// `?`
+    /// The node that replaces a value: `?`.
     #[inline]
     pub(super) fn value() -> Self {
         Self::word(word!("?"))
     }
 
-    /// `...`: marks a part that is left out.
+    /// The node that replaces a part beyond a limit: `...`.
     pub(super) fn cut() -> Self {
         Self::word(word!("..."))
     }
 
-    /// A name, the same in both versions.
+    /// The node of a name.
     pub(super) fn name(name: Name<'_>) -> Self {
         Self::same(F::name(name))
     }
 
-    /// The same node with a constant text as its coarse version.
+    /// This node, with a constant text as its coarse version.
     pub(super) fn with_coarse(self, word: Word) -> Self {
         Self {
             fine: self.fine,
@@ -119,7 +118,7 @@ impl<F: Form> Node<F> {
         }
     }
 
-    /// `key:value`
+    /// The node of an entry: `key:value`.
     #[inline]
     pub(super) fn entry(key: &F, value: &Self) -> Self {
         let fine = F::entry(key, &value.fine);
@@ -138,22 +137,22 @@ impl<F: Form> Node<F> {
     }
 }
 
-/// A set: equal members count once, and order does not matter. A set with too many members prints
-/// only a mark.
+/// A set: order does not matter, and equal members count once. If there are too many members, a
+/// mark replaces the set.
 pub(super) struct Set<'s, F: Form> {
     members: Pair<'s, Members<F>>,
     max_members: usize,
 }
 
 impl<F: Form> Set<'_, F> {
-    /// Builds a set with the members that `fill` adds.
+    /// Builds a set. `fill` adds the members.
     #[inline]
     pub(super) fn of(bracket: Bracket, fill: impl FnOnce(&mut Set<'_, F>)) -> Node<F> {
         Self::with_max(MAX_SET_ENTRIES, bracket, fill)
     }
 
-    /// Builds a set with the members that `fill` adds. A set with more than `max_members` prints
-    /// only a mark. `max_members` is at most [`MAX_SET_ENTRIES`].
+    /// Builds a set whose form is only a mark if there are more than `max_members`, which is at
+    /// most [`MAX_SET_ENTRIES`]. `fill` adds the members.
     #[inline]
     pub(super) fn with_max(
         max_members: usize,
@@ -184,10 +183,10 @@ impl<F: Form> Set<'_, F> {
     }
 }
 
-/// The different members of a set.
+/// The different members of a set, and their number.
 #[derive(Clone)]
 struct Members<F: Form> {
-    room: F::Room,
+    storage: F::MemberStorage,
     count: usize,
     has_overflowed: bool,
 }
@@ -196,7 +195,7 @@ impl<F: Form> Default for Members<F> {
     #[inline]
     fn default() -> Self {
         Self {
-            room: F::Room::default(),
+            storage: F::MemberStorage::default(),
             count: 0,
             has_overflowed: false,
         }
@@ -206,14 +205,14 @@ impl<F: Form> Default for Members<F> {
 impl<F: Form> Members<F> {
     #[inline]
     fn add(&mut self, item: &F, max_members: usize) {
-        if self.room.taken(self.count).contains(item) {
+        if self.storage.members(self.count).contains(item) {
             return;
         }
         if self.count >= max_members {
             self.has_overflowed = true;
             return;
         }
-        self.room.put(self.count, item.clone());
+        self.storage.put(self.count, item.clone());
         self.count += 1;
     }
 
@@ -223,7 +222,7 @@ impl<F: Form> Members<F> {
             return F::word(too_many(bracket));
         }
         let mut entries = F::Unordered::default();
-        for member in self.room.taken(self.count) {
+        for member in self.storage.members(self.count) {
             F::add(&mut entries, member);
         }
         F::close_set(entries, bracket)
@@ -233,7 +232,7 @@ impl<F: Form> Members<F> {
 /// A sequence: order matters.
 pub(super) struct Sequence<F: Form> {
     fine: Items<F>,
-    /// Present only from the first item whose versions differ.
+    /// The coarse version. `None` until an item arrives whose versions differ.
     coarse: Option<Items<F>>,
 }
 
@@ -255,7 +254,7 @@ impl<F: Form> Sequence<F> {
         self.item(&Node::entry(key, value));
     }
 
-    /// Adds an entry that the coarse version leaves out.
+    /// Adds an entry to the fine version only.
     pub(super) fn fine_entry(&mut self, key: &F, value: &Node<F>) {
         self.split();
         F::append(&mut self.fine.items, &F::entry(key, &value.fine));
@@ -267,7 +266,7 @@ impl<F: Form> Sequence<F> {
         self.each(item, |items, item| F::append(&mut items.items, item));
     }
 
-    /// Adds an item of a list unless it prints like the one before it.
+    /// Adds an item, unless it equals the item before it.
     pub(super) fn item_unless_repeated(&mut self, item: &Node<F>) {
         self.each(item, |items, item| {
             if items.last.as_ref() != Some(item) {
@@ -307,34 +306,35 @@ impl<F: Form> Sequence<F> {
     }
 }
 
-/// The items so far, and the last one if repeated items are dropped.
+/// The items so far. If repeated items are dropped, also the last item.
 #[derive(Clone)]
 struct Items<F: Form> {
     items: F::Ordered,
     last: Option<F>,
 }
 
-/// A filter: a set of conjuncts. All conjuncts of one path print as one entry.
+/// A filter: a set of conjuncts. The conjuncts of one path form one entry.
 pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }
 
-/// How a conjunct prints, alone and together with others of its path.
+/// The role of a conjunct. It decides the form of the conjunct alone, and together with others on
+/// the same path.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Role {
-    /// An entry of the filter itself, without a path.
+    /// A top-level operator, without a path.
     #[default]
     Top,
-    /// `$eq`. Its name prints only if the path has other conjuncts.
+    /// `$eq`. Its name is printed only if the path has other conjuncts.
     Equal,
-    /// `$regex`. Its name prints only if the path has other conjuncts.
+    /// `$regex`. Its name is printed only if the path has other conjuncts.
     Regex,
-    /// Any other operator. Its name always prints.
+    /// Any other operator. Its name is always printed.
     Operator,
 }
 
 impl<F: Form> Conjuncts<'_, F> {
-    /// Builds a filter with the conjuncts that `fill` adds.
+    /// Builds a filter. `fill` adds the conjuncts.
     #[inline]
     pub(super) fn of(fill: impl FnOnce(&mut Conjuncts<'_, F>)) -> Node<F> {
         let (mut fine, mut coarse) = (ConjunctList::default(), None);
@@ -350,8 +350,8 @@ impl<F: Form> Conjuncts<'_, F> {
         self.add(Role::Top, &F::default(), &Node::entry(operator, argument));
     }
 
-    /// Adds a conjunct of a path. `form` is the argument for `$eq` and `$regex`, else the entry
-    /// `operator:argument`.
+    /// Adds a conjunct on a path. `form` is the argument of `$eq` or `$regex`. For other operators
+    /// it is the entry `operator:argument`.
     #[inline]
     pub(super) fn add(&mut self, role: Role, path: &F, form: &Node<F>) {
         self.conjuncts
@@ -359,12 +359,12 @@ impl<F: Form> Conjuncts<'_, F> {
     }
 }
 
-/// The different conjuncts of a filter. Paths, forms and marks are in separate arrays, so a path is
-/// found quickly.
+/// The different conjuncts of a filter. Paths, forms and marks are in separate arrays, so that a
+/// search for a path is fast.
 #[derive(Clone)]
 struct ConjunctList<F: Form> {
-    paths: F::Room,
-    forms: F::Room,
+    paths: F::MemberStorage,
+    forms: F::MemberStorage,
     marks: [Mark; MAX_SET_ENTRIES],
     count: usize,
     has_overflowed: bool,
@@ -373,7 +373,8 @@ struct ConjunctList<F: Form> {
 #[derive(Copy, Clone, Default)]
 struct Mark {
     role: Role,
-    /// True if an earlier conjunct has the same path. That conjunct prints this one too.
+    /// True if an earlier conjunct has the same path. This conjunct is then part of the earlier
+    /// entry.
     is_later: bool,
     /// True if a later conjunct has the same path.
     has_later: bool,
@@ -383,8 +384,8 @@ impl<F: Form> Default for ConjunctList<F> {
     #[inline]
     fn default() -> Self {
         Self {
-            paths: F::Room::default(),
-            forms: F::Room::default(),
+            paths: F::MemberStorage::default(),
+            forms: F::MemberStorage::default(),
             marks: [Mark::default(); MAX_SET_ENTRIES],
             count: 0,
             has_overflowed: false,
@@ -395,7 +396,7 @@ impl<F: Form> Default for ConjunctList<F> {
 impl<F: Form> ConjunctList<F> {
     #[inline]
     fn add(&mut self, role: Role, path: &F, form: &F) {
-        let is_known_path = role == Role::Top || self.paths.taken(self.count).contains(path);
+        let is_known_path = role == Role::Top || self.paths.members(self.count).contains(path);
         if is_known_path
             && self
                 .iter()
@@ -418,9 +419,10 @@ impl<F: Form> ConjunctList<F> {
         self.count += 1;
     }
 
-    /// Marks the first conjunct of a path as having a later one. Returns false if there is none.
+    /// Marks that the first conjunct of a path has a later one. Returns false if the path has no
+    /// conjunct yet.
     fn mark_first_of(&mut self, path: &F) -> bool {
-        let mut marks = self.marks.iter_mut().zip(self.paths.taken(self.count));
+        let mut marks = self.marks.iter_mut().zip(self.paths.members(self.count));
         let first = marks.find(|(mark, other)| mark.role != Role::Top && *other == path);
         if let Some((first, _)) = first {
             first.has_later = true;
@@ -456,7 +458,7 @@ impl<F: Form> ConjunctList<F> {
         F::close_set(entries, Bracket::Document)
     }
 
-    /// Adds the entries `operator:argument` of all conjuncts of a path.
+    /// Adds an entry `operator:argument` for each conjunct of a path.
     fn add_all_of(&self, path: &F, operators: &mut F::Unordered) {
         for (_, form, mark) in self.iter().filter(|(other, ..)| *other == path) {
             match mark.role {
@@ -470,7 +472,10 @@ impl<F: Form> ConjunctList<F> {
 
     #[inline]
     fn iter(&self) -> impl Iterator<Item = (&F, &F, &Mark)> {
-        let (paths, forms) = (self.paths.taken(self.count), self.forms.taken(self.count));
+        let (paths, forms) = (
+            self.paths.members(self.count),
+            self.forms.members(self.count),
+        );
         paths
             .iter()
             .zip(forms)
@@ -479,8 +484,8 @@ impl<F: Form> ConjunctList<F> {
     }
 }
 
-/// A fine container and its coarse copy. The copy is made when the first member arrives whose
-/// versions differ. The caller owns both, so they are never moved.
+/// A fine container and a coarse copy of it. The copy is made when a member arrives whose versions
+/// differ. The caller owns both containers, so they are never moved.
 struct Pair<'s, C> {
     fine: &'s mut C,
     coarse: &'s mut Option<C>,

@@ -1,12 +1,12 @@
 //! The hash function of shapes.
 //!
 //! The mixing step is the multiply-and-fold of wyhash (Wang Yi, final version 4, public domain),
-//! with its constants: it multiplies two 64-bit words to 128 bits and folds the halves together.
-//! The code is here and not in a crate because the hash must never change: instances of different
-//! releases use it to add up their statistics. All reads are little-endian, and nothing depends on
-//! the word size.
+//! with its constants: it multiplies two 64-bit words to 128 bits and combines the two halves. The
+//! code is not from a crate, because the hash must never change: instances of different releases
+//! add up their statistics by hash. All reads are little-endian, and nothing depends on the word
+//! size.
 
-/// The hash of one printed form.
+/// The hash of one form.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) struct Digest(pub(super) u64);
 
@@ -16,23 +16,23 @@ impl Digest {
         self.0
     }
 
-    /// The hash of raw bytes. It includes their number.
+    /// The hash of bytes and of their number.
     pub(super) const fn of_bytes(bytes: &[u8]) -> Self {
         Self(hash_bytes(bytes))
     }
 
-    /// The digest with this number, which came from [`Self::as_u64`].
+    /// The digest whose [`Self::as_u64`] returned this number.
     pub(super) const fn of_number(number: u64) -> Self {
         Self(number)
     }
 
-    /// The hash of unquoted text. A path is hashed by its components, because names are read one
-    /// component at a time.
+    /// The hash of unquoted text. A path is hashed component by component, because names are read
+    /// one component at a time.
     pub(super) const fn of_text(text: &[u8]) -> Self {
         if let b"{}" = text {
             return Self(close(0, 0, Bracket::Document));
         }
-        // A list of one item prints like a bare name in brackets, so both must have one hash.
+        // A list of one item prints like a name in brackets, so both must have the same hash.
         if let [b'[', inside @ .., b']'] = text {
             return match inside {
                 [] => Self(close(0, 0, Bracket::List)),
@@ -59,7 +59,7 @@ impl Digest {
         path.digest()
     }
 
-    /// Two digests in order.
+    /// The digest of two digests in this order.
     pub(super) const fn then(self, next: Self) -> Self {
         Self(combine(self.0, next.0))
     }
@@ -78,7 +78,7 @@ pub(super) enum Bracket {
     List,
 }
 
-/// The components of a path, folded one by one.
+/// The hash of a path, to which components are added one by one.
 pub(super) struct Path {
     folded: u64,
     pub(super) components: u64,
@@ -100,7 +100,8 @@ impl Path {
         self.components += 1;
     }
 
-    /// The hash of a single component is the hash of the path. This makes plain names cheap.
+    /// The hash of a path with one component is the hash of the component, so plain names are
+    /// cheap.
     pub(super) const fn digest(&self) -> Digest {
         if self.components == 1 {
             Digest(self.folded)
@@ -142,8 +143,8 @@ pub(super) const fn hash_bytes(bytes: &[u8]) -> u64 {
     fold(low ^ SECRET_0 ^ length(bytes), high ^ SECRET_1)
 }
 
-/// Up to 16 bytes as two words, which may overlap. Together with the length, they distinguish all
-/// such inputs.
+/// Up to 16 bytes as two words, which may overlap. The words and the length together identify the
+/// bytes.
 #[inline]
 const fn ends(bytes: &[u8]) -> (u64, u64) {
     match bytes {
@@ -196,7 +197,7 @@ const SECRET_0: u64 = 0x2d35_8dcc_aa6c_78a5;
 const SECRET_1: u64 = 0x8bb8_4b93_962e_acc9;
 const SECRET_2: u64 = 0x4b33_a62e_d433_d4a3;
 
-/// Tags that distinguish the kinds of tokens. Their low 16 bits are free for a count.
+/// Constants that distinguish the kinds of tokens. A count is added to their low 16 bits.
 const DOCUMENT: u64 = 0x4d5a_2da5_1de1_0000;
 const LIST: u64 = 0xa0b7_2c36_94e5_0000;
 pub(super) const SET: u64 = 0x71d3_08b5_c2fa_0000;

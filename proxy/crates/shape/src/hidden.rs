@@ -1,18 +1,18 @@
-//! Field names as keyed hashes, for users whose field names may contain personal data.
+//! Prints field names as keyed hashes, for users whose field names may contain personal data.
 //!
-//! A name has the same hash everywhere. So shapes can still be distinguished, and the holder of the
-//! key can compare them with a schema. MongoDB does the same in `$queryStats`
-//! (`transformIdentifiers`, HMAC-SHA-256).
+//! Each name always has the same hash. So shapes stay distinguishable, and somebody with the key
+//! can compare them with a schema. MongoDB does the same in `$queryStats` (`transformIdentifiers`,
+//! HMAC-SHA-256).
 
 use std::fmt::{self, Write as _};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-/// Number of bytes of a hash that are printed: enough to distinguish some thousands of names.
+/// Number of printed bytes of a hash: enough to distinguish some thousands of names.
 const SHOWN_BYTES: usize = 6;
 
-/// The key of the name hashes.
+/// The key of the hashes of field names.
 #[derive(Clone)]
 pub struct NameKey(Hmac<Sha256>);
 
@@ -23,13 +23,13 @@ impl fmt::Debug for NameKey {
 }
 
 impl NameKey {
-    /// A key of any length.
+    /// Creates a key from bytes of any length.
     pub fn new(key: &[u8]) -> Self {
         Self(Hmac::new_from_slice(key).expect("HMAC accepts keys of any length"))
     }
 
-    /// Hides one component of a path. Parts that are not names stay visible: the `$` of
-    /// expressions, operators, and a `*` alone.
+    /// The printed form of a path component. Operators, a `*` alone and the `$` of expressions are
+    /// not names, so they stay visible.
     pub(super) fn hide(&self, component: &[u8], sigils: usize) -> Vec<u8> {
         let (sigils, name) = component.split_at_checked(sigils).unwrap_or_default();
         if name.is_empty() || name == b"*" || name.first() == Some(&b'$') {

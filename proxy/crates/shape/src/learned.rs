@@ -1,11 +1,11 @@
-//! Names that are data without looking like it: user names, product codes, words.
+//! Field names that are data but do not look like data: user names, product codes, words.
 //!
-//! The rules for names miss such data, but their number shows it. Below one prefix of a path, a
-//! collection has either a few names, or as many names as it has data. The caller counts them, and
-//! passes prefixes with too many names to [`LearnedNames::learn`]. From then on, the names directly
-//! below these prefixes print `*` (rule R5 of `fp1`). A prefix belongs to one collection. The first
-//! component of a path has no prefix: a collection may well have a hundred fields, and without
-//! their names its shapes could not be distinguished.
+//! The rules for names do not recognise such data, but the number of names shows it: below one
+//! prefix of a path, a collection has either a few names, or as many as it has data. The caller
+//! counts the names and passes prefixes with too many names to [`LearnedNames::learn`]. From then
+//! on, the names directly below these prefixes are printed as `*` (rule R5 of `fp1`). A prefix
+//! belongs to one collection. The first component of a path has no prefix: a collection may have a
+//! hundred top-level fields, and its shapes would be useless without their names.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,24 +14,24 @@ use std::{
 
 use super::{Collection, NameKey, hash::Digest};
 
-/// Maximum number of names that are collected from one command. Only contrived commands have more.
-const MAX_MET: usize = 256;
+/// Maximum number of names collected from one command. Only artificial commands have more.
+const MAX_COLLECTED: usize = 256;
 
-/// The beginning of a path in a collection, as a hash.
+/// The first components of a path in a collection, as a hash.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Debug)]
 pub struct Prefix(u64);
 
 /// A name directly below a prefix, as a hash.
 pub type ChildName = u64;
 
-/// Prefixes below which names are data.
+/// The prefixes below which all names count as data.
 #[derive(Clone, Debug, Default)]
 pub struct LearnedNames {
     prefixes: HashSet<Prefix>,
 }
 
 impl LearnedNames {
-    /// Treats the names directly below the prefix as data from now on.
+    /// Learns a prefix: from now on, the names directly below it count as data.
     pub fn learn(&mut self, prefix: Prefix) {
         self.prefixes.insert(prefix);
     }
@@ -47,70 +47,70 @@ impl LearnedNames {
     }
 }
 
-/// The learned names and the key, for one walk over a command.
+/// The learned prefixes, and the key for hashing names, as one walk over a command uses them.
 #[derive(Debug)]
 pub(super) struct Names<'n> {
     learned: &'n LearnedNames,
-    /// The key that hides names, if any.
+    /// The key for hashing names; `None` prints names.
     key: Option<&'n NameKey>,
-    /// The names found below prefixes, if they are collected.
-    met: Option<RefCell<Vec<(Prefix, ChildName)>>>,
-    /// The collection that the paths belong to: a hash of database and collection.
+    /// The names below prefixes that the walk has seen; `None` if they are not collected.
+    collected: Option<RefCell<Vec<(Prefix, ChildName)>>>,
+    /// A hash of the database and the collection to which the paths belong.
     scope: Cell<Prefix>,
 }
 
 impl<'n> Names<'n> {
-    /// With a key, names print as hashes.
+    /// A walk that prints names, or their hashes if there is a key.
     pub(super) fn new(learned: &'n LearnedNames, key: Option<&'n NameKey>) -> Self {
         Self {
             learned,
             key,
-            met: None,
+            collected: None,
             scope: Cell::new(Prefix(0)),
         }
     }
 
-    /// Collects the names below prefixes during the walk.
+    /// A walk that collects the names below prefixes.
     pub(super) fn collecting(learned: &'n LearnedNames) -> Self {
         Self {
-            met: Some(RefCell::default()),
+            collected: Some(RefCell::default()),
             ..Self::new(learned, None)
         }
     }
 
     /// The collected names.
-    pub(super) fn into_met(self) -> Vec<(Prefix, ChildName)> {
-        self.met.map(RefCell::into_inner).unwrap_or_default()
+    pub(super) fn into_collected(self) -> Vec<(Prefix, ChildName)> {
+        self.collected.map(RefCell::into_inner).unwrap_or_default()
     }
 
-    /// The key that hides names, if any.
+    /// The key for hashing names, if there is one.
     pub(super) fn key(&self) -> Option<&'n NameKey> {
         self.key
     }
 
-    /// Sets the collection of all names that follow.
+    /// Sets the collection to which all following names belong.
     pub(super) fn enter_collection(&self, db: &[u8], collection: Collection<'_>) {
         let scope = Digest::of_bytes(db).then(Digest::of_bytes(collection.as_bytes()));
         self.scope.set(Prefix(scope.as_u64()));
     }
 
-    /// True if the name below the prefix is data. Operators, such as the `$[]` of an update, never
-    /// are.
+    /// True if the name below the prefix counts as data. Operators, such as the `$[]` of an update,
+    /// never count as data.
     pub(super) fn is_data(&self, prefix: Prefix, name: &[u8]) -> bool {
         is_name(name) && self.learned.prefixes.contains(&prefix)
     }
 
-    /// Extends the prefix by one component, as it prints. Without a prefix, the component is the
-    /// first of its path. If names are collected, it adds the component to them.
+    /// Extends a prefix by one printed component. `None` is the prefix of the first component. Also
+    /// adds the component to the collected names, if names are collected.
     pub(super) fn descend(&self, prefix: Option<Prefix>, printed: &[u8]) -> Prefix {
         let child = Digest::of_bytes(printed).as_u64();
-        if let (Some(prefix), Some(met)) = (prefix, &self.met)
+        if let (Some(prefix), Some(collected)) = (prefix, &self.collected)
             && is_name(printed)
             && printed != b"*"
         {
-            let mut met = met.borrow_mut();
-            if met.len() < MAX_MET && !met.contains(&(prefix, child)) {
-                met.push((prefix, child));
+            let mut collected = collected.borrow_mut();
+            if collected.len() < MAX_COLLECTED && !collected.contains(&(prefix, child)) {
+                collected.push((prefix, child));
             }
         }
         let Prefix(above) = prefix.unwrap_or(self.scope.get());

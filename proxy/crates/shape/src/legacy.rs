@@ -1,4 +1,4 @@
-//! Messages with legacy opcodes, as the commands that replaced them.
+//! Converts messages with legacy opcodes to the commands that replaced them.
 
 use super::bson::{Document, Field, Value};
 use super::clause::{DELETE_STATEMENT, FIND, Slots, UPDATE_STATEMENT};
@@ -6,7 +6,7 @@ use super::command::{ShapedCommand, empty, explained, split_namespace};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, Word, word};
 use super::walk::Walk;
 
-/// A message with an opcode older than OP_MSG. Its fields have the names of the protocol.
+/// A message with an opcode older than OP_MSG. The fields have the protocol's names.
 #[derive(Copy, Clone, Debug)]
 pub enum Legacy<'a> {
     /// OP_QUERY: a find, or a command if the collection is `$cmd`.
@@ -41,29 +41,30 @@ pub enum Legacy<'a> {
         /// `fullCollectionName`.
         namespace: &'a [u8],
     },
-    /// OP_KILL_CURSORS, which names no namespace.
+    /// OP_KILL_CURSORS, which has no namespace.
     KillCursors,
 }
 
 /// The parts of an OP_QUERY.
 #[derive(Copy, Clone, Debug)]
 pub struct Query<'a> {
-    /// Bit 1 is `tailable`; the other bits are ignored here.
+    /// Bit 1 is `tailable`. The other bits are not used here.
     pub flags: u32,
     /// `fullCollectionName`: the database, a dot, the collection.
     pub namespace: &'a [u8],
     /// Documents to skip.
     pub number_to_skip: i32,
-    /// A limit if negative or one, otherwise only the size of a batch.
+    /// The number of documents. It is a limit if it is negative or one, otherwise only the size of
+    /// a batch.
     pub number_to_return: i32,
-    /// The filter, bare or wrapped in `$query`.
+    /// The filter, directly or in the field `$query`.
     pub query: &'a [u8],
-    /// `returnFieldsSelector`: the projection; empty if there is none.
+    /// `returnFieldsSelector`: the projection; empty if the client sent none.
     pub return_fields_selector: &'a [u8],
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// The command that replaced a legacy message.
+    /// The shape of a legacy message: that of the command that replaced it.
     pub(super) fn legacy<'a>(&mut self, message: &Legacy<'a>) -> ShapedCommand<'a, F> {
         let shaped = match *message {
             Legacy::Query(query) => self.legacy_query(&query),
@@ -121,7 +122,7 @@ impl<F: Form> Walk<'_, F> {
         let mut is_explained = false;
         if wrapped_filter(query).is_some() {
             let mut fields = query.fields();
-            while let Some(Field { name, value, .. }) = self.look(&mut fields) {
+            while let Some(Field { name, value, .. }) = self.visit(&mut fields) {
                 match name {
                     b"$query" | b"query" => put("filter", value),
                     b"$orderby" | b"orderby" => put("sort", value),
@@ -155,7 +156,7 @@ impl<F: Form> Walk<'_, F> {
     }
 }
 
-/// The filter in the first field of a query, if the query is wrapped to hold modifiers.
+/// The filter in the first field of a query, if the query has modifiers beside the filter.
 fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     let first = query.first()?;
     match (first.name, first.value) {
@@ -164,7 +165,7 @@ fn wrapped_filter(query: Document<'_>) -> Option<Document<'_>> {
     }
 }
 
-/// A command without the `$query` wrapper, which old drivers use to add a read preference.
+/// The command inside `$query`. Old drivers wrap a command to add a read preference.
 fn unwrapped_command(command: Document<'_>) -> Document<'_> {
     let begins_with_modifier = command
         .first()
@@ -185,7 +186,7 @@ fn on_namespace<'a, F>(op: Word, namespace: &'a [u8], shape: Node<F>) -> ShapedC
     }
 }
 
-/// The shape of a bulk command with one statement.
+/// The shape of a write command with one statement.
 fn batch_of_one<F: Form>(key: Word, statement: &Node<F>) -> Node<F> {
     let mut batch = Ordered::new();
     batch.item(statement);
@@ -194,5 +195,5 @@ fn batch_of_one<F: Form>(key: Word, statement: &Node<F>) -> Node<F> {
     shape.close(Bracket::Document)
 }
 
-/// The depth of a statement: it is an element of an array in the command.
+/// The depth of a statement: an element of an array in the command.
 const STATEMENT_DEPTH: u32 = 2;

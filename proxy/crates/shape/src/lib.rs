@@ -1,16 +1,16 @@
 //! Fingerprints: commands without their values.
 //!
 //! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
-//! every value replaced by `?`. Commands that the server plans alike have one shape. So statistics
-//! per shape are meaningful, and there are few shapes. The rules have the version `fp1`. What the
-//! server treats as a set (a filter's conjuncts, sibling operators, the branches of an `$or`) is
-//! sorted and loses its duplicates. What the server treats as a sequence (sort keys, stages,
-//! arguments) keeps its order. Lists of values have no length. Names that are data (ids, dates,
-//! array indexes) become `*`.
+//! every value replaced by `?`. Commands for which the server makes the same query plan have one
+//! shape, so there are few shapes, and statistics per shape are meaningful. The rules have the
+//! version `fp1`. If the order does not matter to the server (conjuncts of a filter, sibling
+//! operators, branches of an `$or`), the parts are sorted, and duplicates are removed. If the order
+//! matters (sort keys, stages, arguments), it is kept. The length of a list of values is not part
+//! of the shape. Field names that are data (ids, dates, array indexes) become `*`.
 //!
-//! Each command has a fine and a coarse shape. The coarse shape leaves out parts that only widen an
-//! operation, such as a projection. A client that makes too many fine shapes is counted under the
-//! coarse shape.
+//! Each command has a fine and a coarse shape. The coarse shape lacks parts that do not select
+//! documents, such as a projection. If an application has too many fine shapes, they are counted
+//! under their coarse shape.
 //!
 //! [`fingerprint`] hashes both shapes in one pass, without heap memory and in bounded time.
 //! [`describe`] prints them, once per new hash. Both use the same walk over the command, which
@@ -25,10 +25,10 @@
 //!
 //! The fields of each command come from the table of commands.
 //!
-//! This module keeps no statistics and knows no cursors: a `getMore` is only a `getMore` here. It
-//! does not validate commands: invalid bytes end the walk of their document. Invariants: no input
-//! causes a panic or a read past the end. No value reaches a text, except words from fixed lists,
-//! and collations. No hash ever changes within one version.
+//! This module keeps no statistics and knows no cursors: every `getMore` on a collection has the
+//! same shape here. It does not validate commands: invalid bytes end the walk of their document.
+//! Invariants: no input causes a panic or a read past the end. Texts contain no values, except
+//! words from fixed lists, and collations. Hashes never change within one version of the rules.
 
 mod bson;
 mod clause;
@@ -67,16 +67,17 @@ pub use self::hidden::NameKey;
 pub use self::learned::{ChildName, LearnedNames, Prefix};
 pub use self::legacy::{Legacy, Query};
 
-/// The operation, target and shapes of a command, for statistics.
+/// The operation, namespace and shape hashes of a command, for statistics.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Fingerprint<'a> {
     /// The hash of the operation, database, collection and shape.
     pub shape: ShapeId,
-    /// The same hash with the coarse shape. Equal to `shape` if the two shapes are equal.
+    /// The same hash, but with the coarse shape. Equal to `shape` if fine and coarse shape are
+    /// equal.
     pub coarse: ShapeId,
     /// The canonical name of the command, or `<unknown>`.
     pub op: &'static str,
-    /// The database; empty if the command names none.
+    /// The database; empty if the command has none.
     pub db: &'a [u8],
     /// The collection of the command.
     pub collection: Collection<'a>,
@@ -88,32 +89,33 @@ pub struct Fingerprint<'a> {
 pub struct Collection<'a>(&'a [u8]);
 
 impl<'a> Collection<'a> {
-    /// For commands that take no collection.
+    /// The value for commands without a collection.
     pub const NONE: Self = Self(b"");
 
     fn new(name: &'a [u8]) -> Self {
         Self(name)
     }
 
-    /// The name. It need not be UTF-8: clients can send any bytes.
+    /// The bytes of the name. They may be invalid UTF-8, because clients can send any bytes.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 }
 
 /// The hash of an operation, a database, a collection and a shape. It is the same on every platform
-/// and in every release that implements `fp1`. So it may be stored, and compared between instances.
+/// and in every release with the rules `fp1`, so it may be stored, and compared between instances.
 #[derive(Copy, Clone, Eq, PartialEq, Hash, Ord, PartialOrd, Debug)]
 pub struct ShapeId(u64);
 
 impl ShapeId {
-    /// The id of the row that counts the shapes of a coarse shape. It differs from the id of the
-    /// coarse shape itself, which may also be a fine shape. No two coarse shapes have the same row.
+    /// The id of the row that counts the fine shapes of a coarse shape. The coarse shape itself may
+    /// also be a fine shape with a row, so the two ids differ. Each coarse shape has a different
+    /// row id.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }
 
-    /// The id of the row that counts the other shapes of a command on a collection.
+    /// The id of the row that counts all other shapes of a command on a collection.
     pub fn of_other_row(op: &str, db: &str, collection: &str) -> Self {
         let name = |text: &str| Digest::of_bytes(text.as_bytes());
         let names = name(op).then(name(db).then(name(collection)));
@@ -141,66 +143,65 @@ impl fmt::Display for ShapeId {
     }
 }
 
-/// A fingerprint as text.
+/// A fingerprint as text, for people.
 #[derive(Clone, Eq, PartialEq, Debug)]
 pub struct Description {
     /// The canonical name of the command, or `<unknown>`.
     pub op: &'static str,
-    /// The database; bytes that are not UTF-8 print as `\xhh`.
+    /// The database; bytes that are not UTF-8 are printed as `\xhh`.
     pub db: String,
-    /// The collection, printed like the database.
+    /// The collection; bytes that are not UTF-8 are printed as `\xhh`.
     pub collection: String,
-    /// The shape, at most 4,096 bytes; a longer one is cut and ends in `...`.
+    /// The shape, at most 4,096 bytes. A longer shape is cut and ends in `...`.
     pub shape: String,
     /// The coarse shape, with the same limit.
     pub coarse: String,
 }
 
-/// Computes the fingerprint of a command. It uses no heap memory and looks at a bounded number of
-/// fields. It skips a value by its length, whatever its size.
+/// Computes the fingerprint of a command. Uses no heap memory. The time is bounded: the number of
+/// fields read is limited, and values are skipped by their length.
 pub fn fingerprint<'a>(input: &CommandBytes<'a>) -> Fingerprint<'a> {
     let body = Document::at(input.body);
     Fingerprint::of(&Walk::<Digest>::new().command(body, input.sequences, b""))
 }
 
-/// Prints the fingerprint of a command. It allocates: call it once per new hash.
+/// Prints the fingerprint of a command. Allocates memory, so call it only once per new hash.
 pub fn describe(input: &CommandBytes<'_>) -> Description {
     let body = Document::at(input.body);
     Description::of(Walk::<Text>::new().command(body, input.sequences, b""))
 }
 
 impl LearnedNames {
-    /// The same as [`fingerprint`], but with the learned names.
+    /// Like [`fingerprint`](fn@fingerprint), but names below learned prefixes are data.
     pub fn fingerprint<'a>(&self, input: &CommandBytes<'a>) -> Fingerprint<'a> {
         let names = Names::new(self, None);
         let body = Document::at(input.body);
         Fingerprint::of(&Walk::<Digest>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// The same as [`describe`], but with the learned names. With a key, names print as hashes. It
-    /// allocates.
+    /// Like [`describe`](fn@describe), but names below learned prefixes are data. With a key, names
+    /// are printed as hashes.
     pub fn describe(&self, input: &CommandBytes<'_>, key: Option<&NameKey>) -> Description {
         let names = Names::new(self, key);
         let body = Document::at(input.body);
         Description::of(Walk::<Text>::with_names(&names).command(body, input.sequences, b""))
     }
 
-    /// The names directly below prefixes in a command, except those already known to be data. It
-    /// allocates.
-    pub fn met(&self, input: &CommandBytes<'_>) -> Vec<(Prefix, ChildName)> {
+    /// The names in a command that are directly below a prefix and do not count as data yet.
+    pub fn child_names(&self, input: &CommandBytes<'_>) -> Vec<(Prefix, ChildName)> {
         let names = Names::collecting(self);
         let body = Document::at(input.body);
         Walk::<Digest>::with_names(&names).command(body, input.sequences, b"");
-        names.into_met()
+        names.into_collected()
     }
 }
 
-/// Computes the fingerprint of a legacy message: the fingerprint of the equivalent command.
+/// Computes the fingerprint of a legacy message: that of the equivalent command.
 pub fn fingerprint_legacy<'a>(message: &Legacy<'a>) -> Fingerprint<'a> {
     Fingerprint::of(&Walk::<Digest>::new().legacy(message))
 }
 
-/// Prints the fingerprint of a legacy message. It allocates.
+/// Prints the fingerprint of a legacy message. Allocates memory.
 pub fn describe_legacy(message: &Legacy<'_>) -> Description {
     Description::of(Walk::<Text>::new().legacy(message))
 }
@@ -254,8 +255,8 @@ impl Description {
     }
 }
 
-/// An odd multiplier: no two numbers have the same product modulo 2^64.
+/// The multiplier is odd, so no two numbers have the same product modulo 2^64.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The version of the rules. It is part of every hash; a changed rule needs a new version.
+/// The version of the rules. It is part of every hash. A changed rule needs a new version.
 const VERSION: &[u8] = b"fp1";

@@ -1,8 +1,7 @@
-//! Names: paths, operators, collections. Data in a name becomes `*`. A name that could be misread
-//! is quoted.
+//! The printed form of names: paths, operators, collections. Data in a name becomes `*`. A name
+//! that could be misread is quoted.
 //!
-//! A name is normalised one component at a time in a small buffer, and passed on component by
-//! component. The whole name is never copied here.
+//! A name is normalised one component at a time, in a small buffer. The whole name is never copied.
 
 use super::hidden::NameKey;
 use super::learned::Names;
@@ -11,30 +10,31 @@ use super::learned::Names;
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Name<'a> {
     bytes: &'a [u8],
-    /// The number of `$` before the path of an expression. They are printed but are not part of the
+    /// Number of `$` before the path of an expression. They are printed, but are not part of the
     /// path.
     sigils: usize,
     rule: Rule,
-    /// The learned names, if any.
+    /// The learned prefixes, if there are any.
     known: Option<&'a Names<'a>>,
 }
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Rule {
-    /// Components that look like data become `*`.
+    /// Parts that look like data are printed as `*`.
     Normalised,
-    /// Printed unchanged.
+    /// The component is printed unchanged.
     Verbatim,
 }
 
 impl<'a> Name<'a> {
-    /// A path, a field name or a variable name.
+    /// The name of a path, a field or a variable.
     #[inline]
     pub(super) fn path(bytes: &'a [u8], known: Option<&'a Names<'a>>) -> Self {
         Self::expression_path(bytes, 0, known)
     }
 
-    /// A path in an expression. It begins with `sigils` (one or two) `$`.
+    /// The name of a path in an expression. It begins with one or two `$`, whose number is
+    /// `sigils`.
     pub(super) fn expression_path(
         bytes: &'a [u8],
         sigils: usize,
@@ -58,16 +58,16 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The name, if a quick check shows that it is one component and prints unchanged. Most names
-    /// pass this check.
+    /// The name, if a quick check shows that it has one component and is printed unchanged. Most
+    /// names pass this check.
     #[inline]
     pub(super) fn as_simple(&self) -> Option<&'a [u8]> {
         let is_short = (1..=MAX_COMPONENT_BYTES).contains(&self.bytes.len());
         (is_short && self.bytes.iter().all(|&byte| class_of(byte) == PLAIN)).then_some(self.bytes)
     }
 
-    /// Calls `each` with every component as it prints, and with true for the last one. Returns true
-    /// if the name must be quoted.
+    /// Calls `each` with every printed component, and with true for the last one. Returns true if
+    /// the name must be quoted.
     pub(super) fn each_component(&self, mut each: impl FnMut(&[u8], bool)) -> bool {
         let mut is_quoted = self.bytes.is_empty();
         let mut sigils = self.sigils;
@@ -104,17 +104,18 @@ impl<'a> Name<'a> {
         is_quoted
     }
 
-    /// The key that hides the components, if any. Names of collections and indexes are not hidden.
+    /// The key for hashing the components, if there is one. Names of collections and indexes are
+    /// not hashed.
     pub(super) fn key(&self) -> Option<&'a NameKey> {
         self.known.and_then(Names::key)
     }
 
-    /// The number of `$` before the path.
+    /// Number of `$` before the path.
     pub(super) fn sigils(&self) -> usize {
         self.sigils
     }
 
-    /// The number of bracket pairs around the printed name, or 0 if it is quoted.
+    /// Number of bracket pairs around the printed name; 0 if the name is quoted.
     pub(super) fn brackets(&self) -> usize {
         if !self.bytes.contains(&b'[') {
             return 0;
@@ -135,8 +136,8 @@ impl<'a> Name<'a> {
     }
 }
 
-/// True if the name of an operator or stage may be printed. All of the server's own names have this
-/// form.
+/// True if the name may be printed as that of an operator or stage. All operator names of servers
+/// pass this check.
 pub(super) fn is_operator_name(name: &[u8]) -> bool {
     name.len() <= MAX_COMPONENT_BYTES
         && name
@@ -144,11 +145,11 @@ pub(super) fn is_operator_name(name: &[u8]) -> bool {
             .all(|&byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$')
 }
 
-/// A component in which data has become `*`.
+/// A component with `*` in place of data.
 struct NormalisedComponent {
     bytes: [u8; MAX_COMPONENT_BYTES + MAX_SIGILS],
     length: usize,
-    /// True if the rest of the component needs quotes. A `*` that replaces data needs none.
+    /// True if the component needs quotes. A `*` in place of data needs none.
     is_odd: bool,
 }
 
@@ -162,15 +163,15 @@ impl NormalisedComponent {
         };
         sigils.iter().for_each(|&sigil| normal.push(sigil));
         let mut follows_dynamic = false;
-        // A component with more bytes than the mask has bits is dynamic as a whole, so its first
-        // bytes are enough.
+        // Only the first bytes are examined: a component with more bytes than the mask has bits
+        // counts as data as a whole.
         for (index, &byte) in data.iter().take(MAX_COMPONENT_BYTES).enumerate() {
             let is_dynamic = dynamic >> index & 1 == 1;
             if !is_dynamic {
                 normal.is_odd |= class_of(byte) == ODD;
                 normal.push(byte);
             } else if !follows_dynamic {
-                // Neighbouring dynamic bytes share one mark.
+                // Neighbouring bytes of data become one `*`.
                 normal.push(b'*');
             }
             follows_dynamic = is_dynamic;
@@ -202,7 +203,7 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
     if digits == name.len() {
         return u64::MAX;
     }
-    // Every dynamic part has a decimal digit, and at least four decimal or sixteen hexadecimal
+    // Data contains at least one decimal digit, and at least four decimal or sixteen hexadecimal
     // digits.
     if digits == 0 || (digits < MIN_DIGITS && name.len() < MIN_HEX_DIGITS) {
         return 0;
@@ -226,8 +227,8 @@ fn dynamic_bytes(name: &[u8]) -> u64 {
     )
 }
 
-/// Adds to `taken` every run that qualifies. A run is a maximal sequence of bytes that are not yet
-/// taken and are digits or one of `joints`. It is then trimmed to begin and end with a digit.
+/// Adds to `taken` the bytes of every run that qualifies as data. A run is a maximal sequence of
+/// digits and `joints` that are not in `taken`, trimmed to begin and end with a digit.
 fn runs(
     name: &[u8],
     taken: u64,
@@ -256,7 +257,7 @@ fn runs(
                 result |= 1 << (start + index);
             }
         }
-        // The byte after a run is not part of any run.
+        // The byte after a run belongs to no run.
         start += length + 1;
     }
     result
@@ -267,11 +268,11 @@ fn class_of(byte: u8) -> u8 {
     CLASSES.get(usize::from(byte)).copied().unwrap_or(ODD)
 }
 
-/// Allowed in every name, without a special meaning.
+/// A byte without a special meaning, allowed in every name.
 const PLAIN: u8 = 0;
-/// Needs a closer check: digits, dots and brackets.
+/// A byte that needs a closer check: a digit, dot or bracket.
 const SPECIAL: u8 = 1;
-/// Allowed only in a quoted name.
+/// A byte that is allowed only in a quoted name.
 const ODD: u8 = 2;
 
 #[expect(
@@ -296,13 +297,13 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// Longest component that is printed. Longer ones are data more often than names, and the bit mask
-/// has one bit per byte.
+/// The longest component that is printed, in bytes. Longer components are usually data, and the bit
+/// mask has one bit per byte.
 const MAX_COMPONENT_BYTES: usize = 64;
 const MAX_SIGILS: usize = 2;
-/// Shortest run of digits that is treated as data: a year.
+/// The length of the shortest run of digits that counts as data: that of a year.
 const MIN_DIGITS: usize = 4;
-/// Shortest run of hexadecimal digits that is treated as data: half a UUID.
+/// The length of the shortest run of hexadecimal digits that counts as data: half a UUID.
 const MIN_HEX_DIGITS: usize = 16;
 
 const _: () = assert!(

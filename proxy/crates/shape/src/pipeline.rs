@@ -1,29 +1,29 @@
-//! Pipelines: sequences of stages, each with rules for its argument.
+//! Forms of pipelines: sequences of stages, each with a rule for its argument.
 
 use super::bson::{Array, Document, Field, Value};
 use super::form::{Bracket, Form, Node, Sequence as Ordered, word};
 use super::name::Name;
 use super::walk::{MAX_DEPTH, Walk, plain_value};
 
-/// The kind of a stage's argument.
+/// The rule for the argument of a stage.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Stage {
     Match,
     Sort,
     Project,
     Facet,
-    /// A bare number or name. Both are data.
+    /// A number or a name, which is printed as `?`.
     Value,
     Unset,
     Search,
-    /// Only the names in the argument are kept.
+    /// Any argument; only its field names are printed.
     Opaque,
-    /// A document whose keys have their own rules.
+    /// A document in which each key has its own rule.
     Keyed(KeyedStage),
     Expression,
 }
 
-/// Stages that have rules for their keys.
+/// Stages with their own rule for each key of the argument.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum KeyedStage {
     Lookup,
@@ -39,7 +39,7 @@ enum KeyedStage {
     VectorSearch,
 }
 
-/// The kind of value under one key of such a stage.
+/// The rule for the value of one key of a stage's argument.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Argument {
     Namespace,
@@ -54,14 +54,14 @@ enum Argument {
 }
 
 impl<F: Form> Walk<'_, F> {
-    /// A pipeline at `depth`.
+    /// The form of a pipeline at `depth`.
     pub(super) fn pipeline(&mut self, pipeline: Array<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
         }
         let mut stages = Ordered::new();
         let mut elements = pipeline.elements();
-        while let Some(element) = &self.look(&mut elements) {
+        while let Some(element) = &self.visit(&mut elements) {
             let stage = self.stage(&element.value, depth + 1);
             stages.item(&stage);
         }
@@ -83,7 +83,7 @@ impl<F: Form> Walk<'_, F> {
             return Node::value();
         };
         let mut fields = stage.fields();
-        let (Some(field), None) = (self.look(&mut fields), fields.next()) else {
+        let (Some(field), None) = (self.visit(&mut fields), fields.next()) else {
             return Node::value();
         };
         let argument = self.stage_argument(&field, depth + 1);
@@ -129,7 +129,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The short form of a stage. It prints as a document with one key.
+    /// The form of a stage whose argument is not a document. It is printed like a document with one
+    /// key.
     fn short_form(&mut self, stage: KeyedStage, value: &Value<'_>, depth: u32) -> Node<F> {
         let (key, word) = match stage {
             KeyedStage::UnionWith | KeyedStage::Out => (b"coll".as_slice(), word!("coll")),
@@ -169,7 +170,7 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The name of a collection, or a document with database and collection.
+    /// The form of a collection name, or of a document with database and collection.
     fn namespace(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::name(Name::verbatim(name)),
@@ -204,8 +205,8 @@ impl<F: Form> Walk<'_, F> {
         }
     }
 
-    /// The argument of `$search`, at any level. It nests freely, and contains field names only
-    /// under a few known keys.
+    /// The form of a `$search` argument, at any level. Search operators nest freely, and have field
+    /// names only under a few known keys.
     fn search(&mut self, document: Document<'_>, depth: u32) -> Node<F> {
         if depth > MAX_DEPTH {
             return Node::cut();
@@ -310,7 +311,7 @@ impl KeyedStage {
     }
 }
 
-/// True for stages that compute fields. The coarse shape leaves out their arguments.
+/// True for stages that compute fields. The coarse shape lacks the arguments of these stages.
 fn is_left_out_of_coarse(stage: &[u8]) -> bool {
     matches!(
         stage,

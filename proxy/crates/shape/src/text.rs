@@ -1,9 +1,10 @@
-//! A shape as text, for people. It is made once per new shape, so it may allocate freely.
+//! Builds the text of a shape for people. This happens once per new shape, so it may allocate
+//! memory.
 
-use super::form::{Bracket, Form, Room, Word};
+use super::form::{Bracket, Form, MemberStorage, Word};
 use super::name::Name;
 
-/// One printed form.
+/// One form as text.
 #[derive(Clone, Eq, PartialEq, Ord, PartialOrd, Default, Debug)]
 pub(super) struct Text(String);
 
@@ -24,7 +25,7 @@ impl Text {
 }
 
 impl Form for Text {
-    type Room = Vec<Self>;
+    type MemberStorage = Vec<Self>;
     type Unordered = Vec<Self>;
     type Ordered = Vec<Self>;
 
@@ -83,8 +84,8 @@ impl Form for Text {
     }
 }
 
-impl Room<Text> for Vec<Text> {
-    fn taken(&self, count: usize) -> &[Text] {
+impl MemberStorage<Text> for Vec<Text> {
+    fn members(&self, count: usize) -> &[Text] {
         self.get(..count).unwrap_or(self)
     }
 
@@ -94,7 +95,7 @@ impl Room<Text> for Vec<Text> {
     }
 }
 
-/// Bytes as readable text; those that are not UTF-8 become `\xhh`.
+/// Converts bytes to text; bytes that are not UTF-8 become `\xhh`.
 pub(super) fn readable(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -127,6 +128,7 @@ fn push_invalid(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Longest text of a shape, which is used as a label and in logs. The hash covers the whole shape.
+/// Maximum length of a shape's text, which is used as a label and in logs. The hash covers the
+/// whole shape.
 const MAX_TEXT_BYTES: usize = 4096;
 const CUT: &str = "...";

@@ -1,4 +1,4 @@
-//! Updates: replacements, sets of modifiers, and pipelines.
+//! Forms of updates: replacements, sets of modifiers, and pipelines.
 
 use super::bson::{Document, Field, Value};
 use super::filter::regex_form;
@@ -6,7 +6,7 @@ use super::form::{Form, Node, word};
 use super::walk::Walk;
 
 impl<F: Form> Walk<'_, F> {
-    /// The update of one statement at `depth`, or `None` if the value is not an update.
+    /// The form of a statement's update at `depth`; `None` if the value cannot be an update.
     pub(super) fn update(&mut self, value: &Value<'_>, depth: u32) -> Option<Node<F>> {
         match *value {
             Value::Array(pipeline) => pipeline

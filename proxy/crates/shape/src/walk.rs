@@ -1,7 +1,7 @@
-//! The walk over one command: its budget, and the rules that several parts of a command share.
+//! The walk over one command: its limits, and the rules that several parts of a command share.
 //!
-//! The command has depth 0. A value in a document or array is one deeper than its container. Every
-//! recursive function takes the depth of its argument and stops at [`MAX_DEPTH`].
+//! The command has depth 0. A value in a document or array is one level deeper than its container.
+//! Every recursive function takes the depth of its argument and stops at [`MAX_DEPTH`].
 
 use std::marker::PhantomData;
 
@@ -11,11 +11,11 @@ use super::form::{Bracket, Form, Node, Sequence as Ordered, Set, word};
 use super::learned::Names;
 use super::name::{Name, is_operator_name};
 
-/// One walk, building forms of type `F`.
+/// One walk, which builds forms of type `F`.
 pub(super) struct Walk<'n, F> {
-    looks_left: u32,
+    visits_left: u32,
     is_spent: bool,
-    /// The learned names, if any.
+    /// The learned prefixes, if there are any.
     known: Option<&'n Names<'n>>,
     form: PhantomData<F>,
 }
@@ -23,14 +23,14 @@ pub(super) struct Walk<'n, F> {
 impl<'n, F: Form> Walk<'n, F> {
     pub(super) fn new() -> Self {
         Self {
-            looks_left: MAX_LOOKS,
+            visits_left: MAX_VISITS,
             is_spent: false,
             known: None,
             form: PhantomData,
         }
     }
 
-    /// A walk that uses learned names.
+    /// A walk in which names below learned prefixes are data.
     pub(super) fn with_names(known: &'n Names<'n>) -> Self {
         Self {
             known: Some(known),
@@ -38,7 +38,7 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// Sets the collection of all paths that follow.
+    /// Sets the collection to which all following paths belong.
     #[inline]
     pub(super) fn enter_collection(&self, db: &[u8], collection: Collection<'_>) {
         if let Some(known) = self.known {
@@ -46,18 +46,19 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// A path, a field name or a variable name.
+    /// The form of a path, a field name or a variable name.
     #[inline]
     pub(super) fn path(&self, name: &[u8]) -> F {
         F::name(Name::path(name, self.known))
     }
 
-    /// A path in an expression. It begins with `sigils` (one or two) `$`.
+    /// The form of a path in an expression. It begins with one or two `$`, whose number is
+    /// `sigils`.
     pub(super) fn expression_path(&self, name: &[u8], sigils: usize) -> F {
         F::name(Name::expression_path(name, sigils, self.known))
     }
 
-    /// An operator if the name begins with `$`, else a path.
+    /// The form of an operator if the name begins with `$`, otherwise of a path.
     pub(super) fn operator_or_path(&self, name: &[u8]) -> F {
         if name.first() == Some(&b'$') {
             operator(name)
@@ -66,37 +67,38 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// True if the walk reached its limit before it had looked at everything that the rules
+    /// True if the walk reached its limit, so that it did not read everything that the rules
     /// require.
     pub(super) fn is_spent(&self) -> bool {
         self.is_spent
     }
 
-    /// Takes the next field or element and charges it to the budget.
+    /// Returns the next field or element, and counts it towards the limit of the walk.
     #[inline]
-    pub(super) fn look<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
-        if self.looks_left == 0 {
+    pub(super) fn visit<T>(&mut self, items: &mut impl Iterator<Item = T>) -> Option<T> {
+        if self.visits_left == 0 {
             self.is_spent |= items.next().is_some();
             return None;
         }
         let item = items.next();
-        self.looks_left -= u32::from(item.is_some());
+        self.visits_left -= u32::from(item.is_some());
         item
     }
 
-    /// The same as [`Walk::look`], but with the inlined [`Fields::advance`].
+    /// Like [`Walk::visit`], but with the inlined [`Fields::advance`].
     #[inline(always)]
-    pub(super) fn look_inline<'a>(&mut self, fields: &mut Fields<'a>) -> Option<Field<'a>> {
-        if self.looks_left == 0 {
+    pub(super) fn visit_inline<'a>(&mut self, fields: &mut Fields<'a>) -> Option<Field<'a>> {
+        if self.visits_left == 0 {
             self.is_spent |= fields.next().is_some();
             return None;
         }
         let field = fields.advance();
-        self.looks_left -= u32::from(field.is_some());
+        self.visits_left -= u32::from(field.is_some());
         field
     }
 
-    /// Prints a document as a set. `key` makes the forms of the names, `value` those of the values.
+    /// The form of a document as a set. `key` builds the forms of the names, `value` those of the
+    /// values.
     pub(super) fn set_of(
         &mut self,
         document: Document<'_>,
@@ -105,14 +107,15 @@ impl<'n, F: Form> Walk<'n, F> {
     ) -> Node<F> {
         Set::of(Bracket::Document, |set| {
             let mut fields = document.fields();
-            while let Some(field) = &self.look(&mut fields) {
+            while let Some(field) = &self.visit(&mut fields) {
                 let form = value(self, field);
                 set.entry(&key(self, field.name), &form);
             }
         })
     }
 
-    /// Prints a list as a set. `item` makes the form of an element, or `None` to skip the element.
+    /// The form of an array as a set. `item` builds the form of an element; `None` skips the
+    /// element.
     pub(super) fn list_of(
         &mut self,
         array: Array<'_>,
@@ -120,7 +123,7 @@ impl<'n, F: Form> Walk<'n, F> {
     ) -> Node<F> {
         Set::of(Bracket::List, |set| {
             let mut elements = array.elements();
-            while let Some(element) = &self.look(&mut elements) {
+            while let Some(element) = &self.visit(&mut elements) {
                 if let Some(form) = item(self, &element.value) {
                     set.item(&form);
                 }
@@ -128,12 +131,12 @@ impl<'n, F: Form> Walk<'n, F> {
         })
     }
 
-    /// Prints only the names of a document.
+    /// The form of a document with only its field names.
     pub(super) fn names_of(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(document, Self::operator_or_path, |_, _| Node::value())
     }
 
-    /// Names that a command has as a string or as an array of strings.
+    /// The form of a value that is one name or an array of names.
     pub(super) fn names(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::String(name) => Node::same(self.path(name)),
@@ -147,11 +150,11 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// Keys in their order, each with its direction or index type.
+    /// The form of keys in their order, each with its direction or index type.
     pub(super) fn keys(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
-        while let Some(Field { name, value, .. }) = &self.look(&mut fields) {
+        while let Some(Field { name, value, .. }) = &self.visit(&mut fields) {
             let is_path = name.first() != Some(&b'$') || name.contains(&b'.');
             let key = if is_path {
                 self.path(name)
@@ -166,7 +169,7 @@ impl<'n, F: Form> Walk<'n, F> {
         keys.close(Bracket::Document)
     }
 
-    /// Keys in their order if the value is a document, else `?`.
+    /// The form of keys in their order if the value is a document, otherwise `?`.
     pub(super) fn keys_or_value(&mut self, value: &Value<'_>) -> Node<F> {
         match *value {
             Value::Document(document) => self.keys(document),
@@ -174,17 +177,18 @@ impl<'n, F: Form> Walk<'n, F> {
         }
     }
 
-    /// Keys in their order, without their values.
+    /// The form of keys in their order, without their values.
     pub(super) fn bounds(&mut self, document: Document<'_>) -> Node<F> {
         let mut keys = Ordered::new();
         let mut fields = document.fields();
-        while let Some(field) = &self.look(&mut fields) {
+        while let Some(field) = &self.visit(&mut fields) {
             keys.entry(&self.path(field.name), &Node::value());
         }
         keys.close(Bracket::Document)
     }
 
-    /// A collation. Its values are printed because it decides which indexes a filter can use.
+    /// The form of a collation. Its values are printed because they decide which indexes a filter
+    /// can use.
     pub(super) fn collation(&mut self, document: Document<'_>) -> Node<F> {
         self.set_of(
             document,
@@ -204,8 +208,8 @@ impl<'n, F: Form> Walk<'n, F> {
     }
 }
 
-/// The name of an operator or stage, which begins with `$`. It is printed only if it has the form
-/// of the server's own names.
+/// The form of an operator or stage name, which begins with `$`. The name is printed only if it
+/// looks like one of the server's own names.
 pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     if is_operator_name(name) {
         F::leaf(name)
@@ -214,7 +218,7 @@ pub(super) fn operator<F: Form>(name: &[u8]) -> F {
     }
 }
 
-/// A value in a filter, where the rules distinguish null from other values.
+/// The form of a value in a filter, where null differs from other values.
 pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
     match value {
         Value::Null => Node::word(word!("null")),
@@ -222,7 +226,7 @@ pub(super) fn filter_value<F: Form>(value: &Value<'_>) -> Node<F> {
     }
 }
 
-/// A value outside filters.
+/// The form of a value outside of filters.
 pub(super) fn plain_value<F: Form>(value: &Value<'_>) -> Node<F> {
     Node::word(match value {
         Value::Document(_) => word!("{?}"),
@@ -231,7 +235,7 @@ pub(super) fn plain_value<F: Form>(value: &Value<'_>) -> Node<F> {
     })
 }
 
-/// The argument of `$meta`.
+/// The form of the argument of `$meta`.
 pub(super) fn meta<F: Form>(value: &Value<'_>) -> F {
     match *value {
         Value::String(name) if META_NAMES.contains(&name) => F::leaf(name),
@@ -239,7 +243,7 @@ pub(super) fn meta<F: Form>(value: &Value<'_>) -> F {
     }
 }
 
-/// The direction of a sort key, or the type of an index key.
+/// The form of a sort key's direction, or of an index key's type.
 fn direction<F: Form>(value: &Value<'_>) -> F {
     match *value {
         Value::String(kind) if INDEX_TYPES.contains(&kind) => return F::leaf(kind),
@@ -281,15 +285,14 @@ fn integer<F: Form>(number: i64) -> F {
     F::leaf(text.get(start..).unwrap_or_default())
 }
 
-/// Maximum depth of the walk. It bounds the recursion, and so the stack.
+/// Maximum depth of the walk. It limits the recursion, and so the use of the stack.
 pub(super) const MAX_DEPTH: u32 = 32;
-/// Maximum number of fields and elements that are looked at in one command. It bounds the time of a
-/// fingerprint.
-const MAX_LOOKS: u32 = 4096;
-/// Longest string of a collation that is printed; locales are far shorter.
+/// Maximum number of fields and elements read in one command. It limits the time of a fingerprint.
+const MAX_VISITS: u32 = 4096;
+/// Maximum length of a printed string of a collation. Locales are far shorter.
 const MAX_COLLATION_STRING_BYTES: usize = 32;
 
-/// Index types: the strings that are printed as a direction.
+/// The index types that are printed in place of a direction.
 const INDEX_TYPES: [&[u8]; 9] = [
     b"text",
     b"2d",

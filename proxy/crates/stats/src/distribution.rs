@@ -58,7 +58,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         add_at(&mut self.buckets, &mut self.counts, short(bucket), count);
     }
 
-    /// Adds another distribution to this one, without loss.
+    /// Adds all counts and sums of another distribution, without loss of precision.
     pub fn merge(&mut self, other: &Self) {
         for (bucket, count) in other.buckets.iter().zip(&other.counts) {
             add_at(&mut self.buckets, &mut self.counts, *bucket, *count);
@@ -83,8 +83,8 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         coarse
     }
 
-    /// Builds a distribution from its parts. `buckets` are ascending. Only the total sum is known,
-    /// so the whole sum is put into the octave of `max`.
+    /// Builds a distribution from bucket counts, a total sum and a maximum. `buckets` are
+    /// ascending. The sums of the octaves are unknown, so the octave of `max` gets the whole sum.
     pub fn from_parts(
         buckets: impl IntoIterator<Item = (usize, u64)>,
         sum: Duration,
@@ -113,20 +113,20 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         self.counts.iter().sum()
     }
 
-    /// Their sum.
+    /// The sum of the recorded durations.
     pub fn sum(&self) -> Duration {
         let sums = self.sums_ns.iter();
         Duration::from_nanos(sums.fold(0, |sum, octave| sum.saturating_add(*octave)))
     }
 
-    /// The longest duration.
+    /// The longest recorded duration.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
     /// The duration that a share `q` (0 to 1) of the recorded durations does not exceed (nearest
-    /// rank). The result is the geometric middle of its bucket, within the scale's error. Zero if
-    /// nothing was recorded.
+    /// rank). The result is the geometric middle of a bucket, so its error is that of the scale.
+    /// Zero if nothing was recorded.
     #[expect(
         clippy::as_conversions,
         reason = "ranks within 2^53; a rounded rank is the definition"
@@ -147,7 +147,7 @@ impl<const PER_OCTAVE: usize> Distribution<PER_OCTAVE> {
         self.max()
     }
 
-    /// Number of durations in higher buckets than that of `duration`.
+    /// Number of recorded durations in buckets above the bucket of `duration`.
     pub fn longer_than(&self, duration: Duration) -> u64 {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = finest_bucket_of(ns) / (FINEST / PER_OCTAVE);
@@ -224,7 +224,7 @@ fn float_ns(ns: f64) -> u64 {
     ns as u64
 }
 
-/// Tables for finding a bucket.
+/// Tables that find the bucket of a duration without computing a logarithm.
 struct Scale {
     /// Upper bounds in whole nanoseconds, rounded down. Bounds are inclusive, so an integer is
     /// within the exact bound if and only if it is within the rounded bound.
@@ -246,8 +246,8 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// Position of 1 ns relative to the first bucket's lower bound: 32 · (log2 10^-9 + 21), which is
-/// -284.7 buckets.
+/// How many buckets 1 ns lies below the lower bound of the first bucket: 32 · (log2 10^-9 + 21) =
+/// -284.7.
 const BUCKETS_BELOW: usize = 285;
 
 fn finest_bucket_of(ns: u64) -> usize {
@@ -255,8 +255,8 @@ fn finest_bucket_of(ns: u64) -> usize {
     if ns == 0 {
         return 0;
     }
-    // The highest bit and the six bits below it give the bucket to within two. The bounds decide
-    // between these.
+    // The highest bit and the six bits after it give a guess that is at most two buckets off. A
+    // comparison with the bounds corrects the guess.
     let zeros = ns.leading_zeros();
     let part = usize::try_from((ns << zeros) >> 57 & 63).unwrap_or(0);
     let octave = usize::try_from(63 - zeros).unwrap_or(0);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_belongs_to_the_bucket_that_it_ends() {
+    fn upper_bound_belongs_to_its_bucket() {
         let bounds = &scale().bounds_ns;
         for (bucket, bound) in bounds.iter().enumerate().take(bounds.len() - 1) {
             assert_eq!(finest_bucket_of(*bound), bucket);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guess_is_at_most_two_buckets_off() {
+    fn first_guess_is_at_most_two_buckets_off() {
         let Scale { bounds_ns, steps } = scale();
         for ns in bounds_ns.iter().flat_map(|bound| [*bound, bound + 1]) {
             let zeros = ns.leading_zeros();
@@ -362,7 +362,7 @@ mod tests {
         }
 
         #[test]
-        fn a_distribution_rebuilt_from_its_parts_is_equivalent(
+        fn from_parts_restores_buckets_sum_max_and_quantiles(
             values in prop::collection::vec(any::<u32>(), 1..50),
         ) {
             let wide = values.iter().map(|n| u64::from(*n)).collect::<Vec<_>>();

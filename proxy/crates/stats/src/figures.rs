@@ -11,25 +11,25 @@ pub struct Figures {
     pub count: u64,
     /// Operations that failed, whether the client, the server or Seawall was at fault.
     pub errors: u64,
-    /// Their durations.
+    /// The sum, the count and the histogram of the operations' durations.
     pub durations: Distribution,
-    /// Their time in each phase.
+    /// The operations' total time in each phase.
     pub phases: PhaseTimes,
-    /// Bytes of their requests.
+    /// Bytes of the commands.
     pub request_bytes: u64,
-    /// Bytes of their replies.
+    /// Bytes of the replies.
     pub reply_bytes: u64,
-    /// Documents that they returned, wrote or counted.
+    /// Documents that the operations returned, wrote or counted.
     pub documents: u64,
-    /// `getMore`s on cursors that they opened.
+    /// Number of `getMore`s on cursors that the operations opened.
     pub more_count: u64,
-    /// Time of these `getMore`s. A `getMore` that waited for an event (an awaiting cursor) adds no
-    /// time.
+    /// Time of these `getMore`s. The `getMore`s of awaiting cursors add no time: they wait for an
+    /// event, not for the server.
     pub more_time: Duration,
 }
 
 impl Figures {
-    /// Adds the sums of `other`.
+    /// Adds the figures of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.errors += other.errors;
@@ -42,7 +42,7 @@ impl Figures {
         self.more_time += other.more_time;
     }
 
-    /// Time that these operations cost the servers: their own and that of their cursors.
+    /// Server time of these operations, including the `getMore`s of their cursors.
     pub fn load(&self) -> Duration {
         self.durations.sum() + self.more_time
     }
@@ -51,15 +51,15 @@ impl Figures {
 /// The sums of all series over a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Period {
-    /// The known length of the period.
+    /// The length of the period for which figures exist.
     pub length: Duration,
-    /// The series with at least one operation.
+    /// The series with at least one operation, by label.
     pub series: BTreeMap<Arc<Label>, Figures>,
 }
 
 impl Period {
-    /// Adds the figures of `other`. The caller adjusts `length`: the two periods may be consecutive
-    /// or simultaneous.
+    /// Adds the figures of `other`. The caller adjusts `length`, because the two periods may be
+    /// consecutive or simultaneous.
     pub fn merge(&mut self, other: &Self) {
         for (label, figures) in &other.series {
             match self.series.get_mut(label) {
@@ -72,11 +72,12 @@ impl Period {
     }
 }
 
-/// Figures and weight of each series. The weight is the seconds that the series cost, older ones
-/// counting less. A series that the history must not choose among others has infinite weight.
+/// The figures and the weight of each series. The weight is the series' cost in seconds, in which
+/// recent cost counts more than old cost. A series that must always stay in the history has
+/// infinite weight.
 pub type WeighedSeries = BTreeMap<Arc<Label>, (Figures, f64)>;
 
-/// Adds figures to a series, and sets its weight.
+/// Adds figures to a series, and replaces its weight.
 pub fn add_weighed(series: &mut WeighedSeries, label: &Arc<Label>, figures: &Figures, weight: f64) {
     match series.get_mut(label) {
         Some((sums, its_weight)) => {

@@ -1,4 +1,5 @@
-//! The names of series: all operations, a shape, a namespace, a server.
+//! The labels of series. A series counts all operations, or those of a shape, a namespace or a
+//! server.
 
 /// Identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -7,9 +8,9 @@ pub enum Label {
     Whole,
     /// A row of the table of shapes.
     Shape {
-        /// One shape, or a group of shapes.
+        /// Says whether the row counts one shape or a group of shapes.
         level: Level,
-        /// Its id, 16 hexadecimal digits.
+        /// The row's id: 16 hexadecimal digits.
         id: Box<str>,
         /// The command's name.
         command: Box<str>,
@@ -17,10 +18,11 @@ pub enum Label {
         db: Box<str>,
         /// The collection.
         collection: Box<str>,
-        /// The shape's text.
+        /// The text of the shape.
         text: Box<str>,
     },
-    /// All shapes without a series of their own; the heaviest shapes have one.
+    /// All shapes without a series of their own. Only the heaviest shapes have a series of their
+    /// own.
     OtherShapes,
     /// One command on one collection.
     Namespace {
@@ -31,18 +33,18 @@ pub enum Label {
         /// The collection.
         collection: Box<str>,
     },
-    /// Operations that one server handled. The value is the server's address.
+    /// The operations on one server, by the server's address.
     Server(Box<str>),
 }
 
-/// The kind of a row in the shape table.
+/// Says which shapes a row of the shape table counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// A single shape.
+    /// One shape.
     Fine,
-    /// All shapes of one coarse shape that have no row of their own.
+    /// All shapes that have the same coarse shape and no row of their own.
     Coarse,
-    /// All remaining shapes of a namespace.
+    /// All shapes of a namespace that no other row counts.
     Rest,
 }
 
@@ -50,7 +52,7 @@ impl Level {
     /// All levels.
     pub const ALL: [Self; 3] = [Self::Fine, Self::Coarse, Self::Rest];
 
-    /// The name in the API, in metrics and in the history's file.
+    /// The name of the level in the API, in metrics and in the history file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fine => "fine",

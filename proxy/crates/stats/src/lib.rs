@@ -1,7 +1,7 @@
 //! The basic types of statistics: distributions of durations, phases, outcomes, the sums of series
 //! with their labels, the connections of clients, and samples of servers.
 //!
-//! Pure values: no clock, no I/O, and no knowledge of where they come from.
+//! Plain values: this module has no clock and no I/O, and does not know the source of the values.
 
 mod distribution;
 mod figures;
@@ -21,7 +21,7 @@ pub use self::{
     traffic::{Departure, Leaving, Names, Stage, Traffic},
 };
 
-/// A count as a floating-point number.
+/// Converts a count to a floating-point number.
 #[expect(
     clippy::as_conversions,
     reason = "counts and seconds are far under 2^53"

@@ -12,13 +12,13 @@ pub enum Outcome {
     WriteError,
     /// The server replied `ok: 0`.
     Error,
-    /// Seawall refused it, or gave up getting a connection.
+    /// Seawall refused the operation, or found no server or connection in time.
     Refused,
-    /// A server, or the connection to it, failed during the operation.
+    /// The server, or the connection to the server, failed during the operation.
     ServerFailed,
-    /// The client left before the end.
+    /// The client disconnected before the operation ended.
     ClientGone,
-    /// Seawall answered it itself.
+    /// Seawall replied itself; no server was involved.
     Local,
 }
 
@@ -34,7 +34,7 @@ impl Outcome {
         Self::Local,
     ];
 
-    /// The label.
+    /// The label value in metrics and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -47,7 +47,7 @@ impl Outcome {
         }
     }
 
-    /// True if the client did not get what it asked for.
+    /// True if the client got an error, or disconnected before the end.
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Ok | Self::Local)
     }

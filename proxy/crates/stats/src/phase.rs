@@ -9,15 +9,15 @@ use std::{
 /// The parts of an operation's time, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Waiting to be admitted.
+    /// Waiting for a permit.
     Permit,
     /// Selecting a server and getting a connection to it.
     Checkout,
-    /// From checkout to the last request byte written.
+    /// From the end of the checkout until the last byte of the command is written to the server.
     Forward,
-    /// From the last request byte to the first reply byte.
+    /// From the last written byte of the command to the first byte of the reply.
     Server,
-    /// From the first reply byte to the last.
+    /// From the first to the last byte of the reply.
     Receive,
     /// Writing the rest of the reply to the client.
     Send,
@@ -34,7 +34,7 @@ impl Phase {
         Self::Send,
     ];
 
-    /// The name in metrics and in the API.
+    /// The name of the phase in metrics and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Permit => "permit",
@@ -65,19 +65,19 @@ impl<T> PerPhase<T> {
         self.0.iter()
     }
 
-    /// The values, in the order of the phases, to change them.
+    /// Mutable access to the values, in the order of the phases.
     pub fn values_mut(&mut self) -> slice::IterMut<'_, T> {
         self.0.iter_mut()
     }
 }
 
 impl PhaseTimes {
-    /// The time in all phases together.
+    /// The sum of all phases.
     pub fn total(&self) -> Duration {
         self.0.iter().sum()
     }
 
-    /// Adds the times of `other`.
+    /// Adds the times of `other`, phase by phase.
     pub fn merge(&mut self, other: &Self) {
         let pairs = self.0.iter_mut().zip(&other.0);
         pairs.for_each(|(mine, theirs)| *mine += *theirs);

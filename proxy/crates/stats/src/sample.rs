@@ -5,11 +5,11 @@ use std::time::SystemTime;
 /// One sample of a server's counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerSample {
-    /// When the reply came, or when it was missing.
+    /// When the reply arrived, or when its absence was noticed.
     pub at: SystemTime,
-    /// True if the server replied in time.
+    /// True if the server replied.
     pub answered: bool,
-    /// Its counters; empty without a reply.
+    /// The server's counters; empty if it did not reply.
     pub counters: Counters,
 }
 
@@ -21,12 +21,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Names with a value each. NaN is a missing value. Cumulative counters are rates.
+    /// Pairs each name with a value. NaN marks a missing value. Cumulative counters must be
+    /// converted to rates first.
     pub fn new(names: &'static [&'static str], values: Box<[f64]>) -> Self {
         Self { names, values }
     }
 
-    /// The names and values, without missing ones.
+    /// The names and values, without the missing values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let pairs = self.names.iter().copied().zip(self.values.iter().copied());
         pairs.filter(|(_, value)| !value.is_nan())

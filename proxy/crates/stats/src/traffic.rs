@@ -1,32 +1,34 @@
-//! Client connections that came and left, and logins, with the names of short-lived clients.
+//! Counts of client connections and logins, and the names of short-lived clients.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
-/// A connection that ended within this time was short-lived.
+/// A client connection is short-lived if it ended within this time.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 
-/// Maximum number of names of each kind that are distinguished; the rest are counted together.
+/// Maximum number of different names counted in one [`Names`]. All further names are counted as
+/// [`OTHERS`].
 const NAMES: usize = 64;
 
-/// The name that counts all names beyond the limit.
+/// The name under which names beyond the limit are counted.
 const OTHERS: &str = "other";
 
-/// The connections and logins of a period: those of clients, and Seawall's own at the servers.
+/// Connections and logins of a period: those of clients at Seawall, and those of Seawall at
+/// servers.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
     /// Client connections accepted.
     pub arrivals: u64,
-    /// Number of short-lived client connections by departure, in the order of [`Departure::ALL`].
+    /// Short-lived client connections by how they ended, in the order of [`Departure::ALL`].
     pub departures: [u64; Departure::ALL.len()],
-    /// Number of short-lived client connections that gave up, by stage.
+    /// Short-lived client connections that gave up, by [`Stage`].
     pub gave_up_in: HashMap<&'static str, u64>,
-    /// Source networks of short-lived client connections: /24 and /64.
+    /// Source networks of short-lived client connections: /24 for IPv4, /64 for IPv6.
     pub networks: Names,
-    /// Application names of their client metadata.
+    /// Application names in the client metadata of short-lived client connections.
     pub applications: Names,
-    /// Driver names and versions of their client metadata.
+    /// Driver names and versions in the client metadata of short-lived client connections.
     pub drivers: Names,
-    /// Users as `source.name`, of those that had logged in.
+    /// Users of short-lived client connections that had logged in, as `source.name`.
     pub users: Names,
     /// Logins of clients.
     pub client_authentications: u64,
@@ -37,7 +39,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Adds a client that left, if its connection was short-lived.
+    /// Counts a client connection that ended, if it was short-lived.
     pub fn add_departure(&mut self, leaving: &Leaving<'_>) {
         if leaving.age > SHORT_LIFE {
             return;
@@ -61,12 +63,12 @@ impl Traffic {
         }
     }
 
-    /// Number of client connections that ended soon after they were accepted.
+    /// Number of short-lived client connections.
     pub fn short_lived(&self) -> u64 {
         self.departures.iter().sum()
     }
 
-    /// Adds the traffic of a later period.
+    /// Adds the counts of a later period.
     pub fn merge(&mut self, later: &Self) {
         self.arrivals += later.arrivals;
         let pairs = self.departures.iter_mut().zip(later.departures);
@@ -84,24 +86,24 @@ impl Traffic {
     }
 }
 
-/// How far a client had come when it left.
+/// The progress of a client at the moment when its connection ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It had received no reply.
+    /// The client had received no reply.
     #[default]
     Connected,
-    /// It had received the reply to its `hello`.
+    /// The client had received the reply to its `hello`.
     Greeted,
-    /// It was logging in.
+    /// The client was logging in.
     LoggingIn,
-    /// It had logged in, and waited for no reply.
+    /// The client had logged in and was not waiting for a reply.
     Ready,
-    /// It waited for the reply to an operation.
+    /// The client was waiting for the reply to an operation.
     Operation,
 }
 
 impl Stage {
-    /// The label.
+    /// The label value in metrics and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connected => "connected",
@@ -116,21 +118,22 @@ impl Stage {
 /// How a client connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// The client closed it while it waited for nothing.
+    /// The client closed the connection while it was not waiting for a reply.
     Clean,
-    /// The client closed it while it waited for a reply, for example after its own timeout.
+    /// The client closed the connection while it was waiting for a reply, for example after its own
+    /// timeout.
     GaveUp,
-    /// The client's side reset the connection.
+    /// The client, or the network, reset the connection.
     Reset,
-    /// Seawall closed it.
+    /// Seawall closed the connection.
     Closed,
 }
 
 impl Departure {
-    /// All departures.
+    /// All ways in which a client connection can end.
     pub const ALL: [Self; 4] = [Self::Clean, Self::GaveUp, Self::Reset, Self::Closed];
 
-    /// The label.
+    /// The label value in metrics and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Clean => "clean",
@@ -141,26 +144,27 @@ impl Departure {
     }
 }
 
-/// A client that left, and how.
+/// A client connection that has just ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'a> {
-    /// Time since it was accepted.
+    /// Time from accept to end.
     pub age: Duration,
-    /// Its address; `None` on a Unix socket.
+    /// The client's address; `None` on a Unix socket.
     pub ip: Option<IpAddr>,
-    /// Its application's name.
+    /// The application name in the client metadata.
     pub application: Option<&'a str>,
-    /// Its driver's name and version.
+    /// The driver's name and version in the client metadata.
     pub driver: Option<&'a str>,
-    /// Its user as `source.name`, if it had logged in.
+    /// The user as `source.name`, if the client had logged in.
     pub user: Option<&'a str>,
-    /// How far it had come.
+    /// The client's progress at the end.
     pub stage: Stage,
-    /// How its connection ended.
+    /// How the connection ended.
     pub how: Departure,
 }
 
-/// Counts by name: the first 64 names that came, and all others together.
+/// Counts by name. The first 64 names are counted separately, all further names together as
+/// `other`.
 #[derive(Clone, Debug, Default)]
 pub struct Names(HashMap<Box<str>, u64>);
 
@@ -174,11 +178,11 @@ impl Names {
         *self.0.entry(name.into()).or_default() += more;
     }
 
-    /// Adds the counts of later names. The most frequent ones come first, since there may be no
-    /// room for all.
+    /// Adds the counts of a later period. Frequent names are added first: once the limit is
+    /// reached, the remaining names are counted as `other`.
     fn merge(&mut self, later: &Self) {
         let ranked = later.ranked();
-        // There are others only if the limit is reached, so they take no name's room.
+        // `later` has `other` only if its named counts filled the limit, so `other` is added last.
         let (others, named): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|of| of.0 == OTHERS);
         for (name, count) in named.into_iter().chain(others) {
             self.add(name, count);
@@ -197,7 +201,7 @@ impl Names {
     }
 }
 
-/// The network of an address, as text.
+/// The source network of an address as text, or `unix` without an address.
 fn network(ip: Option<IpAddr>) -> String {
     match ip {
         Some(IpAddr::V4(ip)) => {
@@ -217,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_stay_within_their_limit() {
+    fn names_beyond_the_limit_are_counted_as_other() {
         let mut names = Names::default();
         for n in 0..1000 {
             names.add(&n.to_string(), 1);
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_frequent_names_of_a_merge_get_the_room_that_is_left() {
+    fn merge_keeps_the_most_frequent_names_when_the_limit_is_reached() {
         let mut all = Names::default();
         (1..NAMES).for_each(|n| all.add(&n.to_string(), 1));
         let mut later = Names::default();
@@ -239,7 +243,7 @@ mod tests {
         all.merge(&later);
         assert_eq!(all.ranked()[..2], [("b", 9), (OTHERS, 3)]);
         assert_eq!(all.ranked().len(), NAMES + 1);
-        // Others take no name's room.
+        // `other` does not count towards the limit.
         let mut again = Names::default();
         again.merge(&all);
         assert_eq!(again.ranked(), all.ranked());

@@ -83,8 +83,8 @@ fn check_command(input: &CommandBytes<'_>) -> Shaped {
 
     let mut names = LearnedNames::default();
     assert_eq!(names.fingerprint(input), print, "nothing is learned yet");
-    let met = names.met(input);
-    met.iter().for_each(|(prefix, _)| names.learn(*prefix));
+    let children = names.child_names(input);
+    children.iter().for_each(|(prefix, _)| names.learn(*prefix));
     let learned = names.fingerprint(input);
     assert_eq!(learned.op, print.op);
     assert_eq!(names.describe(input, None).op, print.op);

@@ -50,7 +50,7 @@ impl Operation<'_> {
         };
         let generation = checkout.begin().generation;
         let pool = Arc::clone(checkout.pool());
-        observation.sent_to(pool.metrics().index());
+        observation.set_server(pool.metrics().index());
         let mut given_up = pin!(pool.given_up());
         let sent = tokio::select! {
             biased;
@@ -274,7 +274,7 @@ impl Operation<'_> {
         if let Some(body) = concealed {
             // Statistics count the reply that the client sees.
             let concealed_facts = ReplyFacts::of(self.command.spec.reply_form, &body);
-            observation.answered(&concealed_facts, Instant::now());
+            observation.record_reply(&concealed_facts, Instant::now());
             let flags = match self.reply_to.form {
                 Form::Msg { flags } => flags,
                 Form::Query | Form::LegacyRead => 0,

@@ -83,7 +83,7 @@ impl Operation<'_> {
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
                 let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
-                observation.answered(&facts, Instant::now());
+                observation.record_reply(&facts, Instant::now());
                 return self.reply_with(&reply, Outcome::Error);
             }
             for cursor in cursors {

@@ -43,7 +43,7 @@ impl Operation<'_> {
         facts: &ReplyFacts,
         observation: &mut Observation<'_>,
     ) -> (Outcome, u64) {
-        observation.answered(facts, Instant::now());
+        observation.record_reply(facts, Instant::now());
         if facts.is_opaque {
             self.shared.recorder.unobserved("reply_not_followed");
         }

@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 use super::context::{Ended, Operation};
 use crate::pool::{LanePermit, ServerPool};
+use seawall_command::Class;
+use seawall_stats::Outcome;
 
 /// How long a server waits for data if the client sets no time.
 const DEFAULT_WAIT: Duration = Duration::from_secs(1);

@@ -286,7 +286,7 @@ impl<'a> Watch<'a> {
         let kind = request_kind(command);
         let mut observation = self.observe(message, input, command, now);
         if kind == RequestKind::Operation && !is_unacknowledged {
-            observation.sent_to(self.server);
+            observation.set_server(self.server);
         }
         let cursor = match (command.class, command.target) {
             (Class::GetMore, seawall_command::Target::Number(id)) => Some(id),
@@ -347,8 +347,9 @@ impl<'a> Watch<'a> {
             | RequestKind::Other => recorder.begin_unshaped(input, bytes, now),
         };
         let client = self.connected.id();
-        // The user is unknown, so each client counts as a user of its own.
-        observation.sent_by(client, client.unsigned_abs().into(), None);
+        // The user is unknown, so each client counts as one. The message may be dropped before the
+        // reply arrives.
+        observation.set_sender(client, client.unsigned_abs().into(), None);
         if message.is_head() {
             observation.mark_streamed();
         }
@@ -445,7 +446,9 @@ impl<'a> Watch<'a> {
         }
         self.note_reply(&mut pending, reply);
         let mut observation = pending.observation;
-        let again = reply.more_to_come.then(|| observation.again(now));
+        let again = reply
+            .more_to_come
+            .then(|| observation.begin_next_reply(now));
         let documents = reply.facts.documents();
         observation.add_reply(reply.header.message_length, documents);
         observation.enter(Phase::Send, now);
@@ -460,7 +463,7 @@ impl<'a> Watch<'a> {
 
     fn note_reply(&mut self, pending: &mut Pending<'a>, reply: &Passed) {
         let now = Instant::now();
-        pending.observation.answered(&reply.facts, now);
+        pending.observation.record_reply(&reply.facts, now);
         match pending.kind {
             RequestKind::Operation => {
                 let pins = &self.shared.relay_pins;

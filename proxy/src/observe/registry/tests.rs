@@ -5,8 +5,8 @@ use bson::doc;
 use super::*;
 use seawall_command::CommandBytes;
 
-/// A find on one of many fields with one of many projections. Finds that differ only in the
-/// projection are fine shapes of one coarse shape.
+/// A find with one of many fields in its filter and one of many fields in its projection. Finds
+/// that differ only in the projection have the same coarse shape.
 fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     let projection = doc! { format!("p{}", name(projected)): 1 };
     let command = doc! {
@@ -15,7 +15,7 @@ fn find(collection: &str, field: usize, projected: usize) -> Vec<u8> {
     command.to_vec().unwrap()
 }
 
-/// A name that does not look dynamic.
+/// A name that the fingerprint does not treat as data.
 fn name(number: usize) -> String {
     number
         .to_string()
@@ -84,7 +84,7 @@ impl Table {
         of_level.map(|row| row.sums.figures.count).collect()
     }
 
-    /// True if the find on this field has a row of its own.
+    /// True if the find on field number `field` has its own row.
     fn has_row(&self, field: usize) -> bool {
         let command = find("orders", field, 0);
         let input = CommandBytes {
@@ -111,7 +111,7 @@ fn a_namespace_gets_at_most_20_new_rows_in_a_second() {
         (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
         table.second();
     }
-    // Shapes that came again have rows of their own from now on.
+    // Shapes that occur a second time get their own rows.
     table.check_sums();
     (0..50).for_each(|field| table.run(&find("orders", field, 0), MS));
     table.second();
@@ -120,14 +120,14 @@ fn a_namespace_gets_at_most_20_new_rows_in_a_second() {
 }
 
 #[test]
-fn shapes_that_come_once_get_no_row_beyond_20_in_a_second() {
+fn shapes_seen_once_get_at_most_20_rows_per_second() {
     let mut table = Table::new(1_000);
     for second in 0..10 {
         (0..100).for_each(|n| table.run(&find("orders", second * 100 + n, 0), MS));
         table.second();
     }
     assert_eq!(table.counts(Level::Fine).len(), 200);
-    // A tenth of the thousand rows may be coarse.
+    // One row in ten may be coarse: 100 of the 1,000.
     assert_eq!(table.counts(Level::Coarse).len(), 100);
     assert_eq!(table.counts(Level::Rest), [700]);
     table.check_sums();
@@ -149,14 +149,14 @@ fn a_coarse_shape_has_64_fine_rows_and_one_for_the_others() {
 }
 
 #[test]
-fn the_heaviest_shapes_have_rows_however_late_they_come() {
+fn late_heavy_shape_replaces_the_lightest_row() {
     let mut table = Table::new(10);
     for field in 0..10 {
         table.run(&find("orders", field, 0), MS * 10);
     }
     table.second();
-    // Shape 100 is heavier than all others, 101 is lighter. An operation under way when its row is
-    // evicted still counts.
+    // Shape 100 is heavier than all others, shape 101 is lighter. An operation that runs while its
+    // row is evicted is still counted.
     let under_way = table.place(&find("orders", 3, 0));
     for _ in 0..3 {
         table.run(&find("orders", 100, 0), MS * 100);
@@ -168,7 +168,7 @@ fn the_heaviest_shapes_have_rows_however_late_they_come() {
     table.run(&find("orders", 3, 0), MS);
     table.second();
     assert!(table.has_row(100) && !table.has_row(101));
-    // One row in ten is coarse; the evicted sums were added to it.
+    // One row in ten is coarse. The sums of the evicted rows were added to the coarse row.
     assert_eq!(
         (table.registry.fine_rows, table.registry.coarse_rows),
         (9, 1)
@@ -178,7 +178,7 @@ fn the_heaviest_shapes_have_rows_however_late_they_come() {
 }
 
 #[test]
-fn an_earned_row_is_kept_and_a_lost_row_can_be_earned_back() {
+fn new_row_is_kept_and_an_evicted_shape_can_get_a_row_again() {
     let mut table = Table::new(10);
     for field in 0..9 {
         table.run(&find("orders", field, 0), MS * 10);
@@ -189,15 +189,15 @@ fn an_earned_row_is_kept_and_a_lost_row_can_be_earned_back() {
             table.run(&find("orders", field, 0), time);
             table.second();
         }
-        // The first operation in its own row is light.
+        // The first operation counted in the new row is short.
         table.run(&find("orders", field, 0), MS);
         table.second();
     };
     earn(&mut table, 100, MS * 100);
     earn(&mut table, 101, MS * 20);
     assert!(table.has_row(100) && table.has_row(101));
-    // One of the first nine shapes has lost its row. It earns the row back with a few more
-    // operations.
+    // One of the first nine shapes has lost its row. A few more operations make the shape heavy
+    // enough for a row.
     let lost = (0..9).find(|field| !table.has_row(*field)).unwrap();
     for _ in 0..3 {
         table.run(&find("orders", lost, 0), MS);

@@ -1,4 +1,4 @@
-//! The format of one line.
+//! The JSON format of a slow log line.
 
 use std::{
     io::{self, Write},
@@ -12,20 +12,21 @@ use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::forma
 use seawall_command::CommandBytes;
 use seawall_stats::PhaseTimes;
 
-/// A slow operation.
+/// The data of one line: a slow operation.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
-    /// When it ended.
+    /// When the operation ended.
     pub at: SystemTime,
     /// The id of the shape, or group of shapes, that `text` describes.
     pub shape: u64,
     /// The level of the row that counts the operation.
     pub level: Option<&'static str>,
-    /// The id of its own shape, if that is not [`Entry::shape`].
+    /// The id of the operation's own shape, if it differs from [`Entry::shape`].
     pub fine_shape: Option<u64>,
     /// The command's name.
     pub command: &'a str,
-    /// For a `getMore`: the command that opened its cursor. Shape and text are then that command's.
+    /// For a `getMore`: the command that opened its cursor. `shape` and `text` then describe that
+    /// command.
     pub opened_by: Option<&'a str>,
     /// The database.
     pub db: &'a str,
@@ -33,21 +34,21 @@ pub struct Entry<'a> {
     pub collection: &'a str,
     /// The shape's text, without values.
     pub text: &'a str,
-    /// How it ended.
+    /// How the operation ended.
     pub outcome: &'static str,
     /// The error code, from the server or from Seawall.
     pub error_code: Option<i32>,
-    /// From the last byte of the request to the last byte of the reply.
+    /// Time from the last byte of the command to the last byte of the reply.
     pub total: Duration,
     /// The time in each phase.
     pub phases: PhaseTimes,
-    /// Bytes of the request.
+    /// Bytes of the command.
     pub request_bytes: u64,
     /// Bytes of the replies.
     pub reply_bytes: u64,
     /// Documents in the replies.
     pub documents: u64,
-    /// The server that answered.
+    /// The server that replied.
     pub server: Option<&'a str>,
     /// The client's number.
     pub client: i32,
@@ -55,10 +56,10 @@ pub struct Entry<'a> {
     pub user: Option<&'a str>,
     /// The client's application.
     pub application: Option<&'a str>,
-    /// The command with its values. Shown only if lines are not redacted and the command has no
-    /// secrets.
+    /// The command with its values. The line contains them only if the log does not redact and the
+    /// command has no secrets.
     pub values: Option<CommandBytes<'a>>,
-    /// True if the command was streamed: `values` has only its head.
+    /// True if the command was streamed: `values` then has only its first part.
     pub is_streamed: bool,
 }
 
@@ -70,15 +71,15 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Writes the command as one document, with its document sequences as arrays. Stops after
-    /// `max_bytes`.
+    /// Writes the command as one JSON document, with its document sequences as arrays, and cuts it
+    /// after `max_bytes`.
     pub(super) fn of(command: &CommandBytes<'_>, max_bytes: usize) -> Self {
         let mut bounded = Bounded {
             bytes: Vec::new(),
             max_bytes,
         };
-        // Writing ends early at the limit or at an unreadable document; the part written so far is
-        // kept.
+        // Writing ends early at the limit or at an unreadable document. The part written so far is
+        // used.
         let is_whole = write_command(&mut bounded, command).is_ok();
         let mut bytes = bounded.bytes;
         let valid = match std::str::from_utf8(&bytes) {
@@ -121,8 +122,8 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
 /// Maximum nesting of a document that is written: the limit of servers (`maxBSONDepth`).
 const MAX_DEPTH: usize = 200;
 
-/// Writes one document, unless it is nested too deeply: each level takes stack, and the client
-/// chooses the number of levels.
+/// Writes one document, unless it is nested too deeply. The client chooses the depth, and each
+/// level of recursion takes stack.
 fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
     if is_nested_deeper_than(document, MAX_DEPTH) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -130,8 +131,8 @@ fn write_document(out: &mut Bounded, document: &RawDocument) -> io::Result<()> {
     Ok(serde_json::to_writer(out, &document)?)
 }
 
-/// True if documents and arrays are nested more than `max_depth` levels deep; `document` is the
-/// first level. Levels take no stack, since this is not recursive.
+/// True if documents and arrays are nested more than `max_depth` levels deep; `document` is level
+/// 1. The function is not recursive, so a deep document cannot exhaust the stack.
 fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
     let mut levels = vec![document.iter()];
     while let Some(level) = levels.last_mut() {
@@ -145,7 +146,7 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
             }
             Some(Ok((_, RawBsonRef::JavaScriptCodeWithScope(code)))) => code.scope.iter(),
             Some(Ok(_)) => continue,
-            // Writing stops at an error too.
+            // An error ends the document for the writer too.
             Some(Err(_)) | None => {
                 levels.pop();
                 continue;
@@ -159,14 +160,14 @@ fn is_nested_deeper_than(document: &RawDocument, max_depth: usize) -> bool {
     false
 }
 
-/// Splits the first document from documents that lie back to back.
+/// Splits the first document from a sequence of documents.
 fn split_document(bytes: &[u8]) -> Option<(&RawDocument, &[u8])> {
     let length = i32::from_le_bytes(*bytes.first_chunk()?);
     let (document, rest) = bytes.split_at_checked(usize::try_from(length).ok()?)?;
     Some((RawDocument::from_bytes(document).ok()?, rest))
 }
 
-/// A writer that takes at most `max_bytes`.
+/// A buffer that accepts at most `max_bytes`.
 struct Bounded {
     bytes: Vec<u8>,
     max_bytes: usize,
@@ -177,7 +178,7 @@ impl Write for Bounded {
         let room = self.max_bytes.saturating_sub(self.bytes.len());
         let fitting = bytes.get(..room.min(bytes.len())).unwrap_or_default();
         self.bytes.extend_from_slice(fitting);
-        // `write_all` fails if 0 bytes of a non-empty buffer were taken.
+        // `write_all` fails if 0 bytes of a non-empty buffer were written.
         Ok(fitting.len())
     }
 
@@ -186,7 +187,7 @@ impl Write for Bounded {
     }
 }
 
-/// The line without its end; [`finish`] adds the number of left-out lines and the end.
+/// The line without its end. [`finish`] adds the end, with the number of dropped lines.
 pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>> {
     let line = Line {
         at: rfc_3339(entry.at),
@@ -217,7 +218,7 @@ pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>
     Some(line)
 }
 
-/// A line that only reports how many lines were left out before it.
+/// A line that only reports how many lines were dropped before it.
 pub(super) fn only_left_out(at: SystemTime, left_out: u64) -> Vec<u8> {
     let mut line = format!(r#"{{"at":"{}""#, rfc_3339(at)).into_bytes();
     finish(&mut line, left_out);
@@ -228,7 +229,7 @@ fn hex(shape: u64) -> String {
     format!("{shape:016x}")
 }
 
-/// Ends a line, and reports how many lines were left out before it.
+/// Ends a line, and adds how many lines were dropped before it.
 pub(super) fn finish(line: &mut Vec<u8>, left_out: u64) {
     if left_out > 0 {
         line.extend_from_slice(format!(r#","left_out":{left_out}"#).as_bytes());
@@ -284,8 +285,8 @@ fn milliseconds_by_phase<S: Serializer>(
     serializer.collect_map(named.map(|(phase, time)| (phase.as_str(), Milliseconds(*time))))
 }
 
-/// Milliseconds with at most six decimals. A float prints up to 15 digits exactly, so every
-/// nanosecond of durations up to eleven days is kept.
+/// Writes milliseconds with at most six decimals. A float prints up to 15 digits exactly, so
+/// durations of up to eleven days lose no nanosecond.
 fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     let (ms, rest_ns) = (duration.as_millis(), duration.subsec_nanos() % 1_000_000);
     let number: f64 = format!("{ms}.{rest_ns:06}")
@@ -294,12 +295,12 @@ fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::
     serializer.serialize_f64(number)
 }
 
-/// The time in UTC with microseconds, as RFC 3339 writes it; times before 1970 are written as 1970.
+/// The time in UTC with microseconds, in the format of RFC 3339. Times before 1970 become 1970.
 fn rfc_3339(at: SystemTime) -> String {
     const FORMAT: &[BorrowedFormatItem<'_>] =
         format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
     let at = OffsetDateTime::from(at.max(UNIX_EPOCH));
-    // Only a missing component can make this fail, and a date with its time has all of them.
+    // The format fails only if a component is missing, and a date with a time has all of them.
     at.format(FORMAT).unwrap_or_default()
 }
 
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_shown_part_of_a_command_is_written_as_json() {
+    fn json_writer_stops_at_the_length_limit() {
         let command =
             bson::rawdoc! { "find": "c", "filter": { "name": "ß".repeat(1_000), "n": 5 } };
         let all = of_body(&command, usize::MAX).json;
@@ -403,7 +404,7 @@ mod tests {
         }
     }
 
-    /// `{a: {a: … {} …}}` with this many levels.
+    /// The document `{a: {a: … {} …}}`, nested this many levels deep.
     fn nested(levels: usize) -> bson::RawDocumentBuf {
         let mut bytes = vec![5, 0, 0, 0, 0];
         for _ in 1..levels {
@@ -458,7 +459,7 @@ mod tests {
             assert!(some.is_cut && some.json.len() <= max_bytes);
             assert!(all.starts_with(&some.json), "{}", some.json);
         }
-        // Bytes that are not a document end it.
+        // The array ends at bytes that are not a document.
         let broken = values(&statements[..statements.len() - 1], usize::MAX);
         assert!(broken.is_cut && all.starts_with(&broken.json));
         assert!(broken.json.contains(r#"{"a":1}"#));

@@ -1,11 +1,11 @@
 //! The slow log: one JSON line for each slow operation.
 //!
-//! Two questions are decided without a lock or a system call, before a line is made: is the
-//! operation wanted, and is there room for its line. So a line costs next to nothing if it is left
-//! out because the queue is full or its second has too many lines. Left-out lines are counted, and
-//! the next line reports the count; if no line comes for a second, a line of its own does. The
-//! caller makes a line and a separate thread writes it, so that no operation waits for a disk.
-//! Lines contain the values of commands only if this is configured, and never values that may be
+//! Two checks come before a line is built, without a lock or a system call: does the operation pass
+//! the filter, and does the queue accept its line? So a line that is dropped, because the queue is
+//! full or the second has too many lines, costs next to nothing. The log counts dropped lines and
+//! reports the count in the next line, or in a separate line if none follows within a second. The
+//! caller builds the line, and a separate thread writes it, so no operation waits for a disk. Lines
+//! contain values of commands only if the configuration allows it, and never values that may be
 //! secrets. This module does not measure operations.
 
 mod line;
@@ -34,44 +34,45 @@ use self::{
 };
 use seawall_command::CommandBytes;
 
-/// Maximum number of lines that wait to be written: enough for a disk that hesitates for one second
-/// at 1,000 lines a second. This also limits the memory, since a line is bounded by its shape's
-/// text and `max_command_bytes`.
+/// Maximum number of lines in the queue: enough for a disk that is blocked for one second at 1,000
+/// lines per second. It limits memory too, because the shape's text and `max_command_bytes` limit
+/// the size of a line.
 const QUEUED_LINES: usize = 1_024;
 
-/// If no line comes for this time, left-out lines are reported by a line of their own.
+/// If no line follows within this time, a separate line reports the dropped lines.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Maximum time to wait for a flush: a disk that hangs must not keep the process from ending.
+/// Maximum time to wait for a flush. A disk that is blocked must not prevent the end of the
+/// process.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Which operations are logged, and where.
+/// Says which operations are logged, where, and how.
 #[derive(Clone, Debug)]
 pub struct SlowLogSettings {
-    /// Operations that take at least this long are logged; 0 logs every operation.
+    /// Minimum duration of a logged operation; 0 logs every operation.
     pub threshold: Duration,
-    /// Shapes with a threshold of their own, by shape id, in any order.
+    /// Thresholds that apply to single shapes, by shape id, in any order.
     pub shape_thresholds: Vec<(u64, Duration)>,
-    /// Percentage of the operations over their threshold that are logged, 0 to 100.
+    /// Percentage (0 to 100) of the operations over their threshold that are logged.
     pub sample_percent: f64,
-    /// Where lines are appended; `None` is standard error.
+    /// The file to which lines are appended; `None` means standard error.
     pub file: Option<PathBuf>,
-    /// Maximum number of lines per second; `None` is no limit.
+    /// Maximum number of lines per second; `None` means no limit.
     pub max_lines_per_second: Option<NonZeroU32>,
-    /// True if values are left out of the lines.
+    /// True if lines contain no values.
     pub redact: bool,
-    /// Maximum length of a command's values; longer values are cut.
+    /// Maximum length of a command's values in bytes; longer values are cut.
     pub max_command_bytes: usize,
 }
 
-/// Writes lines until it is dropped; lines queued by then are still written.
+/// The slow log. Dropping it writes the queued lines and ends the writing thread.
 pub struct SlowLog {
-    choice: Choice,
+    filter: Filter,
     rate: Rate,
     redact: bool,
     max_command_bytes: usize,
     counts: Arc<QueueCounts>,
-    /// `None` after the thread was asked to end.
+    /// `None` once the writing thread was asked to end.
     queue: Option<SyncSender<Queued>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -79,13 +80,13 @@ pub struct SlowLog {
 impl std::fmt::Debug for SlowLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SlowLog")
-            .field("choice", &self.choice)
+            .field("filter", &self.filter)
             .finish_non_exhaustive()
     }
 }
 
 impl SlowLog {
-    /// Opens the file and starts the thread.
+    /// Opens the file and starts the writing thread.
     ///
     /// # Errors
     /// If the file cannot be opened, or the thread cannot be started.
@@ -99,7 +100,7 @@ impl SlowLog {
         destination: Destination,
         quiet: Duration,
     ) -> io::Result<Self> {
-        // One place more than lines, so that a flush always has one.
+        // One entry more than lines, so that a flush always fits into the queue.
         let (queue, queued) = sync_channel(QUEUED_LINES + 1);
         let counts = Arc::<QueueCounts>::default();
         let writers = Arc::clone(&counts);
@@ -107,7 +108,7 @@ impl SlowLog {
             .name("slow-log".to_owned())
             .spawn(move || writer::write_all(&queued, destination, &writers, quiet))?;
         Ok(Self {
-            choice: Choice::new(settings),
+            filter: Filter::new(settings),
             rate: Rate::new(settings.max_lines_per_second),
             redact: settings.redact,
             max_command_bytes: settings.max_command_bytes,
@@ -117,26 +118,27 @@ impl SlowLog {
         })
     }
 
-    /// True if this operation is to be logged: over its threshold, and in the sample.
+    /// True if the operation is over its threshold and in the sample.
     pub(super) fn wants(&self, shape: u64, total: Duration) -> bool {
-        self.choice.takes(shape, total)
+        self.filter.passes(shape, total)
     }
 
-    /// Reserves a place for the line of a user's wanted operation that ended at `at`. If there is
-    /// none, the line is counted as left out.
+    /// Reserves a queue entry for the line of an operation that ended at `at`. `None` if the queue
+    /// is full or the user's share of the lines is used up; the line is then counted as dropped.
     pub(super) fn admit(&self, user: u64, at: SystemTime) -> Option<LinePermit<'_>> {
         let is_admitted = self.rate.admits(user, at) && self.counts.reserve_place();
         if !is_admitted {
             self.counts.left_out.add(1);
         }
-        // Made only if admitted: dropping an unused permit would count the line again.
+        // The permit is created only if the line is admitted: dropping an unused permit would count
+        // the line twice.
         is_admitted.then(|| LinePermit {
             log: self,
             is_queued: false,
         })
     }
 
-    /// The values of a command, unless they must not be shown.
+    /// The command's values, or `None` if the line must not contain them.
     fn values(&self, command: &CommandBytes<'_>) -> Option<Values> {
         let is_shown = !self.redact && secrets::may_be_shown(command);
         is_shown.then(|| Values::of(command, self.max_command_bytes))
@@ -150,7 +152,7 @@ impl SlowLog {
         }
     }
 
-    /// Waits for at most `FLUSH_LIMIT` until all queued lines are written and left-out lines are
+    /// Waits at most `FLUSH_LIMIT` until all queued lines are written and dropped lines are
     /// reported.
     pub(super) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
@@ -161,8 +163,8 @@ impl SlowLog {
         }
     }
 
-    /// Number of lines left out since the start: over the rate, beyond the queue's size, or not
-    /// writable.
+    /// Number of lines dropped since the start: over the rate, beyond the queue's size, or after a
+    /// failed write.
     pub(super) fn left_out(&self) -> u64 {
         self.counts.left_out.all()
     }
@@ -172,14 +174,14 @@ impl Drop for SlowLog {
     fn drop(&mut self) {
         drop(self.queue.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed already.
+            // The panic was printed when it happened.
             drop(thread.join());
         }
     }
 }
 
-/// A reserved place in the queue. If it is dropped without a queued line, a line is counted as left
-/// out.
+/// A reserved queue entry. If the permit is dropped without a queued line, the line counts as
+/// dropped.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct LinePermit<'a> {
@@ -188,7 +190,7 @@ pub(super) struct LinePermit<'a> {
 }
 
 impl LinePermit<'_> {
-    /// Makes the line and queues it. Never waits.
+    /// Builds the line and queues it. Never waits.
     pub(super) fn write(mut self, entry: &Entry<'_>) {
         self.is_queued = self.log.queue(entry);
     }
@@ -204,10 +206,10 @@ impl Drop for LinePermit<'_> {
     }
 }
 
-/// Counts shared by the operations and the writing thread.
+/// Counters that the operations and the writing thread share.
 #[derive(Debug, Default)]
 struct QueueCounts {
-    /// Number of places in the queue that are taken or reserved.
+    /// Number of queue entries that are used or reserved.
     waiting: AtomicUsize,
     left_out: LeftOutCount,
 }
@@ -221,7 +223,7 @@ impl QueueCounts {
     }
 }
 
-/// Number of lines left out, and how many of them were reported.
+/// Number of dropped lines, and how many of them the log has reported.
 #[derive(Debug, Default)]
 struct LeftOutCount {
     all: AtomicU64,
@@ -237,7 +239,8 @@ impl LeftOutCount {
         self.all.load(Ordering::Relaxed)
     }
 
-    /// Number of lines not reported yet; only the writing thread calls this.
+    /// Number of dropped lines that the log has not reported yet. Only the writing thread may call
+    /// this.
     fn unreported(&self) -> u64 {
         self.all()
             .saturating_sub(self.reported.load(Ordering::Relaxed))
@@ -248,18 +251,18 @@ impl LeftOutCount {
     }
 }
 
-/// Decides which operations are logged.
+/// The filter: decides which operations are logged.
 #[derive(Debug)]
-struct Choice {
+struct Filter {
     threshold: Duration,
     /// Sorted by shape.
     shape_thresholds: Box<[(u64, Duration)]>,
     share: f64,
-    /// Number of operations over their threshold so far.
-    turn: AtomicU64,
+    /// Number of operations that were over their threshold.
+    numbered: AtomicU64,
 }
 
-impl Choice {
+impl Filter {
     fn new(settings: &SlowLogSettings) -> Self {
         let mut shape_thresholds = settings.shape_thresholds.clone();
         shape_thresholds.sort_unstable();
@@ -267,11 +270,11 @@ impl Choice {
             threshold: settings.threshold,
             shape_thresholds: shape_thresholds.into_boxed_slice(),
             share: settings.sample_percent / 100.0,
-            turn: AtomicU64::new(0),
+            numbered: AtomicU64::new(0),
         }
     }
 
-    fn takes(&self, shape: u64, total: Duration) -> bool {
+    fn passes(&self, shape: u64, total: Duration) -> bool {
         total >= self.threshold_of(shape) && self.samples()
     }
 
@@ -283,23 +286,24 @@ impl Choice {
         own.map_or(self.threshold, |(_, threshold)| *threshold)
     }
 
-    /// True if the next operation is in the sample. A hash of the operation's number decides: if
-    /// every second operation were taken, operations that alternate would not be sampled equally.
+    /// True if the next operation is in the sample. A hash of the operation's number decides.
+    /// Taking every second operation, for example, would sample two alternating operations
+    /// unequally.
     fn samples(&self) -> bool {
         if self.share >= 1.0 {
             return true;
         }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let high_half = u32::try_from(scattered(turn) >> 32).unwrap_or(u32::MAX);
+        let number = self.numbered.fetch_add(1, Ordering::Relaxed);
+        let high_half = u32::try_from(split_mix_64(number) >> 32).unwrap_or(u32::MAX);
         f64::from(high_half) / 2_f64.powi(32) < self.share
     }
 }
 
-/// SplitMix64: the number after `turn` steps from 0. (Steele, Lea and Flood: "Fast splittable
+/// SplitMix64: the `number`-th output from seed 0. (Steele, Lea and Flood: "Fast splittable
 /// pseudorandom number generators", 2014; the constants are those of Vigna's public-domain
 /// `splitmix64.c`.)
-fn scattered(turn: u64) -> u64 {
-    let z = turn.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn split_mix_64(number: u64) -> u64 {
+    let z = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

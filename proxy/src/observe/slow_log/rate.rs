@@ -1,4 +1,4 @@
-//! The limit of lines per second, and how users share it.
+//! The limit of lines per second, and each user's share of the lines.
 
 use std::{
     num::NonZeroU32,
@@ -6,14 +6,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// Users are counted in this many groups. Users whose numbers have the same hash share a group.
+/// Number of groups in which users are counted. Users with the same hash share a group.
 const GROUPS: usize = 1 << GROUP_BITS;
 const GROUP_BITS: u32 = 8;
 
-/// A user may write at most this many times as many lines in a second as are left.
+/// In each second, a user may write at most this many times as many lines as are then still free.
 const SHARE: u64 = 8;
 
-/// The lines of the current second. No operation waits for another one here.
+/// The number of lines in the current second. Counting needs no lock.
 #[derive(Debug)]
 pub(super) struct Rate {
     max_lines: Option<NonZeroU32>,
@@ -22,7 +22,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// `None` is no limit.
+    /// Creates a limit; `None` means no limit.
     pub(super) fn new(max_lines: Option<NonZeroU32>) -> Self {
         let groups = max_lines.map_or(0, |_| GROUPS);
         Self {
@@ -32,9 +32,9 @@ impl Rate {
         }
     }
 
-    /// True if one more line may be written for an operation of this user that ended at `at`;
-    /// counts that line. An operation that ended one second earlier counts in the current second. A
-    /// clock that was set back further starts a new second.
+    /// Counts one more line for an operation of this user that ended at `at`, and returns true if
+    /// the line is allowed. An operation that ended one second earlier counts in the current
+    /// second. If the clock was set back further, a new second begins.
     pub(super) fn admits(&self, user: u64, at: SystemTime) -> bool {
         let Some(max_lines) = self.max_lines else {
             return true;
@@ -57,12 +57,13 @@ fn group_of(user: u64) -> usize {
     usize::try_from(hash).unwrap_or_default()
 }
 
-/// Upper half: the last second with a line, since the epoch. Lower half: its number of lines.
+/// Upper half: the last second with a line, in seconds since 1970. Lower half: the number of lines
+/// in it.
 #[derive(Debug, Default)]
 struct Lines(AtomicU64);
 
 impl Lines {
-    /// The number of lines in the second to which a line of `second` belongs.
+    /// The number of lines in the second in which a line of `second` counts.
     fn count(&self, second: u64) -> u64 {
         let (current, lines) = halves(self.0.load(Ordering::Relaxed));
         match is_same(second, current) {
@@ -71,7 +72,7 @@ impl Lines {
         }
     }
 
-    /// Counts one more line, unless there are `max` already.
+    /// Counts one more line, unless there are already `max`.
     fn add(&self, second: u64, max: u64) -> bool {
         let one_more = |state: u64| {
             let (current, lines) = halves(state);
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_however_many_threads_log() {
+    fn line_limit_holds_when_many_threads_log() {
         let rate = Rate::new(NonZeroU32::new(100));
         let admitted = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -121,7 +122,7 @@ mod tests {
                 });
             }
         });
-        // Before that, the late threads may have filled the earlier second.
+        // Before second 1,000 began, the late threads may have filled the second before.
         let admitted = admitted.into_inner();
         assert!((100..=200).contains(&admitted), "{admitted}");
         assert!(!rate.admits(1, at(1_000)) && !rate.admits(1, at(999)));
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_leaves_lines_to_others() {
+    fn one_user_cannot_use_all_lines_of_a_second() {
         let rate = Rate::new(NonZeroU32::new(90));
         let lines = |user, times| (0..times).filter(|_| rate.admits(user, at(1_000))).count();
         assert_eq!(lines(1, 1_000), 80, "eight ninths");

@@ -1,26 +1,27 @@
-//! Commands whose values may be secrets: these values are never written, whatever the configuration
-//! says.
+//! Finds commands whose values may be secrets. The log never contains these values, whatever the
+//! configuration says.
 
 use bson::raw::{RawBsonRef, RawDocument};
 
 use seawall_command::CommandBytes;
 use seawall_command::table::{self, CommandSpec, Syntax};
 
-/// The database where servers keep users with their keys, and where restore tools put them back.
+/// The database in which servers store users with their keys, and into which restore tools write
+/// them.
 const USERS_DATABASE: &str = "admin";
 
 /// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
-/// True if a command's values may be written. Values of unknown commands may not: a server may know
-/// the command, or the client may have misspelled `createUser`.
+/// True if the log may contain the command's values. Values of unknown commands are hidden: a
+/// server may know the command, or the client may have misspelled `createUser`.
 pub(super) fn may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((mut spec, mut target)) = named(command.body) else {
         return false;
     };
     if let (Syntax::Explain, RawBsonRef::Document(inner)) = (spec.syntax, target) {
-        // The value is the explained command. The namespaces of an explained `bulkWrite` are nested
-        // deeper than the check below looks, so its values are not shown.
+        // The value is the explained command. An explained `bulkWrite` has its namespaces at a
+        // depth that the check below does not reach, so its values are hidden.
         match named(inner.as_bytes()) {
             Some(inner) if inner.0.syntax != Syntax::BulkWrite => (spec, target) = inner,
             _ => return false,
@@ -30,7 +31,7 @@ pub(super) fn may_be_shown(command: &CommandBytes<'_>) -> bool {
     is_harmless && !may_be_of_users(command, spec.syntax, target)
 }
 
-/// The row of a command in the table of commands, and its first value.
+/// The row of a command in the table of commands, and the value of the command's first field.
 fn named(command: &[u8]) -> Option<(&'static CommandSpec, RawBsonRef<'_>)> {
     let (name, value) = RawDocument::from_bytes(command).ok()?.iter().next()?.ok()?;
     Some((table::find(name.as_str().as_bytes()), value))
@@ -41,7 +42,7 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
     let Ok(body) = RawDocument::from_bytes(command.body) else {
         return true;
     };
-    // A `$db` that cannot be read may be any database.
+    // An unreadable `$db` may name any database.
     let is_there = match body.get("$db") {
         Ok(Some(RawBsonRef::String(db))) => db == USERS_DATABASE,
         Ok(None) => false,
@@ -49,7 +50,7 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
     };
     match syntax {
         Syntax::BulkWrite => {
-            // Any of its writes may go to any of its namespaces.
+            // Each write of a `bulkWrite` may go to any of its namespaces.
             let sequences = command.sequences.iter();
             let named = sequences.filter(|sequence| sequence.identifier == NAMESPACES.as_bytes());
             let mut in_sequences = named.map(|sequence| sequence.documents);
@@ -57,7 +58,7 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
             in_sequences.any(|documents| contains(documents, &prefix))
                 || field_contains(body, NAMESPACES, &prefix)
         }
-        // `$merge` and `$out` may write the result to any database.
+        // `$merge` and `$out` may write to any database.
         Syntax::Aggregate => {
             let has = |text| field_contains(body, "pipeline", text);
             is_there || ((has("$merge") || has("$out")) && has(USERS_DATABASE))
@@ -66,7 +67,7 @@ fn may_be_of_users(command: &CommandBytes<'_>, syntax: Syntax, target: RawBsonRe
     }
 }
 
-/// True if an array contains the text anywhere, or cannot be read.
+/// True if the array contains the text at any depth, or cannot be read.
 fn field_contains(body: &RawDocument, name: &str, text: &str) -> bool {
     match body.get(name) {
         Ok(Some(RawBsonRef::Array(array))) => contains(array.as_bytes(), text),

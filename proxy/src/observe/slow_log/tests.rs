@@ -64,7 +64,7 @@ fn write(log: &SlowLog, entry: &Entry<'_>) {
     }
 }
 
-/// The written bytes, for the test to read.
+/// A buffer for the written bytes, shared with the test.
 #[derive(Clone, Default)]
 pub(in crate::observe) struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -90,21 +90,21 @@ impl Written {
     }
 }
 
-/// Signals when a write comes, and blocks it until its [`Holder`] is dropped.
-pub(in crate::observe) struct Held {
+/// A writer that reports its first write and then blocks until its [`WriterBlock`] is dropped.
+pub(in crate::observe) struct BlockingWriter {
     reached: mpsc::Sender<()>,
     release: mpsc::Receiver<()>,
     out: Written,
 }
 
-/// Releases the blocked write when dropped.
-pub(in crate::observe) struct Holder {
+/// Ends the block of a [`BlockingWriter`] writer when dropped.
+pub(in crate::observe) struct WriterBlock {
     reached: mpsc::Receiver<()>,
     _release: mpsc::Sender<()>,
 }
 
-impl Held {
-    pub(in crate::observe) fn new(out: &Written) -> (Self, Holder) {
+impl BlockingWriter {
+    pub(in crate::observe) fn new(out: &Written) -> (Self, WriterBlock) {
         let (reached, is_reached) = mpsc::channel();
         let (release, is_released) = mpsc::channel();
         let held = Self {
@@ -112,25 +112,25 @@ impl Held {
             release: is_released,
             out: out.clone(),
         };
-        let holder = Holder {
+        let block = WriterBlock {
             reached: is_reached,
             _release: release,
         };
-        (held, holder)
+        (held, block)
     }
 }
 
-impl Holder {
+impl WriterBlock {
     pub(in crate::observe) fn wait_until_it_writes(&self) {
         self.reached.recv_timeout(LIMIT).unwrap();
     }
 }
 
-impl Write for Held {
+impl Write for BlockingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // The holder may be dropped already, and needs the signal only once.
+        // The block may already be dropped. Only its first message matters.
         self.reached.send(()).ok();
-        // Nothing is ever sent: the write continues when the holder is dropped.
+        // The channel never carries a message: `recv` fails when the block is dropped.
         assert!(self.release.recv().is_err());
         self.out.write(bytes)
     }
@@ -140,7 +140,7 @@ impl Write for Held {
     }
 }
 
-/// A log that writes to `out`, and reports nothing by itself while a test runs.
+/// A log that writes to `out` and reports dropped lines only on a flush or at its end.
 pub(in crate::observe) fn start(
     settings: SlowLogSettings,
     out: impl Write + Send + 'static,
@@ -149,13 +149,13 @@ pub(in crate::observe) fn start(
     SlowLog::start_with(&settings, destination, Duration::from_secs(3_600)).unwrap()
 }
 
-/// Sum of the left-out lines that `lines` report.
+/// Sum of the dropped lines that `lines` report.
 fn left_out_in(lines: &[Value]) -> u64 {
     let left_out = lines.iter().filter_map(|line| line.get("left_out"));
     left_out.filter_map(Value::as_u64).sum()
 }
 
-/// Runs `use_log`, and returns the lines when all are written.
+/// Runs `use_log`, waits until all lines are written, and returns them.
 fn written(settings: SlowLogSettings, use_log: impl FnOnce(&SlowLog)) -> Vec<Value> {
     let written = Written::default();
     let log = start(settings, written.clone());
@@ -172,7 +172,7 @@ fn input(body: &RawDocument) -> CommandBytes<'_> {
 }
 
 #[test]
-fn a_line_has_everything_but_the_values() {
+fn redacted_line_has_every_field_but_values() {
     let command = bson::rawdoc! { "find": "orders", "filter": { "a": "hunter2" } };
     let lines = written(settings(), |log| {
         let entry = Entry {
@@ -225,7 +225,7 @@ fn open() -> SlowLogSettings {
 }
 
 #[test]
-fn values_are_shown_when_asked_for_and_cut() {
+fn values_are_written_without_redaction_and_cut_at_the_limit() {
     let cut = SlowLogSettings {
         max_command_bytes: 40,
         ..open()
@@ -258,7 +258,7 @@ fn values_are_shown_when_asked_for_and_cut() {
     assert_eq!(lines[0].get("values_cut"), None);
     assert_eq!(lines[1]["values"].as_str().unwrap().len(), 40);
     assert_eq!(lines[1]["values_cut"], true);
-    // The command had more documents than its head.
+    // The log contains only the first part of the command.
     assert_eq!(lines[2]["values"], whole);
     assert_eq!(lines[2]["values_cut"], true);
 }
@@ -352,8 +352,8 @@ fn operations_are_logged_from_their_threshold_on() {
         (9, Duration::from_millis(500)),
         (SHAPE, Duration::from_millis(5)),
     ];
-    let choice = |threshold_ms| {
-        Choice::new(&SlowLogSettings {
+    let filter = |threshold_ms| {
+        Filter::new(&SlowLogSettings {
             threshold: Duration::from_millis(threshold_ms),
             shape_thresholds: thresholds.clone(),
             ..settings()
@@ -370,9 +370,9 @@ fn operations_are_logged_from_their_threshold_on() {
         (0, 1, Duration::ZERO, true),
         (0, SHAPE, ms(4), false),
     ] {
-        let choice = choice(threshold_ms);
+        let filter = filter(threshold_ms);
         assert_eq!(
-            choice.takes(shape, total),
+            filter.passes(shape, total),
             is_wanted,
             "{threshold_ms} {shape} {total:?}"
         );
@@ -387,13 +387,13 @@ fn slow_operations_are_sampled_whatever_their_order() {
         (50.0, 49_000, 51_000),
         (100.0, 100_000, 100_000),
     ] {
-        let choice = Choice::new(&SlowLogSettings {
+        let filter = Filter::new(&SlowLogSettings {
             sample_percent: percent,
             ..settings()
         });
         let mut taken = [0; 2];
         for turn in 0..200_000 {
-            let slow = choice.takes(1, Duration::from_secs(1));
+            let slow = filter.passes(1, Duration::from_secs(1));
             taken[turn % 2] += u32::from(slow);
         }
         for taken in taken {
@@ -403,17 +403,17 @@ fn slow_operations_are_sampled_whatever_their_order() {
 }
 
 #[test]
-fn fast_operations_do_not_count_for_the_sample() {
-    let choice = Choice::new(&SlowLogSettings {
+fn operations_below_the_threshold_do_not_affect_the_sample() {
+    let filter = Filter::new(&SlowLogSettings {
         sample_percent: 50.0,
         ..settings()
     });
-    assert!(!choice.takes(1, Duration::ZERO));
-    assert_eq!(choice.turn.load(Ordering::Relaxed), 0);
+    assert!(!filter.passes(1, Duration::ZERO));
+    assert_eq!(filter.numbered.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn lines_over_the_rate_are_left_out_and_counted_in_the_next_line() {
+fn lines_over_the_rate_are_dropped_and_counted_in_the_next_line() {
     let limited = SlowLogSettings {
         max_lines_per_second: NonZeroU32::new(2),
         ..settings()
@@ -431,7 +431,8 @@ fn lines_over_the_rate_are_left_out_and_counted_in_the_next_line() {
         write(log, &at(11, 5));
         write(log, &at(11, 6));
         write(log, &at(11, 7));
-        // A clock that was set back must not block the log until it has caught up.
+        // After the clock was set back, the log must not stay blocked until the old time is reached
+        // again.
         write(log, &at(9, 8));
         assert_eq!(log.left_out(), 4);
     });
@@ -441,14 +442,15 @@ fn lines_over_the_rate_are_left_out_and_counted_in_the_next_line() {
 }
 
 #[test]
-fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
+fn lines_are_dropped_before_they_are_built_if_the_queue_is_full() {
     let out = Written::default();
-    let (held, holder) = Held::new(&out);
+    let (held, block) = BlockingWriter::new(&out);
     let log = start(settings(), held);
-    // If the test fails, this is dropped before the log, which waits for it.
-    let holder = holder;
+    // On a failure, `block` must be dropped before the log, because the log's drop waits for
+    // `block`.
+    let block = block;
     write(&log, &entry());
-    holder.wait_until_it_writes();
+    block.wait_until_it_writes();
     for _ in 0..QUEUED_LINES {
         write(&log, &entry());
     }
@@ -457,7 +459,7 @@ fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
         assert!(log.admit(1, entry().at).is_none());
     }
     assert_eq!(log.left_out(), 100);
-    drop(holder);
+    drop(block);
     drop(log);
     let lines = out.lines();
     assert_eq!(lines.len(), QUEUED_LINES + 1);
@@ -465,7 +467,7 @@ fn lines_are_left_out_before_they_are_made_if_the_queue_is_full() {
 }
 
 #[test]
-fn an_unused_permit_frees_its_place_and_counts_a_left_out_line() {
+fn unused_permit_frees_its_queue_entry_and_counts_a_dropped_line() {
     let lines = written(settings(), |log| {
         for _ in 0..QUEUED_LINES * 2 {
             drop(log.admit(1, entry().at).unwrap());
@@ -477,7 +479,7 @@ fn an_unused_permit_frees_its_place_and_counts_a_left_out_line() {
     );
 }
 
-/// Sends each line to the test when it is written.
+/// A writer that sends each line to the test.
 struct Sent(mpsc::Sender<Value>);
 
 impl Write for Sent {
@@ -499,7 +501,7 @@ fn one_line_a_second() -> SlowLogSettings {
 }
 
 #[test]
-fn left_out_lines_are_reported_when_no_other_line_comes() {
+fn dropped_lines_are_reported_when_no_other_line_follows() {
     let (sender, lines) = mpsc::channel();
     let destination = Destination::Stream(Box::new(Sent(sender)));
     let quiet = Duration::from_millis(1);
@@ -510,7 +512,7 @@ fn left_out_lines_are_reported_when_no_other_line_comes() {
     for _ in 0..4 {
         write(&log, &entry());
     }
-    // Reports may come while lines are still being left out, so there may be several.
+    // Reports may be written while lines are still being dropped, so there may be several.
     let mut left_out = 0;
     while left_out < 4 {
         let line: Value = lines.recv_timeout(LIMIT).unwrap();
@@ -520,12 +522,12 @@ fn left_out_lines_are_reported_when_no_other_line_comes() {
     }
     assert_eq!(left_out, 4);
     drop(log);
-    // Each left-out line is reported once.
+    // Each dropped line is reported once.
     assert_eq!(lines.try_iter().count(), 0);
 }
 
 #[test]
-fn left_out_lines_are_reported_by_a_flush_and_at_the_end() {
+fn dropped_lines_are_reported_by_a_flush_and_at_the_end() {
     let out = Written::default();
     let log = start(one_line_a_second(), out.clone());
     for _ in 0..5 {
@@ -548,7 +550,7 @@ fn left_out_lines_are_reported_by_a_flush_and_at_the_end() {
 
 #[test]
 fn lines_that_cannot_be_written_are_counted_in_the_next_line() {
-    /// Fails the first time.
+    /// A writer whose first write fails.
     struct Failing(bool, Written);
     impl Write for Failing {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! The thread that writes the lines, and their destination.
+//! The thread that writes the lines, and the file or stream that it writes to.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,23 +19,24 @@ use super::{
     line::{finish, only_left_out},
 };
 
-/// Interval of the checks that the file is still at its path.
+/// How often the thread checks that the open file is still at its path.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Readable only by the log's owner and group: with values, the log contains the applications'
-/// data.
+/// Only the owner and the group may read the file, because with values it contains the
+/// applications' data.
 const FILE_MODE: u32 = 0o640;
 
-/// An item in the thread's queue.
+/// An item in the queue of the writing thread.
 pub(super) enum Queued {
     /// A line without its end.
     Line(Vec<u8>),
-    /// Report left-out lines, then send on this channel. Lines queued before are written by then.
+    /// Report dropped lines, then send on this channel. All lines queued earlier are written
+    /// before.
     Flush(SyncSender<()>),
 }
 
-/// Writes lines until all senders are dropped and the queue is empty. The next line reports
-/// left-out lines; if none comes for `quiet`, a line of its own does.
+/// Writes lines until all senders are dropped and the queue is empty. Each line also reports lines
+/// dropped before it. If no line follows within `quiet`, a separate line reports them.
 pub(super) fn write_all(
     queue: &Receiver<Queued>,
     destination: Destination,
@@ -84,7 +85,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a line that reports left-out lines, if any are unreported.
+    /// Writes a line that reports dropped lines, unless all of them are reported.
     fn report_left_out(&mut self) {
         let unreported = self.left_out.unreported();
         if unreported > 0 && self.try_write(&only_left_out(SystemTime::now(), unreported)) {
@@ -95,7 +96,7 @@ impl Writer<'_> {
     fn try_write(&mut self, line: &[u8]) -> bool {
         let written = self.destination.write(line, Instant::now());
         if let Err(error) = &written
-            // Log only the first of several failures in a row.
+            // Log only the first of several consecutive failures.
             && !self.is_failing
         {
             tracing::warn!(%error, "slow log not written");
@@ -109,12 +110,12 @@ impl Writer<'_> {
 pub(super) enum Destination {
     /// Standard error, or a test's buffer.
     Stream(Box<dyn Write + Send>),
-    /// A file, reopened after it was moved away.
+    /// A file that is opened again after it was moved away.
     File(LogFile),
 }
 
 impl Destination {
-    /// Opens the file, or standard error if there is none.
+    /// Opens the file; without a path, standard error.
     pub(super) fn open(file: Option<PathBuf>) -> io::Result<Self> {
         Ok(match file {
             Some(path) => Self::File(LogFile::open(path)?),
@@ -122,7 +123,7 @@ impl Destination {
         })
     }
 
-    /// Writes a whole line in one piece, so that other writers do not split it.
+    /// Writes the whole line with one call, so that other writers do not split it.
     fn write(&mut self, line: &[u8], now: Instant) -> io::Result<()> {
         match self {
             Self::Stream(stream) => {
@@ -134,7 +135,7 @@ impl Destination {
     }
 }
 
-/// A file that may be rotated.
+/// A log file that other programs may move away (log rotation).
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -201,7 +202,7 @@ mod tests {
         file.write(b"3\n", start + FILE_CHECK_INTERVAL).unwrap();
         assert_eq!(fs::read_to_string(&moved).unwrap(), "earlier\n1\n2\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "3\n");
-        // A file that another process put there is appended to as well.
+        // If another process puts a file at the path, lines are appended to it too.
         fs::rename(&path, &moved).unwrap();
         fs::write(&path, "").unwrap();
         file.write(b"4\n", start + 2 * FILE_CHECK_INTERVAL).unwrap();

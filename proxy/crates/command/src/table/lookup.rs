@@ -1,4 +1,4 @@
-//! Finds the row of a name: a hash table of all names and aliases, made at compile time.
+//! Finds the row of a command name in a hash table of all names and aliases, built at compile time.
 
 use seawall_wire::head_of;
 
@@ -32,7 +32,7 @@ pub fn position(name: &[u8], head: u64) -> Option<usize> {
 #[derive(Clone, Copy)]
 struct Name {
     text: &'static str,
-    /// The position of its command in [`COMMANDS`].
+    /// The position of the command in [`COMMANDS`].
     position: u8,
 }
 

@@ -1,11 +1,12 @@
-//! The rows.
+//! The rows of the table of commands.
 
 use super::spec::{
     Class, CommandSpec, Handshake, ReplyBeforeLogin, ReplyForm, Streaming, Syntax, command,
 };
 
-/// The row of every unknown name. Such a command is forwarded after a login. A server may know it,
-/// or the client may have misspelled a command with a password, so its values are secret.
+/// The row of every unknown name. After a login, an unknown command is forwarded. Its values are
+/// secret: it may be a misspelled command with a password, or a command with secrets that only the
+/// server knows.
 pub static UNKNOWN: CommandSpec = command("<unknown>").secret().uncounted();
 
 /// All known commands.
@@ -27,7 +28,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .writes()
         .on_collection()
         .statements("documents")
-        // The documents of an insert are not part of its shape.
+        // The shape of an insert does not contain its documents.
         .streaming(Streaming::AfterBody),
     command("update")
         .writes()
@@ -122,7 +123,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .handshake(Handshake::SaslContinue)
         .passes_relay_before_login()
         .credentials(),
-    // A relay refuses it: the server would see the certificate of Seawall.
+    // A relay refuses `authenticate`: the server would see Seawall's certificate, not the client's.
     command("authenticate")
         .handshake(Handshake::Authenticate)
         .credentials(),
@@ -149,7 +150,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .reads()
         .reply_before_login(ReplyBeforeLogin::ConnectionStatus)
         .passes_relay_before_login(),
-    // Servers always reply with an error, so no client needs it through a relay.
+    // Servers always reply to `getLastError` with an error, so no client needs it through a relay.
     command("getLastError")
         .aliases(&["getlasterror"])
         .reply_before_login(ReplyBeforeLogin::GetLastError),

@@ -3,42 +3,42 @@
 /// Everything that Seawall knows about a command from its name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// The canonical name, under which the command is counted.
+    /// The canonical name: metrics and statistics count the command under this name.
     pub name: &'static str,
-    /// Other names that servers accept for it.
+    /// Other names that servers accept for the command.
     pub aliases: &'static [&'static str],
-    /// How the command is served.
+    /// How Seawall serves the command.
     pub class: Class,
-    /// Its fields, which are the parts of its shape.
+    /// The fields of the command that are part of its shape.
     pub syntax: Syntax,
-    /// Where its statements are.
+    /// Where the command lists its statements (the writes that it contains).
     pub statements: Statements,
-    /// The form of its reply.
+    /// The form of the server's reply to the command.
     pub reply_form: ReplyForm,
-    /// When a large request can be forwarded before its end has arrived.
+    /// When Seawall can forward a large command before all of its bytes have arrived.
     pub streaming: Streaming,
-    /// The reply of a pool, without a server, to a client that has not logged in. Commands of the
-    /// class [`Class::Handshake`] have their own replies.
+    /// The reply that a client gets before its login when Seawall pools connections; no server is
+    /// asked. Commands of the class [`Class::Handshake`] have their own replies.
     pub reply_before_login: ReplyBeforeLogin,
-    /// True if a relay forwards it for a client that has not logged in: the handshake, and harmless
-    /// commands that drivers send with it. Servers run a few more without a login. For clients on
-    /// their own host, these include `createUser` and similar commands while there is no user, and
-    /// a relay may be on the server's host. So this list stays short.
+    /// True if a relay forwards the command for a client that has not logged in: the handshake, and
+    /// harmless commands that drivers send with it. The list is short on purpose. Before the first
+    /// user exists, a server lets clients on its own host run `createUser` and similar commands,
+    /// and a relay may be on the server's host.
     pub passes_relay_before_login: bool,
-    /// True if its values are never written to the slow log: they may be secrets.
+    /// True if the command's values may be secrets: the slow log never contains them.
     pub is_secret: bool,
     /// False for commands that carry credentials (compression specification).
     pub may_be_compressed: bool,
-    /// False if the command is counted under the name of unknown commands.
+    /// False if the command is counted under the name of [`UNKNOWN`](super::UNKNOWN).
     pub is_counted: bool,
 }
 
-/// How a command is served.
+/// How Seawall serves a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Answered by Seawall itself.
+    /// Seawall replies itself; no server receives the command.
     Handshake(Handshake),
-    /// A read that may be repeated: it changes nothing.
+    /// A read that changes nothing, so it may be repeated.
     Read,
     /// `aggregate`: a read unless its last stage writes.
     Aggregate,
@@ -50,11 +50,11 @@ pub enum Class {
     GetMore,
     /// `killCursors`: also goes to the servers that hold the cursors.
     KillCursors,
-    /// Every other command, known or unknown: forwarded.
+    /// Every other command, known or unknown: forwarded to a server.
     Other,
 }
 
-/// Commands for the connection or the login. They never reach a pooled connection.
+/// Commands that concern the connection or the login. Pooled connections never carry them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// `hello`.
@@ -75,7 +75,7 @@ pub enum Handshake {
     WhatsMyUri,
 }
 
-/// The fields of a command that Seawall knows. They are the parts of its shape.
+/// The fields of a command that Seawall knows and that are part of its shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     /// `find`.
@@ -96,11 +96,11 @@ pub enum Syntax {
     FindAndModify,
     /// `createIndexes`.
     CreateIndexes,
-    /// `getMore`: its collection is in a field of its own.
+    /// `getMore`: the field `collection` names its collection, not the first field.
     GetMore,
     /// `bulkWrite`: statements on several namespaces.
     BulkWrite,
-    /// `explain`: contains another command.
+    /// `explain`: its first field is another command.
     Explain,
     /// A command with a collection. Its shape is empty.
     OnCollection,
@@ -108,7 +108,8 @@ pub enum Syntax {
     Plain,
 }
 
-/// Where the statements of a command are.
+/// Where a command lists its statements: the documents to insert, or the updates and deletes to
+/// run.
 ///
 /// Source: the server's `insert`, `update`, `delete`, `bulkWrite` and `findAndModify` commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,35 +146,35 @@ pub enum ReplyForm {
     BulkWrite,
 }
 
-/// When a large request can be forwarded before its end has arrived: its head must contain
-/// everything that its fingerprint reads.
+/// When Seawall can forward a large command before all of its bytes have arrived. The bytes that
+/// have arrived must contain everything that the fingerprint reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Streaming {
     /// Never.
     Never,
-    /// As soon as its body has arrived.
+    /// As soon as the command's body has arrived.
     AfterBody,
-    /// As soon as its body, and as many statements as a fingerprint reads, have arrived.
+    /// As soon as the command's body has arrived, with as many statements as a fingerprint reads.
     AfterStatements,
 }
 
-/// The reply of a pool to a client that has not logged in, for commands that servers run without a
-/// login. Seawall never forwards such a command.
+/// The reply to a client that has not logged in, when Seawall pools connections. Servers run these
+/// commands without a login; Seawall replies itself and never forwards them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyBeforeLogin {
-    /// The error that the command requires authentication.
+    /// The error 13 `Unauthorized`: the command requires authentication.
     Refusal,
-    /// An empty success.
+    /// `{ok: 1}`, as a server replies to `ping`.
     Ping,
-    /// The last known `buildInfo` of the deployment. It also answers an `OP_QUERY`.
+    /// The last known `buildInfo` of the deployment, also in reply to an `OP_QUERY`.
     BuildInfo,
-    /// No user and no roles.
+    /// A `connectionStatus` without users and roles.
     ConnectionStatus,
     /// The error that `getLastError` is not supported.
     GetLastError,
 }
 
-/// A row without properties.
+/// A row with default properties: forwarded, with an empty shape.
 pub(super) const fn command(name: &'static str) -> CommandSpec {
     CommandSpec {
         name,
@@ -191,7 +192,7 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
     }
 }
 
-/// Each function sets one property of a row.
+/// Each setter changes one property of a row.
 impl CommandSpec {
     pub(super) const fn aliases(self, aliases: &'static [&'static str]) -> Self {
         Self { aliases, ..self }
@@ -260,7 +261,7 @@ impl CommandSpec {
         }
     }
 
-    /// A command with credentials is also secret.
+    /// A command that carries credentials is secret too.
     pub(super) const fn credentials(self) -> Self {
         Self {
             may_be_compressed: false,

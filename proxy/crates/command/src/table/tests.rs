@@ -4,7 +4,7 @@ use seawall_wire::head_of;
 
 use super::*;
 
-/// All names with a property: those of its commands and their aliases.
+/// The names and aliases of all commands with a property.
 fn names(has_property: impl Fn(&CommandSpec) -> bool) -> BTreeSet<&'static str> {
     let rows = COMMANDS.iter().filter(|command| has_property(command));
     rows.flat_map(names_of).collect()
@@ -16,7 +16,7 @@ fn names_of(command: &'static CommandSpec) -> impl Iterator<Item = &'static str>
 }
 
 #[test]
-fn every_name_and_alias_is_unique_and_finds_its_row() {
+fn each_name_and_alias_is_unique_and_finds_its_row() {
     let mut seen = BTreeSet::new();
     for command in COMMANDS {
         for name in names_of(command) {
@@ -29,13 +29,13 @@ fn every_name_and_alias_is_unique_and_finds_its_row() {
 }
 
 #[test]
-fn other_names_are_unknown() {
+fn names_that_differ_in_case_or_length_are_unknown() {
     let long = "x".repeat(1000);
     for name in ["", "Find", "findx", "fin", "find\0", "<unknown>", &long] {
         assert!(std::ptr::eq(find(name.as_bytes()), &UNKNOWN), "{name}");
         assert_eq!(position(name.as_bytes(), head_of(name.as_bytes())), None);
     }
-    // The names have the same head.
+    // Both names have the same first eight bytes.
     let sessions = ["killAllSessions", "killAllSessionsByPattern"];
     for name in sessions {
         assert_eq!(find(name.as_bytes()).name, name);
@@ -77,7 +77,7 @@ fn only_the_handshake_and_harmless_commands_pass_a_relay_before_a_login() {
 }
 
 #[test]
-fn only_these_commands_get_a_reply_from_a_pool_before_a_login() {
+fn only_the_listed_commands_get_a_pooled_reply_before_a_login() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -92,7 +92,7 @@ fn only_these_commands_get_a_reply_from_a_pool_before_a_login() {
 }
 
 #[test]
-fn only_these_commands_are_answered_by_seawall() {
+fn only_the_listed_commands_are_handshake_commands() {
     let expected = [
         "authenticate",
         "getnonce",
@@ -108,7 +108,7 @@ fn only_these_commands_are_answered_by_seawall() {
     assert_eq!(answered, BTreeSet::from(expected));
 }
 
-/// The list of the compression specification, with the aliases.
+/// The list of the compression specification, and the aliases of its commands.
 #[test]
 fn commands_with_credentials_are_never_compressed() {
     let expected = [
@@ -131,7 +131,7 @@ fn commands_with_credentials_are_never_compressed() {
 }
 
 #[test]
-fn values_of_commands_with_credentials_of_set_parameter_and_of_unknown_commands_are_secret() {
+fn commands_with_credentials_setparameter_and_unknown_commands_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
     expected.insert("setParameter");
     assert_eq!(names(|command| command.is_secret), expected);
@@ -139,7 +139,7 @@ fn values_of_commands_with_credentials_of_set_parameter_and_of_unknown_commands_
 }
 
 #[test]
-fn only_these_commands_are_reads() {
+fn only_the_listed_commands_are_reads() {
     let expected = [
         "buildInfo",
         "buildinfo",
@@ -166,7 +166,7 @@ fn commands_with_statements_are_writes() {
     for command in COMMANDS {
         let has_statements = command.statements != Statements::None;
         assert!(!has_statements || command.class == Class::Write);
-        // The statements of a streamed request are counted as they arrive.
+        // A command that is forwarded while it arrives has its statements counted as they arrive.
         let is_streamed = command.streaming != Streaming::Never;
         assert!(!is_streamed || command.statements.field().is_some());
     }

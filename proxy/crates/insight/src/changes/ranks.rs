@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 
 use seawall_stats::{Distribution, float};
 
-/// Result of the rank test.
+/// The result of the rank test.
 pub(super) struct Ranks {
-    /// The share of pairs in which the later duration is longer; ties count half.
+    /// Probability that a later duration is longer than an earlier one; ties count half.
     pub(super) effect: f64,
     /// Distance of the effect from one half, in standard deviations.
     pub(super) z: f64,
 }
 
-/// Compares two distributions. The buckets of `before` are shifted up by `shift`.
+/// Compares two distributions, after shifting the buckets of `before` up by `shift`.
 pub(super) fn ranks(before: &Distribution, now: &Distribution, shift: i64) -> Ranks {
     let mut buckets: BTreeMap<i64, (f64, f64)> = BTreeMap::new();
     let key = |bucket: usize| i64::try_from(bucket).unwrap_or(i64::MAX / 2);
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn the_z_value_is_corrected_for_ties() {
-        // 1 1 2 against 1 2 2 2 (buckets): U = 8.5 of 12, ties of 3 and 4 of 7 observations;
-        // variance = 12 / 12 · (8 - (24 + 60) / (7 · 6)) = 6.
+        // 1 1 2 against 1 2 2 2 (bucket numbers): U = 8.5 of 12. There are ties of 3 and of 4 among
+        // 7 values, so the variance is 12 / 12 · (8 - (24 + 60) / (7 · 6)) = 6.
         let of = |short, long| {
             let mut of = alike(short, 1.0).durations;
             of.merge(&alike(long, 2.0).durations);
@@ -100,8 +100,8 @@ mod tests {
         let plain = ranks(&before, &now, 0);
         assert!((plain.effect - 8.5 / 12.0).abs() < 1e-12);
         assert!((plain.z - 2.5 / 6_f64.sqrt()).abs() < 1e-12);
-        // With `before` shifted up by an octave, no later duration is longer. Only the pairs of "1"
-        // before and "2" now are equal.
+        // With `before` shifted up by an octave, no later duration is longer, and each "1" before
+        // is equal to each "2" now.
         assert!(ranks(&before, &now, 8).effect < 0.5);
     }
 }

@@ -1,9 +1,9 @@
-//! Detects one shape under two texts: before and after Seawall learned that some of its names are
-//! data.
+//! Detects that two texts describe one shape: before and after Seawall learned that some of its
+//! names are data.
 
 use seawall_stats::Label;
 
-/// True if `special` is the shape `general` with names in place of `*`.
+/// True if replacing each `*` of `general` by a name can give the shape `special`.
 pub(super) fn covers(general: &Label, special: &Label) -> bool {
     let (
         Label::Shape {
@@ -29,9 +29,9 @@ pub(super) fn covers(general: &Label, special: &Label) -> bool {
         && is_like(text, its_text)
 }
 
-/// True if `text` equals `pattern` with other components in place of `*`. Quotes are ignored,
-/// because the replaced name may have needed them. The names of a set are sorted, so two shapes
-/// with several replaced names in one set may be missed.
+/// True if replacing each `*` of `pattern` by a path component can give `text`. Quotes are ignored,
+/// because the replaced name may have needed quotes. A set of names is sorted by name, so two
+/// shapes with several replaced names in one set may not be recognised.
 fn is_like(pattern: &str, text: &str) -> bool {
     let unquoted = |character: &char| *character != '"';
     let mut pattern = pattern.chars().filter(unquoted).peekable();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_one_component() {
+    fn star_matches_exactly_one_path_component() {
         let alike = [
             ("{a.*:?}", "{a.bob:?}"),
             ("{a.*.b:?}", "{a.bob.b:?}"),

@@ -7,7 +7,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn of(seed: u64) -> Self {
-        // Neighbouring seeds would start with similar values.
+        // The multiplication makes neighbouring seeds start with different values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -40,7 +40,8 @@ struct Load {
 impl Load {
     fn figures(&self, random: &mut Random, seconds: f64, drift: f64) -> Figures {
         let expected = self.per_second * seconds;
-        // Bursts: twice the standard deviation of independent operations.
+        // Operations come in bursts: the standard deviation is twice that of independent
+        // operations.
         let count = (expected + 2.0 * expected.sqrt() * random.normal()).max(0.0);
         let tail = random.between(1.0, 5.0);
         let mut figures = Figures::default();
@@ -75,7 +76,7 @@ fn label(number: u64) -> Arc<Label> {
     })
 }
 
-/// Thirty shapes. Their rates and durations differ by a factor of up to a hundred.
+/// Thirty shapes whose rates and durations differ by a factor of up to a hundred.
 fn thirty() -> Vec<Load> {
     (0..30_u32)
         .map(|number| Load {
@@ -108,7 +109,7 @@ fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
     period
 }
 
-/// The changes found between thirty shapes and the same shapes after `change`.
+/// The changes between thirty shapes and the same shapes after `change`.
 fn found(seed: u64, change: impl Fn(&mut Vec<Load>)) -> Vec<Change> {
     let mut random = Random::of(seed);
     let before = period(&mut random, &thirty(), 60.0);
@@ -132,7 +133,8 @@ pub(super) fn alike(count: u64, ms: f64) -> Figures {
     figures
 }
 
-/// One minute of shapes, numbered from 0. All operations of a shape have the same duration.
+/// One minute of shapes with the given operation counts and durations in milliseconds, numbered
+/// from 0.
 fn minute(shapes: &[(u64, f64)]) -> Period {
     let series = (0..).zip(shapes).filter(|(_, (count, _))| *count > 0);
     Period {
@@ -144,7 +146,7 @@ fn minute(shapes: &[(u64, f64)]) -> Period {
 }
 
 #[test]
-fn noise_is_no_change() {
+fn random_noise_is_not_reported_as_a_change() {
     for seed in 0..SEEDS {
         let changes = found(seed, |_| {});
         assert_eq!(changes, [], "seed {seed}");
@@ -168,7 +170,7 @@ fn a_dropped_index_among_thirty_shapes_is_the_only_change_found() {
 }
 
 #[test]
-fn one_millisecond_to_five_is_found_after_a_minute_of_two_operations_a_second() {
+fn slowdown_from_1_ms_to_5_ms_is_found_after_120_operations() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let mut loads = thirty();
@@ -182,7 +184,7 @@ fn one_millisecond_to_five_is_found_after_a_minute_of_two_operations_a_second() 
 }
 
 #[test]
-fn an_index_added_is_found() {
+fn added_index_is_reported_as_faster() {
     for seed in 0..SEEDS {
         let changes = found(seed, |loads| loads[4].median_ms /= 8.0);
         assert_eq!(kinds(&changes), [(label(4), ChangeKind::Faster)], "{seed}");
@@ -192,7 +194,7 @@ fn an_index_added_is_found() {
 }
 
 #[test]
-fn a_change_of_all_shapes_is_reported_for_the_whole() {
+fn change_of_all_shapes_is_reported_once_for_the_whole() {
     let whole = |kind| vec![(Arc::new(Label::Whole), kind)];
     for seed in 0..SEEDS {
         let twice = found(seed, |loads| {
@@ -211,7 +213,7 @@ fn a_change_of_all_shapes_is_reported_for_the_whole() {
 }
 
 #[test]
-fn a_shape_that_stands_out_comes_before_the_whole() {
+fn shape_that_changed_more_is_listed_before_the_whole() {
     let changes = found(3, |loads| {
         loads.iter_mut().for_each(|load| load.median_ms *= 6.0);
         loads[7].median_ms *= 6.0;
@@ -224,7 +226,7 @@ fn a_shape_that_stands_out_comes_before_the_whole() {
 }
 
 #[test]
-fn a_deploy_brings_and_takes_shapes() {
+fn new_and_gone_shapes_of_a_deploy_are_found() {
     for seed in 0..SEEDS {
         let changes = found(seed, |loads| {
             let mut new = loads.remove(2);
@@ -270,8 +272,8 @@ fn heavier_operations_are_found() {
 fn changes_below_the_thresholds_are_not_reported() {
     let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
     let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
-    // (before, now): few operations, a small ratio, a small difference, slightly more operations,
-    // few new operations.
+    // Cases (before, now): few operations, a small ratio, a small difference, slightly more
+    // operations, few new operations.
     let cases = [
         ((29, 1.0), (500, 9.0)),
         ((500, 1.0), (500, 1.4)),
@@ -308,7 +310,7 @@ fn empty_periods_have_no_changes() {
 }
 
 #[test]
-fn a_shape_that_may_have_been_in_other_shapes_is_not_new() {
+fn shape_possibly_counted_in_other_shapes_is_not_new() {
     let mut before = minute(&[(500, 1.0)]);
     let now = minute(&[(500, 1.0), (300, 1.0)]);
     let new = [(label(1), ChangeKind::New)];
@@ -330,7 +332,7 @@ fn a_short_baseline_yields_no_new_shapes() {
 }
 
 #[test]
-fn the_costliest_comes_first_and_savings_last() {
+fn costliest_change_is_first_and_savings_are_last() {
     let before = minute(&[(100, 9.0), (100, 1.0), (100, 1.0), (100, 1.0), (100, 1.0)]);
     let now = minute(&[(100, 1.0), (100, 4.0), (100, 8.0), (100, 1.0), (100, 1.0)]);
     let labels: Vec<_> = (compare(&before, &now).into_iter())
@@ -404,7 +406,7 @@ fn a_shape_that_gets_a_row_of_its_own_is_not_new() {
         let among_others = with(folded(level, "orders"));
         assert_eq!(compare(&among_others, &own), []);
         assert_eq!(compare(&own, &among_others), []);
-        // A group row is not a shape, so it is neither new nor slower.
+        // A group row is not a shape, so it is never new or slower.
         let none = minute(&[(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)]);
         assert_eq!(compare(&none, &among_others), []);
         let elsewhere = with(folded(level, "users"));

@@ -1,13 +1,13 @@
-//! Detects stalls: times in which operations wait far longer than usual.
+//! Detects stalls: periods in which operations take far longer than usual.
 //!
-//! [`StallDetector`] gets one second at a time. An operation counts in the second in which it
-//! *ended*. So a server that stops for 2 s shows as seconds in which no operation ends, followed by
-//! one in which operations of up to 2 s end. An episode therefore starts before the end of its
-//! first slow second, by the longest duration.
+//! [`StallDetector`] gets one second at a time. An operation is counted in the second in which it
+//! *ended*. If a server stops for 2 s, no operation ends in these seconds, and operations of up to
+//! 2 s end in the next. So an episode starts before its first slow second, earlier by the longest
+//! duration.
 //!
-//! The usual values are learned from the seconds outside of episodes: the median of their 99th
-//! percentiles, and the upward spread of these. A state that lasts for minutes is no longer an
-//! episode but the new usual.
+//! The usual values are learned from the seconds outside of episodes: the median and the upward
+//! spread of their 99th percentiles. If operations stay slow for minutes, the episode ends, and the
+//! slow values become the usual ones.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -18,102 +18,105 @@ pub(super) mod tests;
 
 /// The operations that ended in one second.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Beat {
-    /// Their durations.
+pub(super) struct EndedOperations {
+    /// The durations of the operations.
     pub(super) durations: Distribution,
-    /// Their total time in each phase.
+    /// The total time of the operations in each phase.
     pub(super) phases: PhaseTimes,
-    /// The end of this second, in seconds since the epoch.
+    /// The end of the second, in seconds since the epoch.
     pub(super) at: u64,
 }
 
 /// A period in which operations waited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Episode {
-    /// Start, in seconds since the epoch. Up to one second late, because only the second of an
-    /// operation's end is known.
+    /// Start, in seconds since the epoch. It may be up to one second late, because an operation's
+    /// end is known only to the second.
     pub started_at: f64,
-    /// From the start to the end of the last second in which slow operations ended.
+    /// Time from the start to the end of the last second with slow operations.
     pub length: Duration,
     /// Number of operations that waited.
     pub operations: u64,
-    /// Total duration of these operations, to within 4.4 %.
+    /// Sum of the durations of these operations, with an error of at most 4.4 %.
     pub waited: Duration,
-    /// The phase with the most additional time.
+    /// The phase in which the operations lost the most time.
     pub phase: Phase,
-    /// The usual 99th percentile.
+    /// The usual 99th percentile of durations.
     pub usual: Duration,
-    /// The longest operation.
+    /// The duration of the longest operation.
     pub worst: Duration,
 }
 
-/// Watches one series. It gets one call per second.
+/// Detects the stalls of one series. Must be called once a second.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StallDetector {
-    /// Logarithms of the 99th percentile (in seconds), one for each of the last calm seconds with
+    /// Logarithms of the 99th percentile (in seconds) of each of the last calm seconds with
     /// operations.
     p99s: VecDeque<f64>,
     /// Number of operations in each of the last calm seconds.
     counts: VecDeque<u64>,
-    /// Number of operations in each of the last seconds, calm or not.
+    /// Number of operations in each of the last seconds, in episodes too.
     recent: VecDeque<u64>,
-    /// Usual time per operation in each phase, in seconds.
+    /// Usual time of an operation in each phase, in seconds.
     phases: PerPhase<f64>,
     open: Option<OpenEpisode>,
 }
 
-/// Number of calm seconds that define the usual values.
+/// Number of calm seconds from which the usual values are computed.
 const MEMORY: usize = 120;
 
-/// Number of calm seconds with operations that are needed before stalls are detected.
+/// Minimum number of calm seconds with operations before stalls are detected.
 const LEARNING: usize = 20;
 
-/// Longest look-back for missing operations, in seconds.
+/// Maximum number of past seconds in which missing operations are counted.
 const RECENT: usize = 60;
 
-/// An operation is slow if it takes this many times the usual 99th percentile …
+/// An operation is slow if its duration exceeds the usual 99th percentile by this factor and by
+/// `SPREADS`.
 const FACTOR: f64 = 5.0;
 
-/// … and exceeds it by this many spreads (upward standard deviations of its logarithm).
+/// An operation is slow if its duration exceeds the usual 99th percentile by this many upward
+/// standard deviations (of logarithms) and by `FACTOR`.
 const SPREADS: f64 = 4.0;
 
-/// A shorter operation is never slow.
+/// An operation is never slow if it is shorter than this.
 const FLOOR_SECONDS: f64 = 0.02;
 
-/// An episode ends when operations stay below this share of the limit for slow operations.
+/// An episode ends when all durations are below this share of the limit for slow operations.
 const CALM_SHARE: f64 = 0.5;
 
-/// A second with this many slow operations is part of a stall …
+/// A second with at least this many slow operations may be part of a stall.
 const SEVERAL: u64 = 5;
 
-/// … if at least one in this many of its operations is slow, …
+/// One in this many operations of such a second must be slow, unless few operations ended.
 const SEVERAL_OF: u64 = 50;
 
-/// … or if fewer operations ended since the start than this share of the usual number.
+/// Few operations ended: less than this share of the usual number since the slowest operation
+/// began.
 const FALLEN_SHARE: f64 = 0.7;
 
-/// Fewer slow operations are a stall if the longest took this long, …
+/// Fewer slow operations are a stall only if the longest took at least this long …
 const NOTABLE_SECONDS: f64 = 0.25;
 
-/// … and this many times the usual 99th percentile, …
+/// … and at least this many times the usual 99th percentile …
 const NOTABLE_FACTOR: f64 = 10.0;
 
-/// … and this many times the limit for slow operations, …
+/// … and at least this many times the limit for slow operations …
 const NOTABLE_LIMITS: f64 = 2.0;
 
-/// … and if they are at least one in this many of the operations since the start. One among
-/// hundreds is an outlier.
+/// … and if at least one in this many operations is slow, of those that ended since the slowest
+/// operation began. One slow operation among hundreds is an outlier, not a stall.
 const FEW_OF: u64 = 10;
 
-/// Consecutive calm seconds that end an episode.
+/// Number of consecutive calm seconds that end an episode.
 const QUIET: u32 = 5;
 
-/// A state that lasts longer than this is the new usual.
+/// An episode that lasts longer than this ends, and its durations become the usual ones.
 const LASTING_SECONDS: f64 = 120.0;
 
 impl StallDetector {
-    /// Adds one second. Returns the episode if one ended with this second.
-    pub(super) fn second(&mut self, beat: &Beat) -> Option<Episode> {
+    /// Adds one second. Returns an episode that ended in this second.
+    pub(super) fn second(&mut self, beat: &EndedOperations) -> Option<Episode> {
         push(&mut self.recent, beat.durations.count(), RECENT);
         let Some(usual) = self.usual() else {
             self.learn(beat);
@@ -137,12 +140,12 @@ impl StallDetector {
         self.end(beat, &usual)
     }
 
-    /// True while too few seconds have been seen to know the usual values.
+    /// True while too few seconds have been added to know the usual values.
     pub(super) fn is_learning(&self) -> bool {
         self.p99s.len() < LEARNING
     }
 
-    fn end(&mut self, beat: &Beat, usual: &Usual) -> Option<Episode> {
+    fn end(&mut self, beat: &EndedOperations, usual: &Usual) -> Option<Episode> {
         let open = self.open.as_ref()?;
         let is_lasting = float(beat.at) - open.started_at > LASTING_SECONDS;
         if open.quiet < QUIET && !is_lasting {
@@ -163,7 +166,7 @@ impl StallDetector {
         }
         let p99s: Vec<f64> = self.p99s.iter().copied().collect();
         let median = rank(&p99s, 2, 4);
-        // Only the upward spread counts: durations have a long upper tail and are never negative.
+        // Only the upward spread is used: durations have a long upper tail and are never negative.
         let deviation = (rank(&p99s, 3, 4) - median) * 1.4826;
         let factor = FACTOR.max((SPREADS * deviation).exp());
         let counts: Vec<f64> = self.counts.iter().map(|count| float(*count)).collect();
@@ -174,8 +177,8 @@ impl StallDetector {
         })
     }
 
-    /// The slow operations of a second, if they are part of a stall.
-    fn slow(&self, beat: &Beat, usual: &Usual, limit: f64) -> Option<Slow> {
+    /// The slow operations of a second; `None` if they are not part of a stall.
+    fn slow(&self, beat: &EndedOperations, usual: &Usual, limit: f64) -> Option<Slow> {
         let worst = beat.durations.max().as_secs_f64();
         if worst < limit {
             return None;
@@ -195,7 +198,7 @@ impl StallDetector {
         (is_several || is_notable).then_some(slow)
     }
 
-    fn learn(&mut self, beat: &Beat) {
+    fn learn(&mut self, beat: &EndedOperations) {
         let count = beat.durations.count();
         push(&mut self.counts, count, MEMORY);
         if count == 0 {
@@ -210,11 +213,11 @@ impl StallDetector {
     }
 }
 
-/// Properties of calm seconds.
+/// The usual values, from calm seconds.
 struct Usual {
-    /// The 99th percentile, in seconds.
+    /// The 99th percentile of durations, in seconds.
     p99: f64,
-    /// A longer operation is slow, in seconds.
+    /// The limit in seconds above which an operation is slow.
     limit: f64,
     /// Operations per second.
     operations: f64,
@@ -244,7 +247,7 @@ impl Slow {
     }
 }
 
-/// An episode that has not ended.
+/// An episode that has not ended yet.
 #[derive(Clone, Debug)]
 struct OpenEpisode {
     started_at: f64,
@@ -252,14 +255,14 @@ struct OpenEpisode {
     operations: u64,
     waited: f64,
     worst: Duration,
-    /// Time in each phase beyond the usual, in seconds.
+    /// Time in each phase beyond the usual time, in seconds.
     excess: PerPhase<f64>,
     slow_seconds: u32,
     quiet: u32,
 }
 
 impl OpenEpisode {
-    fn at(beat: &Beat) -> Self {
+    fn at(beat: &EndedOperations) -> Self {
         Self {
             started_at: f64::INFINITY,
             ended_at: float(beat.at),
@@ -272,7 +275,7 @@ impl OpenEpisode {
         }
     }
 
-    fn add(&mut self, beat: &Beat, slow: &Slow, usual: &PerPhase<f64>) {
+    fn add(&mut self, beat: &EndedOperations, slow: &Slow, usual: &PerPhase<f64>) {
         let (end, longest) = (float(beat.at), beat.durations.max());
         self.started_at = self.started_at.min(end - longest.as_secs_f64());
         self.ended_at = end;
@@ -288,7 +291,8 @@ impl OpenEpisode {
         }
     }
 
-    /// Returns `None` for a short hiccup within a single second: every machine has them.
+    /// The episode, or `None` if it is shorter than a second and mild: every machine has such
+    /// delays.
     fn episode(&self, usual: &Usual) -> Option<Episode> {
         if self.slow_seconds == 1 && self.worst.as_secs_f64() < NOTABLE_SECONDS {
             return None;
@@ -321,7 +325,7 @@ fn push<T>(values: &mut VecDeque<T>, value: T, most: usize) {
     values.push_back(value);
 }
 
-/// The value at the quantile `numerator / denominator`; zero if there are no values.
+/// The value at the quantile `numerator / denominator` of sorted values; zero if there are none.
 pub(super) fn rank(values: &[f64], numerator: usize, denominator: usize) -> f64 {
     let mut values = values.to_vec();
     let index = values.len().saturating_sub(1) * numerator / denominator;

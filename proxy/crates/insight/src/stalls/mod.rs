@@ -1,5 +1,5 @@
-//! Stalls of servers: the operations that waited, how often stalls recur, and the server counters
-//! that moved during them.
+//! Stalls of servers: which operations waited, at which interval stalls recur, and which server
+//! counters moved during a stall.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -17,73 +17,74 @@ mod samples;
 
 pub use self::{detector::Episode, moved::Moved, recurrence::Recurrence};
 use self::{
-    detector::{Beat, StallDetector},
+    detector::{EndedOperations, StallDetector},
     moved::{Sample, moved, unanswered},
     recurrence::recurrence,
     samples::Samples,
 };
 
-/// Stalls kept per server.
+/// Maximum number of stalls kept per server.
 const REMEMBERED: usize = 200;
 
-/// Shapes listed per stall.
+/// Maximum number of shapes listed per stall.
 const SHAPES: usize = 5;
 
-/// Watched servers: those of the deployment, and some that have left it.
+/// Maximum number of watched servers: those of the deployment, and some that were removed from it.
 const WATCHED: usize = 100;
 
-/// A shape with operations that waited in a stall.
+/// A shape whose operations waited during a stall.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingShape {
-    /// Its series.
+    /// The label of the shape.
     pub label: Arc<Label>,
-    /// Number of its operations that took more than twice the usual time.
+    /// Number of the shape's operations that took more than twice the usual time.
     pub operations: u64,
 }
 
-/// One stall.
+/// One stall of a server, or of the whole deployment.
 #[derive(Clone, Debug)]
 pub struct Stall {
-    /// The server; `None` for a deployment-wide stall, or one before server selection.
+    /// The stalled server; `None` if the stall affected the whole deployment, or operations before
+    /// their server selection.
     pub server: Option<Box<str>>,
-    /// Time, length and severity.
+    /// Start, length and severity of the stall.
     pub episode: Episode,
     /// The shapes with the most waiting operations, in descending order.
     pub shapes: Vec<WaitingShape>,
-    /// Counters of the server that moved during the stall.
+    /// Counters of the server that changed significantly during the stall.
     pub moved: Vec<Moved>,
-    /// Samples of the server during the stall that got no reply.
+    /// Number of samples of the server during the stall that got no reply.
     pub unanswered: usize,
 }
 
 /// Stalls that recur at a regular interval.
 #[derive(Clone, Debug)]
 pub struct RecurringStall {
-    /// The server; `None` for deployment-wide stalls.
+    /// The server; `None` for stalls of the whole deployment.
     pub server: Option<Box<str>>,
-    /// Interval and length.
+    /// The interval and the length of the stalls.
     pub recurrence: Recurrence,
-    /// The counter that moves most with these stalls.
+    /// The counter that changes most during these stalls.
     pub counter: Option<Moved>,
-    /// True if the server did not reply during most of them.
+    /// True if the server did not reply during most of these stalls.
     pub is_unanswered: bool,
 }
 
-/// A server that replies to no operation is watched for this long, in seconds.
+/// Seconds without a reply after which a server is no longer watched.
 const FORGOTTEN_AFTER: u64 = 3_600;
 
 #[derive(Default)]
 struct Watched {
     detector: StallDetector,
     stalls: VecDeque<Stall>,
-    /// Time of its last reply, in seconds since the epoch.
+    /// Time of the server's last reply, in seconds since the epoch.
     seen_at: u64,
 }
 
-/// Selects the history between two times.
+/// A function that selects the history between two times.
 type Select<'a> = &'a dyn Fn(u64, u64) -> Selection;
 
-/// The detectors: one per server and one for all operations together.
+/// The detectors of stalls: one per server, and one for all operations together.
 #[derive(Default)]
 pub(super) struct Stalls {
     all: Watched,
@@ -92,9 +93,9 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// Adds the second that began at `start`, which the history already contains. `all` has the
-    /// sums of all operations, `second` those of each server. `samples` are the servers' samples
-    /// since the last call, by address.
+    /// Adds the second that began at `start`. The history must already contain this second. `all`
+    /// has the sums of all operations, `second` the sums of each server. `samples` has the servers'
+    /// samples since the last call, by address.
     pub(super) fn second(
         &mut self,
         start: u64,
@@ -129,8 +130,8 @@ impl Stalls {
         }
     }
 
-    /// All kept stalls, the latest first, and the recurring ones. With `since`, only those that
-    /// ended after it.
+    /// All kept stalls that ended after `since`, the latest first, and the recurring ones among
+    /// them. Without `since`, all kept stalls.
     pub(super) fn list(
         &self,
         now: SystemTime,
@@ -143,7 +144,7 @@ impl Stalls {
             recurring.extend(watched.recurring(Some(address), &samples, now));
         }
         let everywhere: Vec<_> = (self.all.stalls.iter())
-            .filter(|stall| is_everywhere(stall, &stalls))
+            .filter(|stall| is_deployment_wide(stall, &stalls))
             .cloned()
             .collect();
         if !everywhere.is_empty() && recurring.iter().all(|of| !of.recurrence.is_current) {
@@ -166,10 +167,10 @@ impl Stalls {
     }
 }
 
-/// True if a stall of all operations is deployment-wide. It is, unless exactly one server stalled
-/// at the same time. If no server stalled, the cause concerns all servers or lies before server
-/// selection.
-fn is_everywhere(stall: &Stall, of_servers: &[Stall]) -> bool {
+/// True if a stall of all operations affects the whole deployment: unless exactly one server
+/// stalled at the same time. If no server stalled, the cause affects all servers, or operations
+/// before server selection.
+fn is_deployment_wide(stall: &Stall, of_servers: &[Stall]) -> bool {
     let others = of_servers.iter().filter(|other| overlap(other, stall));
     let servers: HashSet<_> = others.map(|other| other.server.as_deref()).collect();
     servers.len() != 1
@@ -199,7 +200,7 @@ impl Watched {
         samples: &dyn Fn() -> Vec<Sample>,
         select: Select<'_>,
     ) {
-        let beat = Beat {
+        let beat = EndedOperations {
             durations: figures.durations.clone(),
             phases: figures.phases,
             at: start + 1,
@@ -207,7 +208,7 @@ impl Watched {
         let Some(episode) = self.detector.second(&beat) else {
             return;
         };
-        // Samples are dropped after some minutes, so they are evaluated now.
+        // Samples are dropped after some minutes, so the stall is matched with samples now.
         let samples = samples();
         let span = span(&episode);
         self.stalls.push_back(Stall {
@@ -232,7 +233,7 @@ impl Watched {
         let recurrence = recurrence(&episodes, float_seconds(now))?;
         let silent = self.stalls.iter().filter(|stall| stall.unanswered > 0);
         let is_unanswered = silent.count() * 2 > self.stalls.len();
-        // All stalls together give a clearer result than the last one.
+        // All stalls together give a clearer result than the last one alone.
         let samples = samples();
         let known = samples.first().map_or(f64::INFINITY, |first| first.at);
         let spans = episodes.iter().map(span);
@@ -253,8 +254,8 @@ impl Watched {
     }
 }
 
-/// The shapes with operations that took longer than usual during an episode, sorted by the number
-/// of these operations.
+/// The shapes with operations that took longer than usual during an episode. The shape with the
+/// most such operations is first.
 fn waiting(episode: &Episode, now: u64, select: Select<'_>) -> Vec<WaitingShape> {
     let begins = Duration::try_from_secs_f64(episode.started_at).unwrap_or_default();
     let period = select(begins.as_secs(), now).period();
@@ -305,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Stalls of each server, and stalls of all operations together.
+    /// The detectors with given stalls of each server, and of all operations together.
     fn stalls(servers: &[(&str, &[(f64, u64)])], all: &[(f64, u64)]) -> Stalls {
         let servers = servers
             .iter()

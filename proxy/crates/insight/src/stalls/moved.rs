@@ -1,7 +1,7 @@
-//! Finds the server counters that moved while operations waited.
+//! Finds server counters whose values were unusual while operations waited.
 //!
-//! Compares the average of a counter during an episode with its averages over calm times of the
-//! same length. The caller converts cumulative counters to rates.
+//! A counter's average during an episode is compared with its averages over calm times of the same
+//! length. The caller must convert cumulative counters to rates.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,25 @@ use seawall_stats::float;
 /// One sample of a server's counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// In seconds since the epoch.
+    /// When the sample was taken, in seconds since the epoch.
     pub(super) at: f64,
-    /// True if the server replied in time.
+    /// True if the server replied.
     pub(super) answered: bool,
     /// Values by counter name. Cumulative counters are rates.
     pub(super) values: BTreeMap<&'static str, f64>,
 }
 
-/// A counter that moved.
+/// A counter that moved: its values during episodes differ significantly from its usual values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
-    /// Name of the counter.
+    /// The name of the counter.
     pub counter: &'static str,
-    /// Its average during the episodes (the median, if there are several).
+    /// The counter's average during the episode. For several episodes, the median of these
+    /// averages.
     pub during: f64,
-    /// The median of its averages over calm times of the same length.
+    /// The median of the counter's averages over calm times of the same length.
     pub otherwise: f64,
-    /// Distance between the two in standard deviations, at most 100.
+    /// Distance between `during` and `otherwise` in standard deviations, at most 100.
     pub score: f64,
 }
 
@@ -38,24 +39,25 @@ const MARGIN_SECONDS: f64 = 1.0;
 /// Minimum number of calm averages for a comparison.
 const MIN_CALM: usize = 10;
 
-/// Minimum score.
+/// Minimum score of a counter that is reported.
 const MIN_SCORE: f64 = 5.0;
 
-/// Maximum score: a counter that never moves in calm times has a deviation of zero.
+/// Maximum score. It bounds the score of a counter that never changes in calm times: its standard
+/// deviation is zero.
 const MAX_SCORE: f64 = 100.0;
 
-/// Minimum difference as a share of the usual value. The average includes the margins, so it shows
-/// only part of the real difference.
+/// Minimum difference, as a share of the usual value. It is low because the average includes the
+/// margins, so it contains only part of the real difference.
 const MIN_CHANGE: f64 = 0.3;
 
-/// Minimum standard deviation, as a share of the usual value.
+/// Minimum of the standard deviation, as a share of the usual value.
 const MIN_DEVIATION: f64 = 0.05;
 
-/// At most one in this many calm averages may be as extreme as the episode.
+/// At most one in this many calm averages may be as extreme as the average of the episode.
 const AS_EXTREME_OF: usize = 20;
 
-/// The counters that moved during the episodes (start and end), the highest score first. Empty if
-/// the server did not reply during most episodes: the first sample after such a gap describes the
+/// The counters that moved during the episodes (start, end), the highest score first. Empty if the
+/// server did not reply during most episodes: the first reply after a gap has rates over the whole
 /// gap.
 pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     let is_seen = |episode: &&(f64, f64)| samples.iter().any(|s| is_within(s, **episode));
@@ -84,7 +86,7 @@ pub(super) fn moved(samples: &[Sample], episodes: &[(f64, f64)]) -> Vec<Moved> {
     moved
 }
 
-/// Number of samples without a reply within the episodes.
+/// Number of samples without a reply during the episodes.
 pub(super) fn unanswered(samples: &[Sample], episodes: &[(f64, f64)]) -> usize {
     let silent = samples.iter().filter(|sample| !sample.answered);
     silent.filter(|sample| !is_calm(sample, episodes)).count()
@@ -115,7 +117,7 @@ fn compare(
     let deviation = (rank(&deviations, 1, 2) * 1.4826)
         .max(MIN_DEVIATION * otherwise.abs())
         .max(difference / MAX_SCORE);
-    // Comparisons with NaN are false, so NaN is never reported.
+    // Comparisons with NaN are false, so a counter without values is never reported.
     let has_moved = difference > 0.0
         && difference >= MIN_CHANGE * otherwise.abs()
         && difference >= MIN_SCORE * deviation
@@ -146,8 +148,8 @@ fn is_calm(sample: &Sample, episodes: &[(f64, f64)]) -> bool {
     !episodes.iter().any(|episode| is_within(sample, *episode))
 }
 
-/// True if at least half of the samples within the episode have no reply, or more than half
-/// including the margins.
+/// True if most samples of an episode have no reply: at least half of those within the episode, or
+/// more than half of those within its margins.
 fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
     let within = samples.iter().filter(|s| is_within(s, episode));
     let proper = |s: &&Sample| s.at >= episode.0 && s.at <= episode.1;
@@ -175,13 +177,13 @@ mod tests {
         "cache_bytes",
     ];
 
-    /// Three minutes with one sample per second, and three episodes of 3 s. `change` modifies the
-    /// values during the episodes.
+    /// Three minutes with one sample per second and three episodes of 3 s. `change` modifies the
+    /// samples during the episodes.
     fn samples(seed: u64, change: impl Fn(&mut Sample)) -> Vec<Sample> {
         let mut random = Random::of(seed);
         let sample = |second: u32| {
             let at = f64::from(second);
-            // Evictions come in bursts, independent of the episodes.
+            // Evictions come in bursts, which are independent of the episodes.
             let burst = if random.unit() < 0.05 { 900.0 } else { 0.0 };
             let values = [
                 0.0,
@@ -236,9 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn a_single_episode_is_enough() {
+    fn counters_that_moved_in_a_single_episode_are_reported() {
         let samples = samples(1, |sample| set(sample, "checkpoint_bytes", 36e6));
-        // The other two episodes are not passed in. They are few enough among the calm times.
+        // The other two episodes are not passed to `moved`. They are a small part of the calm
+        // times.
         assert_eq!(moved(&samples, &episodes()[..1]).len(), 1);
     }
 
@@ -254,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_of_two_seconds_counts_as_unanswered() {
-        // The server stops from 60.3 to 62.3. The reported start may be up to a second late, and
-        // the first reply after the stop contains a jump.
+    fn two_second_stop_without_replies_reports_no_moved_counters() {
+        // The server stops from second 60.3 to second 62.3. The detected start may be up to a
+        // second late, and the first reply after the stop has unusual rates.
         let mut samples = samples(2, |_| {});
         for sample in &mut samples[60..=63] {
             sample.answered = sample.at > 62.5 || sample.at < 60.5;

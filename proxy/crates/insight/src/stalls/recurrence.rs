@@ -1,8 +1,8 @@
-//! Detects recurring episodes: a chain of starts at multiples of one period.
+//! Detects recurring episodes: a chain of episodes that start at multiples of one period.
 //!
-//! Three starts are often evenly spaced by chance. So a chain counts only if it covers most
-//! episodes since it began. A short chain must also follow a time without episodes, and its
-//! episodes must be similar.
+//! Three starts are often evenly spaced by chance. So a chain counts only if most episodes since
+//! its first belong to it. A short chain must also follow a time without episodes, and its episodes
+//! must have similar lengths.
 
 use std::time::Duration;
 
@@ -20,67 +20,68 @@ pub struct Recurrence {
     pub times: usize,
     /// Start of the last episode, in seconds since the epoch.
     pub last_at: f64,
-    /// The phase that took most of the time in most of these episodes.
+    /// The phase that lost the most time in most of these episodes.
     pub phase: Phase,
-    /// True if another episode can be expected: only a few periods have passed without one.
+    /// True if another episode can be expected, because at most three periods have passed since the
+    /// last.
     pub is_current: bool,
 }
 
 impl Recurrence {
-    /// End of the last episode, computed from the median length, in seconds since the epoch.
+    /// End of the last episode in seconds since the epoch, computed from the median length.
     pub fn last_end(&self) -> f64 {
         self.last_at + self.length.as_secs_f64()
     }
 }
 
-/// Number of latest episodes that are examined.
+/// Only this many of the latest episodes are examined.
 const MAX_EPISODES: usize = 64;
 
 /// Minimum number of episodes in a chain.
 const MIN_TIMES: u64 = 3;
 
-/// Minimum period. Starts are known only to a second, so shorter periods cannot be detected.
+/// Minimum period. The starts are known only to the second, so shorter periods cannot be detected.
 const MIN_PERIOD_SECONDS: f64 = 5.0;
 
-/// Maximum distance of a start from its expected time. Starts are known only to a second, and
-/// causes are not exact.
+/// Maximum distance of a start from its expected time. The starts are known only to the second, and
+/// the causes are not exactly periodic.
 const MAX_DEVIATION_SECONDS: f64 = 0.8;
 
-/// The same as a share of the period.
+/// Maximum distance of a start from its expected time, as a share of the period.
 const MAX_DEVIATION_SHARE: f64 = 1.0 / 25.0;
 
-/// The same for a chain of three.
+/// Maximum distance of a start from its expected time in a chain of three.
 const MAX_DEVIATION_OF_THREE_SECONDS: f64 = 0.7;
 
-/// One in this many of the expected episodes may be missing.
+/// One expected episode may be missing for this many episodes of the chain.
 const ONE_MISSING_IN: u64 = 3;
 
-/// A chain of at least this many episodes need not consist of similar ones.
+/// The episodes of a shorter chain must have similar lengths.
 const LONG_CHAIN: u64 = 5;
 
-/// If there are other episodes, the chain has at least this many more.
+/// If there are other episodes since the first of the chain, the chain must have at least this many
+/// more episodes than there are others.
 const FEWER_OTHERS: u64 = 4;
 
-/// Maximum share of other episodes among all episodes since the chain began: one in three, and some
-/// that the chain missed.
+/// Maximum share of other episodes among all episodes since the first of the chain.
 const MAX_OTHERS: f64 = 0.4;
 
-/// Number of periods before a chain of three that must be free of other episodes. Longer chains
-/// need fewer.
+/// Number of periods before a chain of three that must have no episode. Longer chains need fewer.
 const ALONE_PERIODS: f64 = 12.0;
 
-/// Episodes are similar if the longest is at most this many times the shortest, …
+/// Two lengths are similar if the longer is at most this many times the shorter …
 const ALIKE_FACTOR: f64 = 2.0;
 
-/// … or at most this much longer.
+/// … or at most this many seconds longer.
 const ALIKE_SECONDS: f64 = 1.0;
 
-/// Periods without an episode after which a recurrence is over: one may be missing, and another may
-/// be late.
+/// Number of periods without an episode after which a recurrence is over: one episode may be
+/// missing, and the next may be late.
 const CURRENT_PERIODS: f64 = 3.0;
 
 /// The best recurrence of the episodes, if there is one. A recurrence that is current at `now` (in
-/// seconds since the epoch) comes before one that is over, then the longest chain, then the latest.
+/// seconds since the epoch) is better than a past one. Among these, the longest chain is the best,
+/// then the latest.
 pub(super) fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
@@ -103,18 +104,18 @@ pub(super) fn recurrence(episodes: &[Episode], now: f64) -> Option<Recurrence> {
     Some(best.recurrence(episodes, now))
 }
 
-/// Episodes at multiples of one period.
+/// A set of episodes that start at multiples of one period.
 #[derive(Debug)]
 struct Chain {
-    /// Index of each episode, and its number in periods after the first.
+    /// The index of each episode, and its distance from the first episode in periods.
     links: Vec<(usize, u64)>,
     period: f64,
-    /// Start of the first episode, fitted to all of them.
+    /// Expected start of the first episode, fitted to the starts of all episodes.
     origin: f64,
 }
 
 impl Chain {
-    /// Builds a chain from the period between two episodes.
+    /// Builds a chain from two episodes that are `steps` periods apart.
     fn from_pair(episodes: &[&Episode], first: usize, second: usize, steps: u64) -> Option<Self> {
         let (origin, next) = (start(episodes, first)?, start(episodes, second)?);
         let mut chain = Self {
@@ -129,8 +130,8 @@ impl Chain {
             chain.links.push(link);
             chain.fit(episodes);
         }
-        // The expected starts are more exact now than while the chain grew, so check each episode
-        // again.
+        // The fitted starts are more exact than those used while the chain grew, so each episode is
+        // checked again.
         let (tolerance, before) = (chain.tolerance(), chain.links.clone());
         let keep = |(index, number): &(usize, u64)| {
             let expected = chain.origin + chain.period * float(*number);
@@ -144,15 +145,16 @@ impl Chain {
         Some(chain)
     }
 
-    /// The episode nearest to the next expected start, or else to the one after that.
+    /// The episode closest to the next expected start. If there is none, the episode closest to the
+    /// expected start after it.
     fn next(&self, episodes: &[&Episode]) -> Option<(usize, u64)> {
         let (index, number) = *self.links.last()?;
         [number + 1, number + 2].into_iter().find_map(|number| {
             let expected = self.origin + self.period * float(number);
             let later = (index + 1..episodes.len()).filter_map(|later| {
                 let distance = (start(episodes, later)? - expected).abs();
-                // If each of three starts deviates by one tolerance from the fit, the third is up
-                // to three tolerances from the time expected by the first two.
+                // If each of three starts differs from the fit by one tolerance, the third start
+                // differs by up to three tolerances from the time that the first two predict.
                 (distance <= 3.0 * self.tolerance()).then_some((later, distance))
             });
             let nearest = later.min_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -200,7 +202,7 @@ impl Chain {
         if (expected - times) * ONE_MISSING_IN > times {
             return false;
         }
-        // The shorter the chain, the longer the time before it that must be free of other episodes.
+        // The shorter the chain, the longer the time before it that must have no episode.
         let alone = self.period * ALONE_PERIODS / float((times - MIN_TIMES + 1).pow(2));
         let first = self.links.first().and_then(|link| start(episodes, link.0));
         let since = first.unwrap_or(f64::INFINITY) - alone;
@@ -209,17 +211,17 @@ impl Chain {
         let is_most = others == 0
             || (others + FEWER_OTHERS <= times
                 && float(others) <= MAX_OTHERS * float(others + times));
-        is_most && (times >= LONG_CHAIN || self.is_of_a_kind(episodes))
+        is_most && (times >= LONG_CHAIN || self.has_similar_lengths(episodes))
     }
 
-    fn is_of_a_kind(&self, episodes: &[&Episode]) -> bool {
+    fn has_similar_lengths(&self, episodes: &[&Episode]) -> bool {
         let lengths = self.lengths(episodes);
         let longest = lengths.iter().copied().fold(0.0, f64::max);
         let shortest = lengths.iter().copied().fold(f64::INFINITY, f64::min);
         longest <= shortest * ALIKE_FACTOR || longest <= shortest + ALIKE_SECONDS
     }
 
-    /// Sort key; the greatest is the best.
+    /// The sort key of the chain; the chain with the greatest key is the best.
     fn rank(&self, episodes: &[&Episode], now: f64) -> (bool, usize, Option<usize>) {
         let last = self.links.last().map(|link| link.0);
         (self.is_current(episodes, now), self.links.len(), last)
@@ -251,7 +253,8 @@ impl Chain {
         for member in &members {
             phases[member.phase] += 1;
         }
-        // `max_by_key` returns the last of equal elements. The reversal makes that the first phase.
+        // `max_by_key` returns the last of several maxima. The reversal makes it return the first
+        // phase.
         let phase = phases.iter().rev().max_by_key(|(_, count)| **count);
         Recurrence {
             period: seconds(self.period),
@@ -272,7 +275,7 @@ fn start(episodes: &[&Episode], index: usize) -> Option<f64> {
 mod tests {
     use super::{super::detector::tests::Random, *};
 
-    /// The recurrence at the time of the last episode.
+    /// The recurrence of the episodes, at the time of the last episode.
     fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
         let last = episodes.iter().map(|episode| episode.started_at);
         super::recurrence(episodes, last.fold(0.0, f64::max))
@@ -299,7 +302,7 @@ mod tests {
             .collect()
     }
 
-    /// A start as the detector reports it: up to a second late.
+    /// A start as the detector reports it: late by up to a second.
     fn late(random: &mut Random, start: f64) -> f64 {
         start + random.between(0.0, 0.9)
     }
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn one_episode_may_be_missing() {
+    fn recurrence_is_found_with_one_episode_missing() {
         for starts in [[0.0, 60.0, 180.0], [0.0, 120.0, 180.0]] {
             let found = recurrence(&at(&starts)).unwrap();
             assert_eq!(found.period, Duration::from_mins(1), "{starts:?}");
@@ -388,11 +391,12 @@ mod tests {
     }
 
     #[test]
-    fn three_episodes_of_any_period_are_enough() {
+    fn three_evenly_spaced_episodes_recur_at_any_period() {
         for seed in 0..SEEDS {
             let mut random = Random::of(seed);
             let period = random.between(15.0, 300.0);
-            // The offset within the second depends on the period: it shifts slowly or is constant.
+            // The offset of the starts within a second shifts slowly or stays constant, depending
+            // on the period.
             let first = random.between(0.0, 1.0);
             let starts: Vec<f64> = (0..3_u32)
                 .map(|n| (first + period * f64::from(n) + 1.0).ceil() - 1.0)
@@ -403,8 +407,8 @@ mod tests {
         }
     }
 
-    /// Three random episodes are sometimes evenly spaced. The rate of false detections must stay
-    /// low at any time.
+    /// Three random episodes are sometimes evenly spaced by chance. The rate of false detections
+    /// must stay low.
     #[test]
     fn random_episodes_have_no_recurrence() {
         let (mut looks, mut wrong) = (0, 0);

@@ -9,11 +9,11 @@ use seawall_stats::ServerSample;
 
 use super::moved::Sample;
 
-/// How long samples are kept: long enough to include calm times.
+/// How long samples are kept: long enough to contain calm times before and after a stall.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Maximum number of samples kept of one server: ten minutes at the shortest interval, at about 400
-/// bytes each. At an interval of one second, ten minutes take a quarter of a MiB.
+/// Maximum number of samples kept per server: ten minutes at the shortest interval. A sample is
+/// about 400 bytes, so at an interval of one second ten minutes are a quarter of a MiB.
 const MAX_SAMPLES: usize = 6_000;
 
 /// The samples of all servers.
@@ -21,8 +21,8 @@ const MAX_SAMPLES: usize = 6_000;
 pub(super) struct Samples(HashMap<Box<str>, VecDeque<ServerSample>>);
 
 impl Samples {
-    /// Adds later samples of servers, by address, the oldest first. Drops those that are too old at
-    /// `now`.
+    /// Adds newer samples by server address, the oldest first. Drops samples that are older than
+    /// [`KEPT`] at `now`.
     pub(super) fn add(&mut self, later: Vec<(Box<str>, Vec<ServerSample>)>, now: SystemTime) {
         for (server, later) in later {
             self.0.entry(server).or_default().extend(later);
@@ -36,7 +36,7 @@ impl Samples {
         });
     }
 
-    /// The samples of a server that are not too old at `now`, the oldest first.
+    /// The samples of a server that are at most [`KEPT`] old at `now`, the oldest first.
     pub(super) fn of(&self, server: &str, now: SystemTime) -> Vec<Sample> {
         let samples = self.0.get(server).into_iter().flatten();
         let kept = samples.filter(|sample| sample.at + KEPT >= now);

@@ -1,5 +1,5 @@
-//! Client storms: when they happened, which clients came, how they left, and what the servers did
-//! not see of it.
+//! Client storms: when they happened, which clients connected, how they left, and how many
+//! connections and logins the servers were spared.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use seawall_stats::Traffic;
 
 mod detector;
 
-pub use self::detector::StormTurn;
+pub use self::detector::StormChange;
 use self::detector::{Churn, StormDetector};
 
 /// Maximum number of past storms that are remembered.
@@ -19,20 +19,20 @@ const REMEMBERED: usize = 100;
 /// A storm, current or past.
 #[derive(Clone, Debug)]
 pub struct Storm {
-    /// When it began.
+    /// When the storm began.
     pub started_at: SystemTime,
-    /// When it ended, if it has.
+    /// When the storm ended; `None` for the current storm.
     pub ended_at: Option<SystemTime>,
-    /// Most connections accepted in a second.
+    /// Maximum number of connections accepted in one second.
     pub peak_arrivals: u64,
-    /// Usual number of short-lived connections per second before the storm.
+    /// Number of short-lived connections per second that was normal before the storm.
     pub usual: f64,
-    /// The connections and logins of the storm.
+    /// Connections and logins during the storm.
     pub traffic: Traffic,
 }
 
 impl Storm {
-    /// Number of client connections that did not reach the servers.
+    /// Number of client connections that caused no server connection.
     pub fn connections_absorbed(&self) -> u64 {
         let Traffic {
             arrivals,
@@ -42,7 +42,7 @@ impl Storm {
         arrivals.saturating_sub(server_connections)
     }
 
-    /// Number of client logins that did not reach the servers.
+    /// Number of client logins that caused no login at a server.
     pub fn authentications_absorbed(&self) -> u64 {
         let Traffic {
             client_authentications,
@@ -53,27 +53,28 @@ impl Storm {
     }
 }
 
-/// Detects storms and remembers them.
+/// Detects storms and keeps the latest.
 #[derive(Debug, Default)]
 pub(super) struct Storms {
     detector: StormDetector,
-    /// The traffic since the first suspicious second, before a storm has begun.
+    /// The traffic since the first second with high churn, while no storm has begun.
     suspicious: Traffic,
-    /// Most connections accepted in one of these seconds.
+    /// Maximum number of connections accepted in one of these seconds.
     peak_arrivals: u64,
     current: Option<Storm>,
     past: VecDeque<Storm>,
 }
 
 impl Storms {
-    /// Adds the second that ends at `now`. Returns the storm that began or ended with it, if any.
+    /// Adds the second that ends at `now`. If a storm began or ended in this second, returns the
+    /// change and the storm.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,
         now: SystemTime,
-    ) -> Option<(StormTurn, Storm)> {
+    ) -> Option<(StormChange, Storm)> {
         let usual = self.detector.normal();
-        let turn = self.detector.second(Churn {
+        let change = self.detector.second(Churn {
             arrivals: traffic.arrivals,
             short_lived: traffic.short_lived(),
         });
@@ -83,8 +84,8 @@ impl Storms {
         };
         sums.merge(traffic);
         *peak_arrivals = traffic.arrivals.max(*peak_arrivals);
-        match turn {
-            Some(turn @ StormTurn::Began) => {
+        match change {
+            Some(change @ StormChange::Began) => {
                 let lasted = Duration::from_secs(StormDetector::BEGINS_AFTER.into());
                 let storm = Storm {
                     started_at: now.checked_sub(lasted).unwrap_or(now),
@@ -94,17 +95,17 @@ impl Storms {
                     traffic: std::mem::take(&mut self.suspicious),
                 };
                 self.current = Some(storm.clone());
-                Some((turn, storm))
+                Some((change, storm))
             }
-            Some(turn @ StormTurn::Ended) => {
+            Some(change @ StormChange::Ended) => {
                 let mut storm = self.current.take()?;
                 storm.ended_at = Some(now);
                 self.past.truncate(REMEMBERED - 1);
                 self.past.push_front(storm.clone());
-                Some((turn, storm))
+                Some((change, storm))
             }
             None => {
-                // Connections before the first suspicious second do not belong to a storm.
+                // Traffic before the first second with high churn does not belong to a storm.
                 if self.detector.suspicion() == 0 {
                     self.suspicious = Traffic::default();
                     self.peak_arrivals = 0;
@@ -114,12 +115,12 @@ impl Storms {
         }
     }
 
-    /// True while too little was seen to detect a storm.
+    /// True while the detector still learns the normal churn.
     pub(super) fn is_learning(&self) -> bool {
         self.detector.is_learning()
     }
 
-    /// The current storm, if any, then past storms, the latest first.
+    /// The current storm, if any, followed by past storms, the latest first.
     pub(super) fn list(&self) -> Vec<Storm> {
         self.current.iter().chain(&self.past).cloned().collect()
     }
@@ -142,11 +143,11 @@ mod tests {
         how: Departure::GaveUp,
     };
 
-    /// The storms of a series of seconds, and the changes with the seconds in which they came.
+    /// A detector under test, with the changes of its state and the second of each change.
     struct Scene {
         storms: Storms,
         now: SystemTime,
-        turns: Vec<(u64, StormTurn, Storm)>,
+        changes: Vec<(u64, StormChange, Storm)>,
     }
 
     impl Scene {
@@ -154,7 +155,7 @@ mod tests {
             Self {
                 storms: Storms::default(),
                 now: UNIX_EPOCH,
-                turns: Vec::new(),
+                changes: Vec::new(),
             }
         }
 
@@ -162,9 +163,9 @@ mod tests {
             for _ in 0..number {
                 self.now += Duration::from_secs(1);
                 let second = self.now.duration_since(UNIX_EPOCH).unwrap().as_secs();
-                let turn = self.storms.second(traffic, self.now);
-                self.turns
-                    .extend(turn.map(|(turn, storm)| (second, turn, storm)));
+                let change = self.storms.second(traffic, self.now);
+                self.changes
+                    .extend(change.map(|(change, storm)| (second, change, storm)));
             }
         }
     }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_reported_with_its_clients_and_what_was_absorbed() {
+    fn storm_reports_its_clients_and_the_connections_spared() {
         let mut scene = Scene::new();
         let leaving = Leaving {
             ip: Some([10, 1, 2, 3].into()),
@@ -190,8 +191,12 @@ mod tests {
         scene.seconds(30, &Traffic::default());
         scene.seconds(5, &traffic(100, &leaving));
         scene.seconds(StormDetector::ENDS_AFTER, &Traffic::default());
-        let [(33, StormTurn::Began, began), (45, StormTurn::Ended, ended)] = &*scene.turns else {
-            panic!("{:?}", scene.turns);
+        let [
+            (33, StormChange::Began, began),
+            (45, StormChange::Ended, ended),
+        ] = &*scene.changes
+        else {
+            panic!("{:?}", scene.changes);
         };
         assert_eq!((began.peak_arrivals, began.traffic.arrivals), (100, 300));
         assert_eq!(began.started_at, UNIX_EPOCH + Duration::from_secs(30));
@@ -218,6 +223,6 @@ mod tests {
             ..CLIENT
         };
         scene.seconds(60, &traffic(1_000, &leaving));
-        assert!(scene.turns.is_empty());
+        assert!(scene.changes.is_empty());
     }
 }

@@ -1,10 +1,10 @@
-//! The bounds: which parts of a large command its shape leaves out.
+//! Tests of the limits: which parts of a large command its shape lacks.
 
 use bson::{Bson, Document, doc};
 
 use super::{described, filter_shape, hashed, shape};
 
-/// Names without digits, so that none of them is treated as data: `aa`, `ab` and so on.
+/// A name without digits, so that it does not count as data: `aa`, `ab` and so on.
 fn name(number: u8) -> String {
     [number / 26, number % 26]
         .map(|letter| char::from(b'a' + letter))
@@ -21,8 +21,8 @@ fn pipeline_shape(stages: Vec<Bson>) -> String {
 }
 
 #[test]
-fn filters_deeper_than_the_bound_are_cut() {
-    // Filters are at depths 1, 3, 5 and so on, so the seventeenth is too deep.
+fn filters_deeper_than_the_limit_are_cut() {
+    // Filters are at the depths 1, 3, 5 and so on, so the seventeenth is too deep.
     let nested = |levels| {
         (0..levels).fold(
             doc! { "x": 1 },
@@ -40,7 +40,7 @@ fn filters_deeper_than_the_bound_are_cut() {
 }
 
 #[test]
-fn operators_expressions_and_stages_deeper_than_the_bound_are_cut() {
+fn operators_expressions_and_stages_deeper_than_the_limit_are_cut() {
     let not = (0..40).fold(doc! { "$gt": 1 }, |operators, _| doc! { "$not": operators });
     let printed = (0..31).fold("...".to_owned(), |inner, _| format!("{{$not:{inner}}}"));
     assert_eq!(filter_shape(doc! { "a": not }), format!("{{a:{printed}}}"));
@@ -57,7 +57,8 @@ fn operators_expressions_and_stages_deeper_than_the_bound_are_cut() {
     let facets = (0..20).fold(vec![Bson::Int32(1)], |inner, _| {
         vec![Bson::from(doc! { "$facet": { "f": inner } })]
     });
-    // Pipelines are at depths 1, 4, 7 and so on, the arguments of their stages two levels deeper.
+    // Pipelines are at the depths 1, 4, 7 and so on. The arguments of their stages are two levels
+    // deeper.
     let last = "[{$facet:...}]".to_owned();
     let printed = (0..10).fold(last, |inner, _| format!("[{{$facet:{{f:{inner}}}}}]"));
     assert_eq!(pipeline_shape(facets), format!("{{pipeline:{printed}}}"));
@@ -85,7 +86,7 @@ fn sets_with_too_many_members_print_only_a_mark() {
     // Sequences have no such limit.
     assert_eq!(shape(&find("sort", fields(65))).matches(":1").count(), 65);
 
-    // Conjuncts are counted, not paths: 33 paths with two operators each are too many.
+    // The limit is for conjuncts, not for paths: 33 paths with two operators each have too many.
     let ranges = |count| -> Document {
         names(count)
             .map(|name| (name, Bson::from(doc! { "$gt": 1, "$lt": 2 })))
@@ -102,7 +103,7 @@ fn sets_with_too_many_members_print_only_a_mark() {
 }
 
 #[test]
-fn arrays_and_documents_are_looked_at_up_to_a_bound() {
+fn elements_and_fields_beyond_the_limit_are_not_read() {
     let branches = |count: u8| -> Vec<Document> {
         (0..count)
             .map(|number| doc! { if number < 64 { "a" } else { "b" }: 1 })
@@ -125,7 +126,7 @@ fn arrays_and_documents_are_looked_at_up_to_a_bound() {
     assert_ne!(hashed(&hint(256)), hashed(&hint(257)));
     assert_eq!(hashed(&hint(257)), hashed(&hint(258)));
 
-    // All names but the last print alike, and the last is not looked at.
+    // All names but the last are printed alike, and the last is beyond the limit.
     let alike = (0..256).map(|number| format!("a.{number}"));
     let wide = alike
         .chain(["z".to_owned()])
@@ -143,7 +144,7 @@ fn letters(number: usize) -> String {
 }
 
 #[test]
-fn statements_are_looked_at_up_to_a_bound() {
+fn statements_beyond_the_limit_are_not_read() {
     let statement = |name: String| doc! { "q": { name: 1 }, "limit": 1 };
     let delete = |statements: Vec<Document>| {
         shape(&doc! { "delete": "c", "deletes": statements, "$db": "d" })

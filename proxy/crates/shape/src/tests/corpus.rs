@@ -1,19 +1,19 @@
-//! Random commands from a grammar. Every choice comes from a string of bytes, so a failing case
-//! shrinks without extra code. The same bytes make the same command again, with other values or in
-//! another order.
+//! Random commands from a grammar. A string of bytes makes every choice, so proptest can shrink a
+//! failing case. The same bytes always give the same command, if wanted with other values or with
+//! its sets in another order.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, Regex, doc, oid::ObjectId};
 
-/// A text that every planted value contains and no name contains.
+/// A text that every value contains, and no name contains.
 pub(super) const PLANTED: &str = "tok";
 
-/// The source of the choices, and the changes to make to the command.
+/// Makes the random choices, and applies the wanted changes to the command.
 pub(super) struct Dice<'a> {
     choices: &'a [u8],
-    /// A part of every value.
+    /// A number that is part of every value.
     pub(super) salt: u32,
-    /// True if the members of sets come in another order.
+    /// True if the members of sets are in another order.
     pub(super) is_shuffled: bool,
     depth: u32,
 }
@@ -79,7 +79,8 @@ impl<'a> Dice<'a> {
         self.scalar_of(kind)
     }
 
-    /// Any scalar except null and regexes, which filters do not treat as plain values.
+    /// A scalar value, but never null or a regular expression, which have their own rules in
+    /// filters.
     fn scalar_of(&self, kind: u8) -> Bson {
         let planted = self.planted();
         match kind % 8 {
@@ -111,7 +112,7 @@ impl<'a> Dice<'a> {
         })
     }
 
-    /// A document that is a set: its fields may come in another order.
+    /// A document whose order of fields does not matter.
     fn set(&mut self, mut field: impl FnMut(&mut Self) -> (String, Bson)) -> Document {
         let count = self.roll(4);
         let fields: Vec<_> = (0..count).map(|_| field(self)).collect();
@@ -190,7 +191,7 @@ impl<'a> Dice<'a> {
         self.shuffled(operators)
     }
 
-    /// A filter that is never an operator document, whatever the order of its fields.
+    /// A filter that cannot become an operator document in any order of its fields.
     fn path_filter(&mut self) -> Document {
         self.set(|dice| (dice.name(), dice.value()))
     }
@@ -239,7 +240,7 @@ impl<'a> Dice<'a> {
                 1 => Bson::Boolean(true),
                 2 => doc! { "$slice": dice.scalar() }.into(),
                 3 => doc! { "$elemMatch": dice.path_filter() }.into(),
-                // In an operator: a bare number or boolean would be a flag.
+                // Inside an operator, because a bare number or boolean would be a flag.
                 _ => doc! { "$add": [dice.expression()] }.into(),
             };
             (name, flag)
@@ -269,7 +270,7 @@ impl<'a> Dice<'a> {
                     dice.shuffled(pushed)
                 }
                 1 => dice.operators(),
-                // `$pull` takes a document as a filter, so its names are not values.
+                // The argument of `$pull` is a filter, so its names are not values.
                 _ if modifier == "$pull" => return (name, dice.scalar()),
                 _ => return (name, dice.value()),
             };
@@ -312,7 +313,7 @@ impl<'a> Dice<'a> {
         statement
     }
 
-    /// A whole command.
+    /// A random command of any kind.
     pub(super) fn command(&mut self) -> Document {
         let collection = self.pick(&["c", "c", "c", "e"]);
         let mut command = match self.roll(8) {

@@ -1,5 +1,5 @@
-//! Tests of the fingerprint rules: the published examples, each rule by itself, and properties of
-//! all commands.
+//! Tests of the fingerprint rules: the published examples, single rules, and properties of all
+//! commands.
 
 mod bounds;
 mod corpus;
@@ -13,7 +13,7 @@ use bson::Document;
 use super::{Description, ShapeId, describe, fingerprint};
 use seawall_command::CommandBytes;
 
-/// The text of a command's fingerprint.
+/// The printed fingerprint of a command.
 fn described(command: &Document) -> Description {
     describe(&CommandBytes {
         body: &command.to_vec().unwrap(),
@@ -36,7 +36,7 @@ fn shape(command: &Document) -> String {
     described(command).shape
 }
 
-/// The shape of a filter in a find, without the command around it.
+/// The shape of a filter in a `find`, without the rest of the shape.
 fn filter_shape(filter: Document) -> String {
     let shape = shape(&bson::doc! { "find": "c", "filter": filter, "$db": "d" });
     let inner = shape

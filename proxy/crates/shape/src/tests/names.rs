@@ -1,4 +1,4 @@
-//! The rules for names.
+//! Tests of the rules for names.
 
 use bson::doc;
 use seawall_command::CommandBytes;
@@ -19,7 +19,7 @@ fn printed(name: &str) -> String {
 fn data_in_names_becomes_a_star() {
     let long = "x".repeat(65);
     let cases = [
-        // A component that has only digits, of any length.
+        // A component that has only digits is data, whatever its length.
         ("0", "*"),
         ("items.17.sku", "items.*.sku"),
         ("a.b", "a.b"),
@@ -28,20 +28,20 @@ fn data_in_names_becomes_a_star() {
         ("f123", "f123"),
         ("f1234", "f*"),
         ("y2024", "y*"),
-        // Hexadecimal runs need sixteen digits, one of them decimal.
+        // A hexadecimal run is data from sixteen digits on, if at least one is decimal.
         ("507f1f77bcf86cd799439011", "*"),
         ("u_507f1f77bcf86cd799439011_x", "u_*_x"),
         ("550e8400-e29b-41d4-a716-446655440000", "*"),
         ("deadbeefdeadbeef", "deadbeefdeadbeef"),
         ("deadbeefdeadbee1", "*"),
         ("deadbeefdeadbe1", "deadbeefdeadbe1"),
-        // A run is maximal, then trimmed to begin and end with a digit.
+        // A run is as long as possible, and then trimmed to begin and end with a digit.
         ("-2024-01-15-", "-*-"),
         ("at-12:30:45", "at-*"),
         ("2024-01-15T10:00:00Z", "*T*Z"),
         ("1-2-3-4", "*"),
         ("1-2-3", "1-2-3"),
-        // A colon inside a run disappears with it. A colon that stays makes the name quoted.
+        // A colon inside a run becomes part of the `*`. Any other colon makes the name quoted.
         ("a:1", "\"a:1\""),
         ("507f1f77bcf86cd799439011:2024", "\"*:*\""),
         (long.as_str(), "*"),
@@ -71,7 +71,7 @@ fn names_with_special_characters_are_quoted() {
 
 #[test]
 fn bytes_that_are_not_utf8_print_as_hex() {
-    // The bson crate cannot write such a name, so the test changes one byte of a valid name.
+    // The bson crate cannot write such a name, so the test changes a byte of a valid name.
     let mut body = doc! { "find": "c", "filter": { "aXb": 1 }, "$db": "d" }
         .to_vec()
         .unwrap();
@@ -104,7 +104,7 @@ fn expression_paths_keep_their_sigils_and_hide_their_data() {
 }
 
 #[test]
-fn names_unlike_server_operators_are_not_printed() {
+fn operator_names_that_no_server_uses_are_not_printed() {
     let long = format!("${}", "x".repeat(64));
     for name in ["$a-b", "$a b", "$é", long.as_str()] {
         assert_eq!(filter_shape(doc! { name: 1 }), "{$?:?}", "{name}");

@@ -1,4 +1,4 @@
-//! Properties of every command.
+//! Tests of properties that all commands have.
 
 use bson::{Bson, Document, doc};
 use proptest::collection::vec;
@@ -55,8 +55,8 @@ proptest! {
             prop_assert_eq!(names.fingerprint(input), fingerprint(input));
             prop_assert_eq!(names.describe(input, None), describe(input));
         }
-        // Below a learned prefix, more prefixes can be learned.
-        while let Some((prefix, _)) = inputs.iter().flat_map(|input| names.met(input)).next() {
+        // Below a learned prefix, further prefixes can be learned.
+        while let Some((prefix, _)) = inputs.iter().flat_map(|input| names.child_names(input)).next() {
             names.learn(prefix);
         }
         let outcomes: Vec<_> =
@@ -158,8 +158,8 @@ proptest! {
     }
 }
 
-/// Tests every prefix of commands that together use the whole grammar, first with the length field
-/// unchanged and then with it corrected.
+/// Cuts commands that cover the whole grammar after every byte, with the original and with a
+/// corrected length field.
 #[test]
 fn truncated_commands_never_panic() {
     let choices: Vec<u8> = (0..=255).cycle().take(600).collect();
@@ -184,9 +184,9 @@ fn truncated_commands_never_panic() {
     }
 }
 
-/// The walk of the deepest and widest filter fits the stack of a small thread.
+/// The stack of a small thread is enough for the walk of the deepest and widest filter.
 #[test]
-fn the_deepest_command_fits_a_small_stack() {
+fn walk_of_the_deepest_command_fits_a_small_stack() {
     let branch = |filter: Document| {
         let mut filter = doc! { "$or": [filter, { "z": 1 }], "$nor": [{ "y": 1 }] };
         filter.extend((b'a'..=b'p').map(|name| (char::from(name).to_string(), Bson::Int32(1))));
@@ -207,6 +207,6 @@ fn the_deepest_command_fits_a_small_stack() {
     walk.unwrap().join().unwrap();
 }
 
-/// Unoptimised code needs several times the stack of a release build, which should stay near 100
-/// KiB.
+/// Unoptimised code needs several times the stack of a release build. That build should need at
+/// most about 100 KiB.
 const SMALL_STACK_BYTES: usize = 512 * 1024;

@@ -1,4 +1,4 @@
-//! The rules that the published examples leave open.
+//! Tests of rules that the published examples do not cover.
 
 use bson::{Bson, Document, doc};
 
@@ -72,7 +72,7 @@ fn filters_print_by_their_rules() {
 }
 
 #[test]
-fn a_regex_narrows_only_with_a_literal_prefix() {
+fn regex_prints_a_caret_only_with_a_literal_prefix() {
     let narrow = ["^a", "\\Aa", "^\\-", "^\\Qa?", "^ab*", "^é", "^a+", "^]"];
     let wide = [
         "a", "^", "^.", "^a?", "^a*", "^a{2}", "^a|b", "^\\d", "^\\", "^(a)", "^[a]", "^^", "^é*",
@@ -344,7 +344,7 @@ fn op_db_and_collection_come_from_the_command() {
         ),
         (doc! {}, ("<unknown>", "", "")),
         (doc! { "Find": "c", "$db": "d" }, ("<unknown>", "d", "")),
-        // A row of the table of commands that is not counted.
+        // `copydb` is in the table of commands, but marked as uncounted.
         (doc! { "copydb": 1, "$db": "d" }, ("<unknown>", "d", "")),
     ];
     for (command, (op, db, collection)) in cases {
@@ -520,7 +520,8 @@ fn other_legacy_opcodes_have_the_shapes_of_the_commands_that_replaced_them() {
     }
 }
 
-/// Hashes are stored and compared between releases. They must not change while the rules are fp1.
+/// Hashes are stored, and compared between releases. They must not change while the rules are
+/// `fp1`.
 #[test]
 fn hashes_never_change() {
     let cases = [

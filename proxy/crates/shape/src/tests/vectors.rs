@@ -1,4 +1,4 @@
-//! The published examples of the rules. The results must match them exactly.
+//! Tests of the published examples of the rules. The results must match exactly.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ struct File {
     vectors: Vec<Vector>,
 }
 
-/// One example: a command as exact BSON, or a legacy message.
+/// One example: a command as exact BSON bytes, or a legacy message.
 #[derive(Deserialize)]
 struct Vector {
     id: String,
@@ -48,11 +48,11 @@ struct Expected {
     db: String,
     coll: String,
     shape: String,
-    /// Present only if it differs from `shape`.
+    /// The coarse shape, if it differs from `shape`.
     coarse: Option<String>,
 }
 
-/// An owned fingerprint: operation, database, collection, fine and coarse hash.
+/// A fingerprint that owns its bytes: operation, database, collection, fine and coarse hash.
 type Hashed = (&'static str, Vec<u8>, Vec<u8>, ShapeId, ShapeId);
 
 impl Vector {
@@ -153,7 +153,7 @@ fn hashes_agree_with_the_texts_of_the_vectors() {
 }
 
 #[test]
-fn relations_match_the_vectors() {
+fn equal_and_different_pairs_match_the_vectors() {
     let vectors = vectors();
     let hashes: HashMap<_, _> = vectors
         .iter()

@@ -7,7 +7,7 @@ pub(in crate::stalls) struct Random(u64);
 
 impl Random {
     pub(in crate::stalls) fn of(seed: u64) -> Self {
-        // Neighbouring seeds would start with similar values.
+        // The multiplication makes neighbouring seeds start with different values.
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EA_3A11)
     }
 
@@ -40,15 +40,15 @@ struct Workload {
     rate: f64,
     median_ms: f64,
     sigma: f64,
-    /// Windows (start, end) in which no operation ends, in seconds from zero.
+    /// Periods (start, end) in which no operation ends, in seconds from the start of the load.
     stops: Vec<(f64, f64)>,
-    /// Times (start, end, factor) in which operations take `factor` times as long.
+    /// Periods (start, end, factor) in which operations take `factor` times as long.
     slow: Vec<(f64, f64, f64)>,
     /// Maximum factor by which all durations of a second are scaled up or down.
     jitter: f64,
     /// Probability that a second has one operation of 0.5 s to 2 s.
     outlier: f64,
-    /// The phase of the additional time.
+    /// The phase in which stalled operations spend the additional time.
     phase: Phase,
 }
 
@@ -67,7 +67,7 @@ impl Workload {
         }
     }
 
-    /// The episodes that a detector finds in this many seconds.
+    /// The episodes that a detector finds within this many seconds of the load.
     fn episodes(mut self, seconds: u32) -> Vec<Episode> {
         let mut detector = StallDetector::default();
         let beats = self.beats(seconds);
@@ -75,12 +75,13 @@ impl Workload {
         episodes.collect()
     }
 
-    /// Clients start operations at random, without waiting for earlier ones.
-    fn beats(&mut self, seconds: u32) -> Vec<Beat> {
-        let mut beats: Vec<Beat> = (1..=u64::from(seconds) + 60)
-            .map(|second| Beat {
+    /// The seconds of the load. Clients start operations at random times, without waiting for
+    /// earlier operations.
+    fn beats(&mut self, seconds: u32) -> Vec<EndedOperations> {
+        let mut beats: Vec<EndedOperations> = (1..=u64::from(seconds) + 60)
+            .map(|second| EndedOperations {
                 at: EPOCH + second,
-                ..Beat::default()
+                ..EndedOperations::default()
             })
             .collect();
         let mut jitter = 1.0;
@@ -110,7 +111,7 @@ impl Workload {
         beats
     }
 
-    fn end(&self, beats: &mut [Beat], at: f64, usual: f64, duration: f64) {
+    fn end(&self, beats: &mut [EndedOperations], at: f64, usual: f64, duration: f64) {
         let Some(beat) = (beats.iter_mut()).find(|beat| float(beat.at - EPOCH) > at) else {
             return;
         };
@@ -126,7 +127,7 @@ fn every(period: f64, first: f64, length: f64, times: u32) -> Vec<(f64, f64)> {
     starts.map(|start| (start, start + length)).collect()
 }
 
-/// Checks that each episode matches a stall: its start to within 1.2 s, its length to within
+/// Checks that each episode matches a stall: its start to within 1.2 s, and its length to within
 /// `tolerance`.
 fn assert_found(found: &[Episode], stalls: &[(f64, f64)], tolerance: f64) {
     assert_eq!(found.len(), stalls.len(), "{found:#?}");
@@ -168,7 +169,7 @@ fn single_outliers_among_many_operations_are_no_episode() {
 }
 
 #[test]
-fn a_stop_of_two_seconds_every_fifteen_is_found_after_three() {
+fn two_second_stop_every_fifteen_seconds_recurs_after_three_stops() {
     for seed in 0..SEEDS {
         let mut random = Random::of(seed);
         let stops = every(15.0, random.between(22.0, 37.0), 2.0, 4);
@@ -195,18 +196,18 @@ fn a_stop_of_two_seconds_every_fifteen_is_found_after_three() {
     }
 }
 
-/// A few connections that are always busy: only one operation per connection waits.
+/// A closed loop: each connection always has one operation, so one operation per connection waits.
 #[test]
-fn a_stop_under_a_closed_loop_is_found() {
+fn stop_under_a_closed_loop_load_is_found() {
     let mut random = Random::of(1);
     let mut detector = StallDetector::default();
     let mut found = Vec::new();
     for second in 1..=80_u64 {
-        let mut beat = Beat {
+        let mut beat = EndedOperations {
             at: EPOCH + second,
-            ..Beat::default()
+            ..EndedOperations::default()
         };
-        // The server stops from 50.5 to 52.5.
+        // The server stops from second 50.5 to second 52.5.
         let (operations, waiting) = match second {
             51 => (4_000, 0),
             52 => (0, 0),
@@ -264,7 +265,7 @@ fn a_stop_is_found_under_few_operations() {
 }
 
 #[test]
-fn the_phase_is_that_of_the_additional_time() {
+fn episode_has_the_phase_with_the_most_additional_time() {
     let workload = Workload {
         stops: vec![(60.0, 62.0)],
         phase: Phase::Checkout,
@@ -308,7 +309,7 @@ fn after_a_lasting_shift_stalls_are_found_again() {
 
 #[test]
 fn a_rise_within_minutes_is_no_episode() {
-    // Durations double every two minutes, to sixteen times the initial value.
+    // Every two minutes the durations double, up to sixteen times the initial value.
     let steps = (0..480_u32).map(|number| {
         let start = 60.0 + f64::from(number);
         (start, start + 1.0, (f64::from(number) / 120.0).exp2())
@@ -329,9 +330,9 @@ fn no_episode_while_learning_or_without_operations() {
     assert_eq!(early.episodes(60), []);
     let mut detector = StallDetector::default();
     let mut beats = Workload::steady(2).beats(60);
-    beats.extend((61..300).map(|second| Beat {
+    beats.extend((61..300).map(|second| EndedOperations {
         at: EPOCH + second,
-        ..Beat::default()
+        ..EndedOperations::default()
     }));
     assert!(beats.iter().all(|beat| detector.second(beat).is_none()));
     assert!(!detector.is_learning());

@@ -83,7 +83,7 @@ final class Administration {
         report.step("administration: list collections", this::listed);
     }
 
-    /** By name, because the server's order is undefined. */
+    /** Sorted by name, because servers return them in any order. */
     private BsonArray listed() {
         List<BsonDocument> collections = context.database().listCollections(BsonDocument.class).into(new ArrayList<>());
         collections.sort(Comparator.comparing(each -> each.getString("name").getValue()));

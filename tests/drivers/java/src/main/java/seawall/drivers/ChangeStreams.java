@@ -7,7 +7,7 @@ import com.mongodb.client.MongoCursor;
 import com.mongodb.client.model.changestream.FullDocument;
 import org.bson.BsonDocument;
 
-/** Events as the server sent them. Each is read before the next change. */
+/** Change stream events as the server sent them. Each event is read before the next change. */
 final class ChangeStreams {
     private ChangeStreams() {
     }

@@ -12,7 +12,7 @@ final class Digest {
     private Digest() {
     }
 
-    /** The same bytes for the same length. No two chunks of them are equal. */
+    /** Bytes that depend only on the length. No two chunks of the bytes are equal. */
     static byte[] content(int length) {
         byte[] content = new byte[length];
         for (int at = 0; at < length; at++) {

@@ -58,7 +58,7 @@ final class Extremes {
         return new BsonInt64(collection.countDocuments());
     }
 
-    /** Compresses requests and replies of several hundred KiB: each document has about 7 KiB. */
+    /** Compresses commands and replies of several hundred KiB: each document has about 7 KiB. */
     private static void largeBatches(Context context) {
         Report report = context.report();
         MongoCollection<BsonDocument> padded = context.collection("padded");

@@ -59,7 +59,7 @@ final class Files {
         return ID;
     }
 
-    /** From the middle of one chunk to the middle of the next. */
+    /** Reads from the middle of one chunk to the middle of the next. */
     private BsonDocument range() {
         try (GridFSDownloadStream stream = bucket.openDownloadStream(ID)) {
             byte[] range = new byte[100_000];

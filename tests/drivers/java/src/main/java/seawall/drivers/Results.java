@@ -60,7 +60,7 @@ final class Results {
                 .append("upserts", upserts);
     }
 
-    /** Only the keys of a command's reply, because the types of their values vary. */
+    /** Only the field names of a command's reply, because the types of the values vary. */
     static BsonArray keys(BsonDocument reply) {
         return Context.all(reply.keySet().stream().sorted().map(BsonString::new).toList());
     }

@@ -70,7 +70,7 @@ final class Version {
         return aggregate.explain(BsonDocument.class);
     }
 
-    /** Null if the server gave none. */
+    /** Null if the server's reply has no such field. */
     static String codeName(MongoServerException error) {
         return error.getErrorCodeName();
     }

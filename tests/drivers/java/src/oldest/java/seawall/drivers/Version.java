@@ -75,7 +75,7 @@ final class Version {
         throw skipped();
     }
 
-    /** Null if the server gave none. */
+    /** Null if the server's reply has no such field. */
     static String codeName(MongoServerException error) {
         return error instanceof MongoCommandException refused ? refused.getErrorCodeName() : null;
     }

@@ -1,5 +1,5 @@
-//! Exactness under load: many more shapes than rows. Every figure is compared with the single
-//! operations.
+//! Exactness under load, with far more shapes than rows. Every reported figure is compared with the
+//! single operations in the slow log.
 
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ const COLLECTIONS: u32 = 5;
 
 const COMMANDS: [&str; 4] = ["find", "count", "aggregate", "update"];
 
-/// Shapes of each command on each collection.
+/// Number of shapes of each command on each collection.
 const FIELDS: u32 = 25;
 
 const SHAPES: u32 = 500;
@@ -37,30 +37,30 @@ const _: () = assert!(SHAPES == COLLECTIONS * 4 * FIELDS);
 /// Seawall's `shapes.max_shapes`.
 const MAX_SHAPES: u32 = 100;
 
-/// This many of the heaviest shapes must have a row.
+/// Number of heaviest shapes that must have a row.
 const HEAVIEST: usize = 50;
 
 const CONNECTIONS: u64 = 64;
 
-/// Documents of a collection. Few, so that an operation without an index is fast.
+/// Number of documents in a collection. It is small, so that an operation without an index is fast.
 const DOCUMENTS: u32 = 100;
 
-/// Half a bucket at eight buckets per octave: 2^(1/16) - 1.
+/// The largest error of a quantile with eight buckets per octave, half a bucket: 2^(1/16) - 1.
 const SHAPE_ERROR: f64 = 0.0443;
 
-/// Half a bucket at 32 buckets per octave: 2^(1/64) - 1.
+/// The largest error of a quantile with 32 buckets per octave, half a bucket: 2^(1/64) - 1.
 const NAMESPACE_ERROR: f64 = 0.011;
 
-/// Quantiles that Seawall reports: their names and their per-mille values.
+/// The reported quantiles: their names and their values in thousandths.
 const QUANTILES: [(&str, usize); 4] = [("p50", 500), ("p90", 900), ("p99", 990), ("p999", 999)];
 
-/// Durations of whole operations.
+/// The JSON pointer to the durations of whole operations.
 const WHOLE: &str = "/latency_ms";
 
-/// Times until a server began its reply.
+/// The JSON pointer to the times until a server began its reply.
 const UNTIL_REPLY: &str = "/answer_ms";
 
-/// Runs a million operations of 500 shapes through a Seawall with rows for 100.
+/// Runs a million operations of 500 shapes through a Seawall that has only 100 shape rows.
 pub async fn run(plan: &Plan) {
     let operations = plan.either(1_000_000, 100_000);
     let server = Standalone::start(Options::default()).await;
@@ -113,14 +113,14 @@ fn letters_of(number: u32) -> String {
     letters(usize::try_from(number).unwrap_or(usize::MAX))
 }
 
-/// A shape of the load.
+/// One shape of the load.
 struct Shape {
     command: &'static str,
     message: Vec<u8>,
 }
 
 impl Shape {
-    /// Returns the shape of this rank. Shapes of neighbouring ranks have different namespaces.
+    /// The shape with this rank. Shapes of neighbouring ranks have different namespaces.
     fn of(rank: u32) -> Self {
         let collection = collection(rank % COLLECTIONS);
         let which = usize::try_from(rank / COLLECTIONS).unwrap_or(0) % COMMANDS.len();
@@ -149,7 +149,7 @@ impl Shape {
     }
 }
 
-/// Operations that were sent and got a reply.
+/// The operations that got a reply.
 struct Sent {
     /// Number of operations by shape.
     shapes: Vec<u64>,
@@ -205,7 +205,7 @@ async fn one(
     sent
 }
 
-/// What Seawall reports after the load.
+/// The figures that Seawall reports after the load.
 struct Reported {
     metrics: String,
     shapes: Value,
@@ -215,7 +215,7 @@ struct Reported {
 
 impl Reported {
     async fn fetch(seawall: &Seawall, operations: u64) -> Self {
-        // The last operations are counted shortly after their clients get the replies.
+        // Seawall counts the last operations shortly after their clients have the replies.
         let is_counted = || async {
             let metrics = seawall.metrics().await;
             let counted: f64 = COMMANDS.iter().map(|name| counted(&metrics, name)).sum();
@@ -312,7 +312,7 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     let mut time = Worst::default();
     let reported_ms: f64 = rows.iter().map(|row| number(row, "/total_time_ms")).sum();
     let true_ms: f64 = logged.shapes.values().map(Durations::sum_ms).sum();
-    // The two sums add floats in different orders.
+    // The two sums differ slightly, because they add floats in different orders.
     time.add(reported_ms, true_ms);
     table.within("total time in all shape rows", time, 1e-9);
     let fine: HashMap<&str, &Value> = rows
@@ -327,15 +327,15 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
         .iter()
         .filter(|(id, _)| !fine.contains_key(id.as_str()));
     let without = float(count(without.count()));
-    // A shape can take over a row once a second. A quick run is too short for all of these to get
-    // one.
+    // Only one shape per second and coarse shape can replace another. A quick run is too short for
+    // all of these.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"
         )),
         false => table.same("heaviest shapes without a row", count(HEAVIEST), without, 0),
     }
-    // Shapes that had their row from the first operation on.
+    // Shapes that have had a row since their first operation.
     let whole = fine.iter().filter_map(|(id, row)| {
         let raw = logged.shapes.get(*id)?;
         ((number(row, "/count") - float(raw.count())).abs() < 0.5).then_some((*row, raw))
@@ -365,7 +365,8 @@ fn compare_namespaces(table: &mut Table, reported: &Reported, logged: &Logged) {
     compare(table, "namespace", WHOLE, &pairs, NAMESPACE_ERROR);
 }
 
-/// Compares the time until a server began its reply. Seawall reports it with fine buckets.
+/// Compares the times until a server began its reply. Seawall reports them with 32 buckets per
+/// octave.
 fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
     let rows = rows(&reported.servers, "servers").iter();
     let pairs = rows.filter_map(|row| Some((row, logged.servers.get(text(row, "/address"))?)));
@@ -389,7 +390,7 @@ fn compare_counts(table: &mut Table, of: &str, pairs: &[(&Value, &Durations)]) {
     );
 }
 
-/// Compares quantiles and maximum of rows.
+/// Compares the quantiles and the maximum of rows.
 fn compare(table: &mut Table, of: &str, times: &str, pairs: &[(&Value, &Durations)], allowed: f64) {
     for (name, per_mille) in QUANTILES {
         let mut worst = Worst::default();

@@ -1,4 +1,4 @@
-//! Seawall as users run it, with its health, metrics and API.
+//! Runs the Seawall binary, with its health check, metrics and API.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -28,10 +28,10 @@ pub struct Seawall {
 }
 
 impl Seawall {
-    /// Starts Seawall with additional configuration, in TOML, and waits until it is ready.
+    /// Starts Seawall with more configuration in TOML, and waits until it is ready.
     ///
     /// # Panics
-    /// If it is not ready within half a minute.
+    /// If Seawall is not ready within half a minute.
     pub async fn start(plan: &Plan, deployment: &str, toml: &str) -> Self {
         let scratch = Scratch::create().expect("the directory can be created");
         let [address, admin] = [(); 2].map(|()| {
@@ -58,10 +58,10 @@ impl Seawall {
         seawall
     }
 
-    /// Waits until Seawall has determined the source of clients' credentials.
+    /// Waits until Seawall knows where clients' credentials come from.
     ///
     /// # Panics
-    /// If that takes more than half a minute.
+    /// If it does not know within half a minute.
     pub async fn wait_for_credential_source(&self) {
         let are_known = || async {
             let status = self.api("/api/v1/status").await;
@@ -72,18 +72,18 @@ impl Seawall {
             .expect("the credential source is determined");
     }
 
-    /// Returns true if Seawall replies that it is ready.
+    /// True if Seawall says that it is ready.
     pub async fn is_ready(&self) -> bool {
         let page = self.get("/health/ready").await;
         page.is_some_and(|page| page.starts_with("HTTP/1.1 200"))
     }
 
-    /// Returns the address that clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the address of metrics and API.
+    /// The address of the metrics and of the API.
     pub fn admin(&self) -> SocketAddr {
         self.admin
     }
@@ -93,7 +93,7 @@ impl Seawall {
         self.process.id()
     }
 
-    /// Returns the response of the API at this path.
+    /// The JSON document at this path of the API.
     ///
     /// # Panics
     /// If the response is not JSON.
@@ -125,19 +125,19 @@ impl Seawall {
     }
 }
 
-/// Returns the rows of a list in an API response.
+/// The rows of a list in an API reply.
 pub fn rows<'a>(response: &'a Value, name: &str) -> &'a [Value] {
     let rows = response.get(name).and_then(Value::as_array);
     rows.map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Returns a number of a row. NaN if there is none: NaN equals no number and is within no bounds.
+/// A number in a row. NaN if it is missing, so that all comparisons with it fail.
 pub fn number(row: &Value, pointer: &str) -> f64 {
     let number = row.pointer(pointer).and_then(Value::as_f64);
     number.unwrap_or(f64::NAN)
 }
 
-/// Returns a text of a row. Empty if there is none.
+/// A text in a row; empty if it is missing.
 pub fn text<'a>(row: &'a Value, pointer: &str) -> &'a str {
     row.pointer(pointer)
         .and_then(Value::as_str)

@@ -1,8 +1,8 @@
-//! Measures what statistics cost: two Seawalls in front of one mongod, one with all statistics and
-//! one with none, in turn.
+//! Measures the cost of the statistics: two Seawalls in front of one mongod, one with all
+//! statistics and one without, run in alternating rounds.
 //!
-//! Rounds are short and interleaved, because the speed of a shared machine drifts. Ratios are taken
-//! within each round.
+//! The rounds are short, because the speed of a shared machine changes. Ratios are computed within
+//! a round.
 
 use std::{
     sync::{
@@ -31,14 +31,14 @@ use crate::process::cpu_split;
 
 const CONNECTIONS: usize = 64;
 
-/// Number of projections. Each makes one shape of a find by `_id`.
+/// Number of different projections. Each one makes one shape of a find by `_id`.
 const SHAPES: usize = 30;
 
-/// Statistics of a second are added to tables shortly after that second. That work is part of the
+/// Time after a round in which its last second is added to the tables. This work is part of the
 /// cost.
 const SETTLE: Duration = Duration::from_millis(1_200);
 
-/// One of the two Seawalls, with its load and results.
+/// One of the two Seawalls, with its connections and results.
 struct Rival {
     name: &'static str,
     seawall: Seawall,
@@ -47,11 +47,11 @@ struct Rival {
     rounds: Vec<Round>,
 }
 
-/// Result of one round.
+/// The result of one round.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     operations: f64,
-    /// CPU time per operation in microseconds.
+    /// CPU time per operation in user mode, in microseconds.
     user_us: f64,
     system_us: f64,
 }
@@ -62,7 +62,7 @@ impl Round {
     }
 }
 
-/// Compares Seawall with all statistics and Seawall with none.
+/// Compares a Seawall with all statistics with one without.
 pub async fn run(plan: &Plan) {
     let rounds = plan.either(30, 1);
     let time = plan.either(Duration::from_secs(2), Duration::from_secs(1));
@@ -77,7 +77,7 @@ pub async fn run(plan: &Plan) {
     let mut on = Rival::start(plan, &server, "on", "").await;
     let mut off = Rival::start(plan, &server, "off", off).await;
     let messages: Arc<Vec<_>> = Arc::new((0..SHAPES).map(find).collect());
-    // Warm-up round: establishes connections and fills caches.
+    // The first round is not counted: it establishes connections and fills caches.
     for rival in [&mut on, &mut off] {
         rival.run(&messages, time).await;
         rival.rounds.clear();
@@ -168,7 +168,7 @@ impl Rival {
                 .sum::<f64>()
     }
 
-    /// Asserts that every operation is counted.
+    /// Asserts that Seawall has counted every operation.
     async fn check(&self) {
         let is_counted = || async {
             let metrics = self.seawall.metrics().await;

@@ -1,4 +1,5 @@
-//! Every single operation, from the slow log. Sums and distributions are compared with these.
+//! Reads every operation from the slow log. Seawall's sums and distributions are compared with
+//! these.
 
 use std::{
     collections::HashMap,
@@ -16,10 +17,10 @@ use super::{
     seawall::{number, text},
 };
 
-/// Time between two reads at the end of a log that Seawall still writes.
+/// Time between two reads at the end of a log that Seawall is still writing.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Reads without a new line after which the log is complete: five seconds.
+/// Number of reads without a new line after which the log counts as complete: five seconds.
 const MAX_EMPTY_READS: u32 = 50;
 
 /// The phases of an operation. They add up to its total time.
@@ -32,19 +33,19 @@ const PHASES: [&str; 6] = [
     "/phases_ms/send",
 ];
 
-/// A command and a collection.
+/// The name of a command, and of a collection.
 pub type Namespace = (String, String);
 
-/// All lines of a log.
+/// The contents of a slow log.
 #[derive(Debug, Default)]
 pub struct Logged {
-    /// Lines of operations.
+    /// Number of lines about operations.
     pub lines: u64,
-    /// Lines that Seawall left out, as counted by the `left_out` field of other lines.
+    /// Number of lines that Seawall dropped, from the field `left_out` of the other lines.
     pub dropped: u64,
-    /// Lines of operations whose outcome is not `ok`.
+    /// Number of operations whose outcome is not `ok`.
     pub not_ok: u64,
-    /// Lines whose total time is not the sum of their phases.
+    /// Number of lines whose total time differs from the sum of their phases.
     pub unequal_totals: u64,
     /// Durations of operations, by the id of their shape.
     pub shapes: HashMap<String, Durations>,
@@ -55,7 +56,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Reads `expected` lines as they are written, and sorts the durations.
+    /// Reads `expected` lines while Seawall writes them, and sorts the durations.
     ///
     /// # Panics
     /// If the file cannot be read.
@@ -95,7 +96,7 @@ impl Logged {
         self.unequal_totals += u64::from(nanoseconds(&line, "/total_ms") != total_ns);
         let owned = |pointer| text(&line, pointer).to_owned();
         let namespace = (owned("/command"), owned("/collection"));
-        // An operation that counts in a row of several shapes still has its own fine id.
+        // An operation that is counted in a group row has its own shape id in another field.
         let is_folded = line.get("fine_shape").is_some();
         let shape = owned(if is_folded { "/fine_shape" } else { "/shape" });
         add(&mut self.shapes, shape, total_ns);
@@ -108,7 +109,7 @@ fn add<K: std::hash::Hash + Eq>(all: &mut HashMap<K, Durations>, key: K, ns: u64
     all.entry(key).or_default().0.push(ns);
 }
 
-/// Milliseconds with six decimals are whole nanoseconds.
+/// Times have six decimals of a millisecond, so they are whole nanoseconds.
 #[expect(
     clippy::as_conversions,
     reason = "rounded, not negative, and far under 2^53"
@@ -128,22 +129,22 @@ impl Durations {
         self.0.sort_unstable();
     }
 
-    /// Returns the number of durations.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         count(self.0.len())
     }
 
-    /// Returns the sum of the durations in milliseconds.
+    /// The sum of the durations in milliseconds.
     pub fn sum_ms(&self) -> f64 {
         float(self.0.iter().sum()) / 1e6
     }
 
-    /// Returns the longest duration in milliseconds.
+    /// The longest duration in milliseconds.
     pub fn max_ms(&self) -> f64 {
         float(self.0.last().copied().unwrap_or(0)) / 1e6
     }
 
-    /// Returns the nearest-rank quantile of this per-mille value, in milliseconds.
+    /// The nearest-rank quantile in milliseconds; `per_mille` is in thousandths.
     pub fn quantile_ms(&self, per_mille: usize) -> f64 {
         let rank = (self.0.len() * per_mille).div_ceil(1_000).max(1);
         float(self.0.get(rank - 1).copied().unwrap_or(0)) / 1e6

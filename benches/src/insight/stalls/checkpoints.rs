@@ -1,5 +1,5 @@
-//! Real checkpoints, every 15 seconds, under a load that gives them much to write. The server's own
-//! counters of the checkpoints are printed beside Seawall's report.
+//! Real checkpoints every 15 seconds, under a load that writes much. Prints the server's own
+//! counters of checkpoints next to Seawall's report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{
     LIGHT, epoch_seconds, epoch_seconds_of, fill, finds, first_reported, say_stalls, target,
 };
-use crate::sight::{
+use crate::insight::{
     DATABASE, Machine, Plan, count, float,
     link::message,
     pace::{Answered, Paced, Rate},
@@ -23,27 +23,30 @@ use crate::sight::{
 /// Seconds from the end of one checkpoint to the start of the next.
 const SYNC_DELAY: &str = "15";
 
-/// Length of the load: the time to learn the usual latencies, three periods, and some more.
+/// Length of the load: the time to learn the usual latencies, three checkpoint periods, and a
+/// reserve.
 const TIME: Duration = Duration::from_secs(90);
 
-/// About 10 KiB each. The server writes each to the collection and to the oplog, and both again to
-/// the journal. The default write concern is majority, so each write waits for the journal.
+/// Writes of about 10 KiB each. The server writes each document to the collection, to the oplog,
+/// and both to the journal. The default write concern is majority, so each write waits for the
+/// journal.
 const WRITES: Rate = Rate {
     connections: 64,
     per_second: 2_000.0,
 };
 
-/// Smallest and largest size of a document.
+/// Minimum and maximum size of a document in bytes.
 const LEAST_BYTES: usize = 4 * 1024;
 const MOST_BYTES: usize = 16 * 1024;
 
-/// Documents are slices of this many random bytes, so they cannot be compressed.
+/// Size of a buffer of random bytes. Documents are slices of this buffer, so they cannot be
+/// compressed.
 const STOCK_BYTES: usize = 1024 * 1024;
 
-/// Documents that exist before the load, for the updates.
+/// Number of documents that exist before the load, so that updates find one.
 const OLD: usize = 10_000;
 
-/// Documents inserted at a time.
+/// Number of documents per insert.
 const BATCH: usize = 500;
 
 /// Time between two reads of the server's counters.
@@ -124,7 +127,7 @@ fn body(random: &mut Random, stock: &[u8]) -> Binary {
     }
 }
 
-/// Returns inserts and updates, in a random order.
+/// Messages with inserts and updates in random order.
 fn writes(connection: u32, stock: Arc<Vec<u8>>) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(u64::from(connection) + 1_000);
     move || {
@@ -143,7 +146,7 @@ fn writes(connection: u32, stock: Arc<Vec<u8>>) -> impl FnMut() -> Vec<u8> {
     }
 }
 
-/// Records each checkpoint, from the server's counters.
+/// Records the checkpoints by polling the server's counters.
 async fn watch(client: Client, until: Instant) -> Vec<Checkpoint> {
     let admin = client.database("admin");
     let mut checkpoints = Vec::new();
@@ -182,7 +185,7 @@ fn transactions(status: &Document, name: &str) -> f64 {
     }
 }
 
-/// Prints the server's checkpoints, and the latencies of clients during each checkpoint.
+/// Prints the server's checkpoints, and the clients' latencies during each one.
 fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<Answered>)], began: f64) {
     for (name, _, answered) in loads {
         let rate = float(count(answered.len())) / TIME.as_secs_f64();

@@ -1,9 +1,8 @@
-//! Measures whether Seawall's statistics are exact, what they cost and what they find: the parts of
-//! the bench `sight`.
+//! The parts of the bench `insight`. They measure if Seawall's statistics are exact, how much CPU
+//! time and memory they need, and if they find stalls and changes.
 //!
-//! Every part starts its own servers, and Seawall in front of them as a process. It prints its
-//! results before it asserts them. Loads use raw connections: no driver retries, pools or waits
-//! between the load and Seawall.
+//! Every part starts its own servers and its own Seawall process. It prints its results before it
+//! asserts them. The loads use raw connections, so no driver retries, pools or waits.
 
 pub mod changes;
 pub mod cost;
@@ -24,12 +23,12 @@ use std::{fs, io::Write, path::PathBuf};
 pub struct Plan {
     /// Path of the Seawall binary.
     pub binary: PathBuf,
-    /// True for a tenth of the full run. Such a run asserts nothing that depends on timing.
+    /// True for a tenth of a full run. A quick run asserts nothing that depends on timing.
     pub is_quick: bool,
 }
 
 impl Plan {
-    /// Returns `whole` in a full run and `quick` in a quick run.
+    /// Returns `whole` in a full run, and `quick` in a quick run.
     pub fn either<T>(&self, whole: T, quick: T) -> T {
         if self.is_quick { quick } else { whole }
     }
@@ -40,8 +39,8 @@ pub fn say(line: &str) {
     writeln!(std::io::stdout().lock(), "{line}").expect("standard output is open");
 }
 
-/// CPU use of the whole machine, by all processes. Measured latencies are reliable only if the
-/// machine was otherwise idle.
+/// The CPU use of all processes of the machine. Latencies are reliable only if no other process
+/// used much CPU time.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     busy: u64,
@@ -56,8 +55,8 @@ impl Machine {
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").expect("/proc is readable");
         let fields = stat.lines().next().unwrap_or_default().split_whitespace();
-        // User, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen by other virtual
-        // machines.
+        // User, nice, system, idle, I/O wait, interrupts, soft interrupts, and time taken by other
+        // virtual machines.
         let ticks: Vec<u64> = fields.skip(1).take(8).flat_map(str::parse).collect();
         let all = ticks.iter().sum();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
@@ -79,7 +78,7 @@ impl Machine {
 }
 
 /// The database of all loads.
-pub const DATABASE: &str = "sight";
+pub const DATABASE: &str = "insight";
 
 /// Converts a count to a float, for a ratio.
 #[expect(clippy::as_conversions, reason = "counts are far under 2^53")]
@@ -92,7 +91,7 @@ pub fn count(length: usize) -> u64 {
     u64::try_from(length).expect("a length fits into 64 bits")
 }
 
-/// Returns a name of letters only. A name with digits could be taken for data.
+/// A name that has only letters, because Seawall may treat a name with digits as data.
 pub fn letters(number: usize) -> String {
     let digits = number.to_string();
     digits

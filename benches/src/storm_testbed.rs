@@ -1,5 +1,5 @@
-//! The testbed of storms: a replica set whose primary can stall, Seawall in front of it as a
-//! process, and loads as processes with their reports.
+//! The testbed of storms: a replica set whose primary can be stalled, a Seawall process in front of
+//! it, and loads as processes that print reports.
 
 use std::{
     net::SocketAddr,
@@ -37,9 +37,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// A replica set with a primary and a secondary, and Seawall in front of it.
 #[derive(Debug)]
 pub struct StormTestbed {
-    /// The replica set. Its primary stays the same during a run.
+    /// The replica set. Its primary stays primary during a run.
     pub set: ReplicaSet,
-    /// A client of the set, connected before any storm: during a storm it might not get a
+    /// A client of the set that connects before any storm. During a storm it might not get a
     /// connection.
     control: Client,
     primary: SocketAddr,
@@ -53,20 +53,20 @@ pub struct StormTestbed {
 /// Seawall's counts of server connections and logins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Server connections established so far.
+    /// Number of server connections established since Seawall's start.
     pub created: f64,
-    /// Server connections that are open now.
+    /// Number of server connections that are open.
     pub open: f64,
-    /// Logins at servers so far.
+    /// Number of logins at servers since Seawall's start.
     pub authentications: f64,
 }
 
-/// How a server stalls.
+/// The way in which a server stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stall {
     /// The server's process is stopped.
     Stopped,
-    /// The server takes 600 ms longer for clients' finds, hellos and logins.
+    /// The server delays clients' finds, hellos and logins by 600 ms.
     Delayed,
 }
 
@@ -75,7 +75,7 @@ impl StormTestbed {
     pub async fn start(pool_size: usize) -> Self {
         let mut options = Options::with_auth();
         options.priorities = vec![1, 0];
-        // A stalled primary must stay primary.
+        // A long election timeout keeps a stalled primary in its role.
         options.settings.election_timeout = Duration::from_secs(60);
         let set = ReplicaSet::start(2, options).await.expect("the set starts");
         let primary = set
@@ -107,7 +107,7 @@ impl StormTestbed {
         self.pool_size = pool_size;
     }
 
-    /// Kills Seawall and starts it again on the same ports. Returns when it is ready.
+    /// Kills Seawall, starts it again on the same ports, and waits until it is ready.
     pub async fn restart_seawall(&mut self) {
         self.kill_seawall();
         self.start_seawall();
@@ -142,17 +142,17 @@ impl StormTestbed {
         self.seawall.as_ref().map(Process::id)
     }
 
-    /// Returns the connection string for loads through Seawall.
+    /// The connection string for loads through Seawall.
     pub fn through(&self) -> String {
         format!("mongodb://{USER}:{PASSWORD}@127.0.0.1:{}/", self.listen)
     }
 
-    /// Returns the connection string for loads on the primary itself.
+    /// The connection string for loads directly on the primary.
     pub fn primary(&self) -> String {
         format!("mongodb://{USER}:{PASSWORD}@{}/", self.primary)
     }
 
-    /// Returns the connection string for loads on the secondary itself.
+    /// The connection string for loads directly on the secondary.
     pub fn secondary(&self) -> String {
         let mut members = self.set.members().iter().map(Mongod::address);
         let secondary = members.find(|address| *address != self.primary);
@@ -203,7 +203,7 @@ impl StormTestbed {
         Load::start(&self.binary, arguments)
     }
 
-    /// Returns Seawall's counts. All are 0 if Seawall does not run.
+    /// Seawall's counts; all are 0 if Seawall does not run.
     pub async fn counts(&self) -> Counts {
         let Some(page) = self.get("/metrics").await else {
             return Counts::default();
@@ -215,14 +215,14 @@ impl StormTestbed {
         }
     }
 
-    /// Returns the successful client logins so far.
+    /// Number of successful client logins since Seawall's start.
     pub async fn client_logins(&self) -> f64 {
         let page = self.get("/metrics").await.unwrap_or_default();
         let labels = ["result=\"ok\""];
         sum_of(&page, "seawall_client_authentications_total", &labels)
     }
 
-    /// Returns the number of clients that are connected now.
+    /// Number of connected clients.
     pub async fn clients(&self) -> f64 {
         let page = self.get("/metrics").await.unwrap_or_default();
         sum_of(&page, "seawall_client_connections", &[])
@@ -234,7 +234,7 @@ impl StormTestbed {
         u32::try_from(primary.as_raw_nonzero().get()).ok()
     }
 
-    /// Returns a page of the admin address. `None` if Seawall does not run.
+    /// The text at this path of the admin address; `None` if Seawall does not run.
     async fn get(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.admin)).await.ok()?;
         let request =
@@ -246,7 +246,7 @@ impl StormTestbed {
         Some(page)
     }
 
-    /// Returns the logins that the primary has begun, from its own count.
+    /// Number of logins that the primary has counted.
     pub async fn primary_logins(&self) -> f64 {
         let status = self
             .control
@@ -316,7 +316,7 @@ impl Load {
 pub struct LoadReport(pub Value);
 
 impl LoadReport {
-    /// Returns the number at this JSON pointer. NaN if there is none.
+    /// The number at this JSON pointer; NaN if there is none.
     pub fn number(&self, pointer: &str) -> f64 {
         self.0
             .pointer(pointer)
@@ -324,7 +324,7 @@ impl LoadReport {
             .unwrap_or(f64::NAN)
     }
 
-    /// Returns one field for each second of the timeline.
+    /// The values of one field for all seconds of the timeline.
     pub fn seconds(&self, field: &str) -> Vec<f64> {
         let seconds = self.0.get("timeline").and_then(Value::as_array);
         let of_each = |second: &Value| second.get(field).and_then(Value::as_f64);

@@ -1,4 +1,4 @@
-//! One connection of a load. It sends prepared messages, and checks that each gets a reply.
+//! One connection of a load. It sends prepared messages and checks that each one gets a reply.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use tokio::{
 pub struct Target {
     /// Address of Seawall, or of a server itself.
     pub address: SocketAddr,
-    /// `None` if authentication is off.
+    /// The login; `None` if authentication is off.
     pub login: Option<Login>,
 }
 
@@ -37,8 +37,8 @@ impl Link {
         let stream = stream.expect("the target accepts connections");
         stream.set_nodelay(true).expect("the option can be set");
         let stream = stream.into_std().expect("the stream can be deregistered");
-        // `RawClient` sends hello and logs in over its own handle of the connection. It reads whole
-        // messages and nothing after them.
+        // `RawClient` uses a second handle of the connection for `hello` and the login. It reads no
+        // bytes after the replies.
         let twin = stream.try_clone().expect("a descriptor is free");
         let twin = TcpStream::from_std(twin).expect("the stream can be registered");
         let mut client = RawClient::new(twin);
@@ -67,7 +67,7 @@ impl Link {
     /// Sends a message with a new request id, and reads its reply.
     ///
     /// # Panics
-    /// If the reply is to another message or has no `ok: 1`, or if the connection is closed.
+    /// If the reply belongs to another message or has no `ok: 1`, or if the connection is closed.
     pub async fn run(&mut self, message: &[u8]) {
         self.request_id = self.request_id.wrapping_add(1);
         self.request.clear();
@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// Returns true if the reply is complete. Panics if it is to another request.
+    /// True if the reply is complete. Panics if the reply belongs to another message.
     fn is_whole(&self) -> bool {
         let field = |at: usize| {
             let bytes = self.reply.get(at..at + 4)?;
@@ -109,7 +109,7 @@ impl Link {
     }
 }
 
-/// Returns a command as a message.
+/// A command as an OP_MSG.
 pub fn message(command: &RawDocument) -> Vec<u8> {
     seawall_wire::encode_request(0, command.as_bytes())
 }

@@ -1,5 +1,5 @@
-//! A load at a fixed rate. Operations are sent when they are due. Late operations are sent at once,
-//! so a stall is followed by the operations that it delayed.
+//! A load at a fixed rate. Operations that are late are sent at once, so a stall is followed by the
+//! operations that were due during it.
 
 use std::{
     sync::{
@@ -19,9 +19,9 @@ use super::link::{Link, Target};
 /// The rate of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Connections. They send in turn.
+    /// Number of connections. They send one after another.
     pub connections: u32,
-    /// Operations per second, of all connections together.
+    /// Operations per second of all connections together.
     pub per_second: f64,
 }
 
@@ -30,11 +30,11 @@ pub struct Rate {
 pub struct Answered {
     /// Time from the start of the load until the operation was sent.
     pub at: Duration,
-    /// Time until the reply was complete.
+    /// Time from sending the operation to the end of the reply.
     pub took: Duration,
 }
 
-/// A load that runs until `end` is called.
+/// A load that runs until [`Paced::end`] is called.
 #[derive(Debug)]
 #[must_use = "the load runs until it is ended"]
 pub struct Paced {
@@ -44,8 +44,8 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// Connects and starts the load. `source` gets the number of a connection and returns its
-    /// source of messages: one message per call.
+    /// Connects and starts the load. `source` gets the index of a connection, and returns a
+    /// function that returns the next message of this connection.
     pub async fn start<S>(target: &Target, rate: Rate, source: impl Fn(u32) -> S) -> Self
     where
         S: FnMut() -> Vec<u8> + Send + 'static,
@@ -69,7 +69,7 @@ impl Paced {
         Self { stop, tasks, began }
     }
 
-    /// Returns the time at which the load began.
+    /// The time when the load began.
     pub fn began(&self) -> Instant {
         self.began
     }
@@ -88,7 +88,7 @@ impl Paced {
     }
 }
 
-/// The times at which one connection sends.
+/// The times at which one connection sends its messages.
 struct Schedule {
     began: Instant,
     first: Duration,

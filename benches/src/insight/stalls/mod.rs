@@ -1,5 +1,5 @@
-//! Stalls: real checkpoints, a server that is stopped every 15 seconds, and a steady load in which
-//! nothing stalls.
+//! Stalls: real checkpoints, a server process that is stopped every 15 seconds, and a steady load
+//! without stalls.
 
 mod checkpoints;
 
@@ -26,10 +26,10 @@ use super::{
 /// Time from the start of one stall to the start of the next.
 const PERIOD: Duration = Duration::from_secs(15);
 
-/// How long the server process is stopped.
+/// Time for which the server process is stopped.
 const STOPPED: Duration = Duration::from_secs(2);
 
-/// Number of stops.
+/// Number of times that the server process is stopped.
 const TIMES: u32 = 4;
 
 /// Seawall must report a recurring stall after this many stalls.
@@ -38,25 +38,26 @@ const REPORTED_AFTER: u32 = 3;
 /// Time in which Seawall learns the usual latencies.
 const LEARNING_TIME: Duration = Duration::from_secs(25);
 
-/// Allowed error of the reported period and length, in seconds.
+/// Maximum error of the reported period and length, in seconds.
 const ERROR_SECONDS: f64 = 1.0;
 
-/// The calm seconds that end an episode, and a few more.
+/// Time of the calm seconds that end an episode, with a reserve.
 const QUIET: Duration = Duration::from_secs(8);
 
-/// Time between two checks for a reported recurring stall.
+/// Interval of the checks for a reported recurring stall.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Documents that the finds read.
+/// Number of documents that the finds read.
 const DOCUMENTS: usize = 1_000;
 
-/// A load that is light for the server.
+/// The rate of a light load.
 const LIGHT: Rate = Rate {
     connections: 16,
     per_second: 200.0,
 };
 
-/// Runs the checkpoints and the stopped process. Both are too long for a quick run.
+/// Runs the part with checkpoints and the part with a stopped process. Both are too long for a
+/// quick run.
 pub async fn run(plan: &Plan) {
     if plan.is_quick {
         say("\n## Stalls: not part of a quick run\n");
@@ -66,7 +67,7 @@ pub async fn run(plan: &Plan) {
     stopped(plan).await;
 }
 
-/// Runs a steady load, for which Seawall must report no stall.
+/// Runs a steady load and asserts that Seawall reports no stall.
 pub async fn steady(plan: &Plan) {
     let time = plan.either(Duration::from_mins(5), Duration::from_secs(30));
     let server = start().await;
@@ -93,7 +94,7 @@ pub async fn steady(plan: &Plan) {
     }
 }
 
-/// Stops the server process for two seconds every fifteen.
+/// Stops the server process for two seconds in every fifteen.
 async fn stopped(plan: &Plan) {
     let server = start().await;
     let seawall = Seawall::start(plan, &server.root_uri(), "").await;
@@ -170,7 +171,7 @@ fn check_stopped(reported: &Value, server: &Standalone) {
     }
 }
 
-/// Returns the time at which a recurring stall is first reported. `None` if that is not before
+/// The time at which Seawall first reports a recurring stall; `None` if it does not before
 /// `deadline`.
 async fn first_reported(seawall: &Seawall, deadline: Instant) -> Option<Instant> {
     loop {
@@ -211,7 +212,7 @@ fn target(seawall: &Seawall) -> Target {
     }
 }
 
-/// Returns small reads of three shapes, in a random order.
+/// Messages of small reads of three shapes, in random order.
 fn finds(connection: u32) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(connection.into());
     move || {
@@ -299,7 +300,7 @@ fn epoch_seconds() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// Returns a past moment in seconds since the epoch.
+/// A moment in the past, in seconds since the epoch.
 fn epoch_seconds_of(moment: Instant) -> f64 {
     epoch_seconds() - moment.elapsed().as_secs_f64()
 }

@@ -1,11 +1,11 @@
-//! A table of comparisons. Each row is printed at once. All rows are asserted when the table is
-//! complete.
+//! A table that compares reported with true figures. A row is printed when it is added, and
+//! asserted when the table is complete.
 
 use std::fmt::Display;
 
 use super::{float, say};
 
-/// A table of comparisons.
+/// A table of comparisons; [`Table::check`] asserts its rows.
 #[derive(Debug)]
 #[must_use = "the table asserts nothing until `check` is called"]
 pub struct Table {
@@ -54,7 +54,7 @@ impl Table {
         self.row(what, worst.compared, &error, &most, is_within);
     }
 
-    /// Adds a row for durations that must be equal to the nanosecond. The allowed error covers the
+    /// Adds a row for durations that must be equal to the nanosecond. The allowed error is the
     /// rounding of floats.
     pub fn exact(&mut self, what: &str, worst: Worst) {
         self.within(what, worst, 1e-12);
@@ -78,7 +78,7 @@ impl Table {
     /// Asserts all rows.
     ///
     /// # Panics
-    /// If a row is wrong.
+    /// If an error exceeds its limit in any row.
     pub fn check(self) {
         assert!(
             self.wrong.is_empty(),

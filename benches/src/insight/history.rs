@@ -1,7 +1,7 @@
-//! Measures the memory of eight days of history, with as many series as Seawall keeps.
+//! Measures the memory of eight days of history, with the maximum number of series.
 //!
-//! Not every second is generated. The coarse steps are as full with one second in ten or sixty as
-//! with every second. The last ten minutes have every second.
+//! Only some seconds are generated. Coarse steps become as full with one second in ten or sixty as
+//! with every second. Of the last ten minutes, every second is generated.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ const SHAPES: usize = 200;
 
 const SERVERS: usize = 6;
 
-/// Seconds that are kept at a resolution of one second.
+/// Number of the last seconds that are all generated: the retention of steps of one second.
 const LAST: u64 = 600;
 
 /// Maximum number of operations of a series in a second.
@@ -30,7 +30,7 @@ const OPERATIONS: usize = 30;
 struct Scene {
     name: &'static str,
     namespaces: usize,
-    /// One second in this many is generated.
+    /// One second in this many is generated, except for the last ones.
     sample_every: u64,
 }
 
@@ -47,7 +47,7 @@ const SCENES: [Scene; 2] = [
     },
 ];
 
-/// Prints a table, and asserts that the history stays within its budget.
+/// Prints a table, and asserts that the history stays within its memory limit.
 pub fn run(plan: &Plan) {
     say("\n## History\n");
     say(
@@ -118,8 +118,7 @@ impl Scene {
     }
 }
 
-/// Returns one second in which every series has some operations: most take a millisecond, some a
-/// hundred.
+/// One second in which every series has some operations. Most take a millisecond, some a hundred.
 fn series(labels: &[Arc<Label>], random: &mut Random) -> BTreeMap<Arc<Label>, (Figures, f64)> {
     let labels = labels.iter();
     let series = labels.map(|label| {

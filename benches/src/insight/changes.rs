@@ -1,5 +1,5 @@
-//! Changes: Seawall must report an index that is dropped under a load of many shapes, and nothing
-//! where nothing happened.
+//! Seawall must report an index that is dropped under a load of many shapes, and must report
+//! nothing if nothing changes.
 
 use std::time::Duration;
 
@@ -25,10 +25,10 @@ const FIELDS: usize = 30;
 
 const DOCUMENTS: i32 = 20_000;
 
-/// Documents inserted at a time.
+/// Number of documents per insert.
 const BATCH: i32 = 1_000;
 
-/// 20 operations per second of each shape.
+/// Each shape runs 20 operations per second.
 const RATE: Rate = Rate {
     connections: 16,
     per_second: 600.0,
@@ -37,10 +37,10 @@ const RATE: Rate = Rate {
 /// The field whose index is dropped.
 const DROPPED: usize = 17;
 
-/// Time before the first window, in which connections and query plans are made.
+/// Time before the first period, in which connections are opened and query plans are cached.
 const WARM_UP: Duration = Duration::from_secs(3);
 
-/// Three runs in which nothing happens, and one in which an index is dropped.
+/// Runs the load three times without a change, and once with a dropped index.
 pub async fn run(plan: &Plan) {
     let window = plan.either(Duration::from_secs(60), Duration::from_secs(20));
     let quiet_runs = plan.either(3, 0);
@@ -121,7 +121,8 @@ async fn drop_index(client: &Client) {
     dropped.expect("an index can be dropped");
 }
 
-/// Runs two windows of load, with `between` between them. Returns the changes that Seawall reports.
+/// Runs the load in two periods, and `between` between them. Returns the changes that Seawall
+/// reports.
 async fn watch(
     plan: &Plan,
     server: &Standalone,
@@ -137,7 +138,7 @@ async fn watch(
     let load = Paced::start(&target, RATE, source).await;
     sleep(WARM_UP + window).await;
     between().await;
-    // One more second: the last second is not complete.
+    // One second more, because the API reports a second only after it has ended.
     sleep(window + Duration::from_secs(1)).await;
     let seconds = window.as_secs();
     let path = format!("/api/v1/changes?against={seconds}s&window={seconds}s");
@@ -146,7 +147,7 @@ async fn watch(
     reported
 }
 
-/// Each connection sends all shapes, each time in another order.
+/// Messages of all shapes, in a new random order for each repetition.
 fn source(connection: u32) -> impl FnMut() -> Vec<u8> {
     let mut random = Random::of(connection.into());
     let mut left: Vec<usize> = Vec::new();

@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Returns the sequence of this seed. Sequences of consecutive seeds are unrelated.
+    /// The sequence of numbers for this seed. Consecutive seeds give unrelated sequences.
     pub fn of(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xd1b5_4a32_d192_ed03))
     }
@@ -17,13 +17,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number from 0 to 1, without 1.
+    /// A number from 0 (inclusive) to 1 (exclusive).
     pub fn unit(&mut self) -> f64 {
         let high_half = u32::try_from(self.next() >> 32).unwrap_or(u32::MAX);
         f64::from(high_half) / 2_f64.powi(32)
     }
 
-    /// Returns a number from 0 to `bound`, without `bound`.
+    /// A number from 0 (inclusive) to `bound` (exclusive).
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
         usize::try_from(self.next() % bound).unwrap_or(0)
@@ -43,10 +43,10 @@ impl Random {
     }
 }
 
-/// Draws ranks by Zipf's law with exponent 1: the weight of the nth rank is 1/n.
+/// Random ranks by Zipf's law with exponent 1: rank n has the weight 1/n.
 #[derive(Clone, Debug)]
 pub struct Zipf {
-    /// For each rank, the sum of the weights up to it.
+    /// The sum of the weights of all ranks up to each rank.
     cumulative: Vec<f64>,
 }
 
@@ -63,7 +63,7 @@ impl Zipf {
         }
     }
 
-    /// Draws a rank. The first is 0.
+    /// A random rank. The first rank is 0.
     pub fn draw(&self, random: &mut Random) -> usize {
         let all = self.cumulative.last().copied().unwrap_or_default();
         let drawn = random.unit() * all;

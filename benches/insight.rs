@@ -1,15 +1,15 @@
-//! Measures Seawall's statistics: `cargo bench --bench sight`.
+//! Measures Seawall's statistics: `cargo bench --bench insight`.
 //!
-//! - `exactness`: a million operations, and every figure compared with the single operations.
-//! - `cost`: what the statistics cost.
-//! - `stalls`, `steady`: stalls that recur, and a load that never stalls.
-//! - `changes`: an index that is dropped.
-//! - `history`: the memory that the history takes.
+//! - `exactness`: runs a million operations, and compares every reported figure with the slow log.
+//! - `cost`: measures the CPU time of the statistics.
+//! - `stalls`, `steady`: run a load with recurring stalls, and a load without stalls.
+//! - `changes`: drops an index under load.
+//! - `history`: measures the memory of the history.
 //!
-//! `--only` with the name of a part runs that part only. `--runs N` runs each part N times. With
-//! `--quick`, a tenth of it runs, for CI: that asserts counts only.
+//! `--only PART` runs one part. `--runs N` runs each part N times. `--quick` runs a tenth for CI,
+//! and asserts counts only.
 
-use seawall_benches::sight::{Plan, changes, cost, exactness, history, stalls};
+use seawall_benches::insight::{Plan, changes, cost, exactness, history, stalls};
 use seawall_tests::process::binary;
 use tokio::runtime::Builder;
 
@@ -34,8 +34,7 @@ fn main() {
         only.as_ref().is_none_or(is_known),
         "--only takes one of {PARTS:?}"
     );
-    // Two threads: one for each core of the machine that this bench is made for. Seawall has as
-    // many.
+    // Two threads, as many as Seawall has: the bench is made for a machine with two cores.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -60,7 +59,7 @@ async fn run(part: &str, plan: &Plan) {
     }
 }
 
-/// The word after an option on the command line.
+/// The word that follows an option on the command line.
 fn option(name: &str) -> Option<String> {
     std::env::args()
         .skip_while(|argument| argument != name)
