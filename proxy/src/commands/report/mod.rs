@@ -16,6 +16,7 @@ use std::{
 };
 
 use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
 use serde_json::Value;
 
 use self::compare::Comparison;
@@ -25,7 +26,7 @@ use super::{
     complain,
 };
 use crate::{
-    api::Report,
+    api::{Report, ReportError},
     insight::{Against, TimeError},
 };
 
@@ -127,7 +128,7 @@ async fn fetch(arguments: Arguments) -> Exit {
         Err(error) => return complain(&error.to_string(), error.exit()),
     };
     let document = match arguments.output.format {
-        Format::Json => Ok(pretty(&response)),
+        Format::Json => pretty(&response).map_err(ReportError::from),
         Format::Text => Report::read(response).map(|report| text::report(&report)),
         Format::Html => Report::read(response).map(|report| html::report(&report)),
     };
@@ -149,23 +150,27 @@ fn compare_files(arguments: &Compare) -> Exit {
         ),
         Err(message) => return complain(&message, Exit::Usage),
     };
-    arguments.output.write(&match arguments.output.format {
-        Format::Text => changes::text(&comparison),
-        Format::Json => pretty(&changes::json(&comparison)),
-        Format::Html => changes::html(&comparison),
-    })
+    let document = match arguments.output.format {
+        Format::Text => Ok(changes::text(&comparison)),
+        Format::Json => changes::json(&comparison),
+        Format::Html => Ok(changes::html(&comparison)),
+    };
+    match document {
+        Ok(document) => arguments.output.write(&document),
+        Err(error) => complain(&error.to_string(), Exit::Internal),
+    }
 }
 
 fn load(file: &Path) -> Result<Report, String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
     let value: Value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
-    Report::read(value).map_err(named)
+    Report::read(value).map_err(|error| named(error.to_string()))
 }
 
-fn pretty(value: &Value) -> String {
-    // The alternate form of a JSON value is pretty-printed and cannot fail.
-    format!("{value:#}\n")
+/// A JSON document for people and programs, with a line break at its end.
+fn pretty(document: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(document).map(|text| text + "\n")
 }
 
 impl Output {
@@ -240,7 +245,7 @@ mod tests {
 
     #[test]
     fn json_is_written_unchanged() {
-        let again: Value = serde_json::from_str(&pretty(&example())).unwrap();
+        let again: Value = serde_json::from_str(&pretty(&example()).unwrap()).unwrap();
         assert_eq!(again, example());
     }
 
