@@ -19,7 +19,7 @@
 //! | [`limits`], [`pins`] | admission limits; cursors and transactions pinned to a server |
 //! | [`insight`] | the history; storms, stalls and changes |
 //! | [`pulse`] | samples of each server's `serverStatus` |
-//! | [`api`] | the JSON replies of the admin API, as they are written and read |
+//! | [`api`] | the JSON replies of the admin API, as they are written and read, and its client |
 //! | [`observe`] | metrics, tables of counts, the observation of one operation |
 //! | [`command`], [`command_table`] | commands and replies; everything that a name says |
 //! | [`shape`] | fingerprints |

@@ -1,5 +1,5 @@
-//! The replies of the admin API: the handlers return them, and `top`, `report` and the tests read
-//! them.
+//! The replies of the admin API, and a client that requests them: the handlers return them, and
+//! `top`, `report` and the tests read them.
 //!
 //! A reply has its members in alphabetical order, so the fields of each type are declared in this
 //! order. A reader gives a missing or null member its default and ignores unknown members: the
@@ -7,6 +7,7 @@
 //! writes the one that the API has always had.
 
 mod changes;
+mod client;
 mod deployment;
 mod figures;
 mod report;
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 pub use self::{
     changes::{Change, Changes, Rates, SeriesName, Span},
+    client::{AdminClient, ClientError, percent_encode},
     deployment::{
         Client, Clients, Connections, HistoryStatus, Pool, PoolUser, Pools, Status, Topology,
         TopologyServer,

@@ -22,11 +22,11 @@ use serde_json::Value;
 use self::compare::Comparison;
 use super::{
     Exit,
-    admin_client::{AdminClient, Endpoint, percent_encode},
+    admin_client::{self, Endpoint},
     complain,
 };
 use crate::{
-    api::{Report, ReportError},
+    api::{Report, ReportError, percent_encode},
     insight::{Against, TimeError},
 };
 
@@ -119,13 +119,15 @@ impl Arguments {
 }
 
 async fn fetch(arguments: Arguments) -> Exit {
-    let client = match AdminClient::new(&arguments.admin) {
+    let client = match arguments.admin.client() {
         Ok(client) => client,
-        Err(error) => return complain(&error.to_string(), error.exit()),
+        Err(error) => return complain(&error.to_string(), Exit::Usage),
     };
-    let response = match client.ask(&arguments.path()).await {
+    let response = match client.ask_for_json(&arguments.path()).await {
         Ok(response) => response,
-        Err(error) => return complain(&error.to_string(), error.exit()),
+        Err(error) => {
+            return complain(&admin_client::message(&error), admin_client::exit(&error));
+        }
     };
     let document = match arguments.output.format {
         Format::Json => pretty(&response).map_err(ReportError::from),

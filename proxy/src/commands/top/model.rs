@@ -8,8 +8,8 @@ use super::{
     histogram::{Move, Range, Scale},
 };
 use crate::{
-    api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms},
-    commands::{admin_client::percent_encode, figures::float},
+    api::{Changes, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode},
+    commands::figures::float,
 };
 
 /// Maximum number of shapes to request. Users do not scroll through more.
