@@ -8,8 +8,7 @@ use serde::Deserialize;
 use super::{super::bad_request, id_of};
 use crate::{
     admin::{DEFAULT_LIMIT, MAX_LIMIT},
-    insight::{Against, TimeError, parse_time},
-    stats::Label,
+    stats::{Against, Label, TimeError, parse_time},
 };
 
 type Refused = (StatusCode, String);

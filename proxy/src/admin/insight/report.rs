@@ -16,9 +16,8 @@ use super::{
     step_for, steps,
 };
 use crate::{
-    api,
-    insight::{self, Against},
-    stats::{Label, Period, float},
+    api, insight,
+    stats::{Against, Label, Period, float},
 };
 
 /// How long the history keeps steps of one second.

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     api::{Report, ReportError, percent_encode},
-    insight::{Against, TimeError},
+    stats::{Against, TimeError},
 };
 
 /// Maximum number of shapes in the text and HTML formats. The JSON contains all shapes.
